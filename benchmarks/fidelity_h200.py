@@ -23,8 +23,8 @@ from ekc.devices import specs
 from ekc.devices.accesses import profile_kernel
 from ekc.devices.steady import SteadyState, compute_work_without_residual, find_steady_state
 from ekc.errors import InvalidInput
-from ekc.ir.steps import Tensorize
-from ekc.ir.warpgroup import WGMMA_FAMILIES
+from ekc.ir.hardware.wgmma import WGMMA_FAMILIES
+from ekc.ir.schedule import Tensorize
 
 FILE = "h200_gemm_power.csv.gz"
 TARGET = "h200"

@@ -16,7 +16,7 @@ import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Metering, Timing
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.measuring import MeasurementFailure, Measurer
 from ekc.search.method import DEFAULT_METHOD, SearchMethod
 from ekc.search.options import TuneOptions

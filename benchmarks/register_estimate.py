@@ -25,8 +25,8 @@ from tune_table import OPERATORS, TARGET, table
 import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
+from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.rules import launch as rules
-from ekc.ir.tree import derive_launches
 from ekc.search.breeding import Breeder
 from ekc.search.models.spills import SPILL_STACK_BYTES
 from ekc.search.population import Population

@@ -25,8 +25,8 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
 from ekc.errors import EkcError
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.search.models.prior import LAUNCH_LATENCY_S
 from ekc.search.result import Trial, TuningResult
 

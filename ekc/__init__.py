@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         rms_norm,
         softmax,
     )
-    from ekc.ir.schedule import Schedule
+    from ekc.ir.schedule.schedule import Schedule
     from ekc.search.events import TuningEvent
     from ekc.search.records.best import best
     from ekc.search.result import Trial, TuningResult
@@ -106,7 +106,7 @@ _NAMES_BY_MODULE = {
         "where",
     ),
     "ekc.ir.operator": ("Operator",),
-    "ekc.ir.schedule": ("Schedule",),
+    "ekc.ir.schedule.schedule": ("Schedule",),
     "ekc.devices.compiling": ("compile",),
     "ekc.governor.governor": ("Governor",),
     "ekc.search.events": ("TuningEvent",),

@@ -18,9 +18,9 @@ except ImportError as problem:
     reason = str(problem).partition("\n")[0]
     raise ImportError(f"ekc.torch needs PyTorch ({reason}): pip install torch") from None
 
+from ekc.arguments import format_value
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import format_value
 from ekc.ir.arrays import detach_tensor
 from ekc.ir.operator import TensorSpec
 

@@ -19,7 +19,7 @@ import pytest
 import ekc
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.governor import Policy, detect_period
-from ekc.ir.checks import check_identifier
+from ekc.ir.validate import check_identifier
 from ekc.search.space.naive import make_naive_schedule
 
 WRONG: tuple[Any, ...] = (

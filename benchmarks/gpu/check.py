@@ -11,10 +11,10 @@ from benchmarks.gpu.items import CHECKED, DTYPES
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import draws
 from ekc.errors import EkcError, InvalidInput
-from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.compare import DATA_SEED
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.text_table import format_table
 from ekc.search.workers import count_cores
 

@@ -17,7 +17,7 @@ from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.timing import choose_graph_calls
 from ekc.errors import DeviceError, EkcError
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 
 TYPES = {"float32": 0, "tf32": 0, "float16": 2, "bfloat16": 14}
 """cudaDataType_t of library_types.h."""

@@ -29,7 +29,7 @@ from ekc.devices.nvml.board import NvmlBoard
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 from ekc.ir.dtypes import FLOAT32
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.version import __version__
 

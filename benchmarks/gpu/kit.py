@@ -23,8 +23,8 @@ from ekc.devices.cuda.target import parse_target
 from ekc.devices.gate import verify_if_executable
 from ekc.devices.verify import verify
 from ekc.errors import DeviceError
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.schedule import Schedule
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
 DRY_TARGET = "a100"

@@ -13,7 +13,7 @@ from benchmarks.gpu.items import Item, small_items, versus_items
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Sampler
 from ekc.errors import EkcError, RecordError
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.text_table import format_table
 from ekc.search.tuner import tune
 

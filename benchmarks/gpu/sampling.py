@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import Tensorize
+from ekc.ir.schedule import Tensorize
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.breeding import Breeder
 from ekc.search.models import prior
 from ekc.search.population import Population

@@ -13,9 +13,9 @@ from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.target import parse_target
 from ekc.errors import EkcError, RecordError
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.schedule import Schedule
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.naive import make_naive_schedule
 from ekc.search.text_table import format_table
 

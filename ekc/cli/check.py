@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ekc.codegen.compiled import CompiledKernel, Launch, Resources
     from ekc.devices.base import Device
     from ekc.ir.refusal import Refusal
-    from ekc.ir.schedule import Schedule
+    from ekc.ir.schedule.schedule import Schedule
 
 _VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
 
@@ -40,8 +40,8 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     import ekc
     from ekc import devices
     from ekc.devices.verify import verify
-    from ekc.ir.evaluation.agreement import DATA_SEED
-    from ekc.ir.evaluation.expected import ReferenceEvaluator
+    from ekc.ir.interpreter.compare import DATA_SEED
+    from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 
     found, device = source.find_schedule(), devices.open(source.target)
     arch = arch or device.arch
@@ -76,8 +76,8 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
 
 def _find_refusals(schedule: Schedule, device: Device, arch: str) -> list[Refusal]:
     """Every rule that refuses the schedule on this device, compiled for `arch`, not the first alone."""
+    from ekc.ir.hardware.target import restrict_to_arch
     from ekc.ir.rules.launch import iterate_checks
-    from ekc.ir.target import restrict_to_arch
 
     limits = restrict_to_arch(device.limits, arch)
     return [r for c in iterate_checks(schedule.program, limits) if (r := c.explain()) is not None]

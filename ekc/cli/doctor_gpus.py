@@ -12,7 +12,7 @@ from ekc.devices.nvml.library import call_nvml, find_uuid, load_nvml
 from ekc.devices.nvml.permission import explain_refusal
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import EkcError
-from ekc.ir.limits import make_arch
+from ekc.ir.hardware.limits import make_arch
 
 
 def describe_gpus(nvrtc: str | None, archs: list[str]) -> dict[str, Any]:

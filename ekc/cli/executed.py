@@ -33,7 +33,7 @@ def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
 
 def format_counts(facts: dict[str, Any]) -> dict[str, str]:
     """The same in words, a line each; counts are of the blocks that ran."""
-    from ekc.ir.evaluation.agreement import INT32_WRAP_NOTE
+    from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
 
     counters = facts["counters"]
     classes = sorted(counters["warp_instructions"].items(), key=lambda item: -item[1])

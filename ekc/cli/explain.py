@@ -15,7 +15,7 @@ from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.devices.base import Device
-    from ekc.ir.schedule import Schedule
+    from ekc.ir.schedule.schedule import Schedule
     from ekc.search.explain.simulated import SimulatedExplanation
     from ekc.search.records.best import SelectionRule
 

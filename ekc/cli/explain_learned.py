@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ekc.ir.schedule import Schedule
+    from ekc.ir.schedule.schedule import Schedule
     from ekc.search.explain.learned import (
         EnergyAccount,
         ExplainedSchedule,

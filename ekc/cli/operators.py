@@ -164,7 +164,7 @@ def build_operator(kind: str, options: Mapping[str, object], *extents: object) -
                 f"{kind}: inputs are those of an epilogue; write epilogue = 'relu(c + bias)' too"
             )
         return made
-    from ekc.ir.epilogue_text import parse_epilogue
+    from ekc.ir.epilogue import parse_epilogue
 
     text, inputs = options["epilogue"], options.get("inputs", {})
     if not isinstance(text, str) or not isinstance(inputs, Mapping):

@@ -33,8 +33,8 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
     from ekc.devices.capacity import check_device_memory
     from ekc.devices.gate import verify_if_executable
     from ekc.devices.verify import verify
-    from ekc.ir.evaluation.agreement import describe_input_policy
-    from ekc.ir.evaluation.expected import ReferenceEvaluator
+    from ekc.ir.interpreter.compare import describe_input_policy
+    from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 
     found, device = source.find_schedule(), devices.open(source.target)
     schedule = found.schedule
@@ -77,7 +77,7 @@ def _format_report(
     verdict: Verdict, device_verdict: DeviceVerdict | None, inputs: str, seed: int, executed_by: str
 ) -> str:
     from ekc.devices.verify import WRONG_RESULT
-    from ekc.ir.evaluation.agreement import INT32_WRAP_NOTE
+    from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
 
     complete = all(x.agreement.complete for x in verdict.launches)
     strays = sum(x.agreement.strays for x in verdict.launches)

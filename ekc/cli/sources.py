@@ -18,7 +18,7 @@ from ekc.errors import EkcError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.ir.operator import Operator
-    from ekc.ir.schedule import Schedule
+    from ekc.ir.schedule.schedule import Schedule
     from ekc.search.result import Trial
 
 
@@ -138,7 +138,7 @@ target_option: Callable[[Any], Any] = click.option(
 
 def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
     """The schedule of a JSON file: its own text, or the record that `ekc export` writes beside a kernel."""
-    from ekc.ir.schedule import Schedule
+    from ekc.ir.schedule.schedule import Schedule
 
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -169,7 +169,7 @@ def tune(
     """
     chosen = TuneArguments(**options)  # type: ignore[arg-type]
     if name is not None:
-        from ekc.ir.checks import check_identifier
+        from ekc.ir.validate import check_identifier
 
         check_identifier("--name", name)
     with closing(EventLog(log_json)) as events:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ekc.codegen.names import CNames
-from ekc.ir.access import BoundsGuard, TensorAccess
-from ekc.ir.linear import AffineForm
-from ekc.ir.nodes import LaunchTree
+from ekc.ir.affine import AffineForm
+from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.program import Loop
 
 MASK_BITS = 32

@@ -9,15 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ekc.arguments import check_path
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.names import to_c_name
 from ekc.codegen.render import render_template
 from ekc.codegen.symbols import compute_kernel_digest
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import check_path
-from ekc.ir.checks import check_identifier
 from ekc.ir.operator import TensorSpec
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
+from ekc.ir.validate import check_identifier
 from ekc.version import __version__
 
 _WORKSPACE_ALIGNMENT_BYTES = 256

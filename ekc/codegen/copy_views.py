@@ -9,10 +9,10 @@ from ekc.codegen.region_text import format_box, format_coordinates, shift_cell
 from ekc.codegen.scope import Scope
 from ekc.codegen.shared_memory import format_array_sizes
 from ekc.codegen.types import Arithmetic, choose_move_type, format_conversion, format_zero
-from ekc.ir.access import Buffer
-from ekc.ir.nodes import StageNode
-from ekc.ir.region import make_segment_variables
-from ekc.ir.strips import find_strip_width
+from ekc.ir.lowering.buffers import Buffer
+from ekc.ir.lowering.copy_order import find_strip_width
+from ekc.ir.lowering.nodes import StageNode
+from ekc.ir.lowering.regions import make_segment_variables
 
 _MAX_UNROLLED_ROUNDS = 8
 """Cooperative copies of up to this many rounds are unrolled whole; longer ones four rounds at a time."""

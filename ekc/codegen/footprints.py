@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ekc.codegen.compiled import Footprint
-from ekc.ir.footprint import count_block_elements, find_global_reads, find_global_writes
-from ekc.ir.nodes import LaunchTree
+from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
+from ekc.ir.lowering.nodes import LaunchTree
 
 
 def list_footprints(kernel: LaunchTree) -> tuple[Footprint, ...]:

@@ -15,10 +15,10 @@ from ekc.codegen.around import keep_address_in_register
 from ekc.codegen.names import CNames
 from ekc.codegen.tensor_views import count_filled_fragments
 from ekc.codegen.walks import format_copy_offset
-from ekc.ir.access import TensorAccess
-from ekc.ir.linear import AffineForm
-from ekc.ir.nodes import FragmentNode, LoopNode
-from ekc.ir.swizzle import find_swizzle_period
+from ekc.ir.affine import AffineForm
+from ekc.ir.lowering.buffers import TensorAccess
+from ekc.ir.lowering.layouts import find_swizzle_period
+from ekc.ir.lowering.nodes import FragmentNode, LoopNode
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,14 @@ from ekc.codegen.tensor_views import collect_warp_instructions, format_lane_line
 from ekc.codegen.unused import collect_words, drop_unused_constants
 from ekc.codegen.views import make_views
 from ekc.codegen.warpgroup_views import build_group_functions
-from ekc.ir.async_copy import ASYNC_COPIES_BY_BYTES, CP_ASYNC_COMMIT_PTX, CP_ASYNC_WAIT_PTX
-from ekc.ir.footprint import find_global_reads
-from ekc.ir.limits import Limits, find_max_shared_bytes
-from ekc.ir.nodes import LaunchTree, StageNode, walk_nodes
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES, CP_ASYNC_COMMIT_PTX, CP_ASYNC_WAIT_PTX
+from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
+from ekc.ir.hardware.target import restrict_to_arch
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.memory_access import find_global_reads
+from ekc.ir.lowering.nodes import LaunchTree, StageNode, walk_nodes
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.target import restrict_to_arch
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
 GENERATOR = 4

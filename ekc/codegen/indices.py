@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ekc.codegen.names import CNames
-from ekc.ir.nodes import LaunchTree
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.program import THREAD_LEVELS
 
 HARDWARE_INDICES = {"block": "blockIdx", "thread": "threadIdx"}

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from ekc.codegen.reach import has_wide_division, offset_overflows_int, overflows_int
 from ekc.codegen.types import Arithmetic
 from ekc.ir import expr as ex
-from ekc.ir.access import BoundsGuard, Buffer, TensorAccess
-from ekc.ir.footprint import find_global_reads, to_affine_index
-from ekc.ir.linear import AffineForm, Atom, Extent
-from ekc.ir.nodes import LaunchTree
-from ekc.ir.on_the_spot import find_fused_reads
+from ekc.ir.affine import AffineForm, Atom, Extent
+from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
+from ekc.ir.lowering.fusion import find_fused_reads
+from ekc.ir.lowering.layouts import CHUNK_BYTES
+from ekc.ir.lowering.memory_access import find_global_reads, to_affine_index
+from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.lowering.regions import Region
 from ekc.ir.program import Nest
-from ekc.ir.region import Region
-from ekc.ir.swizzle import CHUNK_BYTES
 
 _COORDINATES = frozenset(f"d{i}" for i in range(64))
 """Coordinates that no axis gives a name: the only names of the generator that an axis may have too."""

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ekc.arguments import check_text, format_value
 from ekc.codegen import ptxas_log
 from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.forks import hold_forks
-from ekc.ir.arguments import check_text, format_value
 
 _FILE_NAME = b"kernel.cu"
 # Source lines are indented in the log; names stand in quotes, and may well be "error".

@@ -13,8 +13,8 @@ from ekc.codegen.tensor_views import add_lane_parts, find_lane_row
 from ekc.codegen.view import NodeView
 from ekc.codegen.walks import hoist_copy_starts
 from ekc.codegen.warpgroup_views import format_wait, hoist_tile_start
-from ekc.ir.async_copy import count_pending_groups, count_tiles_ahead
-from ekc.ir.nodes import (
+from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
+from ekc.ir.lowering.nodes import (
     BarrierNode,
     CopyWaitNode,
     FragmentNode,

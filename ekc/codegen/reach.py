@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ekc.ir.linear import AffineForm, Extent, QuasiAffine, find_atom_range
+from ekc.ir.affine import AffineForm, Extent, QuasiAffine, find_atom_range
 
 _INT_MAX = 2**31 - 1
 

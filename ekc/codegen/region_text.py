@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from ekc.codegen.names import CNames
-from ekc.ir.linear import AffineForm
-from ekc.ir.region import Region, Segment
+from ekc.ir.affine import AffineForm
+from ekc.ir.lowering.regions import Region, Segment
 
 
 def format_coordinates(region: Region, names: CNames, strip_width: int | None = None) -> list[str]:

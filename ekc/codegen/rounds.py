@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.ir.region import Region
+from ekc.ir.lowering.regions import Region
 
 
 def unroll_rounds(text: dict[str, Any], region: Region) -> dict[str, Any]:

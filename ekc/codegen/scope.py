@@ -8,10 +8,10 @@ from typing import Any
 from ekc.codegen.names import CNames
 from ekc.codegen.types import format_conversion, format_zero
 from ekc.codegen.walks import uses_pointer_increments
-from ekc.ir.access import TensorAccess
 from ekc.ir.dtypes import DType, find_read_type
-from ekc.ir.nodes import LaunchTree
-from ekc.ir.region import Region
+from ekc.ir.lowering.buffers import TensorAccess
+from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.lowering.regions import Region
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ekc.codegen.names import CNames, is_row_major
-from ekc.ir.access import Buffer
-from ekc.ir.limits import STATIC_SHARED_BYTES
-from ekc.ir.nodes import LaunchTree
+from ekc.ir.hardware.limits import STATIC_SHARED_BYTES
+from ekc.ir.lowering.buffers import Buffer
+from ekc.ir.lowering.nodes import LaunchTree
 
 POOL_NAME = "shared_memory"
 """The C name of the memory that a launch asks for; its alignment follows, as one name has one alignment."""

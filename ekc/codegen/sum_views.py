@@ -8,12 +8,12 @@ from ekc.codegen.region_text import format_box, format_coordinates
 from ekc.codegen.scope import Scope
 from ekc.codegen.types import Arithmetic, format_conversion, format_zero
 from ekc.codegen.view import NodeView
+from ekc.ir.affine import make_variable
+from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.dtypes import find_reduction_identity
-from ekc.ir.footprint import map_axes_to_element
-from ekc.ir.linear import make_variable
-from ekc.ir.nodes import ComputeNode, InitNode, LaneCombineNode, ReduceNode
-from ekc.ir.patterns.warp import WARP
-from ekc.ir.region import make_segment_variables
+from ekc.ir.lowering.memory_access import map_axes_to_element
+from ekc.ir.lowering.nodes import ComputeNode, InitNode, LaneCombineNode, ReduceNode
+from ekc.ir.lowering.regions import make_segment_variables
 
 _MAX_UNROLLED_WALKS = 8
 """A reduction on the spot over several axes walks along its last one so often in a row, without loops; each

@@ -7,9 +7,12 @@ from typing import Any
 
 from ekc.codegen.indices import format_digit
 from ekc.codegen.names import CNames
-from ekc.ir.access import TensorAccess, substitute_access
+from ekc.ir.affine import AffineForm
+from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType, parse_dtype
-from ekc.ir.fragment_loads import (
+from ekc.ir.hardware.mma import SUMS_PER_LANE, LdmatrixInstruction, MmaInstruction
+from ekc.ir.lowering.buffers import TensorAccess, substitute_access
+from ekc.ir.lowering.fragments import (
     LANE_MATRIX_HIGH,
     LANE_MATRIX_LOW,
     LANE_ROW,
@@ -19,10 +22,7 @@ from ekc.ir.fragment_loads import (
     find_register_element,
     find_row_pointer,
 )
-from ekc.ir.linear import AffineForm
-from ekc.ir.nodes import FragmentNode, LaunchTree, MmaNode, walk_nodes
-from ekc.ir.patterns.warp import WARP
-from ekc.ir.tensor_core import SUMS_PER_LANE, LdmatrixInstruction, MmaInstruction
+from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, MmaNode, walk_nodes
 
 _LANE_PART_NAMES = {LANE_ROW: "matrix_row", LANE_MATRIX_LOW: "matrix_low", LANE_MATRIX_HIGH: "matrix_high"}
 

@@ -23,7 +23,7 @@ from ekc.codegen.tensor_views import build_fragment_text, build_product_text
 from ekc.codegen.view import NodeView
 from ekc.codegen.warpgroup_views import build_group_product_text, format_wait
 from ekc.codegen.write_views import make_write_view
-from ekc.ir.nodes import (
+from ekc.ir.lowering.nodes import (
     BarrierNode,
     ComputeNode,
     CopyWaitNode,

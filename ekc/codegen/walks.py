@@ -16,10 +16,10 @@ from ekc.codegen.around import OuterLoopOffsets, keep_address_in_register, keep_
 from ekc.codegen.names import CNames
 from ekc.codegen.rounds import split_round_by_strip
 from ekc.codegen.shared_memory import count_copy_elements
-from ekc.ir.access import BoundsGuard, Buffer, TensorAccess
-from ekc.ir.nodes import LaunchTree, MmaNode, StageNode, walk_nodes
+from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
+from ekc.ir.lowering.nodes import LaunchTree, MmaNode, StageNode, walk_nodes
+from ekc.ir.lowering.regions import make_segment_variables
 from ekc.ir.program import Loop
-from ekc.ir.region import make_segment_variables
 
 CopyText = dict[str, Any]
 

@@ -10,14 +10,10 @@ from typing import Any
 from ekc.codegen.around import keep_address_in_register
 from ekc.codegen.names import CNames
 from ekc.codegen.walks import format_copy_offset
-from ekc.ir.access import Buffer, TensorAccess, substitute_access
-from ekc.ir.descriptors import find_tile_start, is_mn_major
+from ekc.ir.affine import AffineForm
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.linear import AffineForm
-from ekc.ir.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, walk_nodes
-from ekc.ir.swizzle import SHARED_LINE_BYTES
-from ekc.ir.tensor_core import SUMS_PER_LANE
-from ekc.ir.warpgroup import (
+from ekc.ir.hardware.mma import SUMS_PER_LANE
+from ekc.ir.hardware.wgmma import (
     PROXY_FENCE_PTX,
     WGMMA_COMMIT_PTX,
     WGMMA_FENCE_PTX,
@@ -26,6 +22,10 @@ from ekc.ir.warpgroup import (
     WgmmaFamily,
     WgmmaInstruction,
 )
+from ekc.ir.lowering.buffers import Buffer, TensorAccess, substitute_access
+from ekc.ir.lowering.layouts import SHARED_LINE_BYTES
+from ekc.ir.lowering.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, walk_nodes
+from ekc.ir.lowering.wgmma_descriptors import find_tile_start, is_mn_major
 
 
 def build_group_functions(kernels: Iterable[LaunchTree]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from ekc.codegen.region_text import shift_cell
 from ekc.codegen.scope import Scope
 from ekc.codegen.types import Arithmetic, choose_move_type, format_conversion
 from ekc.codegen.view import NodeView
-from ekc.ir.access import TensorAccess, substitute_access
-from ekc.ir.analysis.issue import compute_fetch_width
+from ekc.ir.affine import AffineForm
+from ekc.ir.analysis.issued_accesses import compute_fetch_width
 from ekc.ir.dtypes import find_read_type
-from ekc.ir.linear import AffineForm
-from ekc.ir.nodes import WriteNode
-from ekc.ir.region import make_segment_variables
+from ekc.ir.lowering.buffers import TensorAccess, substitute_access
+from ekc.ir.lowering.nodes import WriteNode
+from ekc.ir.lowering.regions import make_segment_variables
 
 
 def make_write_view(scope: Scope, node: WriteNode) -> NodeView:

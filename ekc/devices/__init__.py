@@ -29,7 +29,7 @@ def open(target: str = "auto") -> Device:
     `RecordError` for a file that is no recording.
     """
     if not isinstance(target, str):
-        from ekc.ir.arguments import format_value
+        from ekc.arguments import format_value
 
         raise DeviceError(
             f"target {format_value(target)} is not a name; choose auto, cuda:N or a simulated device"

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
-from ekc.ir.evaluation.drawn import InputTensor
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.ir.operator import TensorSpec
 
 POWER_CAP = "power cap"

@@ -6,8 +6,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import Device
 from ekc.errors import DeviceError
 from ekc.host import format_bytes
-from ekc.ir.memory import check_host_memory, check_memory_fits, format_byte_total
 from ekc.ir.operator import Operator
+from ekc.ir.tensor_memory import check_host_memory, check_memory_fits, format_byte_total
 
 _SHADOW_BYTES_PER_CELL = 10
 """Bytes that the sanitizer keeps of each place: who wrote, who read, and what the cache holds."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from ekc.arguments import format_value
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Device, ExecutionDevice
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import format_value
-from ekc.ir.checks import check_identifier
-from ekc.ir.limits import Limits
-from ekc.ir.schedule import Schedule
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.schedule.schedule import Schedule
+from ekc.ir.validate import check_identifier
 
 DEFAULT_ARCH = "sm_80"
 """What is compiled for where nothing is said."""
@@ -41,7 +41,9 @@ def compile(
             f"arch: {format_value(arch)} is not the name of a target; the nearest is {_suggest_arch(arch)!r}"
         )
     if limits is not None and not isinstance(limits, Limits):
-        raise InvalidInput(f"limits: {format_value(limits)} is not an ekc.ir.limits.Limits; leave it out")
+        raise InvalidInput(
+            f"limits: {format_value(limits)} is not an ekc.ir.hardware.limits.Limits; leave it out"
+        )
     if device is not None and not (hasattr(device, "arch") and hasattr(device, "limits")):
         raise InvalidInput(
             f"device: {format_value(device)} is not a device; ekc.devices.open('a100') gives one"

@@ -17,7 +17,7 @@ from ekc.devices.ptx.counts import InstructionCounts
 from ekc.devices.specs import GpuSpec
 from ekc.devices.tensor_rates import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.devices.traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
-from ekc.ir.async_copy import ASYNC_COPIES_BY_BYTES
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 
 UNROLLED_TRIPS = 4.0
 """Loop trips whose loads ptxas issues together (estimate)."""

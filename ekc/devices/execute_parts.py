@@ -12,9 +12,9 @@ from ekc.devices.execute import BLANK_WORDS, compute_instruction_limit
 from ekc.devices.pages import BlankPages, OutputPages, OverlaidPages, ReferencePages, make_input_pages
 from ekc.emulator import Report, launch
 from ekc.emulator.paged import PagedSource
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.evaluation.output import WrittenOutput
-from ekc.ir.nodes import LaunchTree
+from ekc.ir.interpreter.random_arrays import WrittenOutput
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.operator import TensorSpec
 
 

@@ -14,11 +14,11 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.base import ExecutionDevice, OutputSelection
 from ekc.devices.execute import BLANK_WORDS
 from ekc.devices.verify import WRONG_RESULT, choose_blocks
-from ekc.ir.evaluation.agreement import OutputComparison, compare_output, list_compared_positions
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.evaluation.output import WrittenOutput
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.interpreter.compare import OutputComparison, compare_output, list_compared_positions
+from ekc.ir.interpreter.random_arrays import WrittenOutput
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

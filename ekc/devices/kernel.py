@@ -17,7 +17,7 @@ from ekc.devices.execute import EXECUTED_BY, execute
 from ekc.devices.patience import warn_if_slow
 from ekc.errors import InvalidInput, KernelFault
 from ekc.ir.arrays import convert_like, is_torch_tensor
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from ekc.emulator.memory import Index
 from ekc.emulator.paged import PAGE_BYTES, LoadedArray, PagedSource, Pages
-from ekc.ir.evaluation.drawn import InputTensor, RandomTensor
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.evaluation.output import WrittenOutput
+from ekc.ir.interpreter.random_arrays import InputTensor, RandomTensor, WrittenOutput
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import TensorSpec
 
 

@@ -19,8 +19,8 @@ from ekc.devices.tensor_rates import (
     HOPPER_MMA_SHARE,
     MMA_SHARE,
 )
-from ekc.ir.limits import Limits, find_max_shared_bytes
-from ekc.ir.target import restrict_to_arch
+from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
+from ekc.ir.hardware.target import restrict_to_arch
 
 KIB = 1024
 MIB = 1024 * 1024

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.execute_parts import execute_blocks
 from ekc.emulator import Finding, Report
-from ekc.ir.evaluation.agreement import OutputComparison, compare_output
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.evaluation.sampling import count_output_tiles, sample_blocks
-from ekc.ir.nodes import LaunchTree
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.interpreter.compare import OutputComparison, compare_output, count_output_tiles, sample_blocks
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.schedule.schedule import Schedule
 
 WRONG_RESULT, UNSAFE_KERNEL = "wrong result", "unsafe kernel"
 

@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Any
 
 import ekc
+from ekc.arguments import check_flag, check_path, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
 from ekc.governor.live.request import GovernorRequest
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import Policy
-from ekc.ir.arguments import check_flag, check_path, format_value
 
 EXIT_TIMEOUT_S = 20.0
 

@@ -8,16 +8,7 @@ from typing import Literal
 
 from ekc.governor import phase as phases
 from ekc.governor.checks import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule
-from ekc.governor.events import (
-    Applied,
-    Ended,
-    EventCallback,
-    Idled,
-    Resumed,
-    Shifted,
-    Skipped,
-    Started,
-)
+from ekc.governor.events import Applied, Ended, EventCallback, Idled, Resumed, Shifted, Skipped, Started
 from ekc.governor.explore import run_search
 from ekc.governor.landscape import CONFIDENT_SIGMA
 from ekc.governor.ledger import PhaseReadings

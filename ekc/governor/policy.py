@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import format_value, is_number
 
 OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 

@@ -1,19 +1,29 @@
-"""Elementwise computes appended to an operator: bias, activation, residual, scale."""
+"""Elementwise computes appended to an operator: bias, activation, residual, scale.
+
+Epilogues written as text, for layer files and the command line: `relu(c + bias)`.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import inspect
+import keyword
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from ekc.arguments import format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.arguments import format_value
-from ekc.ir.checks import check_identifier, check_int, list_required_parameters, to_tuple
-from ekc.ir.depth import check_depth
 from ekc.ir.dtypes import FLOAT32, DType, parse_dtype
+from ekc.ir.expr import check_depth
 from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
+from ekc.ir.validate import check_identifier, check_int, list_required_parameters, to_tuple
 
 _OUTPUT_SUFFIX = re.compile(r"_out\d*\Z")
 
@@ -103,3 +113,137 @@ def _trace_body(
             f"epilogue: the body gives {value}, which has no element of {result.name}; use {first!r}"
         )
     return value
+
+
+EPILOGUE_FUNCTIONS: dict[str, Callable[..., ex.Expr | ex.Condition]] = {
+    f.__name__: f
+    for f in (
+        *(ex.relu, ex.gelu, ex.silu, ex.sigmoid, ex.tanh, ex.exp, ex.erf),
+        *(ex.sqrt, ex.rsqrt, ex.abs, ex.maximum, ex.minimum, ex.where, ex.equal, ex.less),
+    )
+}
+"""The functions that a text may call."""
+_ARGUMENT_COUNTS = {"maximum": 2, "minimum": 2, "equal": 2, "less": 2, "where": 3}
+"""How many values, where it is not one."""
+_MAX_MESSAGE_CHARS = 60
+"""Characters of a text that a message shows."""
+_BINARY_OPERATORS: dict[type[ast.AST], Callable[[ex.Operand, ex.Operand], ex.Operand]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand]:
+    """The function that a text writes, for `Operator.epilogue`: of "relu(c + bias)" with the input "bias",
+    `lambda c, bias: ekc.relu(c + bias)`.
+
+    The one name that is no input is the result's element. Raises `InvalidInput` for what is no arithmetic
+    expression of numbers, names and `FUNCTIONS`.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as problem:
+        raise InvalidInput(f"epilogue: {_quote_text(text)} is no expression ({problem.args[0]})") from problem
+    for name in inputs:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise InvalidInput(f"epilogue: an input cannot be called {name!r}; write bias, say")
+    own = [name for name in dict.fromkeys(_list_element_names(tree)) if name not in inputs]
+    if own and own[0] in EPILOGUE_FUNCTIONS:
+        # Else "relu" alone would be a name for the result, and leave it as it is.
+        given = {2: "c, 0", 3: "less(c, 0), 0, c"}.get(_ARGUMENT_COUNTS.get(own[0], 1), "c")
+        raise InvalidInput(f"epilogue: {own[0]} is a function; write {own[0]}({given}), c being the result")
+    if len(own) != 1:
+        found = f"it names {' and '.join(own)}" if own else "it names none"
+        raise InvalidInput(
+            f"epilogue: {_quote_text(text)} must name the result once, by a name that is no input; {found}; "
+            f"the inputs are {', '.join(inputs) or 'none'}"
+        )
+
+    def body(*elements: ex.Expr, **more: ex.Expr) -> ex.Operand:
+        try:
+            return _check_number(_parse_value(tree, dict(zip(own, elements, strict=True)) | more, text))
+        except RecursionError as problem:
+            raise InvalidInput(f"epilogue: a text that goes too far ({problem})") from problem
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in (*own, *inputs)]
+    body.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return body
+
+
+def _list_element_names(tree: ast.expr) -> list[str]:
+    """Names that stand for elements, in the order of the text."""
+    called = {id(x.func) for x in ast.walk(tree) if isinstance(x, ast.Call)}
+    found = [x for x in ast.walk(tree) if isinstance(x, ast.Name) and id(x) not in called]
+    return [x.id for x in sorted(found, key=lambda x: x.col_offset)]
+
+
+def _check_number(value: ex.Operand | ex.Condition) -> ex.Operand:
+    """A part of the text that arithmetic can use: no condition."""
+    return ex.as_expr(value) if isinstance(value, ex.Condition) else value
+
+
+def _parse_value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> ex.Operand | ex.Condition:
+    """The expression of a part of the text."""
+
+    def value(part: ast.expr) -> ex.Operand | ex.Condition:
+        return _parse_value(part, elements, text)
+
+    shown = ast.get_source_segment(text.strip(), tree) or text
+    match tree:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return _check_finite(number, shown)
+        case ast.Name(id=name):
+            return elements[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY_OPERATORS:
+            a, b = _check_number(value(left)), _check_number(value(right))
+            if isinstance(op, ast.Div) and not isinstance(b, ex.Expr) and np.float32(b) == 0:
+                raise InvalidInput(f"epilogue: {_quote_text(shown)} divides by 0; write another divisor")
+            made = _BINARY_OPERATORS[type(op)](a, b)
+            return made if isinstance(made, ex.Expr) else _check_finite(made, shown)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_check_number(value(inner))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            values = [value(a) for a in args]
+            called = _call_function(name, values)
+            if isinstance(called, ex.Condition) or any(isinstance(v, ex.Expr | ex.Condition) for v in values):
+                return called
+            return _evaluate_constant(called, shown)
+    raise InvalidInput(
+        f"epilogue: {_quote_text(shown)} cannot be used; write + - * /, numbers, names and "
+        f"{', '.join(sorted(EPILOGUE_FUNCTIONS))}"
+    )
+
+
+def _check_finite(number: float, text: str) -> float:
+    """A number that a text writes or comes to; refused where float32 has no such number."""
+    if not -ex.FLOAT32_OVERFLOW < number < ex.FLOAT32_OVERFLOW:
+        raise InvalidInput(
+            f"epilogue: {_quote_text(text)} is no number of float32; the largest is {ex.MAX_FLOAT32:.6g}"
+        )
+    return number
+
+
+def _evaluate_constant(constant: ex.Expr, text: str) -> float:
+    """The number that a function of numbers gives."""
+    with np.errstate(all="ignore"):
+        found = ex.evaluate(constant, {}, lambda _: 0)
+    return _check_finite(found.item() if isinstance(found, np.generic) else found, text)
+
+
+def _quote_text(text: str) -> str:
+    """The text in quotes, or its beginning where a line does not hold it."""
+    return repr(text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}...")
+
+
+def _call_function(name: str, values: list[ex.Operand | ex.Condition]) -> ex.Expr | ex.Condition:
+    if name not in EPILOGUE_FUNCTIONS:
+        near = difflib.get_close_matches(name, EPILOGUE_FUNCTIONS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(EPILOGUE_FUNCTIONS))}"
+        raise InvalidInput(f"epilogue: there is no function {name!r}; {hint}")
+    takes = _ARGUMENT_COUNTS.get(name, 1)
+    if len(values) != takes:
+        raise InvalidInput(f"epilogue: {name} takes {takes} value{'s' * (takes > 1)}, got {len(values)}")
+    return EPILOGUE_FUNCTIONS[name](*values)

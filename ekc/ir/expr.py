@@ -3,23 +3,71 @@
 An expression is a small frozen tree. It says *what* one element of a compute is; nothing about
 order or place. Reading a tensor outside its extents yields 0: convolution padding and the ragged
 edge of a tile are the same thing, and both become guards only where a range analysis finds them.
+
+What Python lets one write of an expression and no kernel could do: each refused in one line.
+
+Without these, an `if` would choose once for all elements, and others would end in a TypeError of Python's.
+
+How deep an expression may go: what walks it goes into each operation by a call of its own.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from ekc.arguments import format_value
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import format_value
-from ekc.ir.checks import check_int
-from ekc.ir.meaning import NUMPY_COMPARISONS, NUMPY_FUNCTIONS, apply_binary
-from ekc.ir.unwritable import UnsupportedOperators, make_numpy_error
+from ekc.ir.functions import NUMPY_COMPARISONS, NUMPY_FUNCTIONS, apply_binary
+from ekc.ir.validate import check_int
+
+
+class UnsupportedOperators:
+    """What is refused while a body is written, for `Expr` to inherit."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} is neither true nor false: `if`, `and`, `or` and `not` cannot choose "
+            "between elements; use ekc.where, ekc.maximum or ekc.minimum"
+        )
+
+    def _refuse_ordering(self, other: Any) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} cannot be compared with {other}; use ekc.maximum, ekc.minimum, or ekc.less "
+            "and ekc.equal in ekc.where"
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse_ordering
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} is one value and has no [{index}]; write all indices at once, as A[i, j]"
+        )
+
+    def _refuse_conversion(self) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} has no value yet; use ekc.exp and the like, not those of math"
+        )
+
+    __float__ = __int__ = _refuse_conversion
+
+    def __rpow__(self, base: Any) -> NoReturn:
+        raise InvalidInput(f"expression: {base} ** ({self}) is no product; use ekc.exp")
+
+
+def make_numpy_error(function: str) -> InvalidInput:
+    """The refusal of a function of NumPy that was given an expression."""
+    name = {"absolute": "abs", "fabs": "abs", "power": "exp"}.get(function, function)
+    known = (*NUMPY_FUNCTIONS, "maximum", "minimum", "equal", "less")
+    near = f"ekc.{name}" if name in known else f"one of {', '.join(known)} of ekc"
+    return InvalidInput(f"expression: numpy.{function} takes no expression; use {near}")
 
 
 class Expr(UnsupportedOperators):
@@ -437,3 +485,20 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
         return np.where(NUMPY_COMPARISONS[e.op](_round_constant(a), _round_constant(b)), then, otherwise)
     assert isinstance(e, Binary)
     return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))
+
+
+MAX_EXPR_DEPTH = 200
+"""Operations inside operations; Python ends a recursion at some 1000 calls."""
+T = TypeVar("T")
+
+
+def check_depth(label: str, root: T, children: Callable[[T], Iterable[T]]) -> T:
+    """The root of a tree that is no deeper than `MOST_DEEP`; `below` gives what a node is made of."""
+    level = [root]
+    for _ in range(MAX_EXPR_DEPTH):
+        level = list({id(x): x for node in level for x in children(node)}.values())
+        if not level:
+            return root
+    raise InvalidInput(
+        f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; use a reduction axis"
+    )

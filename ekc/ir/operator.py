@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.arguments import check_choice, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.arguments import check_choice, format_value
+from ekc.ir.affine import NotAffineError, to_affine
 from ekc.ir.arrays import convert_like, read_array
-from ekc.ir.checks import check_identifier, check_int
-from ekc.ir.depth import check_depth
-from ekc.ir.dtypes import BFLOAT16, DType
-from ekc.ir.element_types import ValueRange, check_element_types
-from ekc.ir.linear import NotAffineError, to_affine
+from ekc.ir.dtypes import BFLOAT16, DType, ValueRange, check_element_types
+from ekc.ir.expr import check_depth
+from ekc.ir.validate import check_identifier, check_int
 
 MAX_ELEMENTS = 2**40
 """No GPU holds a tensor of more elements; a larger extent is a slip of the keyboard."""
@@ -170,7 +169,7 @@ class Operator:
         Integers are exact; what reads int32 wraps modulo 2**32, as in a kernel.
         The result is an array of the first input's library, a tensor for tensors of PyTorch on the CPU.
         """
-        from ekc.ir.evaluation.reference import evaluate_reference
+        from ekc.ir.interpreter.reference import evaluate_reference
 
         result = evaluate_reference(self, arrays)
         return convert_like(arrays[0], result) if arrays else result

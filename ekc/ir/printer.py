@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ekc.ir import expr as ex
-from ekc.ir.access import BoundsGuard, Buffer, TensorAccess, substitute_access
-from ekc.ir.async_copy import count_pending_groups, count_tiles_ahead
+from ekc.ir.affine import AffineForm, Atom, Extent
 from ekc.ir.dtypes import DType, find_reduction_identity
-from ekc.ir.fragment_loads import count_fragments_per_load, find_ldmatrix_fit
-from ekc.ir.linear import AffineForm, Atom, Extent
-from ekc.ir.nodes import (
+from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
+from ekc.ir.hardware.wgmma import WgmmaFamily
+from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess, substitute_access
+from ekc.ir.lowering.fragments import count_fragments_per_load, find_ldmatrix_fit
+from ekc.ir.lowering.implicit_gemm import ImplicitGemmView
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import (
     BarrierNode,
     ComputeNode,
     CopyWaitNode,
@@ -32,12 +35,9 @@ from ekc.ir.nodes import (
     WgmmaGroupNode,
     WriteNode,
 )
+from ekc.ir.lowering.regions import Region, Segment
 from ekc.ir.operator import Compute
 from ekc.ir.program import Loop, Program
-from ekc.ir.region import Region, Segment
-from ekc.ir.tree import derive_launches
-from ekc.ir.view import ImplicitGemmView
-from ekc.ir.warpgroup import WgmmaFamily
 
 _MAX_ALIGNED_WIDTH = 68
 """A line longer than this has its remark right behind it and does not push the column."""

@@ -2,7 +2,7 @@
 
 The loops of a nest are a list, and a staging names the loop it sits in, so a step rewrites one
 entry and everything that follows from it (regions, guards, barriers, where an accumulator starts)
-is derived afresh in `ekc.ir.tree`, never patched. Extents may be vectors: one Program can stand
+is derived afresh in `ekc.ir.lowering.lower`, never patched. Extents may be vectors: one Program can stand
 for a whole population that shares its structure.
 """
 
@@ -15,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from ekc.ir.affine import AffineForm, Extent, make_variable
 from ekc.ir.expr import Expr
-from ekc.ir.linear import AffineForm, Extent, make_variable
 from ekc.ir.operator import Compute, Operator, TensorSpec
 from ekc.ir.refusal import Check, make_schedule_error
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.depth import check_depth
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.meaning import NUMPY_FUNCTIONS
+from ekc.ir.expr import check_depth
+from ekc.ir.functions import NUMPY_FUNCTIONS
 from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
 
 

@@ -11,13 +11,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.arguments import format_value
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.base import CountingDevice, Device, Interval, Metering, Timing
 from ekc.devices.difference import MeasuredValue, estimate_mean_interval
 from ekc.errors import ToolchainError
-from ekc.ir.arguments import format_value
-from ekc.ir.limits import Limits
-from ekc.ir.schedule import Schedule
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.preparing import CompileResult, compile_schedule_json, read_versions, run_compile_job
 from ekc.search.result import Trial
 

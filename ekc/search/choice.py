@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 
 from ekc.devices.base import Interval
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.limits import Limits
-from ekc.ir.schedule import Schedule
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.models import features
 from ekc.search.objective import compute_objective
 

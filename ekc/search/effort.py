@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ekc.ir.arguments import check_choice
+from ekc.arguments import check_choice
 
 
 @dataclass(frozen=True)

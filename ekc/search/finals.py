@@ -15,8 +15,8 @@ from ekc.devices.base import Metering
 from ekc.devices.gate import verify_if_executable
 from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT, verify
 from ekc.errors import DeviceError, EkcError, ToolchainError
-from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.compare import DATA_SEED
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.search.candidate import Candidate
 from ekc.search.choice import make_rank_key, select_winners, sort_by_latency

@@ -13,7 +13,7 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import assemble_kernel, generate
 from ekc.devices.base import Device
 from ekc.errors import EkcError
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.breeding import GENERATIONS
 from ekc.search.finals import FASTEST_COUNT, FINAL_REPEATS, FINALIST_COUNT
 from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S, Measurer

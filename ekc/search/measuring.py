@@ -21,7 +21,7 @@ from ekc.devices.execute import EXECUTED_BY
 from ekc.devices.plain import measurement_to_json
 from ekc.errors import CompileError, EkcError, ScheduleError, ToolchainError
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.records.store import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
 from ekc.search.spent import MeasurementCost
 from ekc.version import __version__

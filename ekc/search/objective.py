@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.ir.arguments import check_choice
+from ekc.arguments import check_choice
 
 OBJECTIVES = ("energy", "latency", "edp")
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ekc.arguments import check_choice, check_path, format_value, is_number
 from ekc.errors import InvalidInput
-from ekc.ir.arguments import check_choice, check_path, format_value, is_number
-from ekc.ir.checks import check_int
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
+from ekc.ir.validate import check_int
 from ekc.search.effort import parse_effort
 
 _LAZY_FUNCTION_TESTS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)

@@ -17,8 +17,8 @@ from ekc.codegen import generate, nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import EkcError, ToolchainError
-from ekc.ir.limits import Limits
-from ekc.ir.schedule import Schedule
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
 CountFunction = Callable[[CompiledKernel], Any]

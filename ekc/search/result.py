@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ekc.devices.base import Interval
 from ekc.devices.difference import MeasuredValue
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.roofline import RooflineBound
 from ekc.search.spent import MeasurementCost, compute_break_even_calls
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.errors import DeviceError, NothingLegal
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
 from ekc.search.measuring import FINAL_WINDOW_S, MeasurementFailure, Measurer

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ekc.devices.base import Peaks
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.breeding import SearchSpace
 from ekc.search.models.analysed import ModelInputs
 from ekc.search.population import Population

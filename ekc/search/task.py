@@ -16,7 +16,7 @@ from ekc.codegen.generate import generate
 from ekc.devices.digest import digest_cuda_source
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import LABEL_WINDOW_S, MeasurementFailure, Measurer
 from ekc.search.method import DEFAULT_METHOD, SearchMethod

@@ -11,7 +11,7 @@ import pytest
 
 from ekc.devices.accesses import AccessGroup, profile_kernel
 from ekc.devices.execute import execute
-from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.interpreter.compare import make_random_input_arrays
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clblast

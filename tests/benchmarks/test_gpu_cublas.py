@@ -17,8 +17,8 @@ from ekc import devices
 from ekc.devices.cuda.timing import GRAPH_DURATION_S
 from ekc.errors import DeviceError
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 
 CALL_S = 40e-6
 

@@ -26,8 +26,8 @@ from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_
 from ekc.devices.specs import A100
 from ekc.devices.steady import SteadyState
 from ekc.errors import DeviceError
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from tests.benchmarks import scripted_torch
 from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
 

@@ -8,7 +8,7 @@ from benchmarks.gpu.check import DRAWN, POPULATION
 from benchmarks.gpu.items import CHECKED
 from benchmarks.gpu.sampling import draws
 from ekc import devices
-from ekc.ir.steps import Tensorize
+from ekc.ir.schedule import Tensorize
 
 H200 = devices.open("h200")
 

@@ -238,7 +238,7 @@ def test_run_takes_some_blocks_of_a_large_grid_and_says_so(capsys: pytest.Captur
 def test_run_tells_a_wrong_result_by_its_status(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ekc.ir.evaluation.expected.rounding", lambda compute, scale, stored: 0.0)
+    monkeypatch.setattr("ekc.ir.interpreter.tolerance.rounding", lambda compute, scale, stored: 0.0)
     assert "DOES NOT AGREE" in said(capsys, "run", *SIZE, status=1)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.generate import GeneratedSource, generate
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 SHIM = Path(__file__).with_name("host_shim.h")
 BOUNDS = (

@@ -7,7 +7,7 @@ import numpy as np
 import ekc.ir.operators as o
 from ekc.ir import expr as ex
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 
 def matmul(m: int, n: int, k: int, *, dtype: str = "float32", pipeline: bool = True) -> Schedule:

@@ -15,7 +15,7 @@ from ekc.codegen.bundle import export
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import assemble_kernel, generate
 from ekc.errors import InvalidInput
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 from tests.codegen import samples
 

@@ -14,7 +14,7 @@ from ekc.codegen.bundle import export
 from ekc.codegen.generate import generate
 from ekc.codegen.names import to_c_name
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen.test_execute_on_host import named
 from tests.codegen.test_symbols import compiled
 

@@ -16,7 +16,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 TINY = (1e-46, -1e-46, 7e-46, 5e-324, -1e-320)
 """float32 rounds them to 0."""

@@ -16,7 +16,7 @@ from ekc.codegen.generate import GeneratedSource, generate
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import host_cuda, samples
 from tests.codegen.host_cuda import BOUNDS, RACES, run_all
 from tests.ir.async_examples import async_conv2d, async_matmul, async_twice

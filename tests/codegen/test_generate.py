@@ -10,7 +10,7 @@ import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import assemble_kernel, generate
 from ekc.errors import InvalidInput
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 from tests.codegen.test_execute_on_host import named
 from tests.ir.warpgroup_examples import HOPPER, half_group_matmul

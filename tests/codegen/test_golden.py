@@ -11,7 +11,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import GENERATOR, generate
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.naive import make_naive_schedule
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul

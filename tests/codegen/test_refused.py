@@ -9,7 +9,7 @@ import pytest
 import ekc.ir.operators as o
 from ekc.codegen.generate import generate
 from ekc.errors import ScheduleError
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 
 

@@ -14,10 +14,10 @@ from ekc.codegen.generate import compile_schedule
 from ekc.codegen.shared_memory import POOL_NAME, count_dynamic_shared_bytes
 from ekc.devices.execute import execute
 from ekc.errors import ScheduleError
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.limits import STATIC_SHARED_BYTES, Limits, find_max_shared_bytes
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits, find_max_shared_bytes
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.async_examples import async_matmul
 
 STAGES = 6

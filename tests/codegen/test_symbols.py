@@ -16,7 +16,7 @@ from ekc.codegen.bundle import export
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import assemble_kernel, generate
 from ekc.codegen.symbols import make_kernel_name
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

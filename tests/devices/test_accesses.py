@@ -13,8 +13,8 @@ from ekc.devices.accesses import LaunchProfile, profile_kernel
 from ekc.devices.execute import execute
 from ekc.devices.occupancy import WARP_SIZE
 from ekc.emulator import Counters
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.tree import derive_launches
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.lowering.lower import derive_launches
 from ekc.search.space.space import Space
 from tests.devices import samples
 from tests.search.spaces import LIMITS

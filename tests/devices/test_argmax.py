@@ -9,8 +9,8 @@ import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.devices.verify import verify
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from tests.codegen.samples import argmax_over_lanes
 from tests.ir.test_operators import Array
 

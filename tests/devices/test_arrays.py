@@ -15,7 +15,7 @@ import pytest
 import ekc
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.search.space.naive import make_naive_schedule
 
 OP = ekc.matmul(8, 12, 4)

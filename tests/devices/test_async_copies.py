@@ -17,7 +17,7 @@ from ekc.devices.latency import estimate_latency
 from ekc.devices.ptx.counts import count_instructions
 from ekc.devices.specs import A100
 from ekc.devices.steady import compute_work
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 TILES = 1024 // 8
 

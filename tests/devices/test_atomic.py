@@ -22,9 +22,9 @@ from ekc.devices.execute import execute
 from ekc.devices.gate import verify_on_device
 from ekc.devices.steady import compute_work
 from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT, verify
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.schedule import Schedule
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen.samples import shared_sum
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.faults import spoiled

@@ -23,11 +23,11 @@ from ekc.emulator import plan as planning
 from ekc.emulator.paged import PAGE_BYTES, LoadedArray
 from ekc.emulator.survey import survey_accesses
 from ekc.ir.dtypes import DTYPE_NAMES, parse_dtype
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.drawn import RandomTensor
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.random_arrays import RandomTensor
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator, TensorSpec
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.naive import make_naive_schedule
 from tests.ir import examples
 
@@ -100,7 +100,7 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 import ekc
 from ekc.devices.verify import verify
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.search.space.naive import make_naive_schedule
 n = 10 * 2**30
 op = ekc.compute("scale", axes={"i": n}, inputs={"A": (n,)}, body=lambda A, i: A[i] * 2, dtype="float16")

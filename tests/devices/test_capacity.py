@@ -21,9 +21,9 @@ from ekc.devices.recording.writer import RecordingWriter
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.host import HostMemory
-from ekc.ir import memory
-from ekc.ir.extents import find_largest_extent
+from ekc.ir import tensor_memory
 from ekc.ir.operator import Operator
+from ekc.ir.tensor_memory import find_largest_extent
 from ekc.search.space.naive import make_naive_schedule
 
 
@@ -99,7 +99,7 @@ def test_a_recording_keeps_the_memory_of_its_device(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "find_free_memory", lambda: HostMemory(20000, "available memory"))
+    monkeypatch.setattr(tensor_memory, "find_free_memory", lambda: HostMemory(20000, "available memory"))
 
 
 @pytest.mark.usefixtures("small_host")
@@ -125,7 +125,7 @@ def test_what_a_call_is_said_to_need_is_about_what_it_takes(monkeypatch: pytest.
     def check(op: Operator, what: str, needed: dict[str, int], *more: object) -> None:
         said.append(sum(needed.values()))
 
-    monkeypatch.setattr(memory, "check_memory_fits", check)
+    monkeypatch.setattr(tensor_memory, "check_memory_fits", check)
     tracemalloc.start()
     kernel(array)
     peak = tracemalloc.get_traced_memory()[1]

@@ -9,7 +9,7 @@ import pytest
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.verify import verify
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.search.space.naive import make_naive_schedule
 
 

@@ -9,8 +9,8 @@ from ekc.codegen.footprints import list_footprints
 from ekc.devices import l2
 from ekc.devices.specs import A100
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.test_schedules import assert_same
 
 

@@ -20,11 +20,11 @@ from ekc.devices.gate import verify_on_device
 from ekc.devices.steady import compute_work
 from ekc.devices.verify import WRONG_RESULT, verify
 from ekc.errors import ScheduleError
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.builder import Structure
 from ekc.search.space.structures import derive_structures
 from tests.devices.cuda.scripted import ScriptedNode

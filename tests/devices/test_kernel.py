@@ -12,8 +12,8 @@ import ekc.ir.operators as o
 from ekc.devices.compiling import compile
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.ir.limits import Limits
-from ekc.ir.schedule import Schedule
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.schedule.schedule import Schedule
 
 
 @pytest.fixture(autouse=True)

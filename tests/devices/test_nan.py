@@ -21,12 +21,12 @@ from ekc.devices.execute import execute
 from ekc.devices.ptx.counts import count_instructions
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import restrict_to_arch
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
-from ekc.ir.target import restrict_to_arch
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 from tests.ir.tensor_examples import half_matmul
 

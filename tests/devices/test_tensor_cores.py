@@ -11,7 +11,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.accesses import profile_kernel
 from ekc.devices.specs import A100, H100
 from ekc.errors import ScheduleError
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut, half_matmul, tensor_matmul
 from tests.ir.warpgroup_examples import GroupCut, group_matmul, half_group_matmul
 

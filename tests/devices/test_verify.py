@@ -16,12 +16,11 @@ from ekc.devices.execute_parts import execute_blocks
 from ekc.devices.kernel import Kernel
 from ekc.devices.verify import Verdict, verify
 from ekc.errors import EkcError, KernelFault
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.evaluation.expected import ReferenceEvaluator
-from ekc.ir.evaluation.sampling import sample_blocks
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.interpreter.compare import make_random_input_arrays, sample_blocks
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices import faults
 from tests.devices.faults import spoiled

@@ -22,11 +22,11 @@ from ekc.devices.execute import execute
 from ekc.devices.verify import verify
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.evaluation.drawn import RandomTensor
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.interpreter.random_arrays import RandomTensor
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 
 Arrays = list[NDArray[Any]]

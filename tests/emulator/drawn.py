@@ -11,10 +11,10 @@ import numpy as np
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.ir.drawn_operators import FIRST, Choose, draw_operator
 from tests.ir.strategies import draw_atomic, draw_in_parts, draw_schedule

@@ -11,9 +11,9 @@ import ekc.emulator as emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import GeneratedSource, generate
 from ekc.emulator import Report
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 TOLERANCE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 4e-2, "int32": 0, "int8": 0}
 INTEGERS = {"int8": (-128, 128), "int32": (-1000, 1000)}

@@ -6,9 +6,9 @@ from collections import Counter
 
 import ekc.ir.expr as ex
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import Ran
 
 TRAFFIC = (

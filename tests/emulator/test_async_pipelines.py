@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import ekc.emulator as emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
-from ekc.ir.async_copy import ASYNC_COPIES_BY_BYTES
-from ekc.ir.schedule import Schedule
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.async_examples import async_conv2d, async_matmul, async_twice, draw_async

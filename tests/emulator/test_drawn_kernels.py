@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ekc
 from ekc.codegen.generate import generate
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.drawn import BRED, MORE, bred, stepped
 from tests.emulator.generated import compiled, run
 from tests.emulator.predicted import executed, predicted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import compile_schedule
 from ekc.emulator.fullness import MemoryEfficiency, measure_memory_efficiency
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.examples import depth_lanes, tiled_matmul
 
 TEXT = """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen.test_execute_on_host import corners, drawn, features
 from tests.emulator.generated import run
 from tests.ir import examples

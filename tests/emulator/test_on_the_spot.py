@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.codegen.cache import compile_cached
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.test_schedules import assert_same

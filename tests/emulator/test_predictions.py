@@ -1,6 +1,6 @@
 """What the analysis foretells against what the PTX machine counts, for the same schedules.
 
-The analysis reads a tree and knows two habits of the compiler (`ekc.ir.analysis.issue`); the machine executes
+The analysis reads a tree and knows two habits of the compiler (`ekc.ir.analysis.issued_accesses`); the machine executes
 the PTX that NVRTC made and knows nothing of the tree. Where the schedule alone decides, the two agree
 exactly. Where the compiler decides (what it joins, keeps, drops because nobody reads it, or computes under a
 guard all the same), the test holds the measured distance.
@@ -17,7 +17,7 @@ import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.codegen.cache import compile_cached
 from ekc.codegen.generate import generate
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 from tests.emulator.drawn import bred_ones, stepped_ones
 from tests.emulator.generated import Ran, run

@@ -9,11 +9,11 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import generate
-from ekc.ir.limits import Limits
-from ekc.ir.nodes import StageNode, walk_nodes
-from ekc.ir.schedule import Schedule
-from ekc.ir.strips import find_strip_width
-from ekc.ir.tree import derive_launches
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.lowering.copy_order import find_strip_width
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import StageNode, walk_nodes
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.async_examples import async_matmul

@@ -11,7 +11,7 @@ from ekc.codegen.generate import generate
 from ekc.emulator import launch
 from ekc.emulator.survey import survey_accesses
 from ekc.errors import EkcError
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 STRIDED = """
 extern "C" __global__ void k(const float* x, const int* pick, float* y) {

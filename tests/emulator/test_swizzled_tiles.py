@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.test_schedules import assert_same
@@ -119,7 +119,7 @@ def test_rows_that_are_no_power_of_two_are_foretold_nearly() -> None:
 
 
 def test_no_vector_leaves_its_chunk_and_no_element_its_line() -> None:
-    from ekc.ir.swizzle import SWIZZLE_CHUNKS, apply_swizzle
+    from ekc.ir.lowering.layouts import SWIZZLE_CHUNKS, apply_swizzle
 
     for itemsize in (1, 2, 4):
         elements = np.arange(2048 // itemsize)

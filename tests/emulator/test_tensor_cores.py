@@ -15,12 +15,8 @@ import ekc.ir.operators as o
 from ekc.emulator.numbers import fragments
 from ekc.errors import ScheduleError
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, convert_values, parse_dtype
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.limits import Limits
-from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import Bind, CacheWrite, Reorder, Split
-from ekc.ir.tensor_core import (
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.mma import (
     LANE_GROUPS,
     LANES_PER_GROUP,
     MMA_COLUMNS,
@@ -29,6 +25,10 @@ from ekc.ir.tensor_core import (
     SUMS_PER_LANE,
     MmaInstruction,
 )
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.rules.launch import enforce_rules
+from ekc.ir.schedule import Bind, CacheWrite, Reorder, Split
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import TOLERANCE, Ran, run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.tensor_examples import Cut, draw_tensor, half_matmul, tensor_matmul

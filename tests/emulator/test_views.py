@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import Unroll
+from ekc.ir.schedule import Unroll
+from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import executed, predicted
 from tests.ir.tensor_examples import Cut

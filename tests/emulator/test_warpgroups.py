@@ -14,11 +14,17 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
 from ekc.emulator.numbers import warpgroup
 from ekc.errors import ScheduleError
-from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.hardware.mma import LANE_GROUPS, LANES_PER_GROUP, MMA_ROWS, SUMS_PER_LANE
+from ekc.ir.hardware.wgmma import (
+    STRIP_COLUMNS,
+    WARPGROUP_WARPS,
+    WGMMA_FAMILIES,
+    WgmmaFamily,
+    WgmmaInstruction,
+)
+from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.tensor_core import LANE_GROUPS, LANES_PER_GROUP, MMA_ROWS, SUMS_PER_LANE
-from ekc.ir.warpgroup import STRIP_COLUMNS, WARPGROUP_WARPS, WGMMA_FAMILIES, WgmmaFamily, WgmmaInstruction
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.emulator.generated import TOLERANCE, run
 from tests.emulator.predicted import executed, predicted

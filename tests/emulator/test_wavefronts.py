@@ -7,7 +7,7 @@ import pytest
 
 import ekc.emulator as emulator
 from ekc.emulator.counters import wavefronts
-from ekc.ir.patterns import warp
+from ekc.ir.analysis import coalescing
 from tests.emulator.case import ptx
 
 LANES = np.arange(32)
@@ -38,8 +38,8 @@ LANES = np.arange(32)
 def test_known_patterns(extents: tuple[int, int], steps: tuple[int, int], size: int, passes: int) -> None:
     address = LANES % extents[0] * steps[0] + LANES // extents[0] % extents[1] * steps[1]
     assert wavefronts(address, np.zeros(32, np.int64), size)[0] == passes
-    pattern = warp.WarpAccessPattern(itemsize=1, vector=size, extents=extents, steps=steps)
-    assert np.asarray(warp.count_wavefronts(pattern, 32)) == passes
+    pattern = coalescing.WarpAccessPattern(itemsize=1, vector=size, extents=extents, steps=steps)
+    assert np.asarray(coalescing.count_wavefronts(pattern, 32)) == passes
 
 
 def test_warps_count_apart() -> None:

@@ -8,12 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from ekc.governor.events import (
-    Chosen,
-    Ended,
-    Event,
-    Measured,
-)
+from ekc.governor.events import Chosen, Ended, Event, Measured
 from ekc.governor.jobs.draw import sample_job
 from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.landscape import ResponsePrior

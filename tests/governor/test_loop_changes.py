@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 
 from ekc.governor import phase as phases
-from ekc.governor.events import (
-    Applied,
-    Checked,
-    Chosen,
-    Event,
-    EventCallback,
-    Measured,
-    PeriodFound,
-    Shifted,
-)
+from ekc.governor.events import Applied, Checked, Chosen, Event, EventCallback, Measured, PeriodFound, Shifted
 from ekc.governor.jobs.card import find_card
 from ekc.governor.jobs.draw import sample_job
 from ekc.governor.jobs.stage import JobStage

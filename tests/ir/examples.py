@@ -5,7 +5,7 @@ from __future__ import annotations
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.async_examples import async_conv2d, async_matmul
 from tests.ir.tensor_examples import half_matmul
 

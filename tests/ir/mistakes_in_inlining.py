@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.mistakes_in_loops import Case
 from tests.ir.starts import chain, product, read_twice, summed_first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import ekc.ir.operators as o
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.starts import chain, product, staged, vectored
 
 NAMED_AS_JOINT = o.compute(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ekc.ir.operators as o
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.mistakes_in_loops import Case
 from tests.ir.starts import chain, product
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import ekc.ir.operators as o
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import (
+from ekc.ir.schedule import (
     Bind,
     CacheRead,
     CacheWrite,
@@ -23,6 +22,7 @@ from ekc.ir.steps import (
     Tensorize,
     step_from_json,
 )
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.mistakes_in_loops import Case
 from tests.ir.tensor_examples import Cut, half_matmul, tensor_matmul
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import ekc.ir.operators as o
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import Bind, CacheRead, CacheWrite, Pipeline, Reorder, Split, Step, Tensorize
+from ekc.ir.schedule import Bind, CacheRead, CacheWrite, Pipeline, Reorder, Split, Step, Tensorize
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.mistakes_in_loops import Case
 from tests.ir.tensor_examples import tensor_matmul
 from tests.ir.warpgroup_examples import HOPPER, INSTRUCTION, GroupCut, by_taps, group_matmul, untouched

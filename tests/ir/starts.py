@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ekc.ir.operators as o
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 
 def product() -> Schedule:

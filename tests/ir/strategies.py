@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 from ekc.errors import ScheduleError
+from ekc.ir.divisions import find_quotient_period
+from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.program import BLOCK_LEVELS, Loop, Nest, Program
-from ekc.ir.quotients import find_quotient_period
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import (
+from ekc.ir.schedule import (
     Bind,
     CacheRead,
     CacheWrite,
@@ -34,7 +34,7 @@ from ekc.ir.steps import (
     Unroll,
     Vectorize,
 )
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.drawn_operators import Choose, draw_operator
 
 MOST_THREADS = 64

@@ -8,7 +8,7 @@ from typing import Any
 
 import ekc.ir.operators as o
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 INSTRUCTIONS = {
     "float16": ("mma.m16n8k16", 16), "bfloat16": ("mma.m16n8k16", 16),

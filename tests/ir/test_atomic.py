@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import ekc
 import ekc.ir.operators as o
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.evaluation.sampling import sample_blocks
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.interpreter.compare import sample_blocks
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.drawn_operators import draw_operator
 from tests.ir.strategies import draw_atomic
 from tests.ir.test_schedules import assert_same

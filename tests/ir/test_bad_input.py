@@ -12,7 +12,7 @@ import ekc.ir.operators as o
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.expr import gelu
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array, arrays_for
 

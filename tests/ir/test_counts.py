@@ -9,9 +9,9 @@ import pytest
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 
 def operations(schedule: Schedule) -> float:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
+from ekc.ir.divisions import find_quotient_period
 from ekc.ir.operator import Operator
 from ekc.ir.printer import format_program
-from ekc.ir.quotients import find_quotient_period
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.drawn_operators import _conv_of_any_rank, _conv_transpose
 from tests.ir.strategies import draw_divided
 from tests.ir.test_rfactor import same

@@ -31,10 +31,10 @@ from ekc.ir.dtypes import (
     parse_dtype,
     round_to_tf32,
 )
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.ir.strategies import schedules
 from tests.ir.typed import TRIPLES, Types, rescheduled, retyped

@@ -8,7 +8,7 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.ir.epilogue_text import EPILOGUE_FUNCTIONS, parse_epilogue
+from ekc.ir.epilogue import EPILOGUE_FUNCTIONS, parse_epilogue
 
 OP = ekc.matmul(8, 4, 16)
 SAME: list[tuple[str, Callable[..., object], dict[str, tuple[int, ...]]]] = [

@@ -14,12 +14,12 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule, generate
 from ekc.devices.execute import execute
 from ekc.errors import InvalidInput
-from ekc.ir import meaning
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.inline import group_fusable_computes
+from ekc.ir import functions
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.lowering.fusion import group_fusable_computes
 from ekc.ir.operator import Operator
 from ekc.ir.printer import format_program
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.codegen import samples
 from tests.ir.test_operators import Array, arrays_for, close
@@ -72,11 +72,11 @@ def test_epilogues_chain_and_cast() -> None:
 
 def test_the_error_function_is_that_of_the_c_library() -> None:
     points = np.array(list(ERF))
-    found = meaning.NUMPY_FUNCTIONS["erf"](points.reshape(2, 4))
+    found = functions.NUMPY_FUNCTIONS["erf"](points.reshape(2, 4))
     assert found.shape == (2, 4)
     np.testing.assert_allclose(found.ravel(), list(ERF.values()), rtol=3e-16, atol=0)
-    assert meaning.NUMPY_FUNCTIONS["erf"](points.astype(np.float32)).dtype == np.float32
-    assert meaning.NUMPY_FUNCTIONS["erf"](1) == math.erf(1)
+    assert functions.NUMPY_FUNCTIONS["erf"](points.astype(np.float32)).dtype == np.float32
+    assert functions.NUMPY_FUNCTIONS["erf"](1) == math.erf(1)
 
 
 FUNCTIONS: dict[str, tuple[Callable[[ex.Expr], ex.Expr], Callable[[Array], Array]]] = {

@@ -10,11 +10,11 @@ import pytest
 import ekc
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.expected import ReferenceEvaluator, ReferenceValues, list_all_indices
-from ekc.ir.evaluation.reference import read_padded
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.reference import read_padded
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator, ReferenceValues, list_all_indices
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 TERMS = 2048
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.ir.access import BoundsGuard
-from ekc.ir.linear import AffineForm
-from ekc.ir.patterns.guard_counts import count_guard_passes
-from ekc.ir.patterns.guards import compute_pass_shares
+from ekc.ir.affine import AffineForm
+from ekc.ir.analysis.guards import compute_pass_shares, count_guard_passes
+from ekc.ir.lowering.buffers import BoundsGuard
 
 
 def brute(guard: BoundsGuard, extents: dict[str, int], lanes: dict[str, int]) -> tuple[float, float]:

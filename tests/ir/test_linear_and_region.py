@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.access import TensorAccess
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.linear import AffineForm, QuasiAffine, evaluate_form, find_range, make_variable
-from ekc.ir.nodes import ComputeNode, LoopNode, Node
-from ekc.ir.region import Region, find_region
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.affine import AffineForm, QuasiAffine, evaluate_form, find_range, make_variable
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.lowering.buffers import TensorAccess
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import ComputeNode, LoopNode, Node
+from ekc.ir.lowering.regions import Region, find_region
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.strategies import seeded_schedule
 
 EXTENTS = {"a": 3, "b": 4, "c": 2}

@@ -7,9 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ekc.ir.operators as o
-from ekc.ir.panels import SWIZZLE_PATTERN_BYTES, apply_panel_layout, count_panel_elements, find_panel_distance
-from ekc.ir.swizzle import apply_swizzle
-from ekc.ir.tree import derive_launches
+from ekc.ir.lowering.layouts import (
+    SWIZZLE_PATTERN_BYTES,
+    apply_panel_layout,
+    apply_swizzle,
+    count_panel_elements,
+    find_panel_distance,
+)
+from ekc.ir.lowering.lower import derive_launches
 from tests.ir.warpgroup_examples import GroupCut, group_matmul
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from((1, 2, 4)))

@@ -15,9 +15,9 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.execute import execute
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import DTYPE_NAMES
-from ekc.ir.evaluation import reference
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.schedule import Schedule
+from ekc.ir.interpreter import reference
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array, arrays_for, close
 

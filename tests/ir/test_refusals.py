@@ -9,9 +9,9 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import STEP_CLASSES
-from ekc.ir.tree import derive_launches
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.schedule import STEP_CLASSES
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.mistakes_in_atomic import ATOMIC_MISTAKES
 from tests.ir.mistakes_in_divide import DIVIDE_MISTAKES
 from tests.ir.mistakes_in_inlining import INLINING_MISTAKES

@@ -7,10 +7,10 @@ import pytest
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
 from ekc.ir import operators as o
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.rules import launch as rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 
 
 def tiled(stages: int, copy: str, k: int = 8, vector: int = 1) -> Schedule:

@@ -8,9 +8,9 @@ import pytest
 import ekc
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput
-from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 
 def test_the_two_computes() -> None:

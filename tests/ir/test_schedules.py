@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
 import ekc
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.evaluation.sampling import sample_blocks
+from ekc.ir.interpreter.compare import sample_blocks
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.printer import format_program
-from ekc.ir.schedule import Schedule
-from ekc.ir.steps import STEP_CLASSES, Step
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule import STEP_CLASSES, Step
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.strategies import schedules, seeded_schedule
 
 DRAWN = settings(

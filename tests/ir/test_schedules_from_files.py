@@ -10,7 +10,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.errors import EkcError
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 LOAD: list[Any] = ["load", "A", ["var", "i"], ["var", "k"]]
 

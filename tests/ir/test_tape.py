@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.patterns.lookup import Lookup
-from ekc.ir.tape.replay import WalkTrace
-from ekc.ir.tape.tape import RECORDING_ROWS, Walk, has_any, record_walks
+from ekc.ir.analysis.population_math import Lookup
+from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, has_any, record_walks
+from ekc.ir.trace.trace import WalkTrace
 
 Steps = Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]
 

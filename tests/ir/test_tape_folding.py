@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ekc.ir.tape.tape import RECORDING_ROWS, record_walks
+from ekc.ir.trace.recorder import RECORDING_ROWS, record_walks
 
 FUNCTIONS = (
     *(np.add, np.subtract, np.multiply, np.divide, np.floor_divide, np.remainder),

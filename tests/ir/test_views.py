@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
+from ekc.ir.affine import AffineForm, QuasiAffine, evaluate_form, find_carry_period, find_displacement
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.footprint import count_block_elements, find_global_reads
-from ekc.ir.limits import Limits
-from ekc.ir.linear import AffineForm, QuasiAffine, evaluate_form, find_carry_period, find_displacement
-from ekc.ir.nodes import StageNode, walk_nodes
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads
+from ekc.ir.lowering.nodes import StageNode, walk_nodes
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.mistakes_in_tensorize import fused
 from tests.ir.tensor_examples import Cut
 from tests.ir.view_examples import (

@@ -14,9 +14,9 @@ from ekc.devices.execute import execute
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.epilogue_text import parse_epilogue
-from ekc.ir.evaluation.evaluate import interpret_program
-from ekc.ir.limits import Limits
+from ekc.ir.epilogue import parse_epilogue
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array

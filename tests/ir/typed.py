@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 Types = tuple[str, str, str]
 """Of the inputs, the accumulator and the output."""

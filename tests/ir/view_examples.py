@@ -7,7 +7,7 @@ from typing import Any
 
 import ekc.ir.operators as o
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut
 
 PIXELS = "n_p_q"

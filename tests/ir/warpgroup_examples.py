@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import ekc.ir.operators as o
-from ekc.ir.limits import Limits, find_max_shared_bytes
+from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 ARCH = "sm_90a"
 HOPPER = Limits(shared_bytes_per_block=find_max_shared_bytes(ARCH), group_products=True)

@@ -12,7 +12,7 @@ import ekc
 from ekc.devices.cuda import calls
 from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
-from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.gpu_arrays import OnGpu
 from tests.devices.cuda.scripted import ScriptedNode

@@ -14,7 +14,7 @@ from ekc import devices
 from ekc.devices.base import Interval, MeasurementConditions, Metering, Peaks, Timing
 from ekc.devices.recording import RecordingWriter
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.search.space.naive import make_naive_schedule
 from ekc.search.space.space import Space
 

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc
-from ekc.ir.evaluation.agreement import make_random_input_arrays
-from ekc.ir.evaluation.evaluate import interpret_program
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
 from ekc.search.space.naive import make_naive_schedule

@@ -35,9 +35,9 @@ from ekc.devices.cuda.watch import SensorState
 from ekc.devices.digest import identify_kernel
 from ekc.errors import DeviceError, InvalidInput
 from ekc.forks import detach_in_children
-from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.drawn import InputTensor
-from ekc.ir.limits import make_arch
+from ekc.ir.hardware.limits import make_arch
+from ekc.ir.interpreter.compare import DATA_SEED
+from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.version import __version__
 
 ASSUMED_POWER_CAP_W = 300.0

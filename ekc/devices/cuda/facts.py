@@ -14,8 +14,8 @@ from ekc.devices.tensor_rates import (
     HOPPER_MMA_SHARE,
     MMA_SHARE,
 )
-from ekc.ir.limits import Limits, make_arch
-from ekc.ir.target import restrict_to_arch
+from ekc.ir.hardware.limits import Limits, make_arch
+from ekc.ir.hardware.target import restrict_to_arch
 
 ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",

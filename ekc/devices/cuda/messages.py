@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.base import OutputSample, OutputSelection
-from ekc.ir.evaluation.drawn import InputTensor
+from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.ir.operator import TensorSpec
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.base import OutputSample, OutputSelection
 from ekc.devices.cuda.driver import Driver
-from ekc.ir.evaluation.drawn import InputTensor, RandomTensor
+from ekc.ir.interpreter.random_arrays import InputTensor, RandomTensor
 from ekc.ir.operator import TensorSpec
 
 CHUNK_BYTES = 1 << 26

@@ -14,8 +14,8 @@ from ekc.devices.base import OutputSample, OutputSelection
 from ekc.devices.cuda.driver import Driver, Shape
 from ekc.devices.cuda.messages import LoadableKernel
 from ekc.devices.cuda.sampling import OutputSampler, upload_tensor
-from ekc.ir.evaluation.agreement import DATA_SEED
-from ekc.ir.evaluation.drawn import InputTensor, make_random_tensors
+from ekc.ir.interpreter.compare import DATA_SEED
+from ekc.ir.interpreter.random_arrays import InputTensor, make_random_tensors
 from ekc.ir.operator import TensorSpec
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from ekc.devices.ptx.loops import count_block_runs
 from ekc.devices.ptx.text import Instruction, blocks
-from ekc.ir.warpgroup import WARPGROUP_WARPS
+from ekc.ir.hardware.wgmma import WARPGROUP_WARPS
 
 _TYPE_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
 _INTEGER_TYPE = re.compile(r"[sub](?:8|16|32|64)|pred")

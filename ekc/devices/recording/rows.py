@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from ekc.codegen.compiled import Resources
 from ekc.devices.base import Metering, Peaks, Timing
 from ekc.errors import DeviceError, RecordError
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 
 Figure = TypeVar("Figure", Timing, Metering)

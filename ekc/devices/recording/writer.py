@@ -23,7 +23,7 @@ from ekc.devices.recording.reader import FORMAT_NAME, FORMAT_VERSION, parse_reco
 from ekc.devices.recording.rows import Origin, Recording
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
 SAMPLE_DIGITS = 7

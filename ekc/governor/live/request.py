@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ekc.arguments import format_value
 from ekc.errors import InvalidInput
 from ekc.governor.live.models import NO_MODEL, check_model
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.ir.arguments import format_value
 
 ACTUATORS = ("auto", "nvml", "zeusd")
 

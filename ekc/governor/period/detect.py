@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.period.candidates import PeriodCandidates, find_candidates, score_lags
 from ekc.governor.period.nested import find_longer_period
@@ -14,7 +15,6 @@ from ekc.governor.period.signal import SignalViews, build_views, resample_signal
 from ekc.governor.period.similarity import SelfSimilarity, compute_similarities
 from ekc.governor.period.verdict import Period, Verdict
 from ekc.governor.samples import SensorSamples, Values
-from ekc.ir.arguments import format_value, is_number
 
 MIN_CYCLES = 3.0
 """A period is told after so many of it."""

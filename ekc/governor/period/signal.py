@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.samples import SensorSamples, Values
-from ekc.ir.arguments import format_value, is_number
 
 MAX_GAP_INTERVALS = 3.1
 """Readings further apart than so many intervals leave a gap, that is not bridged."""

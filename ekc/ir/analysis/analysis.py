@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.access import BoundsGuard, TensorAccess, substitute_access
-from ekc.ir.analysis.figures import PopulationValue, multiply_extents, to_float64
-from ekc.ir.analysis.issue import (
+from ekc.ir.analysis.coalescing import WARP
+from ekc.ir.analysis.guards import LaneSteps, compute_pass_shares, merge_guards
+from ekc.ir.analysis.issued_accesses import (
     compute_conversion_cost,
     compute_converted_share,
     compute_copy_width,
@@ -27,18 +27,24 @@ from ekc.ir.analysis.issue import (
     compute_read_share,
     list_unrolled_loops,
 )
-from ekc.ir.analysis.residency import compute_parallelism, compute_reuse
+from ekc.ir.analysis.occupancy import compute_parallelism, compute_reuse
+from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
 from ekc.ir.analysis.traffic import TrafficCounter, collect_extents
 from ekc.ir.dtypes import TF32, find_read_type
-from ekc.ir.fragment_loads import (
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.mma import MMA_ROWS
+from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
+from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, substitute_access
+from ekc.ir.lowering.fragments import (
     find_ldmatrix_fit,
     find_register_element,
     find_row_pointer,
     iterate_ldmatrix_variants,
     list_element_strides,
 )
-from ekc.ir.limits import Limits
-from ekc.ir.nodes import (
+from ekc.ir.lowering.layouts import SHARED_LINE_BYTES
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import (
     BarrierNode,
     ComputeNode,
     CopyWaitNode,
@@ -54,16 +60,10 @@ from ekc.ir.nodes import (
     WgmmaGroupNode,
     WriteNode,
 )
+from ekc.ir.lowering.regions import Region
 from ekc.ir.operator import Compute, list_operations
-from ekc.ir.patterns.guards import LaneSteps, compute_pass_shares, merge_guards
-from ekc.ir.patterns.warp import WARP
 from ekc.ir.program import Program
-from ekc.ir.region import Region
-from ekc.ir.swizzle import SHARED_LINE_BYTES
-from ekc.ir.tape.tape import has_any
-from ekc.ir.tensor_core import MMA_ROWS
-from ekc.ir.tree import derive_launches
-from ekc.ir.warpgroup import STRIP_COLUMNS, WARPGROUP_WARPS
+from ekc.ir.trace.recorder import has_any
 
 SUMMED_QUANTITIES = (
     "fma",

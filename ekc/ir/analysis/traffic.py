@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.access import BoundsGuard, TensorAccess
-from ekc.ir.analysis.figures import PopulationValue, to_float64
-from ekc.ir.fragment_loads import LANE_MATRIX_HIGH, LDMATRIX_LANES
-from ekc.ir.linear import (
+from ekc.ir.affine import (
     AffineForm,
     Extent,
     ceil_div,
@@ -21,15 +18,18 @@ from ekc.ir.linear import (
     find_displacement,
     min_extent,
 )
-from ekc.ir.nodes import LaunchTree, StageNode
+from ekc.ir.analysis import coalescing
+from ekc.ir.analysis.coalescing import WARP, WarpAccessPattern, count_sectors, count_wavefronts
+from ekc.ir.analysis.guards import LaneSteps, compute_pass_shares, map_lane_steps
+from ekc.ir.analysis.population_math import PopulationValue, to_float64
+from ekc.ir.hardware.mma import LANE_GROUPS, LDMATRIX_ROW_BYTES
+from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
+from ekc.ir.lowering.copy_order import find_strip_width
+from ekc.ir.lowering.fragments import LANE_MATRIX_HIGH, LDMATRIX_LANES
+from ekc.ir.lowering.nodes import LaunchTree, StageNode
+from ekc.ir.lowering.regions import Region
 from ekc.ir.operator import Axis
-from ekc.ir.patterns import swizzled_warp
-from ekc.ir.patterns.guards import LaneSteps, compute_pass_shares, map_lane_steps
-from ekc.ir.patterns.warp import WARP, WarpAccessPattern, count_sectors, count_wavefronts
 from ekc.ir.program import Nest
-from ekc.ir.region import Region
-from ekc.ir.strips import find_strip_width
-from ekc.ir.tensor_core import LANE_GROUPS, LDMATRIX_ROW_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ class TrafficCounter:
                 whole = count * count_sectors(pattern, number) * passed.lane_share
                 self.add_quantity(of + "sectors", np.maximum(whole, asking))
             else:
-                counted = count_wavefronts if pattern.swizzle is None else swizzled_warp.swizzled_wavefronts
+                counted = count_wavefronts if pattern.swizzle is None else coalescing.swizzled_wavefronts
                 self.add_quantity(of + "wavefronts", count * counted(pattern, number) * passed.warp_share)
             if request.kind == "load":
                 size = to_float64(request.vector) * request.access.dtype.bytes

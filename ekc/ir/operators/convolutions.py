@@ -3,16 +3,220 @@
 `groups=c` is a depthwise convolution. Padding is 0 unless given, and may differ between the two ends of a
 dimension. Channels-last layouts store the weights
 with channels last too (OHWI for NHWC), as PyTorch's `channels_last` and cuDNN do.
+
+What convolutions share: a filter that moves along each image dimension, groups, memory layouts.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ekc.arguments import check_choice, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.checks import check_int
 from ekc.ir.operator import MAX_ELEMENTS, Operator
-from ekc.ir.operators.building import Tensor, compute
-from ekc.ir.operators.windows import Channels, FilterWindow, ImageLayout, Padding, make_windows
+from ekc.ir.operators.compute import Tensor, compute
+from ekc.ir.validate import check_int, to_tuple
+
+PerDimension = int | tuple[int, ...]
+"""One number for every image dimension, or one for each."""
+Padding = int | str | tuple[int | tuple[int, int], ...]
+"""One number for both ends of every image dimension; for each dimension a number or the pair (before, after);
+`((before, after),)` for every dimension; "same" or "valid"."""
+_PADDING_WORDS = ("same", "valid")
+_AXES_BY_DIM = {"d": ("z", "t"), "h": ("p", "r"), "w": ("q", "s")}
+"""The output axis and the filter axis of each image dimension: depth, height, width."""
+
+
+@dataclass(frozen=True)
+class FilterWindow:
+    """The filter along one image dimension."""
+
+    dim: str
+    """"d", "h" or "w"."""
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int = 0
+    """Padding at the start of the dimension."""
+    after: int = 0
+    """Padding at its end."""
+
+    @property
+    def span(self) -> int:
+        """Elements from the filter's first tap to its last."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def total_padding(self) -> int:
+        """Padding at both ends together."""
+        return self.before + self.after
+
+    @property
+    def output_axis(self) -> ex.Var:
+        """The axis that the output runs along."""
+        return ex.Var(_AXES_BY_DIM[self.dim][0])
+
+    @property
+    def filter_axis(self) -> ex.Var:
+        """The axis that the filter runs along."""
+        return ex.Var(_AXES_BY_DIM[self.dim][1])
+
+
+def make_windows(
+    image_extents: dict[str, int],
+    kernel: PerDimension,
+    stride: PerDimension,
+    padding: Padding,
+    dilation: PerDimension,
+    pad_same: Callable[[FilterWindow], tuple[int, int]],
+) -> tuple[FilterWindow, ...]:
+    """One window for each image dimension, its numbers checked; `same` says how far padding="same" pads the
+    two ends of a dimension."""
+    count = len(image_extents)
+    columns = zip(
+        _expand_per_dimension("kernel", kernel, count),
+        _expand_per_dimension("stride", stride, count),
+        _expand_per_dimension("dilation", dilation, count),
+        strict=True,
+    )
+    over = [
+        FilterWindow(dim, check_int(dim, size, MAX_ELEMENTS), *numbers)
+        for (dim, size), numbers in zip(image_extents.items(), columns, strict=True)
+    ]
+    if isinstance(padding, str):
+        ends = [pad_same(x) if _check_padding_word(padding) == "same" else (0, 0) for x in over]
+    else:
+        ends = _read_ends(padding, count)
+    return tuple(replace(x, before=a, after=b) for x, (a, b) in zip(over, ends, strict=True))
+
+
+def _check_padding_word(padding: str) -> str:
+    if padding in _PADDING_WORDS:
+        return padding
+    near = difflib.get_close_matches(padding, _PADDING_WORDS, n=1, cutoff=0.0)[0]
+    raise InvalidInput(
+        f"padding: {format_value(padding)} is neither a number, nor pairs (before, after), nor one of "
+        f"{', '.join(_PADDING_WORDS)}; the nearest is {near!r}"
+    )
+
+
+def _read_ends(padding: Any, count: int) -> list[tuple[int, int]]:
+    """Padding before and after each image dimension."""
+    given = to_tuple(padding)
+    if given is None:
+        given = (padding,) * count
+    elif len(given) == 1 and to_tuple(given[0]) is not None:
+        given *= count
+    if len(given) != count:
+        pairs = ", ".join(["(1, 2)"] * count)
+        first = format_value(padding[0]) if given else 0
+        raise InvalidInput(
+            f"padding: {format_value(padding)} has {len(given)} entries for {count} image "
+            f"dimension{'s' * (count > 1)}; try {first}, or (before, after) of each: "
+            f"({pairs}{',' * (count == 1)})"
+        )
+    return [_read_pair(one) for one in given]
+
+
+def _read_pair(entry: Any) -> tuple[int, int]:
+    both = to_tuple(entry)
+    if both is None:
+        both = (entry, entry)
+    if len(both) != 2:
+        raise InvalidInput(f"padding: {format_value(entry)} is no pair (before, after); try (1, 2)")
+    before, after = (check_int("padding", v, MAX_ELEMENTS, 0) for v in both)
+    return before, after
+
+
+def _expand_per_dimension(name: str, value: PerDimension, count: int, minimum: int = 1) -> tuple[int, ...]:
+    each = to_tuple(value)
+    if each is None:
+        each = (value,) * count
+    if len(each) != count:
+        other = {1: "nor a tuple of one", 2: "nor a pair"}.get(count, "nor a triple")
+        raise InvalidInput(f"{name}: {format_value(value)} is neither one whole number {other}")
+    return tuple(check_int(name, v, MAX_ELEMENTS, minimum) for v in each)
+
+
+def check_output_padding(value: PerDimension, filter_windows: Sequence[FilterWindow]) -> tuple[int, ...]:
+    """`output_padding` for each window: less than its stride or its dilation, as PyTorch has it."""
+    extra = _expand_per_dimension("output_padding", value, len(filter_windows), minimum=0)
+    for e, window in zip(extra, filter_windows, strict=True):
+        most = max(window.stride, window.dilation) - 1
+        if e > most:
+            raise InvalidInput(
+                f"output_padding: {e} along {window.dim} is not below its stride or dilation; "
+                f"the nearest legal value is {most}"
+            )
+    return extra
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Input and output channels, in groups that do not mix."""
+
+    input_count: int
+    output_count: int
+    group_count: int
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("c", self.input_count),
+            ("out_channels", self.output_count),
+            ("groups", self.group_count),
+        ):
+            check_int(name, value, MAX_ELEMENTS)
+        for name, count in (("c", self.input_count), ("out_channels", self.output_count)):
+            if count % self.group_count:
+                both = (
+                    g
+                    for g in range(min(self.group_count, count), 0, -1)
+                    if self.input_count % g == 0 and self.output_count % g == 0
+                )
+                raise InvalidInput(
+                    f"groups: {self.group_count} does not divide {name}={count}; "
+                    f"the nearest that does is {next(both)}"
+                )
+
+    @property
+    def inputs_per_group(self) -> int:
+        """Input channels that one output channel sums over."""
+        return self.input_count // self.group_count
+
+    @property
+    def outputs_per_group(self) -> int:
+        """Output channels of a group."""
+        return self.output_count // self.group_count
+
+    def make_input_index(self) -> ex.Expr:
+        """The input channel: axis c within the group of output channel o."""
+        if self.group_count == 1:
+            return ex.Var("c")
+        group = ex.Var("o") if self.outputs_per_group == 1 else ex.Var("o") // self.outputs_per_group
+        return group * self.inputs_per_group + ex.Var("c")
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """Where channels stand in memory: right after the images, or last."""
+
+    channels_last: bool
+
+    @classmethod
+    def from_name(cls, name: str, dims: str) -> ImageLayout:
+        """NCHW or NHWC, with the dimensions of this image in place of H and W."""
+        known = (f"NC{dims}", f"N{dims}C")
+        check_choice("layout", name, known)
+        return cls(name == known[1])
+
+    def order_dims(self, channel: Any, *image: Any) -> tuple[Any, ...]:
+        """What belongs to the channels and to each image dimension, in the order of memory."""
+        return (*image, channel) if self.channels_last else (channel, *image)
 
 
 def conv1d(

@@ -3,6 +3,8 @@
 Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors;
 the API raises the first refusal, the breeder reads the masks, replay and the record store use the
 same functions.
+
+What sums that blocks share must keep to.
 """
 
 from __future__ import annotations
@@ -12,18 +14,31 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.limits import Limits
-from ekc.ir.linear import Extent, max_extent, min_extent
-from ekc.ir.nodes import FragmentNode, LaunchTree, LoopNode, Node, ReduceNode, StageNode, walk_nodes
-from ekc.ir.patterns.warp import WARP
+from ekc.ir.affine import Extent, max_extent, min_extent
+from ekc.ir.analysis.coalescing import WARP
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.lowering.layouts import SHARED_LINE_BYTES
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, Node, ReduceNode, StageNode, walk_nodes
 from ekc.ir.program import Program, Staging
 from ekc.ir.refusal import Check
-from ekc.ir.rules.async_copy import check_async_copies
-from ekc.ir.rules.atomic import check_atomics
-from ekc.ir.rules.tensorize import check_tensor_products
-from ekc.ir.rules.vector import check_vectors
-from ekc.ir.swizzle import SHARED_LINE_BYTES
-from ekc.ir.tree import derive_launches
+from ekc.ir.rules.tensor_cores import check_tensor_products
+from ekc.ir.rules.vectors import check_async_copies, check_vectors
+
+
+def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+    """What is added by atomics is held until a thread is done, and added element by element: vectors of
+    atomic additions begin with sm_90."""
+    nest, name = kernel.nest, kernel.nest.compute.output.name
+    if not nest.is_atomic:
+        return
+    rule = f"atomic {name}"
+    if not nest.has_accumulator:
+        yield Check(rule, False, "an accumulator", "none", f'cache_write("{name}", "register")')
+    width = nest.store_vector
+    near = f'cache_write("{name}"), one at a time'
+    yield Check(rule, np.asanyarray(width) == 1, width, 1, near, "elements at once")
+
 
 MAX_STATEMENTS = 8192
 """Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""

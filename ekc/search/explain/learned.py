@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.base import Device, Interval, Peaks
 from ekc.errors import InvalidInput
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.explain.causes import FEATURE_GROUPS, format_figure_name
 from ekc.search.explain.schedule_model import (
     MIN_METERED,

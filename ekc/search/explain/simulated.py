@@ -14,7 +14,7 @@ from ekc.devices.base import Device
 from ekc.devices.breakdown import EnergyBreakdown
 from ekc.devices.simulated import SimulatedDevice
 from ekc.errors import InvalidInput
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.search.candidate import Candidate
 from ekc.search.method import DEFAULT_METHOD, SearchMethod
 from ekc.search.models.analysed import ModelInputs

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Resources
-from ekc.ir.limits import Limits
-from ekc.ir.patterns.warp import WARP
+from ekc.ir.analysis.coalescing import WARP
+from ekc.ir.hardware.limits import Limits
 from ekc.search.models.belief import Surrogate, normal_cdf
 from ekc.search.models.features import REGISTERS_COLUMN, THREADS_COLUMN
 

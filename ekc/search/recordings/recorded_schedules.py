@@ -18,9 +18,9 @@ from ekc.devices.base import Metering, Peaks, Timing
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.measuring import MeasurementFailure, Measurer
 from ekc.search.models.analysed import ModelInputs, make_model_inputs
 from ekc.search.models.features import build_features

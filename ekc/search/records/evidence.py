@@ -17,9 +17,9 @@ from ekc.devices.base import Device
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import REJECTED_VERDICTS
 from ekc.search.models.analysed import Quantities, make_model_inputs

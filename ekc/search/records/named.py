@@ -9,7 +9,7 @@ from ekc.devices.base import Device
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.records.best import DEFAULT_RULE, SelectionRule, load_finalists
 from ekc.search.records.conditions import describe_counts, get_present_conditions, group_rows
 from ekc.search.records.evidence import make_recorded_candidate

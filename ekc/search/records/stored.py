@@ -11,7 +11,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput, RecordError, ScheduleError
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
 from ekc.search.candidate import Candidate
 from ekc.search.finals import REJECTED_VERDICTS

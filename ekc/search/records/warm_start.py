@@ -18,7 +18,7 @@ import numpy as np
 
 from ekc.devices import specs
 from ekc.devices.base import Device, Peaks
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
 from ekc.search.models.analysed import make_model_inputs

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ekc.devices.cuda.remote import RemoteWorker
 from ekc.errors import DeviceError
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
 from ekc.search.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob

@@ -8,13 +8,13 @@ import numpy as np
 
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
-from ekc.ir.limits import Limits
+from ekc.ir.divisions import find_quotient_period
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import Program, make_initial_program
-from ekc.ir.quotients import find_quotient_period
 from ekc.ir.rules.launch import iterate_checks
-from ekc.ir.steps import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
 from ekc.search.space.decisions import (
     Decision,
     TileLevel,

@@ -1,12 +1,12 @@
 """Dimensions that two axes run along as the digits of a number: `k_part*128 + k`, where k has 128 values.
 
-So a sum in parts reads (`ekc.ir.partial`), and so does whoever writes parts of a dimension by hand.
+So a sum in parts reads (`ekc.ir.schedule.graph_rewrites`), and so does whoever writes parts of a dimension by hand.
 """
 
 from __future__ import annotations
 
 from ekc.ir import expr as ex
-from ekc.ir.linear import to_affine
+from ekc.ir.affine import to_affine
 from ekc.ir.operator import Compute
 
 

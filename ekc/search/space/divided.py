@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import reduce
 
 from ekc.ir import expr as ex
-from ekc.ir.footprint import to_affine_index
-from ekc.ir.linear import AffineForm, Atom
+from ekc.ir.affine import AffineForm, Atom
+from ekc.ir.divisions import find_quotient_period
+from ekc.ir.lowering.memory_access import to_affine_index
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import make_initial_program
-from ekc.ir.quotients import find_quotient_period
-from ekc.ir.steps import Divide
+from ekc.ir.schedule import Divide
 from ekc.search.space.digits import match_digits
 
 MAX_SHORT_TERMS = 8

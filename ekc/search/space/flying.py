@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ekc.ir import expr as ex
-from ekc.ir.async_copy import ASYNC_COPIES_BY_BYTES
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.operator import Compute, Operator
 from ekc.search.space.digits import find_contiguous_axis, match_digits
 

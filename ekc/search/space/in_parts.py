@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import make_initial_program
-from ekc.ir.steps import Hole, RFactor
+from ekc.ir.schedule import Hole, RFactor
 from ekc.search.space.builder import Structure
 from ekc.search.space.decisions import Decision
 

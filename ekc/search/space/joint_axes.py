@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ekc.ir.operator import Axis, Compute
-from ekc.ir.steps import Fuse, Reorder, Step
+from ekc.ir.schedule import Fuse, Reorder, Step
 
 AxisGroup = tuple[Axis, ...]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ekc.ir import expr as ex
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import make_initial_program
-from ekc.ir.steps import Pack, Tensorize
+from ekc.ir.schedule import Pack, Tensorize
 from ekc.search.space.builder import Structure
 from ekc.search.space.digits import find_contiguous_axis
 from ekc.search.space.divided import divide_compute

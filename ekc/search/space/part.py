@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.base import Peaks
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.search.models.analysed import ModelInputs, allocate_inputs, make_model_inputs
 from ekc.search.population import Population

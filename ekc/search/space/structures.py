@@ -43,10 +43,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ekc.ir import expr as ex
-from ekc.ir.inline import group_fusable_computes
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.lowering.fusion import group_fusable_computes
 from ekc.ir.operator import Axis, Compute, Operator
-from ekc.ir.steps import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
+from ekc.ir.schedule import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
 from ekc.search.space.builder import (
     COLUMN_LANES,
     WARP_LANES,

@@ -13,12 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.limits import Limits
-from ekc.ir.operator import Axis, Compute, Operator
-from ekc.ir.reduction_guards import is_zero_beyond_axis
-from ekc.ir.steps import Bind, CacheRead, Hole, Pipeline, Reorder, Tensorize, Unroll
-from ekc.ir.swizzle import SWIZZLE_CHUNKS
-from ekc.ir.tensor_core import (
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.mma import (
     LANE_GROUPS,
     LANES_PER_GROUP,
     LDMATRIX_ROW_BYTES,
@@ -27,6 +23,10 @@ from ekc.ir.tensor_core import (
     MmaInstruction,
     find_mma_instruction,
 )
+from ekc.ir.lowering.layouts import SWIZZLE_CHUNKS
+from ekc.ir.lowering.memory_access import is_zero_beyond_axis
+from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.schedule import Bind, CacheRead, Hole, Pipeline, Reorder, Tensorize, Unroll
 from ekc.search.space.builder import ComputeChain, Structure, StructureBuilder
 from ekc.search.space.decisions import Decision, TileLevel, make_tiling
 from ekc.search.space.digits import find_contiguous_axis

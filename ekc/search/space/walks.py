@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.refusal import Check
 from ekc.ir.rules.launch import iterate_checks
-from ekc.ir.tape.replay import WalkOutput, WalkTrace
-from ekc.ir.tape.tape import RECORDING_ROWS, Walk, record_walks
+from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, record_walks
+from ekc.ir.trace.trace import WalkOutput, WalkTrace
 from ekc.search.space.builder import Structure
 
 

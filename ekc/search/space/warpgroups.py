@@ -8,12 +8,9 @@ stored: along the depth, or along the rows (the columns) that they have alone.
 from __future__ import annotations
 
 from ekc.ir import expr as ex
-from ekc.ir.limits import Limits
-from ekc.ir.operator import Axis, Compute, Operator
-from ekc.ir.panels import count_panel_elements
-from ekc.ir.steps import CacheRead, Pipeline, Tensorize, Unroll
-from ekc.ir.tensor_core import LANE_GROUPS, LANES_PER_GROUP, MMA_COLUMNS, MMA_ROWS
-from ekc.ir.warpgroup import (
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.mma import LANE_GROUPS, LANES_PER_GROUP, MMA_COLUMNS, MMA_ROWS
+from ekc.ir.hardware.wgmma import (
     MAX_STRIPS,
     STRIP_COLUMNS,
     WARPGROUP_WARPS,
@@ -21,6 +18,9 @@ from ekc.ir.warpgroup import (
     WgmmaFamily,
     find_wgmma_family,
 )
+from ekc.ir.lowering.layouts import count_panel_elements
+from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.schedule import CacheRead, Pipeline, Tensorize, Unroll
 from ekc.search.space.builder import ComputeChain, Structure, StructureBuilder
 from ekc.search.space.decisions import MAX_PADDING_RATIO, TileLevel, make_tiling
 from ekc.search.space.digits import find_contiguous_axis

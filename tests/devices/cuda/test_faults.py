@@ -12,7 +12,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.base import Metering, Timing
 from ekc.devices.cuda.driver import Driver
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals
 from ekc.search.measuring import MeasurementFailure, Measurer

@@ -16,8 +16,8 @@ from ekc.devices.cuda.remote import WorkerTimeouts
 from ekc.devices.cuda.stage import LoadedKernel
 from ekc.devices.execute import BLANK_WORDS
 from ekc.devices.gate import verify_on_device
-from ekc.ir.evaluation.drawn import InputTensor
-from ekc.ir.evaluation.expected import ReferenceEvaluator
+from ekc.ir.interpreter.random_arrays import InputTensor
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted_driver import ScriptedDriver

@@ -20,7 +20,7 @@ from ekc.devices.cuda.median import compute_median_interval, compute_relative_wi
 from ekc.devices.cuda.messages import LoadableKernel, TimingRules, TimingSamples
 from ekc.devices.cuda.stage import LoadedKernel
 from ekc.devices.cuda.timing import KernelTimer, sample_until_narrow
-from ekc.ir.evaluation.agreement import make_random_input_arrays
+from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Compute, Operator
-from ekc.ir.steps import Bind, Divide, Pack, Split, Tensorize
+from ekc.ir.schedule import Bind, Divide, Pack, Split, Tensorize
 from ekc.search.space.divided import divide_compute, make_divide_steps
 from ekc.search.space.space import Space
 from ekc.search.space.structures import derive_structures

@@ -8,11 +8,11 @@ import pytest
 import ekc.ir.operators as o
 from ekc import devices
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.nodes import StageNode, walk_nodes
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import StageNode, walk_nodes
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
-from ekc.ir.steps import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split
-from ekc.ir.tree import derive_launches
+from ekc.ir.schedule import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split
 from ekc.search.space.builder import Structure
 from ekc.search.space.space import Population, Space
 from ekc.search.space.structures import derive_structures

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.limits import Limits
+from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Refusal
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.ir.test_schedules import assert_same
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.ir.limits import Limits
-from ekc.ir.steps import Pack, Tensorize
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.schedule import Pack, Tensorize
 from ekc.search.space.space import Space
 from ekc.search.space.structures import derive_structures
 from tests.emulator.generated import run

@@ -11,10 +11,10 @@ import pytest
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.inline import group_fusable_computes
+from ekc.ir.lowering.fusion import group_fusable_computes
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.steps import Bind, ComputeAt
+from ekc.ir.schedule import Bind, ComputeAt
 from ekc.search.space.space import Population, Space
 from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
 

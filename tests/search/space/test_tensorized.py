@@ -12,7 +12,7 @@ from ekc.devices import l2
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.population import Population
 from ekc.search.space.space import Space
 from ekc.search.space.structures import derive_structures

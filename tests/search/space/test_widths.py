@@ -16,7 +16,7 @@ from ekc.devices.accesses import profile_kernel
 from ekc.devices.base import Interval, MeasurementConditions, Timing
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Schedule
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.choice import count_schedule_slots, select_winners, sort_by_latency
 from ekc.search.finals import Finals

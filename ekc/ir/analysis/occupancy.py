@@ -1,0 +1,118 @@
+"""How much of a launch is on the device at once, and how much of memory that saves its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+import numpy as np
+
+from ekc.ir.analysis.coalescing import SECTOR_BYTES, WARP
+from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.lowering.memory_access import (
+    IndexForms,
+    count_block_elements,
+    find_global_reads,
+    find_global_writes,
+)
+from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.rules.launch import (
+    RESERVED_REGISTERS,
+    count_prefetch_registers,
+    count_statements,
+    estimate_registers,
+)
+
+
+def compute_parallelism(
+    kernel: LaunchTree, limits: Limits, fma: PopulationValue
+) -> dict[str, PopulationValue]:
+    """Threads, registers, residency, waves, tails. `fma`: multiply-adds of a block."""
+    blocks, threads = to_float64(kernel.block_count), to_float64(kernel.thread_count)
+    warps = np.ceil(threads / WARP)
+    registers = np.minimum(
+        to_float64(estimate_registers(kernel)) + RESERVED_REGISTERS, limits.registers_per_thread
+    )
+    shared = to_float64(kernel.shared_bytes)
+    warps_registers = np.ceil(registers / 8) * 8 * WARP * warps
+    room = (
+        np.floor(limits.registers_per_sm / warps_registers),
+        np.floor(limits.shared_bytes_per_sm / np.maximum(shared + 1024, 1.0)),
+        np.floor(limits.threads_per_sm / (warps * WARP)),
+    )
+    resident = np.maximum(reduce(np.minimum, room, float(limits.blocks_per_sm)), 1.0)
+    slots = resident * limits.sms
+    waves = np.ceil(blocks / slots)
+    useful = kernel.nest.compute
+    inside = [s.producer for s in kernel.nest.stagings if s.producer and s.producer.reduction_axes]
+    points = sum(float(np.prod([float(a.extent) for a in c.axes])) for c in (useful, *inside))
+    return {
+        "threads": threads,
+        "warps": warps,
+        "blocks": blocks,
+        "shared_bytes": shared,
+        "registers": registers,
+        "prefetched": to_float64(count_prefetch_registers(kernel)),
+        "resident_blocks": resident,
+        "occupancy": np.minimum(resident * warps * WARP / limits.threads_per_sm, 1.0),
+        "waves": waves,
+        "wave_use": blocks / (waves * slots),
+        "balance": blocks / (limits.sms * np.ceil(blocks / limits.sms)),
+        "active_warps": np.minimum(resident, np.ceil(blocks / limits.sms)) * warps,
+        "lane_use": threads / (warps * WARP),
+        "useful_share": points / (fma * blocks),
+        "statements": to_float64(count_statements(kernel.body)),
+        "accumulators": multiply_extents(b.elements for b in kernel.buffers if b.name.endswith(".acc")),
+        "pipeline": to_float64(reduce(np.maximum, [x.stages for x in kernel.nest.loops])),
+    }
+
+
+def compute_reuse(
+    kernel: LaunchTree, sums: Mapping[str, PopulationValue], resident_blocks: PopulationValue
+) -> dict[str, PopulationValue]:
+    """Distinct bytes a block touches; bytes of L2 if a block finds all that it reads again in L1, through
+    which what it writes passes; and bytes of DRAM if blocks of one wave, `resident`, share an L2."""
+    nest, blocks = kernel.nest, to_float64(kernel.block_count)
+    read, read_dram = _count_distinct_bytes(kernel, find_global_reads(nest), resident_blocks)
+    output = {nest.output.name: find_global_writes(nest)}
+    written, written_dram = _count_distinct_bytes(kernel, output, resident_blocks)
+    # L2 reads what an atomic changes.
+    passes = 2.0 if nest.is_atomic else 1.0
+    loads, stores = (SECTOR_BYTES * sums[f"global_{way}_sectors"] for way in ("load", "store"))
+    return {
+        "block_bytes": read + passes * written,
+        "l2_bytes": blocks * (np.minimum(read + (passes - 1.0) * stores, loads) + stores),
+        "dram_bytes": read_dram + passes * written_dram,
+    }
+
+
+def _count_distinct_bytes(
+    kernel: LaunchTree, forms_by_tensor: Mapping[str, IndexForms], resident_blocks: PopulationValue
+) -> tuple[PopulationValue, PopulationValue]:
+    """(distinct bytes that a block touches, bytes of DRAM) of some global tensors."""
+    own_bytes: PopulationValue = 0.0
+    dram: PopulationValue = 0.0
+    waves = np.ceil(to_float64(kernel.block_count) / resident_blocks)
+    for tensor, forms in forms_by_tensor.items():
+        spec = kernel.tensors[tensor]
+        own = np.minimum(count_block_elements(forms, kernel.nest) * spec.dtype.bytes, float(spec.bytes))
+        used = {name for form in forms for dim in form for name in dim.find_variables()}
+        own_bytes = own_bytes + own
+        wave = np.minimum(own * _count_wave_regions(kernel, used, resident_blocks), float(spec.bytes))
+        dram = dram + np.maximum(wave * waves, float(spec.bytes))
+    return own_bytes, dram
+
+
+def _count_wave_regions(
+    kernel: LaunchTree, used_loops: set[str], resident_blocks: PopulationValue
+) -> PopulationValue:
+    """How many different regions the blocks of one wave touch."""
+    count: PopulationValue = 1.0
+    faster: PopulationValue = 1.0
+    for loop in kernel.block_loops:
+        extent = to_float64(loop.extent)
+        if loop.name in used_loops:
+            count = count * np.minimum(extent, np.maximum(np.ceil(resident_blocks / faster), 1.0))
+        faster = faster * extent
+    return count

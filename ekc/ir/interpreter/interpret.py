@@ -1,0 +1,481 @@
+"""Running a Program in NumPy: the meaning of its tree, whole or for chosen blocks.
+
+All threads of many blocks run together as array axes; loops that hold a stage run one iteration
+after another, pure arithmetic loops become axes too. Buffers start as NaN, so an element that no
+stage filled shows (of integers, as a number that spoils sums). Threads move in step here: a missing
+barrier would not show.
+
+Groups of copies on their way to shared memory, for the evaluator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir import expr as ex
+from ekc.ir.affine import evaluate_form
+from ekc.ir.dtypes import DType, convert_values, find_poison_value, find_read_type, find_reduction_identity
+from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
+from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import (
+    BarrierNode,
+    ComputeNode,
+    CopyWaitNode,
+    FragmentNode,
+    InitNode,
+    LaneCombineNode,
+    LaunchTree,
+    LoopNode,
+    MmaNode,
+    Node,
+    ReduceNode,
+    StageNode,
+    WgmmaGroupNode,
+    WriteNode,
+)
+from ekc.ir.program import Program
+
+PendingCopy = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""A tile [block, thread, element], the elements it will get, and their values."""
+
+
+class InFlightCopies:
+    """Copies read at once and land when their group is waited for, oldest first."""
+
+    def __init__(self) -> None:
+        self.groups: deque[list[PendingCopy]] = deque()
+
+    def commit_group(self, group: list[PendingCopy]) -> None:
+        """Close a group."""
+        self.groups.append(group)
+
+    def wait_for_groups(self, groups_left: int) -> None:
+        """All but the newest `left` groups land."""
+        while len(self.groups) > groups_left:
+            for tile, where, values in self.groups.popleft():
+                tile[:, :, where] = values
+
+
+_POINTS_AT_ONCE = 1 << 20
+_COMBINE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass(frozen=True)
+class InterpretedOutput:
+    """What some or all blocks wrote."""
+
+    output: NDArray[Any]
+    written_mask: NDArray[np.bool_]
+    """Which elements of the output were written."""
+    blocks: int
+    """Blocks of the last launch that ran."""
+    total_blocks: int
+
+
+def interpret_program(
+    program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
+) -> InterpretedOutput:
+    """Run a Program on NumPy arrays; `blocks` picks blocks of the last launch by linear number."""
+    memory = dict(
+        zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True)
+    )
+    launches = derive_launches(program)
+    for kernel in launches:
+        spec = kernel.nest.output
+        if not kernel.nest.is_atomic:
+            memory[spec.name] = np.zeros(spec.shape, spec.dtype.numpy_dtype)
+        written = np.zeros(spec.shape, dtype=bool)
+        chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.block_count)
+        step = max(1, _POINTS_AT_ONCE // max(1, kernel.thread_count * _count_tile_points(kernel)))
+        for start in range(0, len(chosen), step):
+            # What lies beyond an edge is computed too, and divided by 0; nobody reads it.
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                _BlockInterpreter(kernel, memory, written, chosen[start : start + step]).run_nodes(
+                    kernel.body
+                )
+    output = program.op.outputs[0]
+    return InterpretedOutput(
+        memory[output.name].reshape(output.shape), written, len(chosen), int(kernel.block_count)
+    )
+
+
+def _count_tile_points(kernel: LaunchTree) -> int:
+    """Points of the innermost arithmetic that one thread runs as array axes."""
+    points = 1
+    for loop in _iterate_pure_loops(kernel.body):
+        points *= int(loop.loop.extent)
+    return min(points, _POINTS_AT_ONCE)
+
+
+def _iterate_pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
+    for node in map(_expand_mma, nodes):
+        if isinstance(node, LoopNode) and _is_pure(node):
+            yield node
+        if isinstance(node, (LoopNode, WgmmaGroupNode)):
+            yield from _iterate_pure_loops(node.body)
+
+
+def _expand_mma(node: Node) -> Node:
+    """A product on tensor cores as the loops that it stands for."""
+    return node.replaced_loops if isinstance(node, MmaNode) else node
+
+
+def _is_pure(node: Node) -> bool:
+    return isinstance(node, (ComputeNode, MmaNode)) or (
+        isinstance(node, LoopNode) and all(_is_pure(n) for n in node.body)
+    )
+
+
+class _BlockInterpreter:
+    """Some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
+
+    def __init__(
+        self,
+        kernel: LaunchTree,
+        memory: dict[str, NDArray[Any]],
+        written_mask: NDArray[np.bool_],
+        blocks: Any,
+    ) -> None:
+        self.kernel, self.memory, self.written_mask = kernel, memory, written_mask
+        self.env: dict[str, Any] = {}
+        self.block_count, self.thread_count = len(blocks), int(kernel.thread_count)
+        self._set_loop_digits(kernel.block_loops, np.asarray(blocks).reshape(-1, 1))
+        self._set_loop_digits(kernel.thread_loops, np.arange(self.thread_count).reshape(1, -1))
+        self.buffers = {b.name: self._make_empty_buffer(b) for b in kernel.buffers}
+
+    def _set_loop_digits(self, loops: Any, number: NDArray[Any]) -> None:
+        for loop in loops:
+            self.env[loop.name] = number % loop.extent
+            number = number // loop.extent
+
+    def _make_empty_buffer(self, buffer: Buffer) -> NDArray[Any]:
+        width = 1 if buffer.scope == "shared" else self.thread_count
+        return np.full(
+            (self.block_count, width, int(buffer.elements)),
+            find_poison_value(buffer.dtype),
+            buffer.dtype.numpy_dtype,
+        )
+
+    def run_nodes(self, nodes: Sequence[Node]) -> None:
+        """Carry out nodes in order."""
+        for node in map(_expand_mma, nodes):
+            match node:
+                case LoopNode() if _is_pure(node):
+                    self._run_pure_nest(node)
+                case LoopNode() if node.is_async:
+                    self._run_overlapped_loop(node)
+                case LoopNode():
+                    for i in range(int(node.loop.extent)):
+                        self.env[node.loop.name] = i
+                        self.run_nodes(node.body)
+                case ComputeNode():
+                    self._run_compute(node, [], self.env)
+                case StageNode():
+                    self._run_stage(node)
+                case FragmentNode():
+                    # What a warp holds together, every lane has a copy of here.
+                    self._run_stage(node.stage)
+                case WgmmaGroupNode():
+                    self.run_nodes(node.body)
+                case ReduceNode():
+                    self._run_reduce(node)
+                case InitNode():
+                    self._run_init(node)
+                case LaneCombineNode():
+                    self._run_combine(node)
+                case WriteNode():
+                    self._run_write(node)
+                case BarrierNode() | CopyWaitNode():
+                    pass
+
+    def _run_overlapped_loop(self, node: LoopNode) -> None:
+        """A loop whose tiles are copied ahead, group by group; what is not waited for stays NaN."""
+        stages, extent, name = int(node.loop.stages), int(node.loop.extent), node.loop.name
+        copies = [n for n in node.body if isinstance(n, StageNode) and n.is_async]
+        use = [n for n in node.body if n not in copies]
+        tiles = [{n.buffer.name: self._make_empty_buffer(n.buffer) for n in copies} for _ in range(stages)]
+        flight = InFlightCopies()
+
+        def issue(i: int) -> None:
+            self.env[name] = i
+            ready = copies if i < extent else []
+            flight.commit_group([(tiles[i % stages][n.buffer.name], *self._gather_copy(n)) for n in ready])
+
+        for i in range(count_tiles_ahead(stages)):
+            issue(i)
+        for i in range(extent):
+            flight.wait_for_groups(count_pending_groups(stages))
+            issue(i + count_tiles_ahead(stages))
+            self.env[name] = i
+            self.buffers |= tiles[i % stages]
+            self.run_nodes(use)
+
+    def _run_pure_nest(self, node: LoopNode) -> None:
+        """A pure nest of loops around the compute; large ones partly as iterations, to bound memory."""
+        chain, inner = [], node
+        while isinstance(inner, LoopNode):
+            chain.append(inner.loop)
+            inner = _expand_mma(inner.body[0])  # type: ignore[assignment]
+        assert isinstance(inner, ComputeNode)
+        points, axes = self.block_count * self.thread_count, []
+        for loop in reversed(chain):
+            points *= int(loop.extent)
+            if points > 4 * _POINTS_AT_ONCE and len(axes) < len(chain):
+                break
+            axes.insert(0, loop)
+        self._run_compute_nest(chain[: len(chain) - len(axes)], axes, inner)
+
+    def _run_compute_nest(self, loops: Any, axes: Any, compute: ComputeNode) -> None:
+        if loops:
+            for i in range(int(loops[0].extent)):
+                self.env[loops[0].name] = i
+                self._run_compute_nest(loops[1:], axes, compute)
+            return
+        grid = {k: _append_axes(v, len(axes)) for k, v in self.env.items()}
+        for position, loop in enumerate(axes):
+            grid[loop.name] = np.arange(int(loop.extent)).reshape(_make_axis_shape(position, len(axes)))
+        self._run_compute(compute, axes, grid)
+
+    def _run_compute(self, node: ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
+        compute = node.nest.compute
+        acc = compute.acc_dtype
+        dtype = acc.numpy_dtype
+        shape = (self.block_count, self.thread_count, *(int(x.extent) for x in axes))
+        result = _evaluate_body(
+            compute.body,
+            acc,
+            _evaluate_axes(node, grid),
+            lambda x: _widen_elements(
+                self._load_elements(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc
+            ),
+        )
+        result = np.broadcast_to(result, shape)
+        inside = _evaluate_guards(node.guards, grid)
+        if compute.reduction_axes:
+            if node.guards:
+                result = np.where(inside, result, dtype.type(find_reduction_identity(compute.combine, acc)))
+            over = tuple(2 + i for i, x in enumerate(axes) if x.is_reduction)
+            result = (
+                _COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype) if over else result
+            )
+            grid = {k: _drop_axes(v, over) for k, v in grid.items()}
+            inside = True if node.target.buffer else _evaluate_guards(node.target.guards, grid)
+        self._update_target(node, grid, result, inside)
+
+    def _update_target(
+        self, node: ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any
+    ) -> None:
+        combine = _COMBINE_UFUNCS[node.nest.compute.combine] if node.nest.compute.reduction_axes else None
+        result = convert_values(result, node.nest.compute.acc_dtype, node.target.dtype)
+        address = np.asarray(evaluate_form(node.target.address, grid))
+        if node.target.buffer is not None:
+            buffer = self.buffers[node.target.buffer.name]
+            where = np.broadcast_to(address, (1, 1, *result.shape[2:]))[0, 0].ravel()
+            flat = result.reshape(self.block_count, self.thread_count, -1)
+            buffer[:, :, where] = flat if combine is None else combine(buffer[:, :, where], flat)
+            return
+        where = np.broadcast_to(address, result.shape)
+        mask = np.broadcast_to(inside, result.shape)
+        out = self.memory[node.target.spec.name].reshape(-1)
+        old = out[where[mask]]
+        out[where[mask]] = result[mask] if combine is None else combine(old, result[mask])
+        self.written_mask.reshape(-1)[where[mask]] = True
+
+    def _load_elements(self, access: TensorAccess, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
+        """The elements an access reads, [block, thread, axes...]; 0 outside the tensor."""
+        address = np.asarray(evaluate_form(access.address, grid))
+        if access.buffer is None:
+            inside = _evaluate_guards(access.guards, grid)
+            flat = self.memory[access.spec.name].reshape(-1)
+            picked = flat[np.where(inside, address, 0)]
+            return np.where(inside, picked, np.zeros((), picked.dtype)) if access.guards else picked
+        buffer, address = self.buffers[access.buffer.name], access.buffer.apply_layout(address)
+        address = address.reshape((1,) * (2 + extra_axes - address.ndim) + address.shape)
+        blocks = np.arange(self.block_count).reshape(_make_axis_shape(-2, extra_axes))
+        threads = np.arange(buffer.shape[1]).reshape(_make_axis_shape(-1, extra_axes))
+        return np.asarray(buffer[blocks, threads, address])
+
+    def _run_stage(self, node: StageNode) -> None:
+        where, values = self._gather_copy(node)
+        self.buffers[node.buffer.name][:, :, where] = values
+
+    def _gather_copy(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Where the elements of a region go in its buffer, and what they are."""
+        segments = node.buffer.region.segments
+        grid = self._make_segment_grid(segments, keep_threads=node.buffer.scope != "shared")
+        if node.producer_reads is not None:
+            picked = self._compute_produced(node, grid, len(segments))
+        else:
+            picked = self._load_elements(node.source, grid, len(segments))
+            picked = convert_values(picked, node.source.dtype, node.buffer.dtype)
+        buffer = self.buffers[node.buffer.name]
+        sizes = tuple(int(s.extent) for s in segments)
+        placed = node.buffer.apply_layout(np.asarray(evaluate_form(node.target_address, grid)))
+        where = np.broadcast_to(placed, (1, 1, *sizes)).ravel()
+        values = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
+        return where, values
+
+    def _run_reduce(self, node: ReduceNode) -> None:
+        """All elements of the region and all points of their reduction at once."""
+        compute, segments = node.compute, node.buffer.region.segments
+        dtype, extra = compute.acc_dtype.numpy_dtype, len(segments) + len(compute.reduction_axes)
+        points = [int(s.extent) for s in segments] + [a.extent for a in compute.reduction_axes]
+        grid = self._make_segment_grid(segments, keep_threads=False, more_axes=len(compute.reduction_axes))
+        for position, axis in enumerate(compute.reduction_axes, len(segments)):
+            grid[axis.name] = np.arange(axis.extent).reshape(_make_axis_shape(position, extra))
+        axes = {
+            a.name: evaluate_form(f, grid)
+            for a, f in zip(compute.spatial_axes, node.source.index, strict=True)
+        }
+        axes |= {a.name: grid[a.name] for a in compute.reduction_axes}
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            return _widen_elements(
+                self._load_elements(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype
+            )
+
+        result = _evaluate_body(compute.body, compute.acc_dtype, axes, read)
+        result = np.broadcast_to(result, (self.block_count, 1, *points))
+        over = tuple(range(2 + len(segments), 2 + extra))
+        start = dtype.type(find_reduction_identity(compute.combine, compute.acc_dtype))
+        combine = _COMBINE_UFUNCS[compute.combine]
+        result = combine.reduce(result, axis=over, dtype=dtype, keepdims=True, initial=start)
+        result = np.where(_evaluate_guards(node.source.guards, grid), result, 0)
+        sizes = points[: len(segments)]
+        here = self._make_segment_grid(segments, keep_threads=False)
+        where = np.broadcast_to(np.asarray(evaluate_form(node.target_address, here)), (1, 1, *sizes)).ravel()
+        self.buffers[node.buffer.name][:, :, where] = result.reshape(self.block_count, 1, -1)
+
+    def _compute_produced(self, node: StageNode, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
+        compute = node.staging.producer
+        assert compute is not None
+        assert node.producer_reads is not None
+        produced, acc = node.producer_reads, compute.acc_dtype
+        axes = {
+            a.name: evaluate_form(f, grid)
+            for a, f in zip(compute.spatial_axes, node.source.index, strict=True)
+        }
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            return _widen_elements(self._load_elements(produced[x], grid, extra_axes), produced[x].dtype, acc)
+
+        result = _evaluate_body(compute.body, acc, axes, read)
+        result = convert_values(result, acc, node.buffer.dtype)
+        return np.where(_evaluate_guards(node.source.guards, grid), result, np.zeros((), result.dtype))
+
+    def _make_segment_grid(
+        self, segments: Any, keep_threads: bool = True, more_axes: int = 0
+    ) -> dict[str, Any]:
+        """The loop variables and segment coordinates, with `more` array axes behind those of the segments."""
+        names = {x.name for x in self.kernel.thread_loops} if not keep_threads else set()
+        extra = len(segments) + more_axes
+        grid = {k: _append_axes(0 if k in names else v, extra) for k, v in self.env.items()}
+        for i, s in enumerate(segments):
+            grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_make_axis_shape(i, extra))
+        return grid
+
+    def _run_init(self, node: InitNode) -> None:
+        compute = self.kernel.nest.compute
+        start = find_reduction_identity(compute.combine, compute.acc_dtype)
+        if node.buffer is not None:
+            self.buffers[node.buffer.name][...] = start
+            return
+        grid = self._make_segment_grid(node.region.segments)
+        where, mask = self._locate_targets(node.target, grid, node.region)
+        self.memory[node.target.spec.name].reshape(-1)[where[mask]] = start
+
+    def _locate_targets(
+        self, target: TensorAccess, grid: Mapping[str, Any], region: Any
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        shape = (self.block_count, self.thread_count, *(int(s.extent) for s in region.segments))
+        where = np.broadcast_to(np.asarray(evaluate_form(target.address, grid)), shape)
+        return where, np.broadcast_to(_evaluate_guards(target.guards, grid), shape)
+
+    def _run_combine(self, node: LaneCombineNode) -> None:
+        loops = self.kernel.thread_loops
+        buffer = self.buffers[node.buffer.name]
+        digits = buffer.reshape(self.block_count, *(int(x.extent) for x in reversed(loops)), -1)
+        over = tuple(1 + i for i, x in enumerate(reversed(loops)) if x in node.reduction_lanes)
+        total = _COMBINE_UFUNCS[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
+        buffer[...] = np.broadcast_to(total, digits.shape).reshape(buffer.shape)
+
+    def _run_write(self, node: WriteNode) -> None:
+        grid = self._make_segment_grid(node.region.segments)
+        where, mask = self._locate_targets(node.target, grid, node.region)
+        for lane in node.reduction_lanes:
+            mask = mask & (grid[lane.name] == 0)
+        compute = self.kernel.nest.epilogue or self.kernel.nest.compute
+        acc, segments = compute.acc_dtype, len(node.region.segments)
+        axes = {
+            a.name: evaluate_form(f, grid)
+            for a, f in zip(compute.spatial_axes, node.target.index, strict=True)
+        }
+        # An element that is not written is not read for either.
+        reads = {
+            x: a if a.buffer else replace(a, guards=(*node.target.guards, *a.guards))
+            for x, a in node.reads.items()
+        }
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            return _widen_elements(self._load_elements(reads[x], grid, segments), reads[x].dtype, acc)
+
+        result = _evaluate_body(node.value, acc, axes, read)
+        result = convert_values(result, acc, node.target.dtype)
+        out = self.memory[node.target.spec.name].reshape(-1)
+        result = np.broadcast_to(result, where.shape)[mask]
+        if node.is_atomic:
+            np.add.at(out, where[mask], result)
+        else:
+            out[where[mask]] = result
+        self.written_mask.reshape(-1)[where[mask]] = True
+
+
+def _widen_elements(values: NDArray[Any], source: DType, acc: DType) -> NDArray[Any]:
+    """Elements in the type that arithmetic has them in."""
+    return convert_values(values, source, find_read_type(source, acc))
+
+
+def _evaluate_body(
+    body: ex.Expr, acc: DType, axes: Mapping[str, Any], read: Callable[[ex.Load], Any]
+) -> NDArray[Any]:
+    """A body in the accumulator's type; each result of int32 wraps modulo 2**32."""
+    if acc.is_integer:
+        axes = {name: np.asarray(index).astype(acc.numpy_dtype) for name, index in axes.items()}
+    return np.asarray(ex.evaluate(body, axes, read), acc.numpy_dtype)
+
+
+def _evaluate_axes(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:
+    return {axis: evaluate_form(form, grid) for axis, form in node.nest.axis_forms.items()}
+
+
+def _evaluate_guards(guards: tuple[BoundsGuard, ...], grid: Mapping[str, Any]) -> Any:
+    inside: Any = True
+    for g in guards:
+        at = evaluate_form(g.form, grid)
+        inside = inside & (at >= 0) & (at < g.extent)
+    return inside
+
+
+def _append_axes(v: Any, axis_count: int) -> Any:
+    return v.reshape(v.shape + (1,) * axis_count) if isinstance(v, np.ndarray) else v
+
+
+def _make_axis_shape(position: int, count: int) -> tuple[int, ...]:
+    """A shape that is 1 but along axis 2 + position of `count` + 2."""
+    return tuple(-1 if i == position + 2 else 1 for i in range(count + 2))
+
+
+def _drop_axes(v: Any, axes: tuple[int, ...]) -> Any:
+    """An array without axes that were summed away (index 0 of each)."""
+    if not isinstance(v, np.ndarray) or not axes:
+        return v
+    return v[tuple(slice(0, 1) if i in axes else slice(None) for i in range(v.ndim))].reshape(
+        tuple(n for i, n in enumerate(v.shape) if i not in axes)
+    )

@@ -1,0 +1,227 @@
+"""Computes put into computes: a tensor's body in place of its reads, or what reads it behind its last sum.
+
+Both are rewrites of expressions; which tensors may go is asked here too, so that the step that inlines
+and the rules that derive structures mean the same.
+
+What a nest computes on the spot: from where it reads, and in which order it must be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ekc.ir import expr as ex
+from ekc.ir.affine import AffineForm, Extent, to_affine
+from ekc.ir.lowering.buffers import TensorAccess, find_guards, make_global_access
+from ekc.ir.lowering.memory_access import IndexForms, map_axes_to_element, to_affine_index
+from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
+from ekc.ir.program import Nest, Staging
+
+
+def has_load(compute: Compute, tensor: str) -> bool:
+    """Whether the body of a compute reads a tensor."""
+    return any(load.tensor == tensor for load in ex.find_loads(compute.body))
+
+
+def is_elementwise(reader: Compute, tensor: TensorSpec) -> bool:
+    """Whether a compute reads a tensor at its own element alone, and sums nothing."""
+    own = tuple(ex.Var(a.name) for a in reader.spatial_axes)
+    found = [load.index for load in ex.find_loads(reader.body) if load.tensor == tensor.name]
+    return (
+        bool(found)
+        and not reader.reduction_axes
+        and reader.output.shape == tensor.shape
+        and all(index == own for index in found)
+    )
+
+
+def is_clamped_on_store(compute: Compute) -> bool:
+    """Whether storing the result changes it beyond rounding: int32 kept as int8 is cut off at its limits."""
+    return compute.output.dtype.is_integer and compute.output.dtype is not compute.acc_dtype
+
+
+def has_other_accumulator(producer: Compute, reader: Compute) -> bool:
+    """Whether the reader would work the body out in another type: float32 does not hold every int32."""
+    return producer.acc_dtype is not reader.acc_dtype
+
+
+def group_fusable_computes(op: Operator) -> tuple[tuple[Compute, ...], ...]:
+    """The computes of an operator in groups that can each be one launch: a compute, and those that
+    compute_inline puts behind it, each the one reader of the one before and elementwise in it.
+
+    A compute that could stand behind several stands behind the one with most arithmetic.
+    """
+    groups: list[list[Compute]] = []
+    for compute in op.computes:
+        open_ends = [
+            g
+            for g in groups
+            if is_elementwise(compute, g[-1].output)
+            and _count_readers(op, g[-1].output.name) == 1
+            and not is_clamped_on_store(g[-1])
+            and not (len(g) > 1 and has_other_accumulator(g[-1], compute))
+        ]
+        if open_ends:
+            max(open_ends, key=lambda g: g[0].flops).append(compute)
+        else:
+            groups.append([compute])
+    # In the order of what they write: by then whatever they read has been made.
+    groups.sort(key=lambda g: op.computes.index(g[-1]))
+    return tuple(map(tuple, groups))
+
+
+def _count_readers(op: Operator, tensor: str) -> int:
+    return sum(has_load(c, tensor) for c in op.computes)
+
+
+def inline_producer(reader: Compute, producer: Compute) -> Compute:
+    """The reader with the producer's body in place of the tensor: T[i, j - 1] -> max(X[i, j - 1], 0)."""
+    axes = [a.name for a in producer.spatial_axes]
+
+    def change(load: ex.Load) -> ex.Expr:
+        if load.tensor != producer.output.name:
+            return load
+        return ex.substitute(producer.body, dict(zip(axes, load.index, strict=True)))
+
+    return replace(reader, body=ex.replace_loads(reader.body, change))
+
+
+def fuse_epilogue(nest: Nest, reader: Compute) -> Compute:
+    """The epilogue of a nest with one more compute, written over the axes of the nest:
+    D[p, q] = max(C[p, q] + bias[q], 0) -> D[i, j] = max(C[i, j] + bias[j], 0)."""
+    axes = nest.compute.spatial_axes
+    names = {a.name: ex.Var(b.name) for a, b in zip(reader.spatial_axes, axes, strict=True)}
+    here = replace(reader, axes=axes, body=ex.substitute(reader.body, names))
+    return inline_producer(here, nest.epilogue) if nest.epilogue else here
+
+
+def find_out_of_bounds_read(
+    reader: Compute, producer: Compute, tensors: Mapping[str, TensorSpec]
+) -> ex.Load | None:
+    """A read outside the producer's tensor, which gives 0, where the producer's body would not be 0."""
+    extents = {a.name: a.extent for a in reader.axes}
+    for load in ex.find_loads(reader.body):
+        if load.tensor != producer.output.name:
+            continue
+        for index, axis in zip(load.index, producer.spatial_axes, strict=True):
+            leaves = find_guards((to_affine(index, {}),), (axis.extent,), extents)
+            if leaves and not _is_zero_beyond(producer, axis, tensors):
+                return load
+    return None
+
+
+def _is_zero_beyond(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
+    """Whether the body is 0 beyond the axis: every tensor in it ends there too, and of zeros it makes 0."""
+    if _has_axis_value(producer.body):
+        return False
+    for load in ex.find_loads(producer.body):
+        shape = tensors[load.tensor].shape
+        if not any(
+            i == ex.Var(axis.name) and e <= axis.extent for i, e in zip(load.index, shape, strict=True)
+        ):
+            return False
+    with np.errstate(all="ignore"):
+        return bool(ex.evaluate(producer.body, {}, lambda load: np.float64(0.0)) == 0)
+
+
+def _has_axis_value(e: ex.Expr) -> bool:
+    """Whether an axis is itself a number in the body, not only an index."""
+    if isinstance(e, ex.Load):
+        return False
+    return isinstance(e, ex.Var) or any(map(_has_axis_value, ex.children(e)))
+
+
+def find_epilogue_reads(
+    nest: Nest,
+    accumulator: TensorAccess,
+    target: TensorAccess,
+    tensors: Mapping[str, TensorSpec],
+    extents: Mapping[str, Extent],
+) -> dict[ex.Load, TensorAccess]:
+    """Where each value comes from that an element needs when it is written: the accumulator, and the other
+    inputs of the epilogue at the element's coordinates.
+
+    A read that ends where the output ends needs no guard of its own: the write has it.
+    """
+    held = nest.compute.output.name
+    axes = dict(zip((a.name for a in nest.compute.spatial_axes), target.index, strict=True))
+    found: dict[ex.Load, TensorAccess] = {}
+    for load in ex.find_loads(nest.written_value):
+        if load.tensor == held:
+            found[load] = accumulator
+            continue
+        access = make_global_access(
+            tensors[load.tensor], tuple(to_affine(i, axes) for i in load.index), extents
+        )
+        guards = tuple(
+            g
+            for g in access.guards
+            if not any(g.form is t.form and t.extent <= g.extent for t in target.guards)
+        )
+        found[load] = replace(access, guards=guards)
+    return found
+
+
+def can_use_staging(nest: Nest, staging: Staging, user: Staging) -> bool:
+    """Whether what `user` computes on the spot reads the tensor of `s` from there: always where that is
+    computed on the spot too, else from a shared copy that stood there before and is filled no deeper."""
+    if staging.producer is not None:
+        return True
+    before = nest.stagings.index(staging) < nest.stagings.index(user)
+    return (
+        before
+        and staging.scope == "shared"
+        and find_staging_depth(nest, staging.at) <= find_staging_depth(nest, user.at)
+    )
+
+
+def find_staging_depth(nest: Nest, at: str | None) -> int:
+    """How deep a staging sits: -1 outside all loops, else the place of its loop."""
+    return -1 if at is None else nest.find_position(at)
+
+
+def has_dependence(nest: Nest, staging: Staging, user: Staging) -> bool:
+    """Whether one staging is read while another is computed."""
+    compute = user.producer
+    reads = compute is not None and any(x.tensor == staging.tensor for x in ex.find_loads(compute.body))
+    return staging is not user and reads and can_use_staging(nest, staging, user)
+
+
+def find_misplaced_producer(nest: Nest) -> tuple[Staging, Staging] | None:
+    """What is computed on the spot deeper than something that is computed from it, and that."""
+    computed = [s for s in nest.stagings if s.producer is not None]
+    pairs = ((s, user) for s in computed for user in computed if has_dependence(nest, s, user))
+    return next(
+        ((s, u) for s, u in pairs if find_staging_depth(nest, u.at) < find_staging_depth(nest, s.at)), None
+    )
+
+
+def order_by_dependence(nest: Nest, stagings: Sequence[Staging]) -> list[Staging]:
+    """The stagings in their order, but none before what it reads."""
+    left, done = list(stagings), []
+    while left:
+        ready = next(s for s in left if not any(has_dependence(nest, x, s) for x in left))
+        left.remove(ready)
+        done.append(ready)
+    return done
+
+
+def find_fused_reads(nest: Nest, staging: Staging) -> IndexForms:
+    """Where `s` is read by what is computed on the spot, in loops of the nest and reduction axes."""
+    found: IndexForms = []
+    computed = {x.tensor: x for x in nest.stagings if x.producer is not None}
+
+    def visit(body: ex.Expr, index: Mapping[str, AffineForm], user: Staging | None) -> None:
+        for load in ex.find_loads(body):
+            forms = to_affine_index(load, index)
+            if user is not None and load.tensor == staging.tensor and can_use_staging(nest, staging, user):
+                found.append(forms)
+            producer = computed.get(load.tensor)
+            if producer is not None and producer.producer is not None:
+                visit(producer.producer.body, map_axes_to_element(producer.producer, forms), producer)
+
+    visit(nest.compute.body, nest.index_forms, None)
+    return found

@@ -1,0 +1,419 @@
+"""The tree of a Program, derived: loops, stages, computes and barriers, with every address worked out.
+
+A nest says which loops there are and where tensors are staged; this file says what follows: the
+region each stage copies, the layout it lands in, which accesses need a guard, where accumulators
+start and are written, where threads must wait for each other. The printer, the evaluator, the
+analysis and the code generator all read this one tree. Extents may be vectors (a population).
+
+The launch before an atomic one: it begins the output that blocks then add to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ekc.ir import expr as ex
+from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.dtypes import find_read_type
+from ekc.ir.lowering.buffers import (
+    Buffer,
+    TensorAccess,
+    locate_element,
+    locate_part_element,
+    make_buffer,
+    make_buffer_access,
+    make_global_access,
+)
+from ekc.ir.lowering.fusion import (
+    can_use_staging,
+    find_epilogue_reads,
+    find_fused_reads,
+    has_dependence,
+    order_by_dependence,
+)
+from ekc.ir.lowering.memory_access import find_reduction_guards, map_axes_to_element, to_affine_index
+from ekc.ir.lowering.nodes import (
+    BarrierNode,
+    ComputeNode,
+    CopyWaitNode,
+    FragmentNode,
+    InitNode,
+    LaneCombineNode,
+    LaunchTree,
+    LoopNode,
+    MmaNode,
+    Node,
+    ReduceNode,
+    SharedFactor,
+    StageNode,
+    WgmmaGroupNode,
+    WriteNode,
+    multiply_extents,
+)
+from ekc.ir.lowering.regions import Region, find_region, make_segment_variables
+from ekc.ir.lowering.tensor_tiles import TensorTile, find_tensor_tile
+from ekc.ir.operator import Axis, Compute, TensorSpec
+from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
+from ekc.ir.refusal import make_schedule_error
+
+ZERO_FILL_THREADS, ZERO_FILL_VECTOR = 256, 4
+"""Of a block, and the elements that each clears at once, where that comes out even. Ours."""
+
+
+def make_zero_fill_nest(nest: Nest) -> Nest:
+    """Every element of a nest's output at 0, in the order of memory, whatever its dimensions are.
+
+    `C[64, 64]` becomes `C[at] = 0` for `at` in 4096: blocks of 256 threads, 4 elements each.
+    """
+    spec = nest.output
+    vector = ZERO_FILL_VECTOR if spec.elements % ZERO_FILL_VECTOR == 0 else 1
+    flat = TensorSpec(spec.name, (spec.elements,), spec.dtype)
+    compute = Compute(flat, (Axis("at", spec.elements),), ex.Const(0), "sum", nest.compute.acc_dtype)
+    blocks = -(-spec.elements // (ZERO_FILL_THREADS * vector))
+    loops = (
+        Loop("at.0", "at", blocks, False, "block.x"),
+        Loop("at.1", "at", ZERO_FILL_THREADS, False, "thread.x"),
+        Loop("at.2", "at", vector, False, "vector"),
+    )
+    place = (
+        make_variable("at.0").scale(ZERO_FILL_THREADS * vector)
+        + make_variable("at.1").scale(vector)
+        + make_variable("at.2")
+    )
+    return Nest(compute, loops, {"at": place}, has_accumulator=True, store_vector=vector)
+
+
+def derive_launches(program: Program) -> tuple[LaunchTree, ...]:
+    """The launches of a Program, in order. One that adds to its output follows one that clears it."""
+    return tuple(kernel for nest in program.nests for kernel in _derive_nest(nest, program.op.tensors))
+
+
+def _derive_nest(nest: Nest, tensors: Mapping[str, TensorSpec]) -> Iterator[LaunchTree]:
+    if nest.is_atomic:
+        before = make_zero_fill_nest(nest)
+        flat = {before.output.name: before.output}
+        yield replace(_LaunchBuilder(before, flat).build_launch(), is_zero_fill=True)
+    yield _LaunchBuilder(nest, tensors).build_launch()
+
+
+class _LaunchBuilder:
+    """Works one nest out; holds what the parts of the derivation share."""
+
+    def __init__(self, nest: Nest, tensors: Mapping[str, TensorSpec]) -> None:
+        self.nest = nest
+        self.compute = nest.compute
+        self.tensors = dict(tensors)
+        self.axis_by_loop = nest.axis_by_loop
+        self.read_indices = {
+            x: to_affine_index(x, nest.index_forms) for x in ex.find_loads(self.compute.body)
+        }
+        self.store_index = to_affine_index(self.compute.output_element, nest.axis_forms)
+        self.serial_loops = [x for x in nest.loops if x.is_serial]
+        self.reduction_lanes = tuple(x for x in nest.loops if x.is_thread and x.is_reduction)
+        self.tile = find_tensor_tile(nest, self.tensors) if nest.instruction else None
+        self.fragments: dict[str, FragmentNode] = {}
+        self.accumulation_start = self._find_accumulation_start()
+        self.buffers: dict[str, Buffer] = {s.name: self._make_buffer(s) for s in nest.stagings}
+        self.accumulator = self._make_accumulator()
+
+    def build_launch(self) -> LaunchTree:
+        root = [s for s in self.nest.stagings if s.at is None]
+        body = (*self._build_stages(root), *self._build_nodes(0))
+        buffers = tuple(self.buffers.values())
+        if self.accumulator:
+            buffers += (self.accumulator,)
+        return LaunchTree(self.nest, body, buffers, self.tensors)
+
+    def _find_accumulation_start(self) -> int:
+        """Which serial loop the accumulator starts just outside of: the first reduction, else the vector."""
+        if self.tile:
+            # A product sums whole tiles, so its sums start outside it.
+            outside = [
+                i
+                for i, x in enumerate(self.serial_loops)
+                if x.is_reduction and x not in self.tile.inner_loops
+            ]
+            return min([*outside, self._find_first_tile_loop()])
+        reductions = [i for i, x in enumerate(self.serial_loops) if x.is_reduction]
+        if reductions or self.compute.reduction_axes:
+            return reductions[0] if reductions else 0
+        vectors = [i for i, x in enumerate(self.serial_loops) if x.level == "vector"]
+        return vectors[0] if vectors else 0
+
+    def _find_first_tile_loop(self) -> int:
+        """The serial loop at which a product takes over."""
+        return len(self.serial_loops) - (len(self.tile.inner_loops) if self.tile else 0)
+
+    def _find_first_group_loop(self) -> int | None:
+        """The serial loop from which on products of a warpgroup are one group: no tile comes inside."""
+        if not self.tile or self.tile.warp_loop is None:
+            return None
+        staged = {s.at for s in self.nest.stagings}
+        return max(
+            [self.accumulation_start, *(i + 1 for i, x in enumerate(self.serial_loops) if x.name in staged)]
+        )
+
+    def _find_inner_loops(self, at: str | None, scope: str) -> frozenset[str]:
+        """The loops that run while a staging at `at` stays: deeper serial ones, for a block all threads, for
+        a warp those on thread.x."""
+        names = [x.name for x in self.serial_loops]
+        deeper = names if at is None else names[names.index(at) + 1 :]
+        levels = {"shared": THREAD_LEVELS, "fragment": THREAD_LEVELS[:1]}.get(scope, ())
+        threads = [x.name for x in self.nest.loops if x.level in levels]
+        return frozenset((*deeper, *threads))
+
+    def _make_buffer(self, staging: Staging) -> Buffer:
+        reads = [form for load, form in self.read_indices.items() if load.tensor == staging.tensor]
+        inner, extents = self._find_inner_loops(staging.at, staging.scope), self.nest.extents
+        on_the_spot = find_fused_reads(self.nest, staging)
+        if on_the_spot:
+            reads, extents = [*reads, *on_the_spot], extents | self.nest.fused_reduction_extents
+            inner |= frozenset(self.nest.fused_reduction_extents)
+        region = find_region(reads, inner, extents, self.axis_by_loop)
+        source = self.nest.find_staging(staging.source)
+        order = staging.order or (source.order if source else ()) or tuple(range(len(region.base)))
+        copies = (
+            self.nest.find_loop(staging.at).stages
+            if staging.at is not None and staging.scope == "shared"
+            else 1
+        )
+        # Registers hold what arithmetic uses, so a float16 is converted once, when it arrives.
+        dtype = self.tensors[staging.tensor].dtype
+        dtype = find_read_type(dtype, self.compute.acc_dtype) if staging.scope == "register" else dtype
+        if staging.producer is not None and staging.producer.reduction_axes:
+            copies, dtype = staging.warps, staging.producer.acc_dtype
+        return make_buffer(
+            staging.name,
+            staging.scope,
+            dtype,
+            region,
+            order,
+            staging.pad,
+            copies,
+            staging.swizzle,
+            staging.panel,
+        )
+
+    def _make_accumulator(self) -> Buffer | None:
+        if not self.nest.has_accumulator:
+            return None
+        region = self._find_output_region()
+        order = tuple(range(len(region.base)))
+        return make_buffer(
+            f"{self.compute.output.name}.acc", "register", self.compute.acc_dtype, region, order, 0, 1
+        )
+
+    def _find_output_region(self) -> Region:
+        inner = frozenset(x.name for x in self.serial_loops[self.accumulation_start :])
+        region = find_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
+        points = multiply_extents(
+            x.extent for x in self.serial_loops[self.accumulation_start :] if not x.is_reduction
+        )
+        if np.any(np.asanyarray(region.size != points)):
+            # A hull would also write elements that other threads own.
+            raise make_schedule_error(
+                "cache_write",
+                f"a region of {self.compute.output.name} without gaps",
+                "fused loops step through one of its axes out of order",
+                "split instead of fuse, or fuse loops of different axes",
+            )
+        return region
+
+    def _build_nodes(self, position: int) -> tuple[Node, ...]:
+        """The nodes from serial loop `position` inwards."""
+        if self.tile and position == self._find_first_tile_loop():
+            inside: tuple[Node, ...] = (self._build_mma(self.tile),)
+        else:
+            inside = (
+                self._build_loop(position)
+                if position < len(self.serial_loops)
+                else (self._build_statement(),)
+            )
+        if position == self._find_first_group_loop():
+            inside = (WgmmaGroupNode(inside),)
+        if position != self.accumulation_start:
+            return inside
+        before: tuple[Node, ...] = (self._build_init(),) if self.compute.reduction_axes else ()
+        return (*before, *inside, *self._build_finish())
+
+    def _build_mma(self, tile: TensorTile) -> MmaNode:
+        """The product, and the loops it stands for."""
+        body: Node = self._build_statement()
+        assert isinstance(body, ComputeNode)
+        compute = body
+        for loop in reversed(self.serial_loops[self._find_first_tile_loop() :]):
+            body = LoopNode(loop, (body,), must_unroll=True)
+        assert isinstance(body, LoopNode)
+        return MmaNode(tile, body, compute, self._build_factor(tile.a_load), self._build_factor(tile.b_load))
+
+    def _build_factor(self, load: ex.Load) -> FragmentNode | SharedFactor:
+        """What holds a factor: a warp, or shared memory."""
+        if load.tensor in self.fragments:
+            return self.fragments[load.tensor]
+        staging = [s for s in self.nest.stagings if s.tensor == load.tensor][-1]
+        return SharedFactor(staging, self._build_read(load, self.read_indices[load]))
+
+    def _build_fragment(self, stage: StageNode, tile: TensorTile) -> FragmentNode:
+        """What each lane takes of a shared tile, by the loops that the product of a warp runs."""
+        staging = stage.staging
+        load = tile.a_load if staging.tensor == tile.a_load.tensor else tile.b_load
+        forms, source = self.read_indices[load], self.buffers[staging.source]
+        access = make_buffer_access(self.tensors[staging.tensor], source, forms, source.region.locate(forms))
+        used = {name for form in forms for name in form.find_variables()}
+        inside = self._find_inner_loops(staging.at, "register") - {x.name for x in tile.inner_loops}
+        tiles = tuple(x for x in self.serial_loops if x.name in inside & used)
+        self.fragments[staging.tensor] = FragmentNode(stage, tile, access, tiles)
+        return self.fragments[staging.tensor]
+
+    def _build_loop(self, position: int) -> tuple[Node, ...]:
+        loop = self.serial_loops[position]
+        staged = self._build_stages([s for s in self.nest.stagings if s.at == loop.name])
+        shared = any(isinstance(n, BarrierNode) for n in staged)
+        last: tuple[Node, ...] = (BarrierNode(),) if shared else ()
+        node = LoopNode(loop, (*staged, *self._build_nodes(position + 1), *last), self._needs_unrolling(loop))
+        # Run again, an asynchronous loop copies at once into tiles that others may still read.
+        again = position > 0 and any(isinstance(n, CopyWaitNode) for n in staged)
+        return (node, *([BarrierNode()] if again else []))
+
+    def _needs_unrolling(self, loop: Loop) -> bool:
+        buffers = [
+            b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope != "shared"
+        ]
+        reads = [f for forms in (*self.read_indices.values(), self.store_index) for f in forms]
+        used = any(loop.name in f.find_variables() for f in reads)
+        return used and any(
+            loop.name in b.region.inner_loops and (b is not self.accumulator or not loop.is_reduction)
+            for b in buffers
+        )
+
+    def _build_stages(self, stagings: list[Staging]) -> tuple[Node, ...]:
+        """Copies in order of need, shared ones first, then a barrier (or a wait) if any is shared."""
+        shared: list[Node] = []
+        fresh: list[Staging] = []
+        for s in order_by_dependence(self.nest, [s for s in stagings if s.scope == "shared"]):
+            if any(has_dependence(self.nest, f, s) for f in fresh):
+                shared.append(BarrierNode())
+                fresh = []
+            shared.append(self._build_stage(s))
+            fresh.append(s)
+        private = [self._build_private_stage(s) for s in stagings if s.scope != "shared"]
+        return (*shared, *(self._build_wait(n) for n in shared[-1:]), *private)
+
+    def _build_wait(self, last: Node) -> Node:
+        """What threads do before they use the shared tiles of a loop."""
+        if isinstance(last, StageNode) and last.is_async and last.staging.at is not None:
+            return CopyWaitNode(self.nest.find_loop(last.staging.at))
+        return BarrierNode()
+
+    def _build_private_stage(self, staging: Staging) -> Node:
+        """A copy that a thread, or a warp, makes for itself."""
+        stage = self._build_stage(staging)
+        if staging.scope == "fragment" and self.tile and isinstance(stage, StageNode):
+            return self._build_fragment(stage, self.tile)
+        return stage
+
+    def _build_stage(self, staging: Staging) -> StageNode | ReduceNode:
+        buffer = self.buffers[staging.name]
+        spec = self.tensors[staging.tensor]
+        coordinates = buffer.region.find_coordinates()
+        address = buffer.find_address(make_segment_variables(buffer.region))
+        extents = self._find_extents_with_segments(buffer.region)
+        if staging.source != staging.tensor:
+            source_buffer = self.buffers[staging.source]
+            source = make_buffer_access(
+                spec, source_buffer, coordinates, locate_part_element(source_buffer, buffer.region)
+            )
+            return StageNode(staging, buffer, source, address, buffer.find_segment(source_buffer.order[-1]))
+        source = make_global_access(spec, coordinates, extents)
+        produced = None
+        if staging.producer is not None:
+            axes, extents = (
+                map_axes_to_element(staging.producer, coordinates),
+                {**extents, **self.nest.fused_reduction_extents},
+            )
+            produced = {
+                x: self._build_fused_read(x.tensor, staging, to_affine_index(x, axes), extents)
+                for x in ex.find_loads(staging.producer.body)
+            }
+            if staging.producer.reduction_axes:
+                return ReduceNode(staging, buffer, source, address, produced)
+        flies = self.nest.is_async(staging)
+        return StageNode(
+            staging, buffer, source, address, buffer.find_segment(len(spec.shape) - 1), produced, flies
+        )
+
+    def _build_fused_read(
+        self, tensor: str, user: Staging, index: tuple[AffineForm, ...], extents: Mapping[str, Extent]
+    ) -> TensorAccess:
+        copies = [s for s in self.nest.stagings if s.tensor == tensor and can_use_staging(self.nest, s, user)]
+        if not copies:
+            return make_global_access(self.tensors[tensor], index, extents)
+        buffer = self.buffers[copies[0].name]
+        return make_buffer_access(self.tensors[tensor], buffer, index, locate_element(buffer, index))
+
+    def _find_extents_with_segments(self, region: Region) -> Mapping[str, Extent]:
+        """Extents of the loops and of a region's segment coordinates."""
+        return self.nest.extents | {f"#{i}": s.extent for i, s in enumerate(region.segments)}
+
+    def _build_statement(self) -> ComputeNode:
+        reads = {load: self._build_read(load, forms) for load, forms in self.read_indices.items()}
+        target = self._build_target()
+        guards = find_reduction_guards(self.nest, self.tensors)
+        if self.accumulator is None:
+            guards += target.guards
+        return ComputeNode(self.nest, reads, target, guards)
+
+    def _build_read(self, load: ex.Load, forms: tuple[AffineForm, ...]) -> TensorAccess:
+        spec = self.tensors[load.tensor]
+        chain = [s for s in self.nest.stagings if s.tensor == load.tensor]
+        if not chain:
+            return make_global_access(spec, forms, self.nest.extents)
+        buffer = self.buffers[chain[-1].name]
+        return make_buffer_access(spec, buffer, forms, buffer.region.locate(forms))
+
+    def _build_target(self) -> TensorAccess:
+        if self.accumulator is None:
+            return make_global_access(self.compute.output, self.store_index, self.nest.extents)
+        return make_buffer_access(
+            self.compute.output,
+            self.accumulator,
+            self.store_index,
+            self.accumulator.region.locate(self.store_index),
+        )
+
+    def _build_init(self) -> InitNode:
+        region = self.accumulator.region if self.accumulator else self._find_output_region()
+        target = make_global_access(
+            self.compute.output, region.find_coordinates(), self._find_extents_with_segments(region)
+        )
+        return InitNode(self.accumulator, region, target)
+
+    def _build_finish(self) -> tuple[Node, ...]:
+        if self.accumulator is None:
+            return ()
+        region = self.accumulator.region
+        extents = self._find_extents_with_segments(region)
+        target = make_global_access(self.nest.output, region.find_coordinates(), extents)
+        held = make_buffer_access(
+            self.compute.output, self.accumulator, target.index, make_segment_variables(region)
+        )
+        reads = find_epilogue_reads(self.nest, held, target, self.tensors, extents)
+        segment = self.accumulator.find_segment(len(self.store_index) - 1)
+        write = WriteNode(
+            self.accumulator,
+            region,
+            target,
+            self.nest.store_vector,
+            segment,
+            self.reduction_lanes,
+            self.nest.written_value,
+            reads,
+            self.nest.is_atomic,
+        )
+        return (
+            *([LaneCombineNode(self.accumulator, self.reduction_lanes)] if self.reduction_lanes else []),
+            write,
+        )

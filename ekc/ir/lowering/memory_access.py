@@ -1,0 +1,197 @@
+"""What a launch touches of global memory: which elements each block needs, staged or not.
+
+How many elements of a tensor lie behind a tile of a view: windows of a convolution overlap.
+
+A run of a joint loop goes through the digits of a mixed-radix number, one digit to a dimension: all columns
+of a row before the next row, all rows of an image before the next. Where it starts, blocks differ; the mean
+is taken.
+
+Which reduction tails need a condition: those where some factor of the body would not be 0 beyond them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import ScheduleError
+from ekc.ir import expr as ex
+from ekc.ir.affine import AffineForm, Extent, QuasiAffine, to_affine
+from ekc.ir.lowering.buffers import BoundsGuard, find_guards
+from ekc.ir.lowering.regions import Region, find_region
+from ekc.ir.operator import Axis, Compute, TensorSpec
+from ekc.ir.program import Nest
+
+FloatOrArray = Any
+"""A float, or a float64 vector over a population."""
+
+
+def count_distinct_elements(region: Region) -> FloatOrArray:
+    """Different elements of the tensor in a tile of a view: exact without windows; with them, the mean over
+    where one run of a joint loop starts, the halo of each digit taken whole. Of anything else (several runs,
+    a dimension that several quotients move) the size of the tile, which is a bound from above."""
+    runs = [s for s in region.segments if s.is_joint]
+    digits = _find_digits(region)
+    if len(runs) != 1 or digits is None:
+        return region.size
+    length, before, total = np.asanyarray(runs[0].extent, np.float64), np.ones(()), np.ones(())
+    for s in region.segments:
+        if not s.is_joint and s.dim not in digits:
+            total = total * s.extent
+    for dim, (stays, step) in sorted(digits.items(), key=lambda item: -item[1][0]):
+        prefixes = 1 + (length - 1) / stays
+        values, before = prefixes / before, prefixes
+        own = [s for s in region.segments if s.dim == dim and not s.is_joint]
+        taps = np.prod([np.ones(()), *(np.asanyarray(s.extent) for s in own)], axis=0)
+        halo = sum((np.asanyarray(s.extent) - 1) * np.abs(s.stride) for s in own)
+        total = total * np.minimum(values * taps, (values - 1) * step + halo + 1)
+    return np.minimum(total, region.size)
+
+
+def _find_digits(region: Region) -> dict[int, tuple[int, int]] | None:
+    """By dimension that a joint loop moves: how many iterations it stays, and by how much it moves then."""
+    assert region.view is not None
+    found = {}
+    for dim, form in enumerate(region.view.forms):
+        if not form.terms:
+            continue
+        (atom, step), *more = form.terms
+        assert isinstance(atom, QuasiAffine)
+        stays = _find_digit_period(atom)
+        if more or np.ndim(stays) or np.ndim(step):
+            return None
+        found[dim] = (int(stays), abs(int(step)))
+    return found
+
+
+def _find_digit_period(atom: QuasiAffine) -> Any:
+    """Iterations of the joint loop between two changes of a digit."""
+    inside = [a for a, _ in atom.inner.terms if isinstance(a, QuasiAffine)]
+    below = _find_digit_period(inside[0]) if inside else 1
+    return below * atom.divisor if atom.op == "//" else below
+
+
+IndexForms = list[tuple[AffineForm, ...]]
+"""The index forms of every read of one tensor."""
+
+
+def find_direct_reads(nest: Nest) -> dict[str, IndexForms]:
+    """The tensors that the body reads straight from global memory."""
+    staged = {s.tensor for s in nest.stagings}
+    found: dict[str, IndexForms] = {}
+    for load in ex.find_loads(nest.compute.body):
+        if load.tensor not in staged:
+            found.setdefault(load.tensor, []).append(
+                tuple(to_affine(i, nest.index_forms) for i in load.index)
+            )
+    return found
+
+
+def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
+    """Every global tensor a launch reads, through stagings, through tensors computed on the spot, and when
+    it writes."""
+    produced = {s.tensor: s.producer for s in nest.stagings if s.producer}
+    found: dict[str, IndexForms] = {}
+
+    def visit(body: ex.Expr, index: Mapping[str, AffineForm]) -> None:
+        for load in ex.find_loads(body):
+            forms, compute = to_affine_index(load, index), produced.get(load.tensor)
+            if compute is None:
+                found.setdefault(load.tensor, []).append(forms)
+            else:
+                visit(compute.body, map_axes_to_element(compute, forms))
+
+    visit(nest.compute.body, nest.index_forms)
+    for load in ex.find_loads(nest.written_value):
+        if load.tensor != nest.compute.output.name:
+            found.setdefault(load.tensor, []).append(to_affine_index(load, nest.axis_forms))
+    return found
+
+
+def find_stored_tensors(nest: Nest) -> set[str]:
+    """The tensors that a launch reads or writes as they are stored: in global memory, or in a tile of it that
+    is computed on the spot."""
+    return {*find_global_reads(nest), *(s.tensor for s in nest.stagings), nest.output.name}
+
+
+def to_affine_index(load: ex.Load, axis_forms: Mapping[str, AffineForm]) -> tuple[AffineForm, ...]:
+    """The index of a read, its axes given as forms."""
+    return tuple(to_affine(i, axis_forms) for i in load.index)
+
+
+def map_axes_to_element(compute: Compute, element: tuple[AffineForm, ...]) -> dict[str, AffineForm]:
+    """The spatial axes of a compute at the element of its output that a read asks for."""
+    return dict(zip((a.name for a in compute.spatial_axes), element, strict=True))
+
+
+def find_global_writes(nest: Nest) -> IndexForms:
+    """The output elements a launch writes."""
+    return [tuple(to_affine(i, nest.axis_forms) for i in nest.compute.output_element.index)]
+
+
+def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.float64]:
+    """Distinct elements of a tensor that one block touches (of a view, `distinct` says how exactly)."""
+    inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.fused_reduction_extents))
+    extents = nest.extents | nest.fused_reduction_extents
+    try:
+        region = find_region(index_forms, inner, extents, nest.axis_by_loop)
+        return np.asanyarray(
+            region.size if region.view is None else count_distinct_elements(region), dtype=np.float64
+        )
+    except ScheduleError:
+        # No staging asked for this box, so nothing is illegal: bound each read by itself.
+        total = np.zeros(())
+        for read in index_forms:
+            points = np.ones(())
+            for form in read:
+                points = points * _bound_index_width(form, inner, extents)
+            total = total + points
+        return total
+
+
+def _bound_index_width(form: AffineForm, inner_loops: frozenset[str], extents: Mapping[str, Extent]) -> Any:
+    """At most how many values an index takes while the loops `inner` run."""
+    reach: Any = 0.0
+    for atom, coefficient in form.terms:
+        step = np.abs(np.asanyarray(coefficient, dtype=np.float64))
+        if isinstance(atom, str):
+            reach = reach + step * (np.asanyarray(extents[atom]) - 1.0 if atom in inner_loops else 0.0)
+        elif atom.find_variables() & inner_loops:
+            within, divisor = (
+                _bound_index_width(atom.inner, inner_loops, extents) - 1.0,
+                np.asanyarray(atom.divisor),
+            )
+            each = np.ceil(within / divisor) if atom.op == "//" else np.minimum(within, divisor - 1)
+            reach = reach + step * each
+    return reach + 1.0
+
+
+def find_reduction_guards(nest: Nest, tensors: Mapping[str, TensorSpec]) -> tuple[BoundsGuard, ...]:
+    """Conditions for reduction tails. A product of reads that are all 0 beyond the tail needs none."""
+    guards: list[BoundsGuard] = []
+    for axis in nest.compute.reduction_axes:
+        if not is_zero_beyond_axis(nest.compute, axis, tensors):
+            guards += find_guards((nest.axis_forms[axis.name],), (axis.extent,), nest.extents)
+    return tuple(guards)
+
+
+def is_zero_beyond_axis(compute: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
+    """Whether every factor is 0 beyond a reduced axis."""
+    if axis.extent == 1:
+        # A tile holds its one point once: beyond it nothing was read, and so nothing is 0.
+        return False
+    parts = ex.list_factors(compute.body)
+    reads = [p for p in parts if isinstance(p, ex.Load)]
+    others = any(not isinstance(p, (ex.Load, ex.Const)) for p in parts)
+    if compute.combine != "sum" or not reads or others:
+        return False
+    return all(_ends_at_axis(axis, read, tensors[read.tensor]) for read in reads)
+
+
+def _ends_at_axis(axis: Axis, read: ex.Load, spec: TensorSpec) -> bool:
+    """Whether a dimension of a tensor is the axis itself, so that it is read as 0 beyond it."""
+    pairs = zip(read.index, spec.shape, strict=True)
+    return any(form == ex.Var(axis.name) and extent == axis.extent for form, extent in pairs)

@@ -1,0 +1,278 @@
+"""Which part of a tensor a stretch of loops touches, and where in a buffer each element lands.
+
+Along each dimension the touched elements are one or more *segments* (a mixed-radix number): a
+thread that owns rows 64*i.1 + i.3 with i.1 < 2, i.3 < 4 touches 2 segments by 4 elements, eight
+in all, not the 68 that lie between first and last. Where two axes meet in one dimension (a
+convolution's p + r), or several reads overlap, the hull is taken. Where a joint loop (`fuse`) is cut by the
+tile, its quotients and remainders make no box: the tile is one of a *view* of the tensor (`ekc.ir.lowering.implicit_gemm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ekc.ir.affine import (
+    AffineForm,
+    Atom,
+    Extent,
+    QuasiAffine,
+    find_atom_range,
+    find_range,
+    make_variable,
+    max_extent,
+    min_extent,
+)
+from ekc.ir.lowering.implicit_gemm import ImplicitGemmView, JointLoop, find_joint_loops, make_view
+from ekc.ir.refusal import make_schedule_error
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """`extent` elements, `stride` apart along dimension `dim` of the tensor, or along a joint loop."""
+
+    dim: int
+    stride: Extent
+    extent: Extent
+    terms: tuple[tuple[Atom, Extent], ...]
+    """Its coordinate as a sum of multiplier * loop variable; empty for a hull."""
+    is_hull: bool = False
+    is_joint: bool = False
+    """Whether `stride` counts iterations of a joint loop."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A box of segments that starts at `base` (one form per dimension, in the loops outside)."""
+
+    base: tuple[AffineForm, ...]
+    segments: tuple[Segment, ...]
+    inner_loops: frozenset[str]
+    view: ImplicitGemmView | None = None
+    """What joint loops add to `base`, where the region is a tile of a view."""
+
+    @property
+    def size(self) -> Extent:
+        """Number of elements."""
+        total: Extent = 1
+        for s in self.segments:
+            total = total * s.extent
+        return total
+
+    def locate(self, index: tuple[AffineForm, ...]) -> tuple[AffineForm, ...]:
+        """The coordinate along each segment of one read of the tensor."""
+        return tuple(
+            self.find_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in self.segments
+        )
+
+    def find_offset(self, index: tuple[AffineForm, ...], dim: int) -> AffineForm:
+        """How far along a dimension a place, told in loops or in coordinates of a part of it, lies from
+        where the box starts, without what the joint loops that this tile cuts add."""
+        form = index[dim]
+        if self.view is not None:
+            # A part's own coordinates are of loops inside it, and so inside this tile.
+            part = {name for name in form.find_variables() if name.startswith("#")}
+            form = form - form.select_crossing(self.inner_loops | part)
+        return form - self.base[dim]
+
+    def find_coordinates(self) -> tuple[AffineForm, ...]:
+        """Tensor coordinates of the element whose segment coordinates are the variables `#0`, `#1`, ..."""
+        if self.view is None:
+            return self.find_box_coordinates()
+        return tuple(
+            form + more for form, more in zip(self.find_box_coordinates(), self.view.forms, strict=True)
+        )
+
+    def find_box_coordinates(self) -> tuple[AffineForm, ...]:
+        """The coordinates without what joint loops add."""
+        forms = list(self.base)
+        for i, s in enumerate(self.segments):
+            if not s.is_joint:
+                forms[s.dim] = forms[s.dim] + AffineForm(((f"#{i}", s.stride),))
+        return tuple(forms)
+
+    def find_printed_start(self) -> tuple[AffineForm, ...]:
+        """Where the box starts, for text: joint loops as if they had not been cut."""
+        if self.view is None:
+            return self.base
+        return tuple(form + more for form, more in zip(self.base, self.view.printed_forms, strict=True))
+
+    def find_joint_segments(self, loops: Collection[Atom]) -> list[Segment]:
+        """The segments that are pieces of one joint loop."""
+        return [s for s in self.segments if s.is_joint and s.terms[-1][0] in loops]
+
+    def find_outer_coordinate(self, segment: Segment) -> AffineForm:
+        """`along` without the coordinates of this tile: where it starts in the larger one."""
+        own = {a for s in self.segments if s.is_joint for a, _ in s.terms}
+        return AffineForm(tuple(t for t in segment.terms if t[0] not in own))
+
+    def find_joint_coordinate(self, segment: Segment) -> AffineForm:
+        """The coordinate along a joint segment of a larger tile of the same view, in this one's own
+        coordinates and the loops outside."""
+        own = {a: (i, s) for i, s in enumerate(self.segments) if s.is_joint for a, _ in s.terms}
+        terms: list[tuple[Atom, Extent]] = []
+        for atom, step in segment.terms:
+            if atom not in own:
+                terms.append((atom, step))
+            elif atom == own[atom][1].terms[-1][0]:
+                # The loops of a segment continue each other, here as there: its finest one tells its step.
+                terms.append((f"#{own[atom][0]}", step))
+        return AffineForm(tuple(terms))
+
+
+def make_segment_variables(region: Region) -> tuple[AffineForm, ...]:
+    """The cell whose coordinates are the segment variables `#0`, `#1`, ... themselves."""
+    return tuple(AffineForm(((f"#{i}", 1),)) for i in range(len(region.segments)))
+
+
+def find_region(
+    reads: list[tuple[AffineForm, ...]],
+    inner_loops: frozenset[str],
+    extents: Mapping[str, Extent],
+    axis_by_loop: Mapping[str, str],
+) -> Region:
+    """The region that `reads` (index forms of one tensor) touch while the loops `inner` run.
+
+    What is joined and where a hull is taken depends on the structure of the forms alone, never on
+    extents, so that a population and each of its members see the same segments. `axis_of` gives
+    the axis of each loop, "" for the loop of an axis of extent 1, which never moves.
+    """
+    bases: list[AffineForm] = []
+    segments: list[Segment] = []
+    joint = find_joint_loops(reads, inner_loops, axis_by_loop)
+    for dim in range(len(reads[0])):
+        for loop in joint:
+            if loop.dim == dim:
+                found = _make_segments(dim, loop.index.select_inside(inner_loops).terms, loop.index, extents)
+                segments.extend(replace(s, is_joint=True) for s in found)
+        base, found = _find_dimension_region(
+            dim, [read[dim] for read in reads], inner_loops, extents, axis_by_loop
+        )
+        bases.append(base)
+        segments.extend(found)
+    if not segments:
+        segments.append(Segment(len(bases) - 1, 1, 1, ()))
+    return Region(
+        tuple(bases), tuple(segments), inner_loops, _make_view(reads[0], joint, segments, inner_loops)
+    )
+
+
+def _make_view(
+    read: tuple[AffineForm, ...],
+    joint: Sequence[JointLoop],
+    segments: Sequence[Segment],
+    inner_loops: frozenset[str],
+) -> ImplicitGemmView | None:
+    """What joint loops add, told in segment coordinates: the finest loop of each moves by its step."""
+    if not joint:
+        return None
+    move: dict[str, AffineForm] = {}
+    for i, s in enumerate(segments):
+        if s.is_joint:
+            *others, (finest, _) = s.terms
+            move |= {str(a): AffineForm() for a, _ in others} | {str(finest): make_variable(f"#{i}")}
+    return make_view(read, joint, inner_loops, move)
+
+
+def _find_dimension_region(
+    dim: int,
+    forms: list[AffineForm],
+    inner_loops: frozenset[str],
+    extents: Mapping[str, Extent],
+    axis_by_loop: Mapping[str, str],
+) -> tuple[AffineForm, list[Segment]]:
+    outside = [form.select_outside(inner_loops) for form in forms]
+    for other in outside[1:]:
+        if not _has_constant_difference(other, outside[0]):
+            raise make_schedule_error(
+                "stage",
+                "one region for several reads",
+                "reads that differ by a constant",
+                "stage at another loop",
+            )
+    terms = tuple(t for t in forms[0].select_inside(inner_loops).terms if _find_axis(t[0], axis_by_loop))
+    axes = {_find_axis(a, axis_by_loop) for a, _ in terms}
+    different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
+    one = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
+    if different or not one or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
+        return _make_hull(dim, forms, outside, inner_loops, extents)
+    if any(
+        isinstance(a, QuasiAffine) and np.any(np.asanyarray(find_atom_range(a, extents)[0]) != 0)
+        for a, _ in terms
+    ):
+        return _make_hull(dim, forms, outside, inner_loops, extents)
+    return outside[0], _make_segments(dim, terms, forms[0], extents)
+
+
+def _is_divided_pair(
+    form: AffineForm, axes: Collection[str], axis_by_loop: Mapping[str, str], extents: Mapping[str, Extent]
+) -> bool:
+    """Whether these axes are the two pieces of one that was divided, and one continues the other here too:
+    20*o.0 + o.1 with o.1 < 16 has gaps."""
+    outer, inner = min(axes), max(axes)
+    if len(axes) != 2 or (outer[:-2] + ".0", outer[:-2] + ".1") != (outer, inner):
+        return False
+    steps = [[(a, c) for a, c in form.terms if axis_by_loop.get(str(a)) == axis] for axis in (outer, inner)]
+    (_, above), (first, step) = steps[0][-1], steps[1][0]
+    return bool(np.all(np.asanyarray(above == step * extents[str(first)])))
+
+
+def _find_axis(atom: Atom, axis_by_loop: Mapping[str, str]) -> str:
+    """The axis an atom moves along; a quotient or remainder is an axis of its own."""
+    return axis_by_loop.get(atom, atom) if isinstance(atom, str) else atom.tag
+
+
+def _make_segments(
+    dim: int, terms: tuple[tuple[Atom, Extent], ...], form: AffineForm, extents: Mapping[str, Extent]
+) -> list[Segment]:
+    """One segment per term, neighbours joined where one continues the other: the loops of a split,
+    with none of their siblings left outside between them."""
+    place = {atom: i for i, (atom, _) in enumerate(form.terms)}
+    segments: list[Segment] = []
+    before = -2
+    for atom, coefficient in terms:
+        count = find_atom_range(atom, extents)[1] + 1
+        if place[atom] == before + 1:
+            last = segments[-1]
+            joined = tuple((a, m * count) for a, m in last.terms)
+            segments[-1] = Segment(dim, coefficient, last.extent * count, (*joined, (atom, 1)))
+        else:
+            segments.append(Segment(dim, coefficient, count, ((atom, 1),)))
+        before = place[atom]
+    return segments
+
+
+def _make_hull(
+    dim: int,
+    forms: list[AffineForm],
+    outside: list[AffineForm],
+    inner_loops: frozenset[str],
+    extents: Mapping[str, Extent],
+) -> tuple[AffineForm, list[Segment]]:
+    low: Any = None
+    high: Any = None
+    for form, out in zip(forms, outside, strict=True):
+        first, last = find_range(form.select_inside(inner_loops), extents)
+        first, last = first + out.const, last + out.const
+        low = first if low is None else min_extent(low, first)
+        high = last if high is None else max_extent(high, last)
+    base = AffineForm(outside[0].terms, low)
+    return base, [Segment(dim, 1, high - low + 1, (), is_hull=True)]
+
+
+def _has_constant_difference(a: AffineForm, b: AffineForm) -> bool:
+    """Whether two forms differ by a number. Those that come from two reads of what is computed on the spot
+    share the tags of its quotients, but not what they are taken of."""
+    difference = dict((a - b).terms)
+    inside = {atom: atom.inner for atom, _ in b.terms if isinstance(atom, QuasiAffine)}
+    pairs = ((x.inner, inside[x]) for x, _ in a.terms if isinstance(x, QuasiAffine) and x in inside)
+    return all(np.all(np.asanyarray(c) == 0) for c in difference.values()) and all(
+        _is_equal(x, y) for x, y in pairs if x is not y
+    )
+
+
+def _is_equal(a: AffineForm, b: AffineForm) -> bool:
+    return _has_constant_difference(a, b) and bool(np.all(np.asanyarray(a.const == b.const)))

@@ -1,0 +1,242 @@
+"""Which loops of a nest one product on tensor cores takes the place of, and which read is which factor.
+
+What it computes is what those loops would compute, so nothing else of the nest changes meaning: the lanes
+hold the sums as the instruction deals them out, because rows are cut as (2 registers, 8 lanes) and columns
+as (4 lanes, 2 registers). A product of a warpgroup has four warps outside of those rows, and strips of
+registers outside of those columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.ir import expr as ex
+from ekc.ir.affine import AffineForm, Extent
+from ekc.ir.hardware.mma import (
+    LANE_GROUPS,
+    LANES_PER_GROUP,
+    MMA_COLUMNS,
+    MMA_ROWS,
+    MmaInstruction,
+    find_mma_instruction,
+)
+from ekc.ir.hardware.wgmma import MAX_STRIPS, STRIP_COLUMNS, WARPGROUP_WARPS, WgmmaFamily, find_wgmma_family
+from ekc.ir.lowering.memory_access import to_affine_index
+from ekc.ir.operator import TensorSpec
+from ekc.ir.program import Loop, Nest
+from ekc.ir.refusal import Check, make_schedule_error
+
+TENSORIZE_RULE = "tensorize"
+_MMA_SPLITS = 'split("i", (.., 2, 8)), split("j", (.., 4, 2))'
+_WGMMA_SPLITS = 'split("i", (.., 4, 2, 8)), split("j", (.., 16, 4, 2))'
+_FACTOR_HINTS = {
+    "fragment": ("fragments", 'cache_read("{}.shared", "fragment", at=...) first'),
+    "shared": ("shared memory", 'cache_read("{}", "shared", at=..., swizzle=8, panel=...) first'),
+}
+"""By scope of the factors: in words, and the step that brings one there."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorTile:
+    """The loops of one product: those that it runs itself, and those that its lanes and warps stand for."""
+
+    instruction: MmaInstruction | WgmmaFamily
+    row_half_loop: Loop
+    """Halves of the rows, a register each."""
+    column_pair_loop: Loop
+    """Neighbouring columns, a register each."""
+    depth_loop: Loop
+    lane_group_loop: Loop
+    """Lanes, eight by eight rows, ..."""
+    lane_loop: Loop
+    """... and four by pairs of columns; these run fastest."""
+    a_load: ex.Load
+    b_load: ex.Load
+    strip_loop: Loop | None = None
+    """Of a product of a warpgroup: eights of columns, a pair of registers each, ..."""
+    warp_loop: Loop | None = None
+    """... and its warps, which run fastest after the lanes."""
+
+    @property
+    def inner_loops(self) -> tuple[Loop, ...]:
+        """The loops that the instruction runs itself."""
+        own = self.row_half_loop, self.column_pair_loop, self.depth_loop
+        return own if self.strip_loop is None else (self.strip_loop, *own)
+
+    @property
+    def spread_loops(self) -> tuple[Loop, ...]:
+        """The loops that its lanes and warps stand for."""
+        lanes = self.lane_group_loop, self.lane_loop
+        return lanes if self.warp_loop is None else (self.warp_loop, *lanes)
+
+
+def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTile:
+    """The tile of a tensorized nest; refuses (ScheduleError) a nest that no product fits."""
+    factors = _find_factors(nest)
+    product = _find_instruction(nest, tensors, factors)
+    grouped = isinstance(product, WgmmaFamily)
+    inner = _find_inner_loops(nest, grouped)
+    groups, places = _find_lane_loops(nest, grouped)
+    warps = _find_warp_loop(nest) if grouped else None
+    _check_factor_scopes(nest, factors, "shared" if grouped else "fragment")
+    depth = next(x for x in inner if x.is_reduction)
+    spatial = [x for x in inner if not x.is_reduction]
+    used = [
+        {v for form in to_affine_index(f, nest.index_forms) for v in form.find_variables()} for f in factors
+    ]
+    a = 0 if groups.name in used[0] else 1
+    mine, other = used[a] - used[1 - a], used[1 - a] - used[a]
+    rows = [x for x in spatial if x.name in mine]
+    columns = [x for x in spatial if x.name in other]
+    apart = len(rows) == 1 and columns and groups.name in mine and places.name in other
+    apart = apart and len(columns) == 1 + grouped and (warps is None or warps.name in mine)
+    if apart and depth.name in used[0] & used[1]:
+        *strips, pair = columns
+        strip = strips[0] if strips else None
+        a_load, b_load = factors[a], factors[1 - a]
+        return TensorTile(product, rows[0], pair, depth, groups, places, a_load, b_load, strip, warps)
+    leading = _join_names([groups] if warps is None else [warps, groups])
+    need = (
+        f"a factor that moves along {leading} and one of {_join_names(spatial)}, and one that moves along "
+        f"{places.name} and the other{'s' * grouped}, both along {depth.name}"
+    )
+    nearest = f"{_suggest_splits(grouped)}, their lanes on thread.x, rows first"
+    raise make_schedule_error(TENSORIZE_RULE, need, f"{factors[0]} and {factors[1]}", nearest)
+
+
+def _suggest_splits(is_wgmma: bool) -> str:
+    return _WGMMA_SPLITS if is_wgmma else _MMA_SPLITS
+
+
+def _find_factors(nest: Nest) -> tuple[ex.Load, ex.Load]:
+    parts = ex.list_factors(nest.compute.body)
+    loads = [p for p in parts if isinstance(p, ex.Load)]
+    two = len(parts) == len(loads) == 2 and loads[0].tensor != loads[1].tensor
+    if not two or nest.compute.combine != "sum":
+        raise make_schedule_error(
+            TENSORIZE_RULE, "a sum of products of two tensors", str(nest.compute), "leave tensorize out"
+        )
+    return loads[0], loads[1]
+
+
+def _find_instruction(
+    nest: Nest, tensors: Mapping[str, TensorSpec], factors: tuple[ex.Load, ex.Load]
+) -> MmaInstruction | WgmmaFamily:
+    types = [tensors[f.tensor].dtype for f in factors]
+    product, grouped = find_mma_instruction(types[0]), find_wgmma_family(types[0])
+    acc = nest.compute.acc_dtype
+    if types[0] is not types[1] or product is None or acc.name != types[0].default_accumulator:
+        told = f"{types[0]} and {types[1]} summed in {acc}"
+        limit = "float16, bfloat16 or tf32 summed in float32, or int8 in int32, the same on both sides"
+        nearest = 'dtype="tf32"' if types[0].name == types[1].name == "float32" else 'dtype="float16"'
+        raise make_schedule_error(TENSORIZE_RULE, f"an instruction for {told}", limit, nearest)
+    found = [p for p in (product, grouped) if p is not None]
+    for one in found:
+        if one.name == nest.instruction:
+            return one
+    limit = f"{' or '.join(p.name for p in found)} for {product.dtype}"
+    raise make_schedule_error(TENSORIZE_RULE, f"instruction {nest.instruction!r}", limit, repr(product.name))
+
+
+def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
+    """The innermost loops that the product runs, all serial, one of them reduced."""
+    count = 4 if is_wgmma else 3
+    inner, own = list(nest.loops[-count:]), f"{'three' if is_wgmma else 'two'} spatial loops"
+    serial = all(x.level == "serial" for x in inner)
+    if len(inner) < count or not serial or sum(x.is_reduction for x in inner) != 1:
+        told = ", ".join(f"{x.name}{' (reduced)' * x.is_reduction}" for x in inner)
+        need = f"{own} and a reduced one innermost, all serial"
+        raise make_schedule_error(
+            TENSORIZE_RULE,
+            need,
+            told,
+            f"{_suggest_splits(is_wgmma)}, reorder their last pieces and the depth inside",
+        )
+    for s in nest.stagings:
+        if s.at in {x.name for x in inner}:
+            outer = next((x.name for x in reversed(nest.loops[:-count]) if x.is_serial), None)
+            raise make_schedule_error(
+                TENSORIZE_RULE, f"no staging in {s.at}", f"{s.name} sits there", f"at={outer!r}"
+            )
+    return inner
+
+
+def _find_lane_loops(nest: Nest, is_wgmma: bool) -> tuple[Loop, Loop]:
+    """The loops on thread.x: the warp."""
+    lanes = [x for x in nest.loops if x.level == "thread.x"]
+    if len(lanes) != 2 or any(x.is_reduction for x in lanes):
+        told = ", ".join(x.name for x in lanes) or "none"
+        need = "two spatial loops on thread.x, rows before columns"
+        bind = "bind the 8 and the last 4 to thread.x, warps to thread.y"
+        raise make_schedule_error(TENSORIZE_RULE, need, told, f"{_suggest_splits(is_wgmma)}, {bind}")
+    return lanes[0], lanes[1]
+
+
+def _find_warp_loop(nest: Nest) -> Loop:
+    """The loop on thread.y that runs fastest: the warps of a warpgroup."""
+    warps = [x for x in nest.loops if x.level == "thread.y"]
+    if not warps or warps[-1].is_reduction:
+        told = ", ".join(x.name for x in warps) or "none"
+        nearest = f"{_WGMMA_SPLITS}, bind the first 4 of the rows to thread.y"
+        raise make_schedule_error(
+            TENSORIZE_RULE, "the four warps of a group innermost on thread.y", told, nearest
+        )
+    return warps[-1]
+
+
+def _check_factor_scopes(nest: Nest, factors: tuple[ex.Load, ex.Load], scope: str) -> None:
+    """The sums in registers, the factors in fragments, or in shared memory."""
+    if not nest.has_accumulator:
+        output = nest.compute.output.name
+        raise make_schedule_error(
+            TENSORIZE_RULE, f"{output} held in registers", "it is not", f'cache_write("{output}") first'
+        )
+    where, first = _FACTOR_HINTS[scope]
+    for name in (f.tensor for f in factors):
+        held = [s for s in nest.stagings if s.tensor == name]
+        if not held or held[-1].scope != scope:
+            last = f"{held[-1].name} is not" if held else "it is not"
+            nearest = first.format(name) if scope == "fragment" or not held else f"leave {held[-1].name} out"
+            raise make_schedule_error(TENSORIZE_RULE, f"{name} in {where}", last, nearest)
+
+
+def _join_names(loops: list[Loop]) -> str:
+    return " and ".join(x.name for x in loops)
+
+
+def check_tile_extents(nest: Nest, tile: TensorTile) -> Iterator[Check]:
+    """Loops as long as the instruction is, and columns that lie as it deals them out."""
+    rule, splits = f"{TENSORIZE_RULE} {tile.instruction.name}", _suggest_splits(tile.strip_loop is not None)
+    wanted = {
+        tile.row_half_loop: MMA_ROWS // LANE_GROUPS,
+        tile.lane_group_loop: LANE_GROUPS,
+        tile.lane_loop: LANES_PER_GROUP,
+        tile.column_pair_loop: MMA_COLUMNS // LANES_PER_GROUP,
+        tile.depth_loop: tile.instruction.depth,
+    }
+    if tile.warp_loop is not None:
+        wanted[tile.warp_loop] = WARPGROUP_WARPS
+    for loop, extent in wanted.items():
+        fits = np.asanyarray(loop.extent) == extent
+        yield Check(rule, fits, loop.extent, extent, extent, f"iterations of {loop.name}")
+    if tile.strip_loop is not None:
+        n = np.asanyarray(tile.strip_loop.extent)
+        what = f"iterations of {tile.strip_loop.name}, {STRIP_COLUMNS} columns each"
+        yield Check(rule, n <= MAX_STRIPS, tile.strip_loop.extent, MAX_STRIPS, MAX_STRIPS, what)
+    for axis, form in nest.axis_forms.items():
+        pair, one = _find_step(form, tile.lane_loop), _find_step(form, tile.column_pair_loop)
+        beside = np.asanyarray(pair) == 2 * np.asanyarray(one)
+        limit = f"{tile.lane_loop.name} and {tile.column_pair_loop.name} cut from {axis} one after the other"
+        yield Check(rule, beside, pair, None, splits, f"as the step of {tile.lane_loop.name}", limit)
+
+
+def _find_step(form: AffineForm, loop: Loop) -> Extent:
+    """How far a loop moves an axis, or the joint loop that the axis is a quotient or remainder of."""
+    steps = dict(form.terms)
+    if loop.name in steps:
+        return steps[loop.name]
+    within = [a for a in steps if not isinstance(a, str) and loop.name in a.find_variables()]
+    return _find_step(within[0].inner, loop) if within else 0

@@ -1,0 +1,261 @@
+"""Steps that say how a loop runs: on which hardware index, written out, in vectors, overlapped."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from ekc.ir.affine import Extent, max_extent, min_extent
+from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
+from ekc.ir.lowering.memory_access import find_direct_reads
+from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
+from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.schedule.step import Step, is_vector_width
+
+
+@dataclass(frozen=True)
+class Bind(Step):
+    """Run the iterations of a loop on a hardware index, or as a vthread.
+
+    `bind("i.0", "block.y")`::
+
+        for i.0 in 32          ->   block.y i.0 in 32
+
+    Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several
+    loops may share one index; the innermost of them runs fastest. A reduction loop on thread.x is
+    summed across lanes: it has an extent of 2, 4, 8, 16 or 32 (all that are summed so together, side by
+    side), in a block of whole warps. 2, 4, 8 or 16 threads may run faster than it, where a warp still holds
+    the whole sum. Rules say so of the whole kernel. One on blocks is summed in memory, where `atomic` allows
+    it.
+    Refuses: an unknown loop or level, a loop already bound, one that holds a staging (but as vthread), a
+    reduction loop elsewhere than on thread.x, or on blocks that add by atomics.
+    """
+
+    kind: ClassVar[str] = "bind"
+    loop: str
+    level: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.find_nest(self.loop, "bind")
+        loop = nest.find_loop(self.loop)
+        allowed = (*BLOCK_LEVELS, *THREAD_LEVELS, "vthread")
+        if self.level not in allowed:
+            near = difflib.get_close_matches(str(self.level), allowed, n=1, cutoff=0.0)[0]
+            raise make_schedule_error(
+                "bind", f"level {self.level!r}", f"the levels {', '.join(allowed)}", repr(near)
+            )
+        if loop.level != "serial":
+            raise make_schedule_error(
+                "bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop"
+            )
+        shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.is_atomic else ())
+        if loop.is_reduction and self.level not in shared:
+            name = nest.compute.output.name
+            over_blocks = f', or atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
+            raise make_schedule_error(
+                "bind",
+                f"reduction loop {loop.name} on {self.level}",
+                "spatial loops there",
+                f"thread.x, or leave it serial{over_blocks}",
+            )
+        if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
+            raise make_schedule_error(
+                "bind", f"{loop.name} to hold no staging", "a staging sits in it", "bind before cache_read"
+            )
+        return program.replace_nest(
+            nest, nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
+        )
+
+
+@dataclass(frozen=True)
+class Unroll(Step):
+    """Write out `factor` iterations of a serial loop (all of them without a factor).
+
+    `unroll("k.1")`::
+
+        for k.1 in 8           ->   for k.1 in 8                unroll
+
+    Loops that pick registers are always written out, whether asked or not: registers have no index.
+    Refuses: an unknown loop, one on blocks or threads, a factor below 1.
+    """
+
+    kind: ClassVar[str] = "unroll"
+    loop: str
+    factor: Extent | None = None
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.find_nest(self.loop, "unroll")
+        loop = nest.find_loop(self.loop)
+        if not loop.is_serial:
+            raise make_schedule_error(
+                "unroll", f"{loop.name} to be serial", f"it is bound to {loop.level}", "a serial loop"
+            )
+        factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
+        wanted = 1 if self.factor is None else self.factor
+        check = Check(
+            f"unroll {loop.name}", np.asanyarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor"
+        )
+        return program.replace_nest(
+            nest, nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor)), check
+        )
+
+
+@dataclass(frozen=True)
+class Vectorize(Step):
+    """Move the elements of the innermost loop as vectors: 2, 4, 8 or 16 at a time, up to 16 bytes.
+
+    `vectorize("j.1")`::
+
+        for j.0                ->   for j.0
+          for j.1 in 4                stage X[i, j.0*4 : 4] -> register[4]     1 x float4
+            Y[i, j] = X[i, j]         for j.1 in 4                             vector
+                                        Y[i, j] = X.register[j.1]
+                                      write Y                                  float4
+
+    Every tensor read straight from global memory with neighbours along the loop is staged in
+    registers, and the result written the same way.
+    Refuses: a loop that is not innermost, or bound, or of a reduction, or holds a staging, or does not
+    run along the output's last axis; an extent that is no vector width.
+    """
+
+    kind: ClassVar[str] = "vectorize"
+    loop: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.find_nest(self.loop, "vectorize")
+        loop = nest.find_loop(self.loop)
+        self._check_loop(nest, loop)
+        width = np.asanyarray(loop.extent)
+        legal = (width > 1) & is_vector_width(width)
+        check = Check(
+            f"vectorize {loop.name}", legal, loop.extent, "2, 4, 8 or 16", "split the loop by 4", "elements"
+        )
+        around = [x.name for x in nest.loops[:-1] if x.is_serial]
+        stagings = tuple(
+            Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
+            for t in _find_contiguous_reads(program, nest.compute.output.name, loop.name)
+        )
+        new = nest.replace_loop(loop.name, lambda x: replace(x, level="vector", unroll=x.extent))
+        new = replace(
+            new, stagings=(*new.stagings, *stagings), has_accumulator=True, store_vector=loop.extent
+        )
+        return program.replace_nest(nest, new, check)
+
+    def _check_loop(self, nest: Nest, loop: Loop) -> None:
+        if loop is not nest.loops[-1]:
+            raise make_schedule_error(
+                "vectorize",
+                f"{loop.name} innermost",
+                f"{nest.loops[-1].name} lies inside it",
+                repr(nest.loops[-1].name),
+            )
+        if loop.level != "serial" or loop.is_reduction:
+            raise make_schedule_error(
+                "vectorize", "a serial spatial loop", f"{loop.name} is not", "the innermost spatial loop"
+            )
+        users = [s.name for s in nest.stagings if s.at == loop.name]
+        if users:
+            raise make_schedule_error(
+                "vectorize",
+                f"{loop.name} to hold no staging",
+                f"{users[0]} sits in it",
+                f'compute_at("{users[0]}", ...)',
+            )
+        axis = nest.compute.spatial_axes[-1].name
+        if dict(nest.axis_forms[axis].terms).get(loop.name) != 1:
+            output = nest.compute.output.name
+            raise make_schedule_error(
+                "vectorize",
+                f"neighbours in {output} along {loop.name}",
+                f"those run along {axis}",
+                f"the innermost piece of {axis}",
+            )
+
+
+def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str]:
+    """Tensors the compute reads straight from global memory, neighbours for neighbouring iterations."""
+    nest = next(n for n in program.nests if n.compute.output.name == output)
+    found = []
+    for tensor, forms in find_direct_reads(nest).items():
+        last = [dict(read[-1].terms).get(loop, 0) for read in forms]
+        others = [loop in f.find_variables() for read in forms for f in read[:-1]]
+        if all(isinstance(c, int) and c == 1 for c in last) and not any(others):
+            found.append(tensor)
+    return found
+
+
+_STAGE_LIMITS = {"register": (1, 2), "async": (2, MAX_PIPELINE_STAGES)}
+"""Fewest and most copies of a tile, by the way it comes. Without a second one nothing overlaps: left at 1,
+a loop through registers runs as if it were no pipeline."""
+
+
+@dataclass(frozen=True)
+class Pipeline(Step):
+    """Keep `stages` copies of the shared tiles of a loop: the next are fetched while one is used.
+
+    `pipeline("k.0", stages=2)`::
+
+        for k.0                ->   fetch tile 0
+          stage A, stage B          for k.0                     pipeline 2
+          barrier                     fetch tile k.0 + 1 into registers
+          use A, B                    use tile k.0
+          barrier                     store tile k.0 + 1 into the other copy
+                                      barrier
+
+    `pipeline("k.0", stages=3, copy="async")`::
+
+                               ->   copy tiles 0 and 1, each a group
+                                    for k.0                     pipeline 3, async
+                                      wait until at most 1 group is on its way, barrier
+                                      copy tile k.0 + 2 over tile k.0 - 1, a group
+                                      use tile k.0
+
+    Where products of a warpgroup alone use a tile, they run by themselves: started before the copies are
+    issued, waited for after it.
+    Asynchronous copies (cp.async) take no registers and one barrier an iteration. They move 4, 8 or 16 bytes
+    at once, an element of 4 bytes where the order changes, and need a target from sm_80 on: rules say so.
+    Refuses: an unknown loop, a loop with no shared staging (none sits in one on blocks or threads), one whose
+    tile is computed on the spot, another way to copy, a depth other than 1 or 2 (2 to 6 where asynchronous).
+    """
+
+    kind: ClassVar[str] = "pipeline"
+    loop: str
+    stages: Extent = 2
+    copy: str = "register"
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.find_nest(self.loop, "pipeline")
+        loop = nest.find_loop(self.loop)
+        if not any(s.at == loop.name and s.scope == "shared" for s in nest.stagings):
+            raise make_schedule_error(
+                "pipeline",
+                f"a shared staging in {loop.name}",
+                "none sits there",
+                "cache_read(..., at=...) first",
+            )
+        if any(s.producer for s in nest.stagings if s.at == loop.name):
+            raise make_schedule_error(
+                "pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is"
+            )
+        if self.copy not in _STAGE_LIMITS:
+            near = difflib.get_close_matches(str(self.copy), _STAGE_LIMITS, n=1, cutoff=0.0)[0]
+            raise make_schedule_error(
+                "pipeline", f"copy={self.copy!r}", f"the ways {', '.join(_STAGE_LIMITS)}", repr(near)
+            )
+        least, most = _STAGE_LIMITS[self.copy]
+        legal = (np.asanyarray(self.stages) >= least) & (np.asanyarray(self.stages) <= most)
+        limit = f"{least} or {most}" if most - least == 1 else f"{least} to {most}"
+        nearest = min_extent(max_extent(self.stages, 2), most)
+        check = Check(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
+        return program.replace_nest(
+            nest,
+            nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy)),
+            check,
+        )

@@ -1,0 +1,81 @@
+"""The step that lets several blocks work on one sum."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ekc.ir.program import Nest, Program
+from ekc.ir.refusal import make_schedule_error
+from ekc.ir.schedule.step import Step
+
+
+@dataclass(frozen=True)
+class Atomic(Step):
+    """Add what is held of a sum to memory by atomic additions, so that its loops may be spread over blocks.
+
+    `atomic("C")`, and then `bind("k.0", "block.y")`::
+
+        block.x i                ->   launch 1: C[at] = 0
+          register C.acc = 0          launch 2: block.y k.0 in 4, block.x i
+          for k.0 in 4                            register C.acc = 0
+            for k.1 in 16                         for k.1 in 16
+              C.acc += A[i, k] * ...                C.acc += A[i, k] * ...
+          write C.acc -> C                        add C.acc -> C              atomic
+
+    No tensor of parts is kept, as `rfactor` does; a launch before clears the output. Blocks add in the order
+    in which they end, so floating-point results differ from run to run by rounding; integers do not. The
+    search never takes it by itself. Called atomic in Halide; split-K with atomics in libraries.
+    Needs an accumulator of the output's type (`cache_write`) that is added element by element: rules say so.
+    Refuses: a tensor that no compute writes, one named twice, what is not a sum, an output of another type
+    than the sum (each part would be rounded), computes put behind the sum.
+    """
+
+    kind: ClassVar[str] = "atomic"
+    tensor: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = self._find_nest(program)
+        if nest.is_atomic:
+            raise make_schedule_error(
+                self.kind, f"{self.tensor} named once", "it is atomic", "leave the second out"
+            )
+        if not nest.compute.reduction_axes:
+            raise make_schedule_error(
+                self.kind, f"{self.tensor} to be a sum", "it sums nothing", "leave it out"
+            )
+        longest = max(nest.compute.reduction_axes, key=lambda a: a.extent)
+        self._check_addable(nest, f'rfactor("{longest.name}", ...)')
+        return program.replace_nest(nest, replace(nest, is_atomic=True))
+
+    def _check_addable(self, nest: Nest, parts: str) -> None:
+        """Refuse an element that is no plain sum of its parts; `parts` is the step that takes those too."""
+        compute = nest.compute
+        if compute.combine != "sum":
+            limit = f"parts are added, and it is a {compute.combine}"
+            raise make_schedule_error(self.kind, f"{self.tensor} to be a sum", limit, parts)
+        if nest.epilogue is not None:
+            raise make_schedule_error(
+                self.kind,
+                f"{self.tensor} written as it is summed",
+                f"{nest.output.name} is put behind it, and no block knows which is the last",
+                f'leave compute_inline("{self.tensor}") out, or {parts} first',
+            )
+        if compute.output.dtype is not compute.acc_dtype:
+            raise make_schedule_error(
+                self.kind,
+                f"{self.tensor} as {compute.acc_dtype}, as it is summed",
+                f"it is kept as {compute.output.dtype}, which would round each part",
+                f'out_dtype="{compute.acc_dtype}", or {parts}',
+            )
+
+    def _find_nest(self, program: Program) -> Nest:
+        nests = {n.compute.output.name: n for n in program.nests}
+        if self.tensor not in nests:
+            near = difflib.get_close_matches(self.tensor, nests, n=1, cutoff=0.0)[0]
+            raise make_schedule_error(
+                self.kind, f"an output called {self.tensor!r}", f"the outputs {', '.join(nests)}", repr(near)
+            )
+        return nests[self.tensor]

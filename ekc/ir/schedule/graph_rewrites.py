@@ -1,0 +1,243 @@
+"""The step that cuts a reduction into two launches.
+
+A reduction in two computes: partial results of equal parts, and what they come to together.
+
+A tensor copied into another order of its dimensions, and everything that reads the copy instead.
+
+The step that brings a tensor into another order by a launch of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ekc.ir import expr as ex
+from ekc.ir.dtypes import parse_dtype
+from ekc.ir.lowering.fusion import has_load
+from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
+from ekc.ir.program import Nest, Program, make_initial_program
+from ekc.ir.refusal import make_schedule_error
+from ekc.ir.schedule.step import Step
+from ekc.ir.validate import make_unique_name
+
+
+def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
+    """The operator with one compute in place of two: `parts` of a reduction axis, which they divide, each
+    reduced by itself into a tensor of the accumulator's type, and these reduced.
+
+    C[i, j] = sum[k < 64] A[i, k] * B[k, j], in 4 parts of k, becomes
+        C_parts[k_part, i, j] = sum[k < 16] A[i, k_part*16 + k] * B[k_part*16 + k, j]
+        C[i_, j_] = sum[k_part_ < 4] C_parts[k_part_, i_, j_]
+    """
+    names = {*op.tensors, *(a.name for c in op.computes for a in c.axes)}
+    part = Axis(make_unique_name(f"{axis}_part", names), parts)
+    within = compute.find_axis(axis).extent // parts
+    spec = TensorSpec(
+        make_unique_name(f"{compute.output.name}_parts", names),
+        (parts, *compute.output.shape),
+        compute.acc_dtype,
+    )
+    whole = ex.Var(part.name) * within + ex.Var(axis)
+    first = Compute(
+        spec,
+        (part, *(replace(a, extent=within) if a.name == axis else a for a in compute.axes)),
+        ex.substitute(compute.body, {axis: whole}),
+        compute.combine,
+        compute.acc_dtype,
+    )
+    spatial = tuple(replace(a, name=make_unique_name(f"{a.name}_", names)) for a in compute.spatial_axes)
+    last = Axis(make_unique_name(f"{part.name}_", names), parts, is_reduction=True)
+    second = replace(
+        compute,
+        axes=(*spatial, last),
+        body=ex.Load(spec.name, tuple(ex.Var(a.name) for a in (last, *spatial))),
+    )
+    computes = (both for c in op.computes for both in ((first, second) if c is compute else (c,)))
+    return replace(op, computes=tuple(computes))
+
+
+MAX_SEARCHED_PARTS = 2**16
+"""As far as a nearest divisor is looked for."""
+
+
+@dataclass(frozen=True)
+class RFactor(Step):
+    """Reduce equal parts of an axis each by itself, then what came of them: two launches.
+
+    `rfactor("k", 4)`::
+
+        for i                      ->   for k_part in 4
+          for j                           for i
+            for k in 64                     for j
+              C[i, j] += A[i, k] * ...        for k in 16
+                                                C_parts[k_part, i, j] += A[i, k_part*16 + k] * ...
+                                        for i_
+                                          for j_
+                                            for k_part_ in 4
+                                              C[i_, j_] += C_parts[k_part_, i_, j_]
+
+    The parts lie in a tensor of the accumulator's type in the workspace; their axis can be spread over
+    blocks, so that few outputs of long sums fill a GPU. It comes before all other steps on the loops of the
+    compute, and the loops of both computes are scheduled after it. An epilogue stays behind the second.
+    Called rfactor in Halide and TVM (where the parts are a loop), split-K in libraries of matrix products.
+    Refuses: an unknown axis, one that is not reduced, a nest with steps taken, parts that do not divide.
+    """
+
+    kind: ClassVar[str] = "rfactor"
+    axis: str
+    parts: int
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.find_nest(self.axis, self.kind)
+        if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
+            raise self._make_error(
+                f"the loops of {nest.output.name} to be as they were", "a step taken on them", "rfactor first"
+            )
+        axis = nest.compute.find_axis(self.axis)
+        if not axis.is_reduction:
+            sums = [a.name for a in nest.compute.reduction_axes]
+            nearest = f'rfactor("{sums[0]}", ...)' if sums else "leave it out"
+            raise self._make_error(
+                "a reduction axis", f"{axis.name}, which {nest.output.name} is indexed by", nearest
+            )
+        self._check_parts(axis)
+        op = split_reduction(program.op, nest.compute, self.axis, self.parts)
+        at = next(n for n, c in enumerate(program.op.computes) if c is nest.compute)
+        both = make_initial_program(op).nests[at : at + 2]
+        nests = (new for old in program.nests for new in (both if old is nest else (old,)))
+        return Program(op, tuple(nests), program.checks)
+
+    def _check_parts(self, axis: Axis) -> None:
+        if 1 < self.parts < axis.extent and axis.extent % self.parts == 0:
+            return
+        legal = [n for n in range(2, min(axis.extent, MAX_SEARCHED_PARTS)) if axis.extent % n == 0]
+        near = str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out"
+        raise self._make_error(
+            f"{self.parts} parts of {axis.name}", f"the divisors of {axis.extent} between 1 and that", near
+        )
+
+    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
+        return make_schedule_error(self.kind, need, limit, nearest)
+
+
+def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
+    """The operator with one compute more, in front of the first that reads the tensor: a copy of it whose
+    dimensions stand in `order`, slowest first.
+
+    C[i, j] = sum[k < 64] A[i, k] * B[k, j], B in the order (1, 0), becomes
+        B_packed[B_1, B_0] = B[B_0, B_1]
+        C[i, j] = sum[k < 64] A[i, k] * B_packed[j, k]
+    """
+    names = {*op.tensors, *(a.name for c in op.computes for a in c.axes)}
+    spec = op.tensors[tensor]
+    axes = tuple(Axis(make_unique_name(f"{tensor}_{d}", names), spec.shape[d]) for d in order)
+    shape = tuple(a.extent for a in axes)
+    copy = Compute(
+        TensorSpec(make_unique_name(f"{tensor}_packed", names), shape, spec.dtype),
+        axes,
+        ex.Load(tensor, tuple(ex.Var(axes[order.index(d)].name) for d in range(len(order)))),
+        "sum",
+        parse_dtype(spec.dtype.default_accumulator),
+    )
+
+    def instead(load: ex.Load) -> ex.Load:
+        if load.tensor != tensor:
+            return load
+        return ex.Load(copy.output.name, tuple(load.index[d] for d in order))
+
+    computes: list[Compute] = []
+    for compute in op.computes:
+        if not has_load(compute, tensor):
+            computes.append(compute)
+            continue
+        if all(c is not copy for c in computes):
+            computes.append(copy)
+        computes.append(replace(compute, body=ex.replace_loads(compute.body, instead)))
+    return replace(op, computes=tuple(computes))
+
+
+@dataclass(frozen=True)
+class Pack(Step):
+    """Copy an input into another order of its dimensions first, then read the copy: a launch more.
+
+    `pack("A", (1, 0))`::
+
+        for i                      ->   for A_1
+          for j                           for A_0
+            for k                           A_packed[A_1, A_0] = A[A_0, A_1]
+              C[i, j] += A[i, k] * ...  for i
+                                          for j
+                                            for k
+                                              C[i, j] += A_packed[k, i] * ...
+
+    `order` names the dimensions of the input as the copy has them, slowest first. The copy lies in the
+    workspace; each of its loops is named for the dimension it goes along. What is read often with neighbours
+    far apart, as the channels of an image stored channels first, is then read side by side. It comes before
+    all other steps on the loops that read the tensor. TVM says cache_read to global memory and
+    transform_layout, libraries of matrix products say packing.
+    Refuses: what is no input, an order that is none or no other, a nest with steps taken, tf32.
+    """
+
+    kind: ClassVar[str] = "pack"
+    tensor: str
+    order: tuple[int, ...]
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        spec = self._find_input(program)
+        if not spec.dtype.is_writable:
+            raise self._make_error(
+                f"a tensor of {spec.dtype} stored", f"{spec.dtype} is only read", "leave it out"
+            )
+        readers = [n for n in program.nests if self._is_read_by(n)]
+        for nest in readers:
+            if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
+                raise self._make_error(
+                    f"the loops of {nest.output.name} to be as they were",
+                    "a step taken on them",
+                    "pack first",
+                )
+        self._check_order(spec)
+        op = pack_input(program.op, self.tensor, self.order)
+        new = make_initial_program(op).nests
+        of = {n.output.name: n for n in new}
+        copy = next(n for n in new if n.output.name not in program.op.tensors)
+        nests = []
+        for nest in program.nests:
+            if nest is readers[0]:
+                nests.append(copy)
+            nests.append(of[nest.output.name] if nest in readers else nest)
+        return Program(op, tuple(nests), program.checks)
+
+    def _find_input(self, program: Program) -> TensorSpec:
+        inputs = {t.name: t for t in program.op.inputs}
+        if self.tensor not in inputs or not any(map(self._is_read_by, program.nests)):
+            read = [t for t in inputs if any(t in _list_read_tensors(n) for n in program.nests)]
+            near = difflib.get_close_matches(self.tensor, read, 1, 0.0)
+            nearest = repr(near[0]) if near else "leave it out"
+            known = ", ".join(read) or "none"
+            raise self._make_error(f"an input called {self.tensor!r}", f"those read: {known}", nearest)
+        return inputs[self.tensor]
+
+    def _check_order(self, spec: TensorSpec) -> None:
+        own = tuple(range(len(spec.shape)))
+        if self.order == own or tuple(sorted(self.order)) != own:
+            nearest = str((*own[:-2], *own[:-3:-1])) if len(own) > 1 else "leave it out"
+            raise self._make_error(
+                f"the dimensions of {spec.name} in the order {self.order}", f"another order of {own}", nearest
+            )
+
+    def _is_read_by(self, nest: Nest) -> bool:
+        return self.tensor in _list_read_tensors(nest)
+
+    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
+        return make_schedule_error(self.kind, need, limit, nearest)
+
+
+def _list_read_tensors(nest: Nest) -> set[str]:
+    """What it reads, in whatever part of it."""
+    computes = [nest.compute, nest.epilogue, *(s.producer for s in nest.stagings)]
+    return {load.tensor for c in computes if c is not None for load in ex.find_loads(c.body)}

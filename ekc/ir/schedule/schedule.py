@@ -1,0 +1,208 @@
+"""A Schedule: an operator and the steps taken so far, each checked as it is added."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ekc.arguments import check_text, format_value
+from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator
+from ekc.ir.program import Program, make_initial_program
+from ekc.ir.schedule import (
+    Atomic,
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    Divide,
+    Fuse,
+    Pack,
+    Pipeline,
+    Reorder,
+    RFactor,
+    Split,
+    Step,
+    Tensorize,
+    Unroll,
+    Vectorize,
+    step_from_json,
+)
+from ekc.ir.serialize import operator_from_json
+
+SCHEDULE_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An immutable list of steps on an operator. Every method returns a new Schedule.
+
+    >>> s = ekc.Schedule(ekc.matmul(64, 64, 64)).split("i", (16,)).bind("i.0", "block.x")
+
+    A step that is not legal raises `ScheduleError`, which names rule, need, limit and the nearest
+    legal choice. What hangs on the whole kernel or the target (bytes of a vector, registers, shared memory,
+    threads) is checked when it is compiled.
+    """
+
+    op: Operator
+    steps: tuple[Step, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.op, Operator):
+            raise InvalidInput(
+                f"schedule: {format_value(self.op)} is no operator; try ekc.matmul(64, 64, 64)"
+            )
+        if not isinstance(self.steps, tuple):
+            raise InvalidInput(
+                f"schedule: {format_value(self.steps)} is no tuple of steps; try .split(...) and the like"
+            )
+
+    @cached_property
+    def program(self) -> Program:
+        """What the steps make of the operator."""
+        return _apply_checked(make_initial_program(self.op), self.steps)
+
+    def apply_steps(self, *steps: Step) -> Schedule:
+        """The Schedule with steps appended, each of them checked."""
+        program = _apply_checked(self.program, steps)
+        new = replace(self, steps=(*self.steps, *steps))
+        new.__dict__["program"] = program
+        return new
+
+    def split(self, loop: str, factors: tuple[int, ...]) -> Schedule:
+        """Cut a loop; inner extents from outer to inner. See `ekc.ir.schedule.Split`."""
+        return self.apply_steps(Split(loop, _list_to_tuple(factors)))
+
+    def divide(self, axis: str, by: int) -> Schedule:
+        """Cut an axis where what is read divides it. See `ekc.ir.schedule.Divide`."""
+        return self.apply_steps(Divide(axis, by))
+
+    def rfactor(self, axis: str, parts: int) -> Schedule:
+        """Reduce parts of an axis in a launch of their own. See `ekc.ir.schedule.RFactor`."""
+        return self.apply_steps(RFactor(axis, parts))
+
+    def pack(self, tensor: str, order: tuple[int, ...]) -> Schedule:
+        """Read a copy of an input in another order, made by a launch of its own. See `ekc.ir.schedule.Pack`."""
+        return self.apply_steps(Pack(tensor, _list_to_tuple(order)))
+
+    def atomic(self, tensor: str) -> Schedule:
+        """Add a sum to memory by atomics, so that blocks may share it: floats then differ from run to run by
+        rounding. See `ekc.ir.schedule.Atomic`."""
+        return self.apply_steps(Atomic(tensor))
+
+    def fuse(self, outer: str, inner: str) -> Schedule:
+        """Join two neighbouring loops. See `ekc.ir.schedule.Fuse`."""
+        return self.apply_steps(Fuse(outer, inner))
+
+    def reorder(self, *loops: str) -> Schedule:
+        """Put loops into this order. See `ekc.ir.schedule.Reorder`."""
+        return self.apply_steps(Reorder(loops))
+
+    def bind(self, loop: str, level: str) -> Schedule:
+        """Run a loop on blocks, threads or vthreads. See `ekc.ir.schedule.Bind`."""
+        return self.apply_steps(Bind(loop, level))
+
+    def unroll(self, loop: str, factor: int | None = None) -> Schedule:
+        """Write out iterations. See `ekc.ir.schedule.Unroll`."""
+        return self.apply_steps(Unroll(loop, factor))
+
+    def vectorize(self, loop: str) -> Schedule:
+        """Move the innermost loop's elements as vectors. See `ekc.ir.schedule.Vectorize`."""
+        return self.apply_steps(Vectorize(loop))
+
+    def cache_read(
+        self,
+        source: str,
+        scope: str,
+        at: str | None = None,
+        vector: int = 1,
+        order: tuple[int, ...] = (),
+        pad: int = 0,
+        swizzle: int = 1,
+        reader: str = "",
+        panel: int = 0,
+    ) -> Schedule:
+        """Stage a tensor in shared memory or registers. See `ekc.ir.schedule.CacheRead`."""
+        return self.apply_steps(
+            CacheRead(source, scope, at, vector, _list_to_tuple(order), pad, swizzle, reader, panel)
+        )
+
+    def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
+        """Hold the output in registers until complete. See `ekc.ir.schedule.CacheWrite`."""
+        return self.apply_steps(CacheWrite(tensor, scope, vector))
+
+    def compute_at(self, what: str, at: str | None, warps: int = 1) -> Schedule:
+        """Move a staging, or compute an earlier tensor on the spot. See `ekc.ir.schedule.ComputeAt`."""
+        return self.apply_steps(ComputeAt(what, at, warps))
+
+    def compute_inline(self, tensor: str) -> Schedule:
+        """Use a tensor where it is made instead of storing it. See `ekc.ir.schedule.ComputeInline`."""
+        return self.apply_steps(ComputeInline(tensor))
+
+    def pipeline(self, loop: str, stages: int = 2, copy: str = "register") -> Schedule:
+        """Fetch the next shared tiles while one is used. See `ekc.ir.schedule.Pipeline`."""
+        return self.apply_steps(Pipeline(loop, stages, copy))
+
+    def tensorize(self, loop: str, instruction: str) -> Schedule:
+        """Do the innermost loops as a product on tensor cores. See `ekc.ir.schedule.Tensorize`."""
+        return self.apply_steps(Tensorize(loop, instruction))
+
+    def to_json(self) -> str:
+        """The operator and the steps as JSON text."""
+        data = {
+            "format": SCHEDULE_FORMAT,
+            "operator": self.op.to_json(),
+            "steps": [s.to_json() for s in self.steps],
+        }
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Schedule:
+        """The inverse of `to_json`; every step is checked again."""
+        check_text("schedule", text, "what Schedule.to_json gives")
+        try:
+            data: Any = json.loads(text.removeprefix("\ufeff"))
+        except (ValueError, RecursionError) as problem:
+            raise InvalidInput(f"schedule: not JSON ({problem})") from None
+        if not isinstance(data, dict) or not {"format", "operator", "steps"} <= set(data):
+            raise InvalidInput("schedule: the JSON needs format, operator and steps")
+        if data["format"] != SCHEDULE_FORMAT:
+            raise InvalidInput(
+                f"schedule: format {data['format']!r}, this version of ekc reads {SCHEDULE_FORMAT}"
+            )
+        if not isinstance(data["steps"], list):
+            raise InvalidInput(f"schedule: steps is {data['steps']!r}, needed a list of steps")
+        op = operator_from_json(data["operator"])
+        return cls(op).apply_steps(*(step_from_json(s) for s in data["steps"]))
+
+    def to_python(self) -> str:
+        """The steps as the Python text that makes them; replaying it gives an equal Schedule."""
+        return "ekc.Schedule(op)" + "".join(f"\n    {s.to_python()}" for s in self.steps)
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for the contents, the same on any machine."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return str(self.program)
+
+
+def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:
+    """What steps make of a Program, each checked before the next one counts on its numbers."""
+    for step in steps:
+        if not isinstance(step, Step):
+            raise InvalidInput(f"schedule: {format_value(step)} is no step; try .split(...) and the like")
+        before, program = len(program.checks), step.apply(program)
+        for check in program.checks[before:]:
+            check.enforce()
+    return program
+
+
+def _list_to_tuple(value: Any) -> Any:
+    """A list as a tuple; anything else is for the step to judge."""
+    return tuple(value) if isinstance(value, list) else value

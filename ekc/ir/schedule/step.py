@@ -1,0 +1,170 @@
+"""What every step is: a frozen dataclass, a pure function on Programs, JSON and Python text both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ekc.arguments import format_value
+from ekc.errors import InvalidInput
+from ekc.ir.program import Program
+
+STEP_CLASSES: dict[str, type[Step]] = {}
+MAX_STEP_NUMBER = 2**40
+"""The largest number a step takes: that of elements that a tensor has at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hole:
+    """A number left open in a structure's step list; a decision of that name fills it."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"<{self.name}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One rewrite of a Program."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        STEP_CLASSES[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            _check_type(self.kind, f, value)
+            object.__setattr__(self, f.name, _to_python_int(value))
+
+    def apply(self, program: Program) -> Program:
+        """The rewritten Program. Refuses (ScheduleError) what no number could make legal; what
+        depends on numbers is added to `program.checks`, so that it serves a population too."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as plain JSON values, defaults left out."""
+        return {"step": self.kind} | {
+            f.name: _to_json_value(getattr(self, f.name)) for f in self._list_set_fields()
+        }
+
+    def to_python(self) -> str:
+        """The method call that makes the step: `.split("i", (2, 16, 4))`."""
+        parts = []
+        for f in self._list_set_fields():
+            value = _format_python(getattr(self, f.name))
+            parts.append(value if f.default is dataclasses.MISSING else f"{f.name}={value}")
+        return f".{self.kind}({', '.join(parts)})"
+
+    def _list_set_fields(self) -> list[dataclasses.Field[Any]]:
+        return [
+            f
+            for f in dataclasses.fields(self)
+            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
+        ]
+
+    def fill_holes(self, decisions: Mapping[str, Any]) -> Step:
+        """The step with its holes replaced by decisions."""
+        values = {f.name: _fill_value(getattr(self, f.name), decisions) for f in dataclasses.fields(self)}
+        return type(self)(**values)
+
+    def list_holes(self) -> tuple[str, ...]:
+        """The names of the decisions it waits for."""
+        values = [getattr(self, f.name) for f in dataclasses.fields(self)]
+        flat = [x for v in values for x in (v if isinstance(v, tuple) else (v,))]
+        return tuple(x.name for x in flat if isinstance(x, Hole))
+
+
+def step_from_json(data: Any) -> Step:
+    """The inverse of `Step.to_json`; `InvalidInput` names what cannot be a step."""
+    if not isinstance(data, dict) or "step" not in data:
+        raise InvalidInput(f"step: {data!r} is not a JSON object with a 'step' field")
+    cls = STEP_CLASSES.get(data["step"]) if isinstance(data["step"], str) else None
+    if cls is None:
+        near = difflib.get_close_matches(str(data["step"]), STEP_CLASSES, n=1, cutoff=0.0)[0]
+        raise InvalidInput(
+            f"step: {data['step']!r} is none of {', '.join(STEP_CLASSES)}; the nearest is {near!r}"
+        )
+    values = {k: _lists_to_tuples(v) for k, v in data.items() if k != "step"}
+    known = [f.name for f in dataclasses.fields(cls)]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise InvalidInput(f"step {cls.kind}: has no {name!r}; the nearest is {near!r}")
+    try:
+        return cls(**values)
+    except TypeError as problem:
+        raise InvalidInput(f"step {cls.kind}: {str(problem).split('__init__() ')[-1]}") from None
+
+
+def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
+    """A value of another type than declared comes from outside: JSON, or a slip in a call."""
+    declared = str(f.type)
+    if value is None and "None" in declared:
+        return
+    many = declared.startswith("tuple")
+    values = value if many and isinstance(value, tuple) else (value,)
+    fits = _is_text if "str" in declared else _is_int
+    if isinstance(value, tuple) != many or not all(map(fits, values)):
+        one = "text" if fits is _is_text else "a whole number"
+        needed = f"a tuple, each entry {one}" if many else one
+        raise InvalidInput(f"{kind}: {f.name}={format_value(value)} is not {needed}")
+    for number in values:
+        if isinstance(number, (int, np.integer)) and not -MAX_STEP_NUMBER <= number <= MAX_STEP_NUMBER:
+            near = MAX_STEP_NUMBER if number > 0 else -MAX_STEP_NUMBER
+            raise InvalidInput(
+                f"{kind}: {f.name}={format_value(number)} is beyond {near}; the nearest legal value is {near}"
+            )
+
+
+def is_vector_width(widths: Any) -> Any:
+    """Whether one instruction moves so many elements, of one byte each or of more: a mask where asked of
+    many. That the move has at most 16 bytes is for a rule to say, which knows the element."""
+    w = np.asanyarray(widths)
+    return (w == 1) | (w == 2) | (w == 4) | (w == 8) | (w == 16)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, Hole))
+
+
+def _is_int(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return np.issubdtype(value.dtype, np.integer)
+    return isinstance(value, (int, np.integer, Hole)) and not isinstance(value, bool)
+
+
+def _to_python_int(value: Any) -> Any:
+    """NumPy's whole numbers as Python's, which JSON takes; the vectors of a population as they are."""
+    if isinstance(value, tuple):
+        return tuple(map(_to_python_int, value))
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _to_json_value(value: Any) -> Any:
+    return [_to_json_value(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _lists_to_tuples(value: Any) -> Any:
+    return tuple(_lists_to_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def _format_python(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_format_python, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return str(value)
+
+
+def _fill_value(value: Any, decisions: Mapping[str, Any]) -> Any:
+    if isinstance(value, Hole):
+        return decisions[value.name]
+    return tuple(_fill_value(v, decisions) for v in value) if isinstance(value, tuple) else value

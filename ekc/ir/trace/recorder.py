@@ -1,0 +1,294 @@
+"""A walk over vectors, recorded once and replayed: broadcasting analysis without its Python.
+
+For the members of a population the walk takes the same array operations every time; only numbers differ.
+`record` runs it once, on arrays that note what is done to them, and gives a `Tape`: straight-line NumPy
+calls, each distinct one once, none whose result nobody needs or `tape_folding` knows. Where the walk does
+look at values ("does any member..."), the tape holds for columns that answer the same, and says when they
+do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.errors import EkcError
+from ekc.ir.trace.compiler import (
+    Ref,
+    TraceCompiler,
+    TracedCall,
+    fold_call,
+    list_leaves,
+    list_refs,
+    merge_outputs,
+    order_operands,
+    promote_integers,
+    to_python_number,
+)
+from ekc.ir.trace.trace import WalkTrace
+
+RECORDING_ROWS = 97
+"""Rows to record with: a number that no array has for another reason."""
+_LOST_VECTOR_MESSAGE = (
+    "a vector left the tape: np.asarray and friends must be np.asanyarray, and new vectors made by np.where"
+)
+
+
+class _TracedArray(np.ndarray):
+    """A vector that writes down what is done to it."""
+
+    recorder: _Recorder | None = None
+    ref: Ref | None = None
+
+    def __array_finalize__(self, source: Any) -> None:
+        # np.asanyarray(x, dtype) asks nobody: the same numbers in another type.
+        if isinstance(source, _TracedArray) and source.recorder is not None and self.shape == source.shape:
+            self.recorder, self.ref = source.recorder, source.recorder.record_cast(source, self.dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        options.pop("out", None)
+        recorder = next((x.recorder for x in inputs if isinstance(x, _TracedArray)), None) or _find_recorder(
+            inputs
+        )
+        if method == "__call__" and not options:
+            return recorder.record_simple_call(ufunc, inputs)
+        return recorder.record_call(getattr(ufunc, method), inputs, options)
+
+    def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> Any:
+        if function is np.ndim:
+            return args[0].view(np.ndarray).ndim
+        if function is np.where and not options:
+            return _find_recorder(args).record_simple_call(function, args)
+        return _find_recorder((args, options)).record_call(function, args, options)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _find_recorder(self).record_call(_get_item, (self, key), {})
+
+    def __len__(self) -> int:
+        raise EkcError(_LOST_VECTOR_MESSAGE)
+
+    def __bool__(self) -> bool:
+        return _find_recorder(self).assume_branch(self)
+
+
+class _WalkSection(NamedTuple):
+    """One sequence that a walk yields."""
+
+    outputs: list[tuple[Any, tuple[Any, ...]]]
+    assumed_branches: dict[Ref, bool]
+    """How its branches went so far."""
+    empty_masks: tuple[Ref, ...]
+    """Masks of which it took no row to be set."""
+
+
+class _Recorder:
+    """Calls in order, each distinct one once."""
+
+    def __init__(self) -> None:
+        self.calls: list[TracedCall] = []
+        self.call_numbers: dict[Any, int] = {}
+        self.assumed_branches: dict[Ref, bool] = {}
+        self.empty_masks: dict[Ref, None] = {}
+        """Masks, in order, of which the walk took no row to be set."""
+        self.results: dict[Ref, Any] = {}
+        self.simple_results: dict[Any, Any] = {}
+        """What calls of vectors and numbers gave: of seven such calls, walks made six before."""
+        self.per_walk_refs: set[Ref] = set()
+
+    def add_column(self, value: NDArray[np.int64]) -> _TracedArray:
+        """A column of input."""
+        self.calls.append(TracedCall(None, (), {}))
+        return self._wrap_result(value, Ref(len(self.calls) - 1))
+
+    def record_call(self, function: Any, args: Any, options: dict[str, Any]) -> Any:
+        """Do it, and note it."""
+        ref = self._note_call(
+            function, _map_leaves(tuple(args), self.to_operand), _map_leaves(options, self.to_operand)
+        )
+        if ref in self.results:
+            return self.results[ref]
+        found = function(*_map_leaves(args, _strip_tracing), **_map_leaves(options, _strip_tracing))
+        if isinstance(found, (tuple, list)):
+            parts = [self._note_call(_get_item, (ref, i), {}) for i in range(len(found))]
+            self.results[ref] = type(found)(map(self._wrap_result, found, parts))
+        else:
+            self.results[ref] = self._wrap_result(found, ref)
+        return self.results[ref]
+
+    def record_simple_call(self, function: Any, operands: Any) -> Any:
+        """A call of vectors and numbers; noted only where what it gives is not known without it."""
+        key = (function, *[x.ref if type(x) is _TracedArray else (type(x), x) for x in operands])
+        try:
+            return self.simple_results[key]
+        except KeyError:
+            found = self.simple_results[key] = self._record_folded_call(function, operands)
+            return found
+        except TypeError:
+            # Of an array without a number on the tape.
+            return self._record_folded_call(function, operands)
+
+    def _record_folded_call(self, function: Any, operands: Any) -> Any:
+        operands = promote_integers(function, tuple(to_python_number(x) for x in operands))
+        operands = order_operands(function, operands, tuple(self.to_operand(x) for x in operands))
+        found = self.record_call(function, operands, {})
+        known = fold_call(function, operands, found)
+        return found if known is None else known
+
+    def run_walk(self, walk: Walk, columns: Mapping[str, Any]) -> Iterator[_WalkSection]:
+        """What a walk yields, and what it took for granted until then; others may go on between."""
+        assumed: dict[Ref, bool] = {}
+        nowhere: dict[Ref, None] = {}
+        self.assumed_branches, self.empty_masks = assumed, nowhere
+        for outputs in walk(columns):
+            given = [
+                (label, tuple(self.to_operand(_unwrap_single(v)) for v in values))
+                for label, values in outputs
+            ]
+            yield _WalkSection(given, dict(assumed), tuple(nowhere))
+            self.assumed_branches, self.empty_masks = assumed, nowhere
+
+    def record_cast(self, source: _TracedArray, dtype: Any) -> Ref | None:
+        """A conversion to another type."""
+        if source.ref is None or source.dtype == dtype:
+            return source.ref
+        return self._note_result_rows(source.shape, self._note_call(_cast_array, (source.ref, dtype), {}))
+
+    def assume_branch(self, value: _TracedArray) -> bool:
+        """A branch on a value: taken as it is here, and noted."""
+        ref, outcome = self.to_operand(value), bool(_strip_tracing(value))
+        mask = self.calls[ref].args[0] if self.calls[ref].function is np.any else None
+        if isinstance(mask, Ref) and mask not in self.per_walk_refs and not outcome:
+            self.empty_masks[mask] = None
+        else:
+            self.assumed_branches[ref] = outcome
+        return outcome
+
+    def to_operand(self, value: Any) -> Any:
+        """How a value stands on the tape."""
+        if isinstance(value, _TracedArray):
+            if value.ref is None:
+                raise EkcError(_LOST_VECTOR_MESSAGE)
+            return value.ref
+        if isinstance(value, np.ndarray) and RECORDING_ROWS in value.shape:
+            if not (value == value.flat[0]).all():
+                raise EkcError(_LOST_VECTOR_MESSAGE)
+            value = value.flat[0]
+        return to_python_number(value)
+
+    def _note_call(self, function: Any, args: Any, options: dict[str, Any]) -> Ref:
+        key = _make_key((function, args, tuple(sorted(options.items()))))
+        if key not in self.call_numbers:
+            self.call_numbers[key] = len(self.calls)
+            self.calls.append(TracedCall(function, args, options))
+        return Ref(self.call_numbers[key])
+
+    def _wrap_result(self, value: Any, ref: Ref) -> _TracedArray:
+        taped = np.asarray(value).view(_TracedArray)
+        taped.recorder, taped.ref = self, self._note_result_rows(np.shape(value), ref)
+        return taped
+
+    def _note_result_rows(self, shape: tuple[int, ...], ref: Ref) -> Ref:
+        """Note a result without rows: it says something of all rows at once. What keeps them is taken to work
+        row by row: sums over part of the rows, sorting and the like must not be on a walk."""
+        call = self.calls[ref]
+        if shape[-1:] != (RECORDING_ROWS,) or any(
+            r in self.per_walk_refs for r in list_refs((call.args, call.options))
+        ):
+            self.per_walk_refs.add(ref)
+        return ref
+
+
+def record_as_one_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that goes onto the tape as one call, whatever it does inside."""
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        on_tape = any(isinstance(x, _TracedArray) for x in list_leaves(args))
+        return _find_recorder(args).record_call(function, args, {}) if on_tape else function(*args)
+
+    return call
+
+
+def has_any(mask: Any) -> bool:
+    """Whether a mask holds for any member. On a tape: yes, it may; what follows must be right for both."""
+    return isinstance(mask, _TracedArray) or bool(np.any(mask))
+
+
+def _find_recorder(values: Any) -> _Recorder:
+    for one in list_leaves(values):
+        if isinstance(one, _TracedArray) and one.recorder is not None:
+            return one.recorder
+    raise EkcError(_LOST_VECTOR_MESSAGE)
+
+
+def _get_item(array: Any, key: Any) -> Any:
+    return array[key]
+
+
+def _cast_array(array: Any, dtype: Any) -> Any:
+    return array.astype(dtype)
+
+
+def _unwrap_single(value: Any) -> Any:
+    """A number for a vector of one: a count of nothing that differs between rows, the same for all."""
+    return value[0] if type(value) is np.ndarray and value.shape == (1,) else value
+
+
+def _strip_tracing(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, _TracedArray) else value
+
+
+def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    kind = type(value)
+    if kind is tuple:
+        return tuple([_map_leaves(one, change) for one in value])
+    if kind is list:
+        return [_map_leaves(one, change) for one in value]
+    if kind is dict:
+        return {key: _map_leaves(one, change) for key, one in value.items()}
+    return change(value)
+
+
+def _make_key(value: Any) -> Any:
+    """A key that is equal for equal values of equal type."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return (kind, *map(_make_key, value))
+    if kind is np.ndarray:
+        return (value.dtype.str, value.shape, value.tobytes())
+    return (kind, value)
+
+
+Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]]
+"""Yields sequences of labels and of values under these."""
+
+
+def record_walks(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> Iterator[WalkTrace]:
+    """Record walks on columns of ROWS rows: a tape for each sequence that they yield, when it is asked for.
+
+    All walks yield equally many sequences. Raises `EkcError` where a vector leaves the tape.
+    """
+    recorder = _Recorder()
+    taped = {name: recorder.add_column(column) for name, column in columns.items()}
+    taken = zip(*(recorder.run_walk(walk, taped) for walk in walks), strict=True)
+    while True:
+        with np.errstate(all="ignore"):
+            sections = next(taken, None)
+        if sections is None:
+            return
+        yield _build_trace(recorder, tuple(columns), sections)
+
+
+def _build_trace(
+    recorder: _Recorder, columns: tuple[str, ...], sections: Sequence[_WalkSection]
+) -> WalkTrace:
+    given = merge_outputs([s.outputs for s in sections], recorder.per_walk_refs)
+    writer = TraceCompiler(recorder.calls, len(columns), recorder.per_walk_refs)
+    answers, masks = [tuple(s.assumed_branches) for s in sections], [s.empty_masks for s in sections]
+    function, length, nowhere = writer.compile_function(given, answers, masks)
+    assumed = tuple(tuple(s.assumed_branches.values()) for s in sections)
+    return WalkTrace(columns, function, tuple(given), assumed, nowhere, length)

@@ -1,0 +1,100 @@
+"""Checks of values that come from outside, each with its one clear line.
+
+Names that nothing else has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import operator as _operator
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from ekc.arguments import MAX_VALUE_CHARS, format_value
+from ekc.errors import InvalidInput
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_RESERVED_TEXT = """
+auto bool break case catch char class const continue default delete do double else enum export extern false
+float for goto half_t if inline int long namespace new operator private protected public register
+restrict return short signed sizeof static struct switch template this throw true try typedef union
+unsigned using virtual void volatile while blockIdx threadIdx blockDim gridDim warpSize alignas
+__global__ __device__ __shared__ min max
+"""
+_RESERVED_WORDS = frozenset(_RESERVED_TEXT.split())
+
+
+def check_identifier(label: str, name: Any) -> str:
+    """A name that is safe in CUDA text: a letter, then letters, digits and underscores, no keyword."""
+    if not isinstance(name, str) or not _IDENTIFIER.match(name):
+        raise InvalidInput(
+            f"{label}: {format_value(name)} is not an identifier (a letter from a to z, then letters, digits, _); "
+            f"try {_suggest_identifier(name if isinstance(name, str) else format_value(name))!r}"
+        )
+    if name in _RESERVED_WORDS or keyword.iskeyword(name):
+        raise InvalidInput(
+            f"{label}: {name!r} is a reserved word of C++ or of the generated code; try {name + '_'!r}"
+        )
+    return name
+
+
+def _suggest_identifier(name: str) -> str:
+    """A legal name that looks like this one: accents are dropped, other characters become underscores."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    near = re.sub(r"[^A-Za-z0-9_]", "_", plain).lstrip("0123456789_")[:MAX_VALUE_CHARS] or "a"
+    return near + "_" * (near in _RESERVED_WORDS or keyword.iskeyword(near))
+
+
+def _round_to_int(value: Any, default: int) -> int:
+    """The whole number next to a number, or to the text of one."""
+    try:
+        return round(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return default
+
+
+def check_int(label: str, value: Any, maximum: int, minimum: int = 1) -> int:
+    """A whole number from `least` to `limit`."""
+    try:
+        number = _operator.index(value)
+    except TypeError:
+        raise InvalidInput(
+            f"{label}: {format_value(value)} is not a whole number; the nearest legal value is "
+            f"{min(max(minimum, _round_to_int(value, minimum)), maximum)}"
+        ) from None
+    if isinstance(value, bool) or not minimum <= number <= maximum:
+        near = min(max(number, minimum), maximum)
+        raise InvalidInput(
+            f"{label}: {format_value(value)} is outside {minimum} to {maximum}; the nearest legal value is {near}"
+        )
+    return number
+
+
+def to_tuple(value: Any) -> tuple[Any, ...] | None:
+    """A tuple, list, range or array as a tuple; None for one value by itself."""
+    if isinstance(value, np.ndarray):
+        return tuple(value.tolist()) if value.ndim else None
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
+
+
+def list_required_parameters(body: Callable[..., Any], inputs: Collection[str]) -> list[str] | None:
+    """What a body asks for: its parameters, but those that have a default and are none of the `given`. None
+    for what is no function, or one of Python's own that does not tell."""
+    try:
+        asked = inspect.signature(body).parameters
+    except (TypeError, ValueError):
+        return None
+    return [name for name, p in asked.items() if p.default is p.empty or name in inputs]
+
+
+def make_unique_name(name: str, taken: set[str]) -> str:
+    """The name, with as many underscores behind it as make it free; taken from here on."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
