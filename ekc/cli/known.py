@@ -118,7 +118,7 @@ def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -
     """
     import ekc
     from ekc import devices
-    from ekc.codegen import bundle
+    from ekc.codegen import export as bundle
 
     found, device = source.find_schedule(), devices.open(source.target)
     ensure_writable(out)

@@ -9,18 +9,16 @@ from typing import Any
 
 from ekc.codegen import nvrtc
 from ekc.codegen.cache import compile_cached
-from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.codegen.copy_views import format_declaration
-from ekc.codegen.footprints import list_footprints
-from ekc.codegen.indices import format_index_lines
+from ekc.codegen.compiled import CompiledKernel, Launch, list_footprints
+from ekc.codegen.emit.copies import format_declaration
+from ekc.codegen.emit.mma import collect_warp_instructions, format_lane_lines
+from ekc.codegen.emit.names import format_index_lines
+from ekc.codegen.emit.nodes import make_views
+from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.shared_memory import count_dynamic_shared_bytes, format_shared_declarations
+from ekc.codegen.emit.wgmma import build_group_functions
 from ekc.codegen.nvrtc import NvrtcOutput
-from ekc.codegen.render import render_template
-from ekc.codegen.scope import Scope
-from ekc.codegen.shared_memory import count_dynamic_shared_bytes, format_shared_declarations
-from ekc.codegen.tensor_views import collect_warp_instructions, format_lane_lines
-from ekc.codegen.unused import collect_words, drop_unused_constants
-from ekc.codegen.views import make_views
-from ekc.codegen.warpgroup_views import build_group_functions
+from ekc.codegen.render import collect_words, drop_unused_constants, render_template
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES, CP_ASYNC_COMMIT_PTX, CP_ASYNC_WAIT_PTX
 from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
 from ekc.ir.hardware.target import restrict_to_arch

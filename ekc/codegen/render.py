@@ -1,7 +1,17 @@
-"""The Jinja2 environment: templates in, CUDA text out."""
+"""The Jinja2 environment: templates in, CUDA text out.
+
+Generated text without the constants that nothing in their scope uses.
+
+Templates write each coordinate and counter that a copy may need; which of them it does need depends on
+strips, guards and the values computed before the loop. nvcc warns of each constant that nothing uses.
+
+What the templates print: one small record of C text per node of the tree.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -30,3 +40,54 @@ def make_environment() -> jinja2.Environment:
 def render_template(template: str, **values: Any) -> str:
     """A template filled in."""
     return make_environment().get_template(template).render(**values)
+
+
+_CONSTANT_PATTERN = re.compile(r"\s*(?:const|constexpr) (?:int|long long) (\w+) = ([^;]*);")
+_COUNTER_PATTERN = re.compile(r"for \((?:int|long long) (\w+) = ")
+_WORD_PATTERN = re.compile(r"\w+")
+
+
+def collect_words(text: str) -> frozenset[str]:
+    """The words of a text outside its comments."""
+    return frozenset(w for line in text.splitlines() for w in _WORD_PATTERN.findall(line.split("//")[0]))
+
+
+def drop_unused_constants(text: str) -> str:
+    """The text without each `const int x = ...;` whose x no later line of the same block uses.
+
+    Lines are read backwards, with the words used so far in each open block: a block within has a set of its
+    own, so that a constant of the same name in there uses nothing out here.
+    """
+    kept: list[str] = []
+    used: list[set[str]] = [set()]
+    for line in reversed(text.splitlines(keepends=True)):
+        code = line.split("//")[0].strip()
+        constant = _CONSTANT_PATTERN.fullmatch(code)
+        if constant and constant[1] not in used[-1]:
+            continue
+        counter = _COUNTER_PATTERN.match(code)
+        if code == "}":
+            used.append(set())
+        elif code.endswith("{"):
+            inner = used.pop()
+            used[-1] |= inner - {counter[1] if counter else ""}
+        elif constant:
+            used[-1].discard(constant[1])
+        used[-1] |= collect_words(constant[2] if constant else code) - {counter[1] if counter else ""}
+        kept.append(line)
+    return "".join(reversed(kept))
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node for the templates: its kind and the C text it needs."""
+
+    kind: str
+    text: dict[str, Any] = field(default_factory=dict)
+    body: tuple[NodeView, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.text[name]
+        except KeyError:
+            raise AttributeError(name) from None

@@ -1,7 +1,7 @@
 """The element types of the IR: what each is called in NumPy and in CUDA, and how values pass between them.
 
 A compute reads elements, widens each to its accumulator, sums there, and rounds the result once when it
-is stored. `converted` is that passage, for arrays; `ekc.codegen.types` writes the same in C.
+is stored. `converted` is that passage, for arrays; `ekc.codegen.emit.types` writes the same in C.
 
 tf32 is float32 in memory. Each element is rounded where arithmetic reads it: to 10 bits of significand, to
 nearest, halves away from zero (`cvt.rna.tf32.f32`). A product of two is then exact in float32, the sum is

@@ -210,7 +210,7 @@ class TuningResult:
     def export(self, folder: str | Path, name: str | None = None) -> tuple[Path, ...]:
         """Write the best kernel as `.cu`, header, JSON and CMake function; the paths written. `name` is what
         files and functions are called instead of as the operator, whose other shapes are called so too."""
-        from ekc.codegen.bundle import export
+        from ekc.codegen.export import export
 
         kernel = self.compile(name)
         return export(kernel.compiled, self.best.schedule, folder, provenance=self.provenance())

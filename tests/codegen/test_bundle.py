@@ -11,8 +11,8 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen import nvrtc
-from ekc.codegen.bundle import export
 from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.export import export
 from ekc.codegen.generate import assemble_kernel, generate
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule

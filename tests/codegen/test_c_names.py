@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.codegen.bundle import export
+from ekc.codegen.emit.names import to_c_name
+from ekc.codegen.export import export
 from ekc.codegen.generate import generate
-from ekc.codegen.names import to_c_name
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen.test_execute_on_host import named

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ekc
+from ekc.codegen.emit.types import Arithmetic
 from ekc.codegen.generate import generate
-from ekc.codegen.types import Arithmetic
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32

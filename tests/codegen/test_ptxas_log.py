@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.codegen import nvrtc, ptxas_log
+from ekc.codegen import nvrtc
+from ekc.codegen import nvrtc as ptxas_log
 from ekc.codegen.compiled import Resources
 
 TWO = """

@@ -9,9 +9,9 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.codegen.bundle import export
+from ekc.codegen.emit.shared_memory import POOL_NAME, count_dynamic_shared_bytes
+from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
-from ekc.codegen.shared_memory import POOL_NAME, count_dynamic_shared_bytes
 from ekc.devices.execute import execute
 from ekc.errors import ScheduleError
 from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits, find_max_shared_bytes

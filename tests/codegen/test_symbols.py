@@ -12,10 +12,9 @@ import pytest
 
 import ekc
 from ekc.codegen import nvrtc
-from ekc.codegen.bundle import export
 from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.export import export, make_kernel_name
 from ekc.codegen.generate import assemble_kernel, generate
-from ekc.codegen.symbols import make_kernel_name
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 

@@ -14,7 +14,7 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.codegen.generate import generate
-from ekc.codegen.unused import drop_unused_constants
+from ekc.codegen.render import drop_unused_constants
 from ekc.ir.operator import Operator
 from ekc.search.space.space import Space
 from tests.codegen.test_golden import KERNELS, LIMITS

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import ekc
-from ekc.codegen.bundle import export
+from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
 from ekc.devices.accesses import profile_kernel

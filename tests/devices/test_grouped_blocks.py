@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ekc.ir.operators as o
-from ekc.codegen.footprints import list_footprints
+from ekc.codegen.compiled import list_footprints
 from ekc.devices import l2
 from ekc.devices.specs import A100
 from ekc.ir.analysis.analysis import analyse_program

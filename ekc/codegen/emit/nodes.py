@@ -10,19 +10,24 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ekc.codegen.copy_views import build_cooperative_copy, build_private_copy
-from ekc.codegen.pipeline_views import (
+from ekc.codegen.emit.accumulators import (
+    make_combine_view,
+    make_compute_view,
+    make_init_view,
+    make_reduce_view,
+    make_write_view,
+)
+from ekc.codegen.emit.copies import build_cooperative_copy, build_private_copy
+from ekc.codegen.emit.loops import (
     build_loop_text,
     list_shared_stages,
     make_overlapped_view,
     make_pipelined_view,
 )
-from ekc.codegen.scope import Scope
-from ekc.codegen.sum_views import make_combine_view, make_compute_view, make_init_view, make_reduce_view
-from ekc.codegen.tensor_views import build_fragment_text, build_product_text
-from ekc.codegen.view import NodeView
-from ekc.codegen.warpgroup_views import build_group_product_text, format_wait
-from ekc.codegen.write_views import make_write_view
+from ekc.codegen.emit.mma import build_fragment_text, build_product_text
+from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.wgmma import build_group_product_text, format_wait
+from ekc.codegen.render import NodeView
 from ekc.ir.lowering.nodes import (
     BarrierNode,
     ComputeNode,

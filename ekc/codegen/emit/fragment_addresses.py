@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ekc.codegen.around import keep_address_in_register
-from ekc.codegen.names import CNames
-from ekc.codegen.tensor_views import count_filled_fragments
-from ekc.codegen.walks import format_copy_offset
+from ekc.codegen.emit.mma import count_filled_fragments
+from ekc.codegen.emit.names import CNames
+from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import TensorAccess
 from ekc.ir.lowering.layouts import find_swizzle_period

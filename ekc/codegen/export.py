@@ -1,7 +1,11 @@
-"""A compiled kernel as files for a C++ project: CUDA text with a launcher, header, record, CMake function."""
+"""A compiled kernel as files for a C++ project: CUDA text with a launcher, header, record, CMake function.
+
+The C names of exported kernels: those of one library differ, and two kernels of one name do not link.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,14 +15,30 @@ from typing import Any
 
 from ekc.arguments import check_path
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.names import to_c_name
+from ekc.codegen.emit.names import to_c_name
 from ekc.codegen.render import render_template
-from ekc.codegen.symbols import compute_kernel_digest
 from ekc.errors import InvalidInput
-from ekc.ir.operator import TensorSpec
+from ekc.ir.operator import Operator, TensorSpec
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_identifier
 from ekc.version import __version__
+
+
+def make_kernel_name(op: Operator, prefix: str = "") -> str:
+    """A name that no other operator has: `matmul_64x128x64_1c3f09aa`, behind a prefix if one is given.
+
+    The extents are those of the axes of the first compute, sums last. The digits are of the operator, so that
+    a name depends on nothing but the operator and the prefix.
+    """
+    shape = "x".join(str(axis.extent) for axis in op.computes[0].axes)
+    return "_".join(part for part in (prefix, op.name, shape, op.digest[:8]) if part)
+
+
+def compute_kernel_digest(compiled: CompiledKernel) -> str:
+    """Digits that tell apart two kernels of one name: 12 of the digest of the CUDA text, in which operator,
+    schedule and version of ekc are written."""
+    return hashlib.sha256(compiled.cuda_source.encode()).hexdigest()[:12]
+
 
 _WORKSPACE_ALIGNMENT_BYTES = 256
 """Bytes between the starts of workspace tensors, as cudaMalloc gives."""

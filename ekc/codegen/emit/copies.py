@@ -1,18 +1,64 @@
-"""Copies of tiles, by all threads of a block or by each for itself."""
+"""Copies of tiles, by all threads of a block or by each for itself.
+
+C text of regions: which box of a tensor, the coordinates of an element.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from ekc.codegen.names import CNames
-from ekc.codegen.region_text import format_box, format_coordinates, shift_cell
-from ekc.codegen.scope import Scope
-from ekc.codegen.shared_memory import format_array_sizes
-from ekc.codegen.types import Arithmetic, choose_move_type, format_conversion, format_zero
+from ekc.codegen.emit.names import CNames
+from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.shared_memory import format_array_sizes
+from ekc.codegen.emit.types import Arithmetic, choose_move_type, format_conversion, format_zero
+from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import Buffer
 from ekc.ir.lowering.copy_order import find_strip_width
 from ekc.ir.lowering.nodes import StageNode
-from ekc.ir.lowering.regions import make_segment_variables
+from ekc.ir.lowering.regions import Region, Segment, make_segment_variables
+
+
+def format_coordinates(region: Region, names: CNames, strip_width: int | None = None) -> list[str]:
+    """`const int i = element / 8;` for each segment; of an element of a `strip` so wide, if one is given."""
+    extents = [int(s.extent) for s in region.segments]
+    if strip_width is not None:
+        extents[-1] = strip_width
+    lines, below = [], math.prod(extents)
+    for i, extent in enumerate(extents):
+        below //= extent
+        text = "element" if below == 1 else f"element / {below}"
+        lines.append(f"const int {names[f'#{i}']} = {text if i == 0 else f'{text} % {extent}'};")
+    return lines
+
+
+def shift_cell(
+    cell: tuple[AffineForm, ...], segment: int | None, element_count: int
+) -> tuple[AffineForm, ...]:
+    """A cell some elements further along one segment."""
+    return tuple(form.shift(element_count) if i == segment else form for i, form in enumerate(cell))
+
+
+def format_box(names: CNames, tensor: str, region: Region) -> str:
+    """`A[i_0 * 8 : 8, k]`, for comments."""
+    runs = region.view.joint_ranges if region.view else ()
+    names = names.with_names({run.name: run.name for run in runs})
+    box = [
+        _format_span(names.format_linear(f), [s for s in region.segments if s.dim == dim and not s.is_joint])
+        for dim, f in enumerate(region.find_printed_start())
+    ]
+    told = [
+        f", {run.name} = {_format_span(names.format_linear(run.start), region.find_joint_segments(run.pieces))}"
+        for run in runs
+    ]
+    return f"{tensor}[{', '.join(box)}]{''.join(told)}"
+
+
+def _format_span(start: str, segments: Sequence[Segment]) -> str:
+    count = math.prod(int(s.extent) for s in segments)
+    return f"{start} : {count}" if count > 1 else start
+
 
 _MAX_UNROLLED_ROUNDS = 8
 """Cooperative copies of up to this many rounds are unrolled whole; longer ones four rounds at a time."""

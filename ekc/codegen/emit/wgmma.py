@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ekc.codegen.around import keep_address_in_register
-from ekc.codegen.names import CNames
-from ekc.codegen.walks import format_copy_offset
+from ekc.codegen.emit.names import CNames
+from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.hardware.mma import SUMS_PER_LANE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ekc.codegen.names import CNames, is_row_major
+from ekc.codegen.emit.names import CNames, is_row_major
 from ekc.ir.hardware.limits import STATIC_SHARED_BYTES
 from ekc.ir.lowering.buffers import Buffer
 from ekc.ir.lowering.nodes import LaunchTree

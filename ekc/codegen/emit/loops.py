@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ekc.codegen.copy_views import build_cooperative_copy, count_rounds
-from ekc.codegen.fragment_walks import collect_loops, hoist_fragment_rows
-from ekc.codegen.rounds import unroll_rounds
-from ekc.codegen.scope import Scope
-from ekc.codegen.tensor_views import add_lane_parts, find_lane_row
-from ekc.codegen.view import NodeView
-from ekc.codegen.walks import hoist_copy_starts
-from ekc.codegen.warpgroup_views import format_wait, hoist_tile_start
+from ekc.codegen.emit.copies import build_cooperative_copy, count_rounds
+from ekc.codegen.emit.fragment_addresses import collect_loops, hoist_fragment_rows
+from ekc.codegen.emit.mma import add_lane_parts, find_lane_row
+from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.strength_reduction import hoist_copy_starts, unroll_rounds
+from ekc.codegen.emit.wgmma import format_wait, hoist_tile_start
+from ekc.codegen.render import NodeView
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.lowering.nodes import (
     BarrierNode,

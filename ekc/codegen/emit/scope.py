@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ekc.codegen.names import CNames
-from ekc.codegen.types import format_conversion, format_zero
-from ekc.codegen.walks import uses_pointer_increments
+from ekc.codegen.emit.names import CNames
+from ekc.codegen.emit.strength_reduction import uses_pointer_increments
+from ekc.codegen.emit.types import format_conversion, format_zero
 from ekc.ir.dtypes import DType, find_read_type
 from ekc.ir.lowering.buffers import TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ekc.codegen.indices import format_digit
-from ekc.codegen.names import CNames
+from ekc.codegen.emit.names import CNames, format_digit
 from ekc.ir.affine import AffineForm
 from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType, parse_dtype

@@ -1,22 +1,65 @@
-"""C names and C expressions for loops, tensors and index arithmetic."""
+"""C names and C expressions for loops, tensors and index arithmetic.
+
+How far index arithmetic goes: C works a sum out term by term, and an int must hold each partial sum.
+
+C text that tells a thread who it is: loops spread over blocks and threads, by hardware index.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ekc.codegen.reach import has_wide_division, offset_overflows_int, overflows_int
-from ekc.codegen.types import Arithmetic
+from ekc.codegen.emit.types import Arithmetic
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, Atom, Extent
+from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, find_atom_range
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.fusion import find_fused_reads
 from ekc.ir.lowering.layouts import CHUNK_BYTES
 from ekc.ir.lowering.memory_access import find_global_reads, to_affine_index
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region
-from ekc.ir.program import Nest
+from ekc.ir.program import THREAD_LEVELS, Nest
+
+_INT_MAX = 2**31 - 1
+
+
+def overflows_int(form: AffineForm, extents: Mapping[str, Extent]) -> bool:
+    """Whether an int cannot hold the form, a term of it or a partial sum."""
+    return _is_outside_int(_compute_range(form, extents))
+
+
+def offset_overflows_int(
+    index: Sequence[AffineForm], strides: Sequence[int], extents: Mapping[str, Extent]
+) -> bool:
+    """The same of `(form) * stride + (form) * stride`: an index may stray far from a small tensor."""
+    low = high = 0
+    for form, stride in zip(index, strides, strict=True):
+        least, most = (end * stride for end in _compute_range(form, extents))
+        low, high = low + least, high + most
+    return _is_outside_int((low, high))
+
+
+def has_wide_division(form: AffineForm, extents: Mapping[str, Extent]) -> bool:
+    """Whether a quotient or remainder in the form is taken of more than an int holds."""
+    inside = [atom.inner for atom, _ in form.terms if isinstance(atom, QuasiAffine)]
+    return any(overflows_int(x, extents) or has_wide_division(x, extents) for x in inside)
+
+
+def _compute_range(form: AffineForm, extents: Mapping[str, Extent]) -> tuple[int, int]:
+    """The least and the greatest of 0, the terms and the partial sums."""
+    low = high = least = most = 0
+    for atom, coefficient in form.terms:
+        ends = [int(coefficient) * int(end) for end in find_atom_range(atom, extents)]
+        low, high = low + min(ends), high + max(ends)
+        least, most = min(least, low, *ends), max(most, high, *ends)
+    return min(least, low + int(form.const)), max(most, high + int(form.const))
+
+
+def _is_outside_int(ends: tuple[int, int]) -> bool:
+    return ends[0] < -_INT_MAX - 1 or ends[1] > _INT_MAX
+
 
 _COORDINATES = frozenset(f"d{i}" for i in range(64))
 """Coordinates that no axis gives a name: the only names of the generator that an axis may have too."""
@@ -251,3 +294,36 @@ def _can_be_negative(form: AffineForm) -> bool:
 
 def _can_atom_be_negative(atom: Atom) -> bool:
     return not isinstance(atom, str) and atom.op == "//" and _can_be_negative(atom.inner)
+
+
+HARDWARE_INDICES = {"block": "blockIdx", "thread": "threadIdx"}
+
+
+def format_index_lines(kernel: LaunchTree, names: CNames) -> list[str]:
+    """`const int i_0 = blockIdx.y;` for every bound loop, and the linear thread number."""
+    lines = []
+    for level in ("block.z", "block.y", "block.x", *reversed(THREAD_LEVELS)):
+        loops = kernel.find_bound_loops(level)
+        where = f"{HARDWARE_INDICES[level[:-2]]}.{level[-1]}"
+        for position, loop in enumerate(loops):
+            below = 1
+            for inner in loops[position + 1 :]:
+                below *= int(inner.extent)
+            lines.append(
+                f"const int {names[loop.name]} = {format_digit(where, below, int(loop.extent), position == 0)};"
+            )
+    x, y = int(kernel.find_level_extent("thread.x")), int(kernel.find_level_extent("thread.y"))
+    terms = ["threadIdx.x"]
+    if y > 1:
+        terms.insert(0, f"threadIdx.y * {x}")
+    if int(kernel.find_level_extent("thread.z")) > 1:
+        terms.insert(0, f"threadIdx.z * {x * y}")
+    if any(b.scope == "shared" for b in kernel.buffers):
+        lines.append(f"const int thread = {' + '.join(terms)};")
+    return lines
+
+
+def format_digit(index_text: str, stride: int, extent: int, is_slowest: bool) -> str:
+    """One digit of an index that several loops share, `below` values of faster ones to each of it."""
+    text = index_text if stride == 1 else f"{index_text} / {stride}"
+    return text if is_slowest else f"{text} % {extent}"

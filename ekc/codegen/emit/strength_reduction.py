@@ -4,6 +4,13 @@ brings the tiles, and the loop only adds.
 In kernels for tensor cores, where a few instructions do all the arithmetic and every other one shows, and in
 those whose tiles are those of a view: the quotients and remainders of a joint loop, and the guards on what
 they give, change with the loops outside (a convolution's taps), not with the one that brings the tiles.
+
+What loops around a walking copy add to it: a few numbers that are the same for all of its rounds.
+
+What is left of a round without them never changes. It is worked out once and kept in a register; the compiler
+would join the two again, and then work out both for each tap of a convolution.
+
+Rounds of a copy by all threads: what a thread adds to an address, worked out once for all of them.
 """
 
 from __future__ import annotations
@@ -12,14 +19,121 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ekc.codegen.around import OuterLoopOffsets, keep_address_in_register, keep_in_register
-from ekc.codegen.names import CNames
-from ekc.codegen.rounds import split_round_by_strip
-from ekc.codegen.shared_memory import count_copy_elements
+from ekc.codegen.emit.names import CNames
+from ekc.codegen.emit.shared_memory import count_copy_elements
+from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, MmaNode, StageNode, walk_nodes
-from ekc.ir.lowering.regions import make_segment_variables
+from ekc.ir.lowering.regions import Region, make_segment_variables
 from ekc.ir.program import Loop
+
+MASK_BITS = 32
+"""Of a mask."""
+
+
+@dataclass(frozen=True)
+class OuterLoopOffsets:
+    """The loops that each thread runs, but for the one that brings the tiles."""
+
+    extents: dict[str, int]
+    names: CNames
+
+    @classmethod
+    def for_loop(cls, kernel: LaunchTree, loop: Loop, names: CNames) -> OuterLoopOffsets:
+        """Those around `loop`; `names` are those that rounds are told by."""
+        own = {x.name: int(x.extent) for x in kernel.nest.loops if x.is_serial and x.name != loop.name}
+        return cls(own, names)
+
+    def split_offset(self, source: TensorAccess) -> tuple[str, str] | None:
+        """Elements from the start of a tensor: what never changes of them, and what the loops add.
+
+        ((..n_p_q..) + r) * 3584   ->   (..n_p_q..) * 3584, r * 3584
+        """
+        adding = self._find_loop_terms(source.address)
+        if not adding or self._has_loop_in_quotient(source.address) or self.names.offset_overflows(source):
+            return None
+        still = replace(self.names, zero=self.names.zero | dict(adding).keys())
+        return still.format_offset(source), self.names.format_linear(AffineForm(adding))
+
+    def split_condition(self, guards: tuple[BoundsGuard, ...]) -> tuple[str, str] | None:
+        """A mask with a bit for each turn of the loops that leads outside, and which bits are meant.
+
+        n < 16 && r + P - 1 in 0..13 && s + Q - 1 in 0..13   ->   n < 16 ? .. : ~0u, 1u << r | 1u << (s + 3)
+        """
+        moved = [(g, self._find_loop_terms(g.form)) for g in guards if self._find_loop_terms(g.form)]
+        counts = [self.extents[name] for _, adding in moved for name, _ in adding]
+        plain = not any(
+            self._has_loop_in_quotient(g.form) or self.names.form_overflows(g.form) for g in guards
+        )
+        alone = all(len(adding) == 1 for _, adding in moved)
+        if not moved or not plain or not alone or sum(counts) > MASK_BITS or self.names.divides_wide:
+            return None
+        masks, turns, first = [], [], 0
+        for (g, ((loop, step),)), count in zip(moved, counts, strict=True):
+            left = AffineForm(tuple(t for t in g.form.terms if t[0] != loop), g.form.const)
+            mask = f"turns_outside<{count}, {step}>({self.names.format_linear(left)}, {g.extent})"
+            masks.append(f"{mask} << {first}" if first else mask)
+            turns.append(f"1u << ({self.names[loop]} + {first})" if first else f"1u << {self.names[loop]}")
+            first += count
+        still = self.names.format_condition(tuple(g for g in guards if not self._find_loop_terms(g.form)))
+        mask = " | ".join(masks)
+        return f"{still} ? {mask} : ~0u" if still else mask, " | ".join(turns)
+
+    def _has_loop_in_quotient(self, form: AffineForm) -> bool:
+        """Whether some of the loops are in a quotient or remainder."""
+        return any(not isinstance(a, str) and a.find_variables() & self.extents.keys() for a, _ in form.terms)
+
+    def _find_loop_terms(self, form: AffineForm) -> tuple[tuple[str, int], ...]:
+        """The terms of a form that are loops around."""
+        return tuple((a, int(c)) for a, c in form.terms if isinstance(a, str) and a in self.extents)
+
+
+def keep_in_register(number: str) -> str:
+    """A number that stays in a register."""
+    return f"kept({number})"
+
+
+def keep_address_in_register(element: str) -> str:
+    """The place of an element of a shared tile, likewise."""
+    return keep_in_register(f"shared_place(&{element})")
+
+
+def unroll_rounds(text: dict[str, Any], region: Region) -> dict[str, Any]:
+    """A copy with its rounds all written out, which move the slowest coordinate alone where sizes allow.
+
+    With 32 threads that move 4 elements each into rows of 32::
+
+        element = (round * 32 + thread) * 4        ->   i = thread * 4 / 32 + round * 4
+        i = element / 32, k = element % 32              k = thread * 4 % 32
+
+    Of several strips each moves the fastest coordinate too.
+    """
+    turn, again = split_round_by_strip(text)
+    text = text | {"unroll": "", "turn": turn}
+    parts = [line.removesuffix(";").split(" = ") for line in text["coordinates"]]
+    step = text["threads"] * text["vector"]
+    below = int(region.size) // text["strips"] // int(region.segments[0].extent)
+    if text["rounds"] > 1 and step % below == 0:
+        text["slowest"] = step // below
+        at = "thread" if text["vector"] == 1 else f"thread * {text['vector']}"
+        parts = [[name, value.replace("element", at)] for name, value in parts]
+        if turn:
+            parts[0][1] += f" + {turn} * {text['slowest']}"
+    if again:
+        parts[-1][1] += f" + {again} * {text['strip']}"
+    return text | {"coordinates": [f"{name} = {value};" for name, value in parts]}
+
+
+def split_round_by_strip(text: dict[str, Any]) -> tuple[str, str]:
+    """Which round of its strip a round is, and of which strip; nothing where there is but one.
+
+    6 rounds, 2 strips   ->   round % 3, round / 3
+    """
+    each = text["rounds"] // text["strips"]
+    if text["strips"] == 1:
+        return "round", ""
+    return ("", "round") if each == 1 else (f"round % {each}", f"round / {each}")
+
 
 CopyText = dict[str, Any]
 
