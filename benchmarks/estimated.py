@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import Launch, Resources
 from ekc.codegen.generate import generate
 from ekc.devices.accesses import AccessGroup, LaunchProfile
-from ekc.devices.ptx.counts import InstructionCounts
 from ekc.emulator.counters import count_sectors, wavefronts
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.rules.launch import RESERVED_REGISTERS
+from ekc.ptx.counting.counts import InstructionCounts
 
 WARP, LINE = 32, 128
 INTEGER_PER_ACCESS, INTEGER_PER_STEP = 1.0, 4.0

@@ -44,8 +44,8 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices import specs
 from ekc.devices.base import Device
 from ekc.devices.occupancy import compute_occupancy
-from ekc.devices.ptx.counts import list_instruction_runs
 from ekc.emulator.fullness import measure_memory_efficiency
+from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore
 from ekc.search.workers import open_worker_pool

@@ -14,8 +14,8 @@ import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.occupancy import WARP_SIZE
-from ekc.devices.ptx.counts import InstructionCounts, count_instructions, list_instruction_runs
-from ekc.emulator.survey import AccessProfile, AccessSurvey, survey_accesses
+from ekc.emulator.access_survey import AccessProfile, AccessSurvey, survey_accesses
+from ekc.ptx.counting.counts import InstructionCounts, count_instructions, list_instruction_runs
 
 SURVEY_LANES = 2048
 """Lanes to survey, roughly: blocks are alike but at the edges."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.accesses import AccessGroup, LaunchProfile
 from ekc.devices.occupancy import WARP_SIZE, Occupancy
-from ekc.devices.ptx.counts import InstructionCounts
 from ekc.devices.specs import GpuSpec
 from ekc.devices.tensor_rates import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.devices.traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
+from ekc.ptx.counting.counts import InstructionCounts
 
 UNROLLED_TRIPS = 4.0
 """Loop trips whose loads ptxas issues together (estimate)."""

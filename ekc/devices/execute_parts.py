@@ -11,7 +11,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.execute import BLANK_WORDS, compute_instruction_limit
 from ekc.devices.pages import BlankPages, OutputPages, OverlaidPages, ReferencePages, make_input_pages
 from ekc.emulator import Report, launch
-from ekc.emulator.paged import PagedSource
+from ekc.emulator.paged_memory import PagedSource
 from ekc.ir.interpreter.random_arrays import WrittenOutput
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.nodes import LaunchTree

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.memory import Index
-from ekc.emulator.paged import PAGE_BYTES, LoadedArray, PagedSource, Pages
+from ekc.emulator.paged_memory import PAGE_BYTES, LoadedArray, PagedSource, Pages
 from ekc.ir.interpreter.random_arrays import InputTensor, RandomTensor, WrittenOutput
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import TensorSpec

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator import atomics
+from ekc.emulator import memory
 from ekc.emulator.counters import WORD_BYTES, count_sectors, wavefronts
-from ekc.emulator.decoding.shelf import Site
+from ekc.emulator.decode.context import Site
 from ekc.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_WINDOW,
@@ -257,6 +257,6 @@ class MemoryUnit:
         own = tuple(np.broadcast_to(v, self.batch.all_lanes.shape)[lanes] for v in values)
         if self.batch.is_sanitized:
             self.batch.sanitizer.check_atomic(site, probe, at)
-        old = atomics.apply_atomic(probe, at, operation, type_name, own)
+        old = memory.apply_atomic(probe, at, operation, type_name, own)
         if target is not None:
             target[lanes] = old

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.emulator.ptx.cfg import Block
-from ekc.emulator.ptx.program import Immediate, Instruction, Operand, Register
 from ekc.errors import EkcError
+from ekc.ptx.cfg import Block
+from ekc.ptx.module import Immediate, Instruction, Operand, Register
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch

@@ -1,4 +1,7 @@
-"""The lanes of some blocks run together: in one stride while they agree, by masks while they do not."""
+"""The lanes of some blocks run together: in one stride while they agree, by masks while they do not.
+
+Binds decoded text to the arrays of one batch: everything a block's function refers to by name.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,103 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.emulator import bind
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.barriers import Barriers
-from ekc.emulator.copies import AsyncCopyUnit
-from ekc.emulator.decoding.decode import DecodedKernel
+from ekc.emulator.cp_async import AsyncCopyUnit
+from ekc.emulator.decode.decode import DecodedKernel
+from ekc.emulator.decode.functions import list_arithmetic_functions
 from ekc.emulator.geometry import WARP_SIZE, Geometry
-from ekc.emulator.numbers.lanes import ballot
-from ekc.emulator.products import WgmmaUnit
-from ekc.emulator.ptx.cfg import Block
-from ekc.emulator.sanitizer.sanitize import BoundsCheck
-from ekc.emulator.sanitizer.watch import Sanitizer
+from ekc.emulator.numerics.warp import ballot
+from ekc.emulator.sanitizer.memcheck import BoundsCheck
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.emulator.warps import WarpUnit
+from ekc.emulator.wgmma import WgmmaUnit
 from ekc.errors import EkcError
+from ekc.ptx.cfg import Block
 
 if TYPE_CHECKING:
     from ekc.emulator.plan import LaunchPlan
+
+
+_BELOW_FLOAT32, _HALFWAY = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
+_SMALLEST_NORMAL = 2.0**-126
+_VIEW_CODES = {"H": ("u2", "i2", "f2"), "W": ("u4", "i4", "f4"), "D": ("u8", "i8", "f8")}
+
+
+def allocate_rows(batch: Batch) -> dict[str, Any]:
+    """Register rows with their views, and scratch rows."""
+    lanes = batch.all_lanes.size
+    names: dict[str, Any] = {}
+    for kind, count in batch.decoded.slot_counts.items():
+        if kind == "P":
+            names |= {f"P{i}": row for i, row in enumerate(np.zeros((count, lanes), np.bool_))}
+            continue
+        unsigned, signed, floating = _VIEW_CODES[kind]
+        table = np.zeros((count, lanes), unsigned)
+        for i, row in enumerate(table):
+            names[f"{kind}{i}u"] = row
+            names[f"{kind}{i}i"] = row.view(signed)
+            names[f"{kind}{i}{'h' if kind == 'H' else 'f'}"] = row.view(floating)
+    for i, row in enumerate(np.empty((batch.decoded.context.scratch_row_count, lanes))):
+        names[f"F{i}"] = row
+    for i in range(len(batch.decoded.context.maybe_unset_registers)):
+        names[f"I{i}"] = np.zeros(lanes, np.bool_)
+    x, z = np.empty(lanes), np.empty(lanes, np.uint64)
+    names |= {"X": x, "Y": np.empty(lanes), "XU": x.view(np.uint64), "Z": z, "zmin": z.min}
+    return names | {"plain": _SingleRoundingCheck(x, z)}
+
+
+class _SingleRoundingCheck:
+    """Second look at a sum in float64 that may round twice: whether all of it is zero, or an ordinary
+    number that is not half way between two float32."""
+
+    def __init__(self, total: Any, scratch: Any) -> None:
+        self.total, self.words, self.scratch = total, total.view(np.uint64), scratch
+        self.magnitude, self.is_halfway = np.empty_like(total), np.empty(total.shape, np.bool_)
+
+    def __call__(self) -> bool:
+        np.bitwise_and(self.words, _BELOW_FLOAT32, out=self.scratch)
+        if np.equal(self.scratch, _HALFWAY, out=self.is_halfway).any():
+            return False
+        np.abs(self.total, out=self.magnitude)
+        # Zero turns into a large number, NaN stays and fails.
+        np.copyto(self.magnitude, 1.0, where=np.equal(self.magnitude, 0.0, out=self.is_halfway))
+        return bool(self.magnitude.min() >= _SMALLEST_NORMAL)
+
+
+def build_namespace(batch: Batch) -> dict[str, Any]:
+    """The whole namespace of a batch."""
+    shelf, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
+    found = (
+        list_arithmetic_functions()
+        | allocate_rows(batch)
+        | batch.geometry.special_registers()
+        | shelf.constants
+    )
+    found |= {
+        "probe": access.probe, "load": access.load, "store": access.store, "atomic": access.atomic,
+        "copies": batch.async_copies, "products": batch.wgmma_unit, "is_set": batch.check_initialized,
+        "parameter": batch.plan.read_parameter, "clock": batch.read_clock, "EVERY": np.ones(batch.all_lanes.size, np.bool_),
+        "shuffle": warps.shuffle, "vote": warps.vote, "redux": warps.redux, "match": warps.match,
+        "tensor": warps.multiply_fragments, "ldmatrix": warps.load_matrices, "warp_epoch": batch.sync_warps,
+    }  # fmt: skip
+    _bind_address_rows(batch, found)
+    return found
+
+
+def extend_namespace(batch: Batch) -> None:
+    """Bind what masked text has added."""
+    batch.namespace.update(
+        {k: v for k, v in batch.decoded.context.constants.items() if k not in batch.namespace}
+    )
+    _bind_address_rows(batch, batch.namespace)
+
+
+def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
+    for row, (code, what) in batch.decoded.context.address_rows.items():
+        if row not in namespace:
+            namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(what), code)
+
 
 WAITING, DONE = np.int32(2**30), np.int32(2**30 + 1)
 _FAIRNESS_INTERVAL = 97
@@ -72,7 +156,7 @@ class Batch:
         if self.is_sanitized:
             self.sanitizer = Sanitizer(self)
         self.barriers = Barriers(self)
-        self.namespace = bind.build_namespace(self)
+        self.namespace = build_namespace(self)
         exec(decoded.code, self.namespace)
         count = len(decoded.blocks)
         self.unmasked_functions: list[Callable[[Any], None]] = [self.namespace[f"b{i}"] for i in range(count)]
@@ -237,7 +321,7 @@ class Batch:
     def _find_masked_function(self, number: int) -> Callable[[Any], None]:
         if number not in self.masked_functions:
             code = self.decoded.compile_masked(number)
-            bind.extend_namespace(self)
+            extend_namespace(self)
             self.memory_unit.add_site_counters()
             exec(code, self.namespace)
             self.masked_functions[number] = self.namespace[f"m{number}"]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ekc.emulator.access_survey import AddressTrace, TracingMemoryUnit, group_reached_sites, run_trace
 from ekc.emulator.batch import Batch
-from ekc.emulator.decoding.shelf import Site
+from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import AddressProbe
-from ekc.emulator.survey import AddressTrace, TracingMemoryUnit, group_reached_sites, run_trace
 
 PASS_BYTES, SECTOR_BYTES = 128, 32
 """Bytes of a pass through the banks, and of a sector."""

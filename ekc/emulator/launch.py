@@ -11,14 +11,13 @@ import numpy as np
 
 from ekc.emulator.batch import Batch, BatchCounts
 from ekc.emulator.counters import Counters, SiteCount, sum_site_counts
-from ekc.emulator.decoding.decode import DecodedKernel, decode_kernel
+from ekc.emulator.decode.decode import DecodedKernel, decode_kernel
 from ekc.emulator.geometry import Shape
 from ekc.emulator.plan import LaunchPlan
-from ekc.emulator.ptx.kinds import classify_instruction
-from ekc.emulator.ptx.parse import parse_module
-from ekc.emulator.ptx.program import Instruction, Module
 from ekc.emulator.report import Report
 from ekc.errors import InvalidInput
+from ekc.ptx.module import Instruction, Module, classify_instruction
+from ekc.ptx.parser import parse_module
 
 BATCH_LANES = 16384
 """Lanes of a batch: enough that NumPy's calls cost little, few enough that rows stay in the cache."""

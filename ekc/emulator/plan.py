@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.decoding.decode import DecodedKernel
-from ekc.emulator.decoding.shelf import dtype_of
+from ekc.emulator.decode.context import dtype_of
+from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, Shape
 from ekc.emulator.memory import GLOBAL_BASE, AddressSpace, Allocation
-from ekc.emulator.paged import BlankArray, LoadedArray, PagedAddressSpace, PagedSource
-from ekc.emulator.ptx.program import TYPE_BYTES, Variable
-from ekc.emulator.sanitizer.conflicts import BlockConflicts
-from ekc.emulator.sanitizer.read_only_cache import ReadOnlyCache
-from ekc.emulator.sanitizer.sanitize import Findings
+from ekc.emulator.paged_memory import BlankArray, LoadedArray, PagedAddressSpace, PagedSource
+from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
+from ekc.emulator.sanitizer.memcheck import Findings
 from ekc.errors import InvalidInput
+from ekc.ptx.module import TYPE_BYTES, Variable
 
 _ALLOCATION_GAP_BYTES = 1 << 20
 """Bytes between neighbours in global memory, so that an overrun lands nowhere."""

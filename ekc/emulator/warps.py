@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.emulator.numbers import fragments, lanes
+from ekc.emulator.numerics import mma, warp
 from ekc.errors import EkcError
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
 
-WARP_SIZE = lanes.WARP_SIZE
+WARP_SIZE = warp.WARP_SIZE
 
 
 class WarpUnit:
@@ -42,7 +42,7 @@ class WarpUnit:
         self, site_number: int, mode: str, a: Any, b: Any, c: Any, member_masks: Any, mask: Any
     ) -> tuple[Any, Any]:
         """`shfl.sync`."""
-        source, valid = lanes.find_shuffle_source(mode, self.lane_in_warp, b, c)
+        source, valid = warp.find_shuffle_source(mode, self.lane_in_warp, b, c)
         place = self.lane_at_index[self.batch.lane_warps * WARP_SIZE + source]
         missing = place < 0
         if mask is not None:
@@ -67,9 +67,9 @@ class WarpUnit:
         active = self.pad_mask(mask)
         member_masks = (
             np.broadcast_to(member_masks, self.batch.all_lanes.shape)
-            & lanes.ballot(active)[self.batch.lane_warps]
+            & warp.ballot(active)[self.batch.lane_warps]
         )
-        held = lanes.ballot(self.pad_warps(predicate) & active)[self.batch.lane_warps] & member_masks
+        held = warp.ballot(self.pad_warps(predicate) & active)[self.batch.lane_warps] & member_masks
         if mode == "ballot":
             return held
         if mode == "any":
@@ -80,9 +80,9 @@ class WarpUnit:
         """`redux.sync`."""
         value = np.broadcast_to(value, self.batch.all_lanes.shape)
         member_masks = np.broadcast_to(member_masks, value.shape)
-        active, held, out = lanes.ballot(self.pad_mask(mask)), self.pad_warps(value), value.copy()
+        active, held, out = warp.ballot(self.pad_mask(mask)), self.pad_warps(value), value.copy()
         for one in np.unique(member_masks):
-            result = lanes.redux(operation, held, active & one)
+            result = warp.redux(operation, held, active & one)
             chosen = member_masks == one
             out[chosen] = result[self.batch.lane_warps[chosen]]
         return out
@@ -92,10 +92,10 @@ class WarpUnit:
         value = np.broadcast_to(value, self.batch.all_lanes.shape)
         member_masks = (
             np.broadcast_to(member_masks, value.shape)
-            & lanes.ballot(self.pad_mask(mask))[self.batch.lane_warps]
+            & warp.ballot(self.pad_mask(mask))[self.batch.lane_warps]
         )
         full = np.full(self.warp_count, 0xFFFFFFFF, np.uint32)
-        same = lanes.match_any(self.pad_warps(value), full).reshape(-1)[self.padded_index] & member_masks
+        same = warp.match_any(self.pad_warps(value), full).reshape(-1)[self.padded_index] & member_masks
         every = same == member_masks
         return (same, every) if mode == "any" else (np.where(every, member_masks, np.uint32(0)), every)
 
@@ -131,9 +131,7 @@ class WarpUnit:
             raise EkcError("mma in a block whose threads are no multiple of 32")
         d, at, bt, ct = element_types
         left, right, addend = (self._stack_registers(rows) for rows in (a, b, c))
-        words = fragments.multiply_fragments(
-            left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating
-        )
+        words = mma.multiply_fragments(left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating)
         return [np.ascontiguousarray(words[:, :, i]).reshape(-1) for i in range(words.shape[2])]
 
     def _stack_registers(self, rows: tuple[Any, ...]) -> Any:
@@ -159,7 +157,7 @@ class WarpUnit:
             .view(np.uint16)
             .reshape(self.warp_count, WARP_SIZE, 8)
         )
-        place = fragments.find_ldmatrix_sources(count, is_transposed)
+        place = mma.find_ldmatrix_sources(count, is_transposed)
         dealt = halves[:, place.lane, place.column]
         words = dealt[..., 0].astype(np.uint32) | (dealt[..., 1].astype(np.uint32) << np.uint32(16))
         for i, target in enumerate(targets):

@@ -14,10 +14,10 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.accesses import profile_kernel
 from ekc.devices.events import Events
 from ekc.devices.latency import estimate_latency
-from ekc.devices.ptx.counts import count_instructions
 from ekc.devices.specs import A100
 from ekc.devices.steady import compute_work
 from ekc.ir.schedule.schedule import Schedule
+from ekc.ptx.counting.counts import count_instructions
 
 TILES = 1024 // 8
 

@@ -20,8 +20,8 @@ from ekc.devices.pages import split_into_boxes
 from ekc.devices.verify import Verdict, verify
 from ekc.emulator import launch
 from ekc.emulator import plan as planning
-from ekc.emulator.paged import PAGE_BYTES, LoadedArray
-from ekc.emulator.survey import survey_accesses
+from ekc.emulator.access_survey import survey_accesses
+from ekc.emulator.paged_memory import PAGE_BYTES, LoadedArray
 from ekc.ir.dtypes import DTYPE_NAMES, parse_dtype
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.random_arrays import RandomTensor

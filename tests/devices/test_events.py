@@ -4,8 +4,8 @@ from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.accesses import profile_kernel
 from ekc.devices.events import Events, count_events
 from ekc.devices.occupancy import compute_occupancy
-from ekc.devices.ptx.counts import InstructionCounts
 from ekc.devices.specs import A100, RTX2080TI, RTX3090
+from ekc.ptx.counting.counts import InstructionCounts
 from tests.devices import samples
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import ekc
-from ekc.devices.ptx.counts import count_instructions
 from ekc.errors import EkcError
+from ekc.ptx.counting.counts import count_instructions
 
 HEAD = """.version 8.0
 .target sm_80

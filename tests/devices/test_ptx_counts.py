@@ -7,8 +7,8 @@ import re
 import pytest
 
 from ekc.codegen import nvrtc
-from ekc.devices.ptx.counts import InstructionCounts, count_instructions
 from ekc.errors import EkcError, InvalidInput
+from ekc.ptx.counting.counts import InstructionCounts, count_instructions
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
 # A volatile load can neither be removed nor merged: it counts the trips.

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.codegen import nvrtc
-from ekc.devices.ptx import flow as flows
-from ekc.devices.ptx.counts import count_instructions
-from ekc.devices.ptx.strides import TripStrides
 from ekc.errors import EkcError
+from ekc.ptx.counting import dataflow as flows
+from ekc.ptx.counting.counts import count_instructions
+from ekc.ptx.counting.trip_counts import TripStrides
 
 FEW = 60
 """Trips that may be followed of a loop, however many it has."""
@@ -64,7 +64,7 @@ def barriers(facts: dict[str, object]) -> float | str:
 )
 def test_trips_counted_by_division_are_those_followed_one_by_one(facts: dict[str, object]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ekc.devices.ptx.loops._MOST_FOLLOWED", 700)
+        patch.setattr("ekc.ptx.counting.trip_counts._MOST_FOLLOWED", 700)
         found = barriers(facts)
         patch.setattr(TripStrides, "count", lambda *_: 0)
         followed = barriers(facts)

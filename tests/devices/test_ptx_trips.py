@@ -9,9 +9,9 @@ import ekc
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.ptx import loops
-from ekc.devices.ptx.counts import InstructionCounts, count_instructions
 from ekc.errors import EkcError
+from ekc.ptx.counting import trip_counts
+from ekc.ptx.counting.counts import InstructionCounts, count_instructions
 from ekc.search.space.space import Space
 
 BOTH = pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
@@ -108,7 +108,7 @@ def test_a_pipelined_loop_whose_exit_is_threaded_through_its_guards(arch: str) -
 
 
 def test_a_loop_of_too_many_trips_is_refused_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_MOST_FOLLOWED", 1000)
+    monkeypatch.setattr(trip_counts, "_MOST_FOLLOWED", 1000)
     head = "unsigned i = 1, n = 0; n < {}; i = i * 5u & 0xffffu, ++n"
     inner = f"if (i & 64u) {TOUCH.format('i')}"
     assert counted(loop(head.format(999), inner)).load_global > 400

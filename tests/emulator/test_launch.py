@@ -136,7 +136,7 @@ def test_bank_conflicts_of_a_transpose() -> None:
 
 
 def test_fused_multiply_add_rounds_once_whatever_the_bits() -> None:
-    from ekc.emulator.numbers.fma import fma32
+    from ekc.emulator.numerics.fma import fma32
 
     text = ptx(
         'extern "C" __global__ void k(const float* a, const float* b, const float* c, float* d, int n) {'

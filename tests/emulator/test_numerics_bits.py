@@ -7,7 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from ekc.emulator.numbers.bits import (
+from ekc.emulator.numerics.compare import (
+    absolute,
+    compare,
+    copysign,
+    maximum,
+    maximum_bf16,
+    minimum,
+    minimum_bf16,
+    negate,
+    set_,
+    setp,
+)
+from ekc.emulator.numerics.integers import (
     bfe,
     bfi,
     bfind,
@@ -31,18 +43,6 @@ from ekc.emulator.numbers.bits import (
     shf_r,
     shl,
     shr,
-)
-from ekc.emulator.numbers.compare import (
-    absolute,
-    compare,
-    copysign,
-    maximum,
-    maximum_bf16,
-    minimum,
-    minimum_bf16,
-    negate,
-    set_,
-    setp,
 )
 from ekc.errors import InvalidInput
 

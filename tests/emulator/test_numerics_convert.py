@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ekc.emulator.numbers.approximations import (
+from ekc.emulator.numerics.approx import (
     cos_approx,
     div_approx,
     div_full,
@@ -23,8 +23,8 @@ from ekc.emulator.numbers.approximations import (
     sqrt_ieee,
     tanh_approx,
 )
-from ekc.emulator.numbers.convert import NUMPY_TYPES, cvt
-from ekc.emulator.numbers.halves import bf16_to_f32
+from ekc.emulator.numerics.convert import NUMPY_TYPES, cvt
+from ekc.emulator.numerics.half import bf16_to_f32
 from ekc.errors import InvalidInput
 
 INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ekc.emulator.numbers.fma import fma32
-from ekc.emulator.numbers.halves import (
+from ekc.emulator.numerics.fma import fma32
+from ekc.emulator.numerics.half import (
     add16,
     add16x2,
     bf16_to_f32,
@@ -26,7 +26,7 @@ from ekc.emulator.numbers.halves import (
     sub16x2,
     tf32_round,
 )
-from ekc.emulator.numbers.rounding import flush
+from ekc.emulator.numerics.rounding import flush
 
 SINGLE = (24, -149, 128)
 HALF = (11, -24, 16)

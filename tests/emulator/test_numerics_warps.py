@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.emulator.numbers.fragments import (
+from ekc.emulator.numerics.mma import (
     find_fragment_indices,
     find_ldmatrix_sources,
     gather_fragments,
     multiply_fragments,
     scatter_fragments,
 )
-from ekc.emulator.numbers.lanes import find_shuffle_source, match_any, redux, vote
+from ekc.emulator.numerics.warp import find_shuffle_source, match_any, redux, vote
 from ekc.errors import InvalidInput
 
 LANE = np.arange(32)

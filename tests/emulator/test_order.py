@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ekc.emulator as emulator
-from ekc.emulator.ptx.order import order_blocks
+from ekc.ptx.cfg import order_blocks
 
 ARM_BEHIND = """.version 8.0
 .target sm_80

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ekc.emulator import launch
-from ekc.emulator.ptx.parse import parse_module
-from ekc.emulator.ptx.program import Address, Immediate, KernelText
 from ekc.errors import EkcError
+from ekc.ptx.module import Address, Immediate, KernelText
+from ekc.ptx.parser import parse_module
 
 HEAD = """.version 8.0
 .target sm_80

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.emulator.ptx.parse import parse_module
-from ekc.emulator.ptx.program import Immediate, KernelText, Register
 from ekc.errors import EkcError
+from ekc.ptx.module import Immediate, KernelText, Register
+from ekc.ptx.parser import parse_module
 
 HEAD = """.version 8.0
 .target sm_80

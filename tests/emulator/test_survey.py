@@ -9,7 +9,7 @@ import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
 from ekc.emulator import launch
-from ekc.emulator.survey import survey_accesses
+from ekc.emulator.access_survey import survey_accesses
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
 
@@ -51,7 +51,7 @@ def test_patterns_shares_and_arguments() -> None:
 
 def test_a_long_loop_costs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
-    monkeypatch.setattr("ekc.emulator.survey._BUDGET", 400)
+    monkeypatch.setattr("ekc.emulator.access_survey._BUDGET", 400)
     sizes = (4 * 1000 * 64, 4 * 32, 4)
     survey_accesses(ptx, "k", grid=(1, 1, 1), block=(64, 1, 1), sizes=sizes)
     arrays = [np.zeros(1000 * 64, np.float32), np.zeros(32, np.int32), np.zeros(1, np.float32)]

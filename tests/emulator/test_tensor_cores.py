@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import ekc.ir.operators as o
-from ekc.emulator.numbers import fragments
+from ekc.emulator.numerics import mma
 from ekc.errors import ScheduleError
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, convert_values, parse_dtype
 from ekc.ir.hardware.limits import Limits
@@ -49,9 +49,7 @@ def test_the_maps_are_those_of_the_isa(product: MmaInstruction) -> None:
     """Which lane and register holds which element: ours beside the PTX machine's."""
     kind, depth = ptx_type(product.dtype), product.depth
     group, place = np.divmod(np.arange(LANE_GROUPS * LANES_PER_GROUP), LANES_PER_GROUP)
-    a, b, c = (
-        fragments.find_fragment_indices(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32"))
-    )
+    a, b, c = (mma.find_fragment_indices(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32")))
     for element in range(SUMS_PER_LANE):
         half, column = product.find_sum_element(element)
         assert np.array_equal(c.row[:, element], group + LANE_GROUPS * half)
@@ -87,14 +85,14 @@ def test_it_computes_what_the_machine_computes(product: MmaInstruction) -> None:
     # A kernel rounds a factor of tf32 before the instruction, which cuts.
     left, right = (convert_values(x, product.dtype, acc) if kind == "tf32" else x for x in (a, b))
     held = [
-        fragments.gather_fragments(
+        mma.gather_fragments(
             x.astype(np.int64 if product.dtype.is_integer else np.float64), n, product.depth, t
         )
         for x, n, t in ((left, "a", kind), (right, "b", kind), (c, "c", "s32" if kind == "s8" else "f32"))
     ]
     shape, sums = product.name.removeprefix("mma."), "s32" if kind == "s8" else "f32"
-    found = fragments.multiply_fragments(*held, shape, (sums, kind, kind, sums))
-    machine = fragments.scatter_fragments(found, "d", product.depth, sums)
+    found = mma.multiply_fragments(*held, shape, (sums, kind, kind, sums))
+    machine = mma.scatter_fragments(found, "d", product.depth, sums)
     np.testing.assert_allclose(meant, machine, rtol=1e-5, atol=1e-5)
     assert f".{shape}." in product.ptx
     assert product.ptx.split()[0].endswith(f"{sums}.{kind}.{kind}.{sums}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.emulator.ptx.parse import parse_module
-from ekc.emulator.ptx.used_bytes import MAX_REGISTER_BYTES, count_used_bytes
+from ekc.ptx.address_slice import MAX_REGISTER_BYTES, count_used_bytes
+from ekc.ptx.parser import parse_module
 
 HEAD = """.version 8.0
 .target sm_80

@@ -11,7 +11,7 @@ import pytest
 
 import ekc.emulator as emulator
 from ekc.emulator import Report
-from ekc.emulator.survey import survey_accesses
+from ekc.emulator.access_survey import survey_accesses
 from ekc.errors import EkcError
 from tests.emulator.by_hand_pipelines import HELPERS, pipeline
 from tests.emulator.case import Case, ptx

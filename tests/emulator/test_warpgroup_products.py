@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ekc.emulator.numbers import warpgroup
+from ekc.emulator.numerics import wgmma
 from tests.emulator.by_hand_warpgroup import PRODUCTS, WIDTHS, Product
 
 
@@ -42,7 +42,7 @@ SIZES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}
 class Tile:
     """A factor somewhere in shared memory, and what its descriptor says."""
 
-    operand: warpgroup.WgmmaOperand
+    operand: wgmma.WgmmaOperand
     swizzle: int
     base: int
     leading: int
@@ -74,7 +74,7 @@ class Tile:
 def tiles(draw: st.DrawFn) -> Tile:
     kind, swizzle = draw(st.sampled_from(sorted(SIZES))), draw(st.sampled_from(sorted(WIDTHS)))
     transposed = SIZES[kind] == 2 and draw(st.booleans())
-    operand = warpgroup.WgmmaOperand(kind, draw(st.sampled_from([8, 16, 48, 64, 200, 256])), transposed)
+    operand = wgmma.WgmmaOperand(kind, draw(st.sampled_from([8, 16, 48, 64, 200, 256])), transposed)
     width = WIDTHS[swizzle]
     unit = 8 * width if swizzle else 16
     blocks, gap = draw(st.integers(1, 3)), draw(st.integers(0, 3)) * unit
@@ -96,32 +96,32 @@ def test_a_descriptor_finds_every_element(tile: Tile) -> None:
     places = np.array([[tile.place(i, k) for k in range(operand.depth)] for i in range(operand.lines)])
     assume(places.max() < 1 << 18)
     assert len(np.unique(places)) == places.size
-    fields = warpgroup.decode_descriptors(tile.descriptor)
+    fields = wgmma.decode_descriptors(tile.descriptor)
     memory = np.zeros(1 << 18, np.uint8)
     values = np.random.default_rng(3).integers(-100, 100, places.shape)
     dtype = {"f16": np.float16, "bf16": np.float32, "tf32": np.float32, "s8": np.int8}[operand.element_type]
     raw = values.astype(dtype).view(np.uint8).reshape(*places.shape, -1)[..., -size:]
     for byte in range(size):
         memory[places + byte] = raw[..., byte]
-    chunks = memory.view(np.complex128)[warpgroup.find_chunk_addresses(operand, fields) // 16]
-    np.testing.assert_array_equal(warpgroup.unpack_factor(operand, chunks)[0], values)
+    chunks = memory.view(np.complex128)[wgmma.find_chunk_addresses(operand, fields) // 16]
+    np.testing.assert_array_equal(wgmma.unpack_factor(operand, chunks)[0], values)
 
 
 def test_the_examples_of_the_isa_are_met() -> None:
     """PTX ISA, "Strides": exact layouts with the offsets that their descriptors hold, before the swizzle."""
-    tf32, bf16 = warpgroup.WgmmaOperand("tf32", 16), warpgroup.WgmmaOperand("bf16", 16, True)
+    tf32, bf16 = wgmma.WgmmaOperand("tf32", 16), wgmma.WgmmaOperand("bf16", 16, True)
     line, k = np.arange(16)[:, None], 4 * np.arange(2)
-    plain = warpgroup.find_chunk_layout(tf32, 0)
+    plain = wgmma.find_chunk_layout(tf32, 0)
     found = plain.fixed + plain.leading * 64 * 4 + plain.stride * 32 * 4
     np.testing.assert_array_equal(found.reshape(16, 2), (line % 8 * 4 + line // 8 * 32 + k // 4 * 64) * 4)
-    turned = warpgroup.find_chunk_layout(tf32, 3)
+    turned = wgmma.find_chunk_layout(tf32, 3)
     found = turned.fixed + turned.stride * 64 * 4
     np.testing.assert_array_equal(found.reshape(16, 2), (line % 8 * 8 + line // 8 * 64 + k) * 4)
     k, n = np.arange(16)[:, None], 8 * np.arange(2)
-    interleaved = warpgroup.find_chunk_layout(bf16, 0)
+    interleaved = wgmma.find_chunk_layout(bf16, 0)
     found = interleaved.fixed + interleaved.leading * 128 * 2 + interleaved.stride * 64 * 2
     np.testing.assert_array_equal(found.reshape(16, 2), (n // 8 * 64 + k % 8 * 8 + k // 8 * 128) * 2)
-    wide = warpgroup.find_chunk_layout(warpgroup.WgmmaOperand("bf16", 64, True), 2)
+    wide = wgmma.find_chunk_layout(wgmma.WgmmaOperand("bf16", 64, True), 2)
     n = 8 * np.arange(8)
     found = wide.fixed + wide.leading * 256 * 2 + wide.stride * 512 * 2
     expected = (n // 8 % 4 * 8 + n // 32 * 256 + k % 8 * 32 + k // 8 * 512) * 2

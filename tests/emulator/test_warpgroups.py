@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
-from ekc.emulator.numbers import warpgroup
+from ekc.emulator.numerics import wgmma
 from ekc.errors import ScheduleError
 from ekc.ir.hardware.mma import LANE_GROUPS, LANES_PER_GROUP, MMA_ROWS, SUMS_PER_LANE
 from ekc.ir.hardware.wgmma import (
@@ -63,7 +63,7 @@ def test_it_computes_what_the_machine_computes(product: WgmmaFamily, strips: int
     a = rng.standard_normal((3, rows, product.depth)).astype(product.dtype.numpy_dtype)
     b = rng.standard_normal((3, product.depth, columns)).astype(product.dtype.numpy_dtype)
     meant = product.multiply(a, b, np.zeros((3, rows, columns), np.float32))
-    machine = warpgroup.multiply_factors(a.astype(np.float64), b.swapaxes(1, 2).astype(np.float64), False)
+    machine = wgmma.multiply_factors(a.astype(np.float64), b.swapaxes(1, 2).astype(np.float64), False)
     warp, lane = np.divmod(np.arange(WARPGROUP_WARPS * 32), 32)
     group, place = np.divmod(lane, LANES_PER_GROUP)
     for element in range(SUMS_PER_LANE * strips):

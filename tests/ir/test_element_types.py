@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ekc.ir.operators as o
-from ekc.emulator.numbers.halves import tf32_round
+from ekc.emulator.numerics.half import tf32_round
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import (

@@ -1,0 +1,297 @@
+"""`survey`: how a kernel's memory instructions touch memory, told without computing its results.
+
+Only what decides branches and addresses runs, on some blocks, and every loop a few trips: enough to see
+how the lanes of a warp lie together, in a hundredth of the time of a run. How often each instruction
+runs is not told here; loops end early.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.emulator.access import MemoryUnit
+from ekc.emulator.batch import Batch
+from ekc.emulator.counters import sort_unique, wavefronts
+from ekc.emulator.decode.context import Site
+from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
+from ekc.emulator.geometry import Shape
+from ekc.emulator.memory import AddressProbe
+from ekc.emulator.paged_memory import BlankArray
+from ekc.emulator.plan import LaunchPlan
+from ekc.ptx.address_slice import slice_addresses
+from ekc.ptx.cfg import Block
+from ekc.ptx.module import Module
+from ekc.ptx.parser import parse_module
+
+LOOP_TRIPS = 2
+"""Trips of a loop: the first is often special, the second shows the rest."""
+_BUDGET = 2_000_000
+_LINE_BITS, _WARP_SHIFT = 7, 44
+"""Bits: an address within its line; a line within what a warp's number stands above."""
+
+
+@dataclass(frozen=True)
+class AccessProfile:
+    """How one memory instruction touches memory; an asynchronous copy touches twice."""
+
+    line: int
+    """Of the PTX text."""
+    space: str
+    """"global", "shared" or "local"."""
+    is_write: bool
+    is_atomic: bool
+    """Whether it reads and changes what it writes in one step."""
+    argument_number: int | None
+    """Number of the argument whose array it touches (global)."""
+    bytes_per_lane: int
+    warp_share: float
+    """Of the warps, those that ever get here."""
+    requests: float
+    """Per run of a warp that gets here: below 1 where a guard switches whole warps off."""
+    sectors: float
+    """32-byte sectors per request (global)."""
+    wavefronts: float
+    """Passes per request: of shared memory, or of the L1 that shares its banks (global)."""
+
+
+@dataclass(frozen=True)
+class AccessSurvey:
+    """What the surveyed blocks showed."""
+
+    profiles: tuple[AccessProfile, ...]
+    live_lines: float
+    """Distinct 128-byte lines of global memory that a block reads more than once, mean; few trips ran."""
+
+
+def survey_accesses(
+    ptx: str,
+    kernel_name: str,
+    *,
+    grid: Shape,
+    block: Shape,
+    sizes: Sequence[int],
+    dynamic_shared: int = 0,
+    blocks: Iterable[int] = (0,),
+) -> AccessSurvey:
+    """Survey a kernel whose parameters are pointers to arrays of `sizes` bytes each.
+
+    `blocks`: linear numbers, x fastest. Raises `EkcError` as `launch` does.
+    """
+    tour = run_trace(AddressTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
+    found = AccessSurvey(tuple(_profile_accesses(tour)), tour.notes.count_live_lines())
+    tour.close()
+    return found
+
+
+def run_trace(
+    trace_type: type[AddressTrace],
+    ptx: str,
+    kernel_name: str,
+    grid: Shape,
+    block: Shape,
+    sizes: Sequence[int],
+    dynamic_shared: int,
+    blocks: Iterable[int],
+) -> AddressTrace:
+    """A tour that has run, to be closed once it was looked at; arguments as of `survey`."""
+    decoded = _decode_slice(ptx, kernel_name)
+    arguments = [BlankArray(size) for size in sizes]
+    plan = LaunchPlan(
+        decoded, grid, block, arguments, dynamic_shared, sanitize=False, max_instructions=_BUDGET
+    )
+    tour = trace_type(decoded, plan, np.unique(np.fromiter(blocks, np.int64)))
+    tour.run()
+    return tour
+
+
+@lru_cache(maxsize=1)
+def _parse_cached(ptx: str) -> Module:
+    return parse_module(ptx)
+
+
+def _decode_slice(ptx: str, name: str) -> DecodedKernel:
+    module = _parse_cached(ptx)
+    if name not in module.kernels:
+        return decode_kernel(module, name)
+    kernels = module.kernels | {name: slice_addresses(module.kernels[name])}
+    return decode_kernel(
+        Module(module.version, module.target, module.variables, kernels), name, allocate_separate_slots
+    )
+
+
+@dataclass(frozen=True)
+class _LoopExit:
+    """A branch that may leave a loop: the loop's first block, and whether the taken side leaves."""
+
+    header: int
+    leaves_when_taken: bool
+
+
+def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
+    """By block: the innermost loop that its closing branch may leave. Loops are text between a
+    backward branch and its target, which is how compilers lay them out."""
+    ends: dict[int, int] = {}
+    for one in blocks:
+        for target in one.exit.targets:
+            if target <= one.number:
+                ends[target] = max(ends.get(target, 0), one.number)
+    found = {}
+    for one in blocks:
+        if one.exit.kind != "branch":
+            continue
+        around = sorted((h for h, end in ends.items() if h <= one.number <= end), reverse=True)
+        for header in around:
+            inside = [header <= target <= ends[header] for target in one.exit.targets]
+            if inside[0] != inside[1]:
+                found[one.number] = _LoopExit(header, leaves_when_taken=not inside[0])
+                break
+    return found
+
+
+@dataclass
+class _TraceNotes:
+    """What the accesses of a tour showed, by site."""
+
+    read_lines: list[NDArray[np.int64]] = field(default_factory=list)
+    first_access: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Space and an address of each site."""
+    l1_passes: Counter[int] = field(default_factory=Counter)
+    """Of L1, by site."""
+    line_cache: dict[tuple[Any, int, int], tuple[int, NDArray[np.int64], int]] = field(default_factory=dict)
+    """By pattern, width and place in a line: passes, lines, and by how much the pattern was shifted."""
+    block_count: int = 1
+    warps_per_block: int = 1
+
+    def record_access(self, site: Site, probe: AddressProbe, offset: int, warps: NDArray[Any]) -> None:
+        """Note an access of the active lanes; `warps` are those of all lanes."""
+        self.first_access.setdefault(site.number, (probe.space.kind, probe.low + offset))
+        if probe.space.kind == "global":
+            passes, lines = self._find_lines(site, probe, offset, warps)
+            self.l1_passes[site.number] += passes
+            if site.action == "load":
+                self.record_lines(lines)
+
+    def _find_lines(
+        self, site: Site, probe: AddressProbe, offset: int, warps: NDArray[Any]
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Passes through L1, and the lines touched, each with its warp's number above `_WARP`. Both are known
+        of addresses that differ from others by a constant, if they lie in their lines alike."""
+        at = probe.shift + offset
+        key = (probe.pattern, site.bytes_per_lane, at & ((1 << _LINE_BITS) - 1))
+        known = self.line_cache.get(key) if probe.pattern else None
+        if known is None:
+            address, own = probe.address + offset, warps if probe.act is None else warps[probe.act]
+            lines = sort_unique((own.astype(np.int64) << _WARP_SHIFT) + (address >> _LINE_BITS))
+            # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
+            least = len(sort_unique(own)) * max(1, site.bytes_per_lane // 4)
+            passes = max(len(lines), least, wavefronts(address, own, site.bytes_per_lane)[0])
+            known = self.line_cache[key] = passes, lines, at
+        passes, lines, before = known
+        return passes, lines + ((at - before) >> _LINE_BITS)
+
+    def record_lines(self, lines: NDArray[np.int64]) -> None:
+        """Note lines that warps load, each with its warp's number above `_WARP`."""
+        blocks = (lines >> _WARP_SHIFT) // self.warps_per_block
+        self.read_lines.append((blocks << _WARP_SHIFT) + (lines & ((1 << _WARP_SHIFT) - 1)))
+
+    def count_live_lines(self) -> float:
+        """Distinct lines read by more than one request, per block."""
+        if not self.read_lines:
+            return 0.0
+        _, requests = np.unique(np.concatenate(self.read_lines), return_counts=True)
+        return int(np.count_nonzero(requests > 1)) / self.block_count
+
+
+class TracingMemoryUnit(MemoryUnit):
+    """Accesses that are noted as well."""
+
+    def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Count, and note where."""
+        super().count_requests(site, probe, offset)
+        batch = self.batch
+        assert isinstance(batch, AddressTrace)
+        batch.notes.record_access(site, probe, offset, self.lane_warps)
+
+
+class AddressTrace(Batch):
+    """A batch whose loops end after a few trips."""
+
+    memory_unit_type = TracingMemoryUnit
+
+    def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
+        self.notes = _TraceNotes()
+        super().__init__(decoded, plan, ids)
+        self.notes.block_count, self.notes.warps_per_block = (
+            len(self.geometry.block_ids),
+            self.geometry.warps_per_block,
+        )
+        self.loop_exits = _find_loop_exits(decoded.blocks)
+        self.visits = [0] * len(decoded.blocks)
+        self.reached_warps = np.zeros((len(decoded.blocks), len(self.warp_starts)), np.bool_)
+        self.masked_runs = [0] * len(decoded.blocks)
+
+    def _charge_budget(self, block: Block) -> None:
+        super()._charge_budget(block)
+        self.visits[block.number] += 1
+
+    def _evaluate_branch(self, block: Block) -> Any:
+        way = self.loop_exits.get(block.number)
+        if way is not None and self.visits[way.header] >= LOOP_TRIPS:
+            return np.full(self.all_lanes.size, way.leaves_when_taken)
+        return super()._evaluate_branch(block)
+
+    def _exit_block(self, block: Block, mask: Any) -> None:
+        if mask is not None:
+            warps = np.logical_or.reduceat(mask, self.warp_starts)
+            self.reached_warps[block.number] |= warps
+            self.masked_runs[block.number] += int(np.count_nonzero(warps))
+        super()._exit_block(block, mask)
+
+    def measure_warp_share(self, number: int) -> float:
+        """Of the warps, those that ever ran a block."""
+        together = self.warp_runs[number] > self.masked_runs[number]
+        return 1.0 if together else float(self.reached_warps[number].mean())
+
+
+def _profile_accesses(trace: AddressTrace) -> list[AccessProfile]:
+    """One entry per access that was reached."""
+    home = {one.line: block.number for block in trace.decoded.blocks for one in block.code}
+    return [
+        _profile_access(trace, sites, home[line]) for (line, _), sites in group_reached_sites(trace).items()
+    ]
+
+
+def group_reached_sites(trace: AddressTrace) -> dict[tuple[int, str], list[Site]]:
+    """By line of the PTX and action, the sites of an access that was reached: the masked form of an
+    instruction counts with the plain one. Products of warpgroups are none: no lane touches by itself."""
+    groups: dict[tuple[int, str], list[Site]] = {}
+    for site in trace.decoded.context.sites:
+        if trace.memory_unit.requests[site.number] and site.action != "product":
+            groups.setdefault((site.instruction.line, site.action), []).append(site)
+    return groups
+
+
+def _profile_access(trace: AddressTrace, sites: list[Site], block: int) -> AccessProfile:
+    access, one = trace.memory_unit, sites[0]
+    requests = sum(access.requests[site.number] for site in sites)
+    space, address = trace.notes.first_access[one.number]
+    passes = trace.notes.l1_passes if space == "global" else access.wavefronts
+    return AccessProfile(
+        line=one.instruction.line,
+        space=space,
+        is_write=one.action != "load",
+        is_atomic=one.action == "atom",
+        argument_number=trace.plan.find_argument(address) if space == "global" else None,
+        bytes_per_lane=one.bytes_per_lane,
+        warp_share=trace.measure_warp_share(block),
+        requests=requests / trace.warp_runs[block],
+        sectors=sum(access.sectors[site.number] for site in sites) / requests,
+        wavefronts=sum(passes[site.number] for site in sites) / requests,
+    )

@@ -1,0 +1,238 @@
+"""Writes the Python text of one basic block: operands as bound arrays, results under a mask."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ekc.emulator.decode.context import DecodeContext, dtype_of, to_scalar, view_letter
+from ekc.emulator.geometry import SPECIAL_REGISTERS
+from ekc.errors import EkcError
+from ekc.ptx.cfg import Block
+from ekc.ptx.module import (
+    TYPE_BYTES,
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    Symbol,
+    list_registers,
+)
+
+_CLASS_BYTES = {"P": 1, "H": 2, "W": 4, "D": 8}
+
+
+class BlockWriter:
+    """The text of one block in one form: whole (`mask` is None) or masked (`mask` is "M")."""
+
+    def __init__(self, shelf: DecodeContext, block: Block, is_masked: bool) -> None:
+        self.context = shelf
+        self.base_mask = "M" if is_masked else None
+        self.mask = self.base_mask
+        self.lines: list[str] = []
+        self.probe_names: dict[tuple[str, str], str] = {}
+        self.temporary_count = 0
+        self.widened_rows: dict[str, int] = {}
+        self.free_scratch_rows: list[int] = []
+        self.remaining_reads = Counter(n for one in block.code for n in one.reads)
+        self.instruction: Instruction = (
+            block.code[0] if block.code else Instruction("", None, (), 0, None, "")
+        )
+
+    # -- statements -----------------------------------------------------------------------------
+    def begin_instruction(self, instruction: Instruction) -> None:
+        """Start an instruction: its guard narrows the mask."""
+        self.instruction = instruction
+        self.mask = self.base_mask
+        if instruction.guard is not None:
+            guard = self.row_name(instruction.guard.name)
+            text = f"~{guard}" if instruction.guard.negated else guard
+            self.emit(f"G = {text} & M" if self.base_mask else f"G = {text} & TRUE")
+            self.mask = "G"
+        self._emit_initialized_checks()
+        if instruction in self.context.hazards.in_flight_accesses:
+            self.emit(f"products.touched({self.context.add_site(instruction, 'other', 'u4')}, {self.mask})")
+
+    def _emit_initialized_checks(self) -> None:
+        """Values that are only passed on are not asked for: merges of paths move what nobody then reads."""
+        early = [n for n in dict.fromkeys(self.instruction.reads) if n in self.context.maybe_unset_registers]
+        if early and self.instruction.parts[0] not in ("mov", "selp"):
+            number = self.context.add_site(self.instruction, "other", "u4")
+            for name in early:
+                line = f"is_set({number}, I{self.context.maybe_unset_registers.index(name)}, {name!r}, {self._format_reading_lanes(name)})"
+                self.emit(line)
+
+    def _format_reading_lanes(self, name: str) -> str | None:
+        """The lanes that read a register: of the sums of a `wgmma`, those that add to them."""
+        if not self.instruction.is_accumulating or name not in list_registers(self.instruction.operands[0]):
+            return self.mask
+        keep = self.read(self.instruction.operands[3], "pred")
+        return f"{keep} & {self.mask or 'TRUE'} & EVERY"
+
+    def end_instruction(self) -> None:
+        """Forget what the instruction overwrote."""
+        for name in self.instruction.writes:
+            if name in self.context.maybe_unset_registers:
+                where = f", where={self.mask}" if self.mask else ""
+                self.emit(f"copyto(I{self.context.maybe_unset_registers.index(name)}, TRUE{where})")
+        for name in self.instruction.writes:
+            self.probe_names = {key: value for key, value in self.probe_names.items() if key[0] != name}
+            if name in self.widened_rows:
+                self.free_scratch_rows.append(self.widened_rows.pop(name))
+        for name in self.instruction.reads:
+            self.remaining_reads[name] -= 1
+            if self.remaining_reads[name] <= 0 and name in self.widened_rows:
+                self.free_scratch_rows.append(self.widened_rows.pop(name))
+
+    def emit(self, text: str) -> None:
+        """One line of the function's body."""
+        self.lines.append(text)
+
+    def new_temporary(self) -> str:
+        """A fresh local name."""
+        self.temporary_count += 1
+        return f"t{self.temporary_count}"
+
+    def make_error(self, reason: str) -> EkcError:
+        """The error for what is not emulated."""
+        return EkcError(
+            f"PTX line {self.instruction.line}: {self.instruction.text}: {reason} (PTX {self.context.module.version}, "
+            f"{self.context.module.target})"
+        )
+
+    # -- operands -------------------------------------------------------------------------------
+    def row_name(self, name: str, view: str = "") -> str:
+        """The bound name of a register's row in one of its views."""
+        if name not in self.context.register_slots:
+            raise self.make_error(f"register {name} is not declared")
+        kind, slot = self.context.register_slots[name]
+        return f"{kind}{slot}{view}" if kind != "P" else f"P{slot}"
+
+    def register_bytes(self, name: str) -> int:
+        """Bytes of a register."""
+        if name not in self.context.register_slots:
+            raise self.make_error(f"register {name} is not declared")
+        return _CLASS_BYTES[self.context.register_slots[name][0]]
+
+    def read(self, operand: Operand, kind: str) -> str:
+        """An operand read as a PTX type."""
+        if isinstance(operand, Register):
+            return self._read_register(operand, kind)
+        if isinstance(operand, Immediate):
+            return self.context.bind_constant(to_scalar(operand.value, kind))
+        if isinstance(operand, Symbol):
+            return self._read_symbol(operand, kind)
+        raise self.make_error("this operand is not supported here")
+
+    def _read_register(self, operand: Register, kind: str) -> str:
+        if kind == "pred":
+            row = self.row_name(operand.name)
+            return f"(~{row})" if operand.negated else row
+        size, own = TYPE_BYTES[kind], self.register_bytes(operand.name)
+        if size == own:
+            return self.row_name(operand.name, view_letter(kind))
+        if size > own:
+            return f"{self.row_name(operand.name, 'i' if kind[0] == 's' else 'u')}.astype('{dtype_of(kind)}')"
+        text = f"{self.row_name(operand.name, 'u')}.astype('u{size}')"
+        code = dtype_of(kind)
+        return text if code[0] == "u" else f"{text}.view('{code}')"
+
+    def _read_symbol(self, operand: Symbol, kind: str) -> str:
+        name = operand.name
+        if name.startswith("%"):
+            row = f"S{name.replace('%', '_').replace('.', '_')}"
+            if row not in SPECIAL_REGISTERS:
+                raise self.make_error(f"the special register {name} is not emulated")
+            return row if TYPE_BYTES[kind] == 4 else f"{row}.astype('{dtype_of(kind)}')"
+        if name not in self.context.variables:
+            raise self.make_error(f"{name} is not declared")
+        code = dtype_of(kind)
+        key = f"A_{len(self.context.address_rows)}"
+        wanted = (code, f"{name}+{operand.offset}")
+        for known, what in self.context.address_rows.items():
+            if what == wanted:
+                return known
+        self.context.address_rows[key] = wanted
+        return key
+
+    # -- results --------------------------------------------------------------------------------
+    def put_call(self, dst: Operand, kind: str, function: str, *args: str) -> None:
+        """Store what a ufunc gives; straight into the row where nothing is masked."""
+        target = self.target_row(dst, kind)
+        if target is None:
+            return
+        if self.mask is None:
+            self.emit(f"{function}({', '.join(args)}, {target})")
+        else:
+            self.emit(f"copyto({target}, {function}({', '.join(args)}), where={self.mask})")
+
+    def put_value(self, dst: Operand, kind: str, text: str) -> None:
+        """Store an expression of the type's dtype."""
+        target = self.target_row(dst, kind)
+        if target is not None:
+            where = f", where={self.mask}" if self.mask else ""
+            self.emit(f"copyto({target}, {text}{where})")
+
+    def target_row(self, dst: Operand, kind: str) -> str | None:
+        """The row to store into; a wider register extends by the sign of the type."""
+        if not isinstance(dst, Register):
+            raise self.make_error("the result must be a register")
+        if dst.name == "_":
+            return None
+        if kind == "pred":
+            return self.row_name(dst.name)
+        if self.register_bytes(dst.name) < TYPE_BYTES[kind]:
+            raise self.make_error(f"register {dst.name} is too narrow for .{kind}")
+        if self.register_bytes(dst.name) > TYPE_BYTES[kind]:
+            return self.row_name(dst.name, "i" if kind[0] == "s" else "u")
+        return self.row_name(dst.name, view_letter(kind))
+
+    # -- addresses ------------------------------------------------------------------------------
+    def emit_probe(self, address: Operand, space: str) -> tuple[str, int]:
+        """A local name that holds the probe of an address, and the immediate offset."""
+        if not isinstance(address, Address):
+            raise self.make_error("an address was expected")
+        base = address.base
+        key = (base.name if isinstance(base, Register | Symbol) else str(base.value), space)
+        cached = self.mask == self.base_mask
+        if cached and key in self.probe_names:
+            return self.probe_names[key], address.offset
+        if isinstance(base, Register):
+            row = self.row_name(base.name, "u")
+        elif isinstance(base, Symbol):
+            row = self._read_symbol(Symbol(base.name), "u64" if space in ("", "global", "const") else "u32")
+        else:
+            row = f"full({int(base.value) & (1 << 64) - 1}, 'u8')"
+        name = self.new_temporary().replace("t", "q")
+        self.emit(f"{name} = probe({space!r}, {row}, {self.mask}, {self.instruction.line})")
+        if cached and not isinstance(base, Immediate):
+            self.probe_names[key] = name
+        return name, address.offset
+
+    def emit_shared_probe(self, address: Operand, is_generic: bool) -> tuple[str, int]:
+        """The same for an address that must lie in shared memory, even where the opcode does not say so."""
+        if not is_generic:
+            return self.emit_probe(address, "shared")
+        if not (isinstance(address, Address) and isinstance(address.base, Register)):
+            raise self.make_error("a generic address in a register was expected")
+        name = self.new_temporary().replace("t", "q")
+        row = f"{self.row_name(address.base.name, 'u')} - SHARED_WINDOW"
+        self.emit(f"{name} = probe('shared', {row}, {self.mask}, {self.instruction.line})")
+        return name, address.offset
+
+    # -- float64 copies of float32 rows ---------------------------------------------------------
+    def widen_operand(self, operand: Operand) -> str:
+        """A float64 copy of a float32 operand, kept while later instructions of the block use it."""
+        if not isinstance(operand, Register):
+            assert isinstance(operand, Immediate)
+            return self.context.bind_constant(np.float64(to_scalar(operand.value, "f32")))
+        if operand.name not in self.widened_rows:
+            if not self.free_scratch_rows:
+                self.free_scratch_rows.append(self.context.scratch_row_count)
+                self.context.scratch_row_count += 1
+            row = self.free_scratch_rows.pop()
+            self.widened_rows[operand.name] = row
+            self.emit(f"copyto(F{row}, {self.row_name(operand.name, 'f')})")
+        return f"F{self.widened_rows[operand.name]}"

@@ -1,0 +1,196 @@
+"""A kernel decoded once: blocks as Python text, and everything that text refers to by name.
+
+Registers to slots: registers that are never live together share a row of lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from types import CodeType
+
+from ekc.emulator.decode.arithmetic import ARITHMETIC_WRITERS
+from ekc.emulator.decode.bits import BIT_WRITERS
+from ekc.emulator.decode.block_writer import BlockWriter
+from ekc.emulator.decode.context import DecodeContext
+from ekc.emulator.decode.memory import MEMORY_WRITERS
+from ekc.emulator.decode.warp import WARP_WRITERS, WARPGROUP_WRITERS
+from ekc.errors import EkcError
+from ekc.ptx import opcodes
+from ekc.ptx.cfg import Block, build_blocks, find_live_in, list_successors
+from ekc.ptx.module import TYPE_BYTES, Instruction, KernelText, Module
+from ekc.ptx.wgmma_hazards import find_wgmma_hazards
+
+CLASS_BY_BYTES = {1: "H", 2: "H", 4: "W", 8: "D"}
+
+
+def find_register_class(type_name: str) -> str:
+    """P (predicate), H (16 bit), W (32 bit) or D (64 bit)."""
+    return "P" if type_name == "pred" else CLASS_BY_BYTES.get(TYPE_BYTES[type_name], "Q")
+
+
+def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set[str]]:
+    """First and last statement of every register's life, and those that are live at the entry."""
+    live = find_live_in(blocks)
+    span: dict[str, tuple[int, int]] = {}
+    place = 0
+
+    def touch(name: str, at: int) -> None:
+        first, last = span.get(name, (at, at))
+        span[name] = (min(first, at), max(last, at))
+
+    for block in blocks:
+        for name in live[block.number]:
+            touch(name, place)
+        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+            place += 1
+            for name in one.reads + one.writes:
+                touch(name, place)
+        place += 1
+        for after in list_successors(block):
+            for name in live[after]:
+                touch(name, place)
+    return span, live[0] if live else set()
+
+
+def allocate_slots(
+    blocks: list[Block], types: dict[str, str]
+) -> tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]:
+    """(class, slot) of every register, slots per class, registers live at the entry."""
+    span, early = find_lifetimes(blocks)
+    free: dict[str, list[int]] = {}
+    busy: dict[str, list[tuple[int, int]]] = {}
+    count: dict[str, int] = {}
+    place: dict[str, tuple[str, int]] = {}
+    for name, (first, last) in sorted(span.items(), key=lambda item: item[1]):
+        kind = find_register_class(types[name])
+        spare, live = free.setdefault(kind, []), busy.setdefault(kind, [])
+        while live and live[0][0] < first:
+            heappush(spare, heappop(live)[1])
+        if spare:
+            slot = heappop(spare)
+        else:
+            slot = count.get(kind, 0)
+            count[kind] = slot + 1
+        place[name] = (kind, slot)
+        heappush(live, (last, slot))
+    return place, count, early
+
+
+def allocate_separate_slots(
+    blocks: list[Block], types: dict[str, str]
+) -> tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]:
+    """As `allot`, but every register has a row of its own: quick to say, dear in memory; none is early."""
+    count: dict[str, int] = {}
+    place: dict[str, tuple[str, int]] = {}
+    for block in blocks:
+        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+            for name in one.reads + one.writes:
+                if name not in place:
+                    kind = find_register_class(types[name])
+                    place[name] = (kind, count.get(kind, 0))
+                    count[kind] = count.get(kind, 0) + 1
+    return place, count, set()
+
+
+SlotAllocator = Callable[
+    [list[Block], dict[str, str]], tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
+]
+"""(class, row) of every register, rows of each class, registers live at the entry."""
+_OPERATIONS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
+    **ARITHMETIC_WRITERS,
+    **BIT_WRITERS,
+    **MEMORY_WRITERS,
+    **WARP_WRITERS,
+    **WARPGROUP_WRITERS,
+}
+
+
+@dataclass(frozen=True)
+class DecodedKernel:
+    """A kernel that is ready to be bound to arrays."""
+
+    module: Module
+    kernel: KernelText
+    blocks: tuple[Block, ...]
+    context: DecodeContext
+    slot_counts: dict[str, int]
+    """Rows of each register class."""
+    code: CodeType
+    source: str
+
+    masked_codes: dict[int, CodeType] = field(default_factory=dict)
+    """The masked forms of blocks that were needed so far."""
+
+    def compile_masked(self, number: int) -> CodeType:
+        """The masked form of one block, written when it is first needed."""
+        if number not in self.masked_codes:
+            writer = _write_block(self.context, self.blocks[number], is_masked=True)
+            text = "\n".join(_format_function(f"m{number}", writer))
+            self.masked_codes[number] = compile(text, f"<ptx {self.kernel.name}>", "exec")
+        return self.masked_codes[number]
+
+
+def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_slots) -> DecodedKernel:
+    """Decode one kernel, its registers in rows as `rows` allots them; `EkcError` names the first instruction
+    that is unknown."""
+    if name not in module.kernels:
+        known = ", ".join(module.kernels) or "none"
+        raise EkcError(f"kernel {name!r} is not in this PTX; it has: {known}")
+    text = module.kernels[name]
+    if not text.code:
+        raise EkcError(f"kernel {name!r} has no instructions")
+    _check_opcodes(module, text)
+    found = build_blocks(text)
+    _check_registers(text)
+    places, slots, early = allocate(found, text.registers)
+    variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
+    dead = frozenset(text.registers) - text.readers_by_register.keys() | {"_"}
+    shelf = DecodeContext(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
+    shelf.hazards = find_wgmma_hazards(found)
+    lines: list[str] = []
+    for block in found:
+        lines += _format_function(f"b{block.number}", _write_block(shelf, block, is_masked=False))
+    source = "\n".join(lines)
+    code = compile(source, f"<ptx {name}>", "exec")
+    return DecodedKernel(module, text, tuple(found), shelf, slots, code, source)
+
+
+def _check_registers(text: KernelText) -> None:
+    for one in text.code:
+        for name in one.reads + one.writes:
+            if name not in text.registers:
+                raise EkcError(f"PTX line {one.line}: {one.text}: register {name} is not declared")
+
+
+def _check_opcodes(module: Module, text: KernelText) -> None:
+    for one in text.code:
+        if one.parts[0] not in _OPERATIONS and one.parts[0] not in (
+            "bra",
+            "brx",
+            "ret",
+            "exit",
+            "trap",
+            "barrier",
+        ):
+            raise EkcError(
+                f"PTX line {one.line}: unknown instruction {one.opcode!r} (PTX {module.version}): {one.text}"
+            )
+        opcodes.check_modifiers(module, one)
+
+
+def _write_block(shelf: DecodeContext, block: Block, is_masked: bool) -> BlockWriter:
+    writer = BlockWriter(shelf, block, is_masked)
+    for one in block.code:
+        writer.begin_instruction(one)
+        try:
+            _OPERATIONS[one.parts[0]](writer, one)
+        except (ValueError, IndexError, StopIteration, TypeError, AttributeError, KeyError) as error:
+            raise writer.make_error("malformed, or a form that is not emulated") from error
+        writer.end_instruction()
+    return writer
+
+
+def _format_function(name: str, writer: BlockWriter) -> list[str]:
+    return [f"def {name}(M):", *(f"    {line}" for line in writer.lines or ["pass"])]

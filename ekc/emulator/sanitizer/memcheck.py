@@ -1,0 +1,156 @@
+"""Findings, and who may touch what: bounds, alignment, memory that nobody wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ekc.emulator.decode.context import Site
+from ekc.emulator.geometry import Geometry, unravel_index
+from ekc.emulator.memory import AddressProbe, AddressSpace, gather, scatter
+from ekc.emulator.report import Finding
+from ekc.ptx.module import Instruction
+
+MAX_FINDINGS = 64
+"""Findings that a launch keeps."""
+
+
+class Findings:
+    """Collects findings: one of a kind for each instruction."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.finding_by_site: dict[tuple[str, int], tuple[tuple[int, int], Finding]] = {}
+
+    def add(
+        self,
+        kind: str,
+        instruction: Instruction,
+        message: str,
+        hint: str,
+        place: tuple[Geometry, int],
+        address: int | None = None,
+    ) -> None:
+        """Keep a finding; of several of one instruction, the one of the lowest block and thread."""
+        geometry, lane = place
+        block, thread = (
+            int(geometry.block_ids[lane // geometry.threads_per_block]),
+            lane % geometry.threads_per_block,
+        )
+        finding = Finding(
+            kind,
+            message,
+            self.kernel,
+            instruction.short_text,
+            instruction.line,
+            instruction.source_line,
+            unravel_index(block, geometry.grid),
+            unravel_index(thread, geometry.block),
+            address,
+            hint,
+        )
+        old = self.finding_by_site.get((kind, instruction.line))
+        if (old is None and len(self.finding_by_site) < MAX_FINDINGS) or (
+            old is not None and (block, thread) < old[0]
+        ):
+            self.finding_by_site[kind, instruction.line] = ((block, thread), finding)
+
+    def list_findings(self) -> tuple[Finding, ...]:
+        """In order of the PTX text."""
+        return tuple(
+            f for _, f in sorted(self.finding_by_site.values(), key=lambda item: (item[1].line, item[1].kind))
+        )
+
+
+class BoundsCheck:
+    """Reports accesses outside of memory or off their alignment, and drops those lanes."""
+
+    def __init__(self, findings: Findings, geometry: Geometry, all_lanes: Any) -> None:
+        self.findings = findings
+        self.geometry = geometry
+        self.all_lanes = all_lanes
+
+    def drop_bad_lanes(
+        self, site: Site, probe: AddressProbe, offset: int, reports: bool, needed_bytes: Any = None
+    ) -> AddressProbe:
+        """The lanes whose access is fine, with the offset added; `needed` bytes must be there, if given."""
+        address = probe.address + offset
+        inside = probe.space.is_in_bounds(
+            address, site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
+        )
+        aligned = (address & (site.bytes_per_lane - 1)) == 0
+        if reports:
+            self._report_finding(site, probe, address, ~inside, "out-of-bounds")
+            self._report_finding(site, probe, address, inside & ~aligned, "misaligned")
+        return probe.select_lanes(offset, inside & aligned)
+
+    def _report_finding(self, site: Site, probe: AddressProbe, address: Any, is_bad: Any, kind: str) -> None:
+        if not is_bad.any():
+            return
+        first = int(np.flatnonzero(is_bad)[0])
+        where = int(address[first])
+        what = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
+        if kind == "misaligned":
+            message, hint = f"misaligned {what}", f"The address must be a multiple of {site.bytes_per_lane}."
+        else:
+            message = f"{what} {probe.space.describe_nearest(where)}, by {int(is_bad.sum())} lanes"
+            hint = "Look at the guard of this access and at the index that leads to it."
+        lane = int(probe.lane_numbers(self.all_lanes)[first])
+        self.findings.add(kind, site.instruction, message, hint, (self.geometry, lane), where)
+
+
+class WrittenBytes:
+    """Which bytes of a space were written: a shadow of one byte for each."""
+
+    def __init__(self, space: AddressSpace, findings: Findings, geometry: Geometry, all_lanes: Any) -> None:
+        self.shadow = np.zeros(space.bytes.size, np.uint8)
+        self.views = {code: self.shadow.view(code) for code in ("u1", "u2", "u4", "u8")}
+        self.written_marks = {f"u{n}": np.dtype(f"u{n}").type(int("01" * n, 16)) for n in (1, 2, 4, 8)}
+        self.findings = findings
+        self.geometry = geometry
+        self.all_lanes = all_lanes
+
+    def mark_store(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Mark what a store wrote."""
+        code = "u" + site.dtype_code[1]
+        done = probe.pattern.marked_stores if probe.pattern else None
+        key = (probe.shift + offset, site.bytes_per_lane)
+        if done is not None and key in done:
+            return
+        for k in range(site.element_count):
+            scatter(probe, code, offset + k * int(code[1]), self.written_marks[code], self.views)
+        if done is not None:
+            done.add(key)
+
+    def check_load(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Report what is read before it is written. The compiler joins loads of shared halves and bytes into
+        vectors of words, so a word of such a vector is judged by what of it was written at all."""
+        joined = probe.space.kind == "shared" and site.element_count > 1
+        done = probe.pattern.checked_loads if probe.pattern else None
+        key = (probe.shift + offset, site.bytes_per_lane, site.is_element_read)
+        if done is not None and key in done:
+            return
+        code = "u" + site.dtype_code[1]
+        for k in range(site.element_count):
+            if site.is_element_read and not site.is_element_read[k]:
+                continue
+            found = gather(probe, code, offset + k * int(code[1]), self.views)
+            bad = found == 0 if joined else found != self.written_marks[code]
+            if bad.any():
+                self._report_unwritten(site, probe, offset + k * int(code[1]), bad)
+                return
+        if done is not None:
+            done.add(key)
+
+    def _report_unwritten(self, site: Site, probe: AddressProbe, offset: int, is_bad: Any) -> None:
+        first = int(np.flatnonzero(is_bad)[0])
+        lane = int(probe.lane_numbers(self.all_lanes)[first])
+        self.findings.add(
+            "uninitialised",
+            site.instruction,
+            f"{site.action} of {probe.space.kind} memory that nobody wrote, by {int(is_bad.sum())} lanes",
+            "Look for the store that should come first, and for the range its threads cover.",
+            (self.geometry, lane),
+            int(probe.address[first]) + offset,
+        )

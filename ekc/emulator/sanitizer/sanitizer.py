@@ -1,0 +1,151 @@
+"""All checks of one batch behind one face."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ekc.emulator.decode.context import Site
+from ekc.emulator.memory import AddressProbe, Allocation
+from ekc.emulator.sanitizer.memcheck import WrittenBytes
+from ekc.emulator.sanitizer.racecheck import RaceDetector
+from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
+
+if TYPE_CHECKING:
+    from ekc.emulator.batch import Batch
+
+
+class Sanitizer:
+    """Shadows and logs of one batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        findings, geometry = batch.plan.findings, batch.geometry
+        self.batch = batch
+        spaces = {name: batch.spaces[name] for name in ("shared", "local")}
+        self.written_bytes = {
+            n: WrittenBytes(space, findings, geometry, batch.all_lanes) for n, space in spaces.items()
+        }
+        self.races = RaceDetector(
+            findings, geometry, batch.all_lanes, batch.lane_warps, spaces["shared"].bytes.size
+        )
+        self.block_numbers = (np.repeat(geometry.block_ids, geometry.threads_per_block) + 1).astype(np.int32)
+        assert batch.plan.block_conflicts is not None
+        self.block_conflicts, self.read_only_cache = batch.plan.block_conflicts, batch.plan.read_only_cache
+        self.warpgroups = WarpgroupCheck(batch) if batch.plan.has_wgmma else None
+
+    def _find_blocks(self, probe: AddressProbe) -> Any:
+        """The block of each lane, counted from 1."""
+        return self.block_numbers[probe.lane_numbers(self.batch.all_lanes)]
+
+    def _resize_marks(self, probe: AddressProbe) -> None:
+        """Room for the marks of all global memory that is held by now."""
+        for marks in (self.block_conflicts, self.read_only_cache):
+            if marks is not None:
+                marks.resize(probe.space.bytes.size)
+
+    def _check_global_change(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Global memory is about to change."""
+        self._resize_marks(probe)
+        self._check_read_only(site, probe, offset)
+        if self.read_only_cache is not None:
+            self.read_only_cache.check_change(site, probe, offset, self.batch.geometry, self.batch.all_lanes)
+
+    def check_load(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """A load is about to happen."""
+        kind = probe.space.kind
+        if kind == "global":
+            if self._find_allocation(site, probe, offset, False) is None:
+                self._resize_marks(probe)
+                place = self.batch.geometry, self.batch.all_lanes
+                if self.read_only_cache is not None:
+                    self.read_only_cache.check_load(site, probe, offset, *place)
+                self.block_conflicts.check_load(site, probe, offset, self._find_blocks(probe), *place)
+            return
+        self.written_bytes[kind].check_load(site, probe, offset)
+        if kind == "shared":
+            self.batch.async_copies.check_access(site, probe, offset, "reads")
+            self.races.log_access(site, probe, offset, "read")
+
+    def check_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
+        """A store is about to happen."""
+        if probe.space.kind == "global":
+            self._check_global_change(site, probe, offset)
+            place = self.batch.geometry, self.batch.all_lanes
+            self.block_conflicts.check_store(site, probe, offset, values, self._find_blocks(probe), *place)
+        if probe.space.kind == "shared":
+            self.batch.async_copies.check_access(site, probe, offset, "writes over", values)
+            self.check_shared_change(site, probe, offset, "overwrites")
+
+    def record_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
+        """A store has happened."""
+        kind = probe.space.kind
+        if kind == "global":
+            place = self.batch.geometry, self.batch.all_lanes
+            self.block_conflicts.check_stored_values(
+                site, probe, offset, values, self._find_blocks(probe), *place
+            )
+            return
+        self.written_bytes[kind].mark_store(site, probe, offset)
+        if kind == "shared":
+            self.races.log_access(site, probe, offset, "write", values)
+            self._record_shared_change(site, probe, offset)
+
+    def check_atomic(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """An atomic is about to happen."""
+        if probe.space.kind == "global":
+            self._check_global_change(site, probe, offset)
+            place = self.batch.geometry, self.batch.all_lanes
+            self.block_conflicts.check_atomic(site, probe, offset, self._find_blocks(probe), *place)
+        if probe.space.kind == "shared":
+            if "exch" in site.instruction.parts:
+                self.written_bytes["shared"].mark_store(site, probe, offset)
+            else:
+                self.written_bytes["shared"].check_load(site, probe, offset)
+            self.batch.async_copies.check_access(site, probe, offset, "changes")
+            self.races.log_access(site, probe, offset, "atomic")
+            self.check_shared_change(site, probe, offset, "changes")
+            self._record_shared_change(site, probe, offset)
+
+    def check_shared_change(self, site: Site, probe: AddressProbe, offset: int, verb: str) -> None:
+        """Shared memory is about to change, or may from now on."""
+        if self.warpgroups is not None:
+            self.warpgroups.tracker.check_overwrite(site, probe, offset, verb)
+
+    def _record_shared_change(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Shared memory has changed."""
+        if self.warpgroups is not None:
+            self.warpgroups.async_proxy.record_write(site, probe, offset)
+
+    def cross_barrier(self, lanes: Any = None) -> None:
+        """Lanes (None: all) cross a barrier."""
+        self.races.close_interval(lanes)
+        if self.warpgroups is not None:
+            self.warpgroups.async_proxy.record_barrier(lanes)
+
+    def _find_allocation(
+        self, site: Site, probe: AddressProbe, offset: int, writable: bool
+    ) -> Allocation | None:
+        """The allocation of this kind that holds the whole access, if one does."""
+        place = probe.space.find_allocation(probe.low + offset, probe.high + offset + site.bytes_per_lane)
+        return place if place is not None and place.writable == writable else None
+
+    def _check_read_only(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """A finding where a lane changes what this launch may only read."""
+        if self._find_allocation(site, probe, offset, True) is not None:
+            return
+        bad = ~probe.space.is_in_bounds(probe.address + offset, site.bytes_per_lane, needs_write=True)
+        if not bad.any():
+            return
+        first = int(np.flatnonzero(bad)[0])
+        where = int(probe.address[first]) + offset
+        place = probe.space.find_allocation(where, where + site.bytes_per_lane)
+        assert place is not None
+        self.batch.plan.findings.add(
+            "read-only",
+            site.instruction,
+            f"{site.action} to {place.name}, which is only to be read, by {int(bad.sum())} lanes",
+            "Write to an output; an input must stay as it was given.",
+            (self.batch.geometry, int(probe.lane_numbers(self.batch.all_lanes)[first])),
+            where,
+        )

@@ -1,0 +1,312 @@
+"""All checks of products of warpgroups, behind one face.
+
+What may be wrong with a product of a warpgroup at its issue: who takes part, where its factors lie.
+
+Sums of products of warpgroups: registers that nobody may touch before the wait, nor without a fence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ekc.emulator.decode.context import Site
+from ekc.emulator.geometry import Geometry
+from ekc.emulator.memory import AddressProbe, AddressSpace, Index
+from ekc.emulator.numerics.wgmma import (
+    CHUNK_BYTES,
+    DEPTH_BYTES,
+    SWIZZLE_WIDTHS,
+    WARPGROUP_SIZE,
+    MatrixDescriptors,
+    WgmmaOperand,
+)
+from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.sanitizer.wgmma_in_flight import AsyncProxyCheck, InFlightProduct, ProductTracker
+from ekc.ptx.module import Immediate, Instruction
+from ekc.ptx.wgmma_hazards import WgmmaHazards
+
+if TYPE_CHECKING:
+    from ekc.emulator.batch import Batch
+
+
+_PATTERN_LINES = 8
+"""Lines of a swizzle pattern."""
+_START_HINT = (
+    "A start moves along a line by multiples of 32 bytes, as far as the instruction's part of it fits."
+)
+
+
+class FactorCheck:
+    """The checks, each told for the first thread of the first warpgroup that shows it."""
+
+    def __init__(self, findings: Findings, geometry: Geometry, group_lanes: Index) -> None:
+        self.findings, self.geometry = findings, geometry
+        self.group_lanes = group_lanes
+        """The lane at each place of every warpgroup, -1 where the block has none."""
+
+    def _report_finding(
+        self, kind: str, site: Site, message: str, hint: str, lane: int, address: int | None = None
+    ) -> None:
+        self.findings.add(kind, site.instruction, message, hint, (self.geometry, lane), address)
+
+    def check_full_group(self, site: Site, groups: Index, mask: Any) -> None:
+        """A finding where only a part of a warpgroup runs what is for all of it."""
+        there = self.group_lanes[groups] >= 0
+        taking = there if mask is None else there & mask[self.group_lanes[groups]]
+        bad = ~taking.all(axis=1)
+        if not bad.any():
+            return
+        first = int(np.flatnonzero(bad)[0])
+        count, lane = int(taking[first].sum()), int(self.group_lanes[groups[first]][taking[first]][0])
+        message = f"only {count} threads of a warpgroup run it: undefined"
+        hint = "All 128 threads of four warps must run it together: move it out of the condition."
+        if not there[first].all():
+            hint = "A warpgroup is four warps: launch blocks of a multiple of 128 threads."
+        self._report_finding("warpgroup", site, message, hint, lane)
+
+    def check_uniform(self, site: Site, quantity: str, row: Any, groups: Index, mask: Any) -> None:
+        """A finding where threads of a warpgroup hold different values of what it has in common."""
+        row = np.asarray(row)
+        if row.ndim == 0:
+            return
+        lanes = self.group_lanes[groups]
+        taking = (lanes >= 0) if mask is None else (lanes >= 0) & mask[lanes]
+        values = row[lanes]
+        own = values[np.arange(len(groups)), taking.argmax(axis=1)]
+        bad = (taking & (values != own[:, None])).any(axis=1)
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            lane = int(lanes[first][(taking & (values != own[:, None]))[first]][0])
+            message = f"threads of a warpgroup hold different values of {quantity}: undefined"
+            hint = f"Work it out from what all {WARPGROUP_SIZE} threads share, such as threadIdx.x / {WARPGROUP_SIZE}."
+            self._report_finding("warpgroup", site, message, hint, lane)
+
+    def check_bounds(
+        self,
+        site: Site,
+        factor_name: str,
+        space: AddressSpace,
+        addresses: Index,
+        is_inside: Any,
+        first_lanes: Index,
+    ) -> None:
+        """A finding where a factor lies outside of shared memory."""
+        if is_inside.all():
+            return
+        group, chunk = (int(x[0]) for x in np.nonzero(~is_inside))
+        where = int(addresses[group, chunk])
+        message = f"product of shared memory {space.describe_nearest(where)}: {int((~is_inside).sum())} chunks of {factor_name}"
+        hint = "Look at the start address of the matrix descriptor and at its two byte offsets."
+        self._report_finding("out-of-bounds", site, message, hint, int(first_lanes[group]), where)
+
+    def check_initialized(
+        self, site: Site, factor_name: str, shadow: Any, addresses: Index, chunks: Index, first_lanes: Index
+    ) -> None:
+        """A finding where a factor was never written; `chunks` are its places, inside of shared memory."""
+        words = shadow.view(np.uint64)
+        both = words.take(2 * chunks, mode="clip") & words.take(2 * chunks + 1, mode="clip")
+        bad = both != np.uint64(0x0101010101010101)
+        if not bad.any():
+            return
+        group, chunk = (int(x[0]) for x in np.nonzero(bad))
+        message = f"product of shared memory that nobody wrote: {int(bad.sum())} chunks of {factor_name}"
+        hint = "Look for the store or the copy that should come first, and at the matrix descriptor."
+        where = int(addresses[group, chunk])
+        self._report_finding("uninitialised", site, message, hint, int(first_lanes[group]), where)
+
+    def check_swizzle(
+        self,
+        site: Site,
+        factor_name: str,
+        operand: WgmmaOperand,
+        descriptors: MatrixDescriptors,
+        first_lanes: Index,
+    ) -> None:
+        """A finding where a swizzled factor does not lie as its pattern does: with base offset 0 the first of
+        8 lines begins at a multiple of the pattern, and so does every repetition; an instruction stays within
+        its lines."""
+        width = np.array(SWIZZLE_WIDTHS)[descriptors.swizzle]
+        size = _PATTERN_LINES * width
+        along = (
+            operand.lines * CHUNK_BYTES // operand.chunk_elements if operand.is_transposed else DEPTH_BYTES
+        )
+        off = descriptors.start % size
+        strides = descriptors.stride % size != 0
+        if operand.is_transposed:
+            strides |= (descriptors.leading % size != 0) & (along > width)
+        wrongs = (
+            (off >= width, "starts", "Declare its array __align__({size})."),
+            (off + np.minimum(width, along) > width, "goes over the end of its line,", _START_HINT),
+            (strides, "has strides", "Its byte offsets in the descriptor must be multiples of {size}."),
+        )
+        for wrong, does, hint in wrongs:
+            bad = wrong & (width > CHUNK_BYTES)
+            if bad.any():
+                group = int(np.flatnonzero(bad)[0])
+                message = (
+                    f"{factor_name} {does} off the pattern of its {width[group]}-byte swizzle, which repeats every "
+                    f"{size[group]} bytes"
+                )
+                lane, where = int(first_lanes[group]), int(descriptors.start[group])
+                self._report_finding("misaligned", site, message, hint.format(size=size[group]), lane, where)
+                return
+
+
+_WAIT_HINT = (
+    "The sums are there after wgmma.commit_group and wgmma.wait_group. Where the CUDA text waits first, the "
+    'compiler has moved this: behind the wait, tie the sums by asm volatile("" : "+f"(d[0]), ...).'
+)
+_FENCE_HINT = "Run wgmma.fence between what writes the sums and the first product that adds to them."
+
+
+class AccumulatorCheck:
+    """What the text of the kernel lets fear, held against what runs."""
+
+    def __init__(
+        self,
+        findings: Findings,
+        geometry: Geometry,
+        tracker: ProductTracker,
+        hazards: WgmmaHazards,
+        group_lanes: Index,
+    ) -> None:
+        self.findings, self.geometry, self.tracker, self.hazards = findings, geometry, tracker, hazards
+        self.group_lanes = group_lanes
+        self.has_fenced = np.zeros(len(group_lanes), np.bool_)
+        """Groups that ever ran a fence."""
+        self.reported_products: set[Instruction] = set()
+        """Products whose sums somebody touched: one statement is enough."""
+
+    def record_fence(self, groups: Index) -> None:
+        """`wgmma.fence`."""
+        self.has_fenced[groups] = True
+
+    def check_issue(self, site: Site, groups: Index) -> None:
+        """A finding where a product begins whose sums somebody wrote since the last fence, or before any."""
+        written = self.hazards.unfenced_writes.get(site.instruction)
+        bare = ~self.has_fenced[groups]
+        if bare.any():
+            message = "is a product with no wgmma.fence before it"
+            self._report_finding(site, message, _FENCE_HINT, int(self.group_lanes[groups[bare][0], 0]))
+        elif written is not None:
+            register, writer = written
+            message = (
+                f"its sums are in {register}, which PTX line {writer.line} wrote with no wgmma.fence since: "
+                f"{writer.text}"
+            )
+            self._report_finding(site, message, _FENCE_HINT, int(self.group_lanes[groups[0], 0]))
+
+    def check_access(self, site: Site, mask: Any) -> None:
+        """A finding where a statement touches the sums of a product in flight."""
+        touch = self.hazards.in_flight_accesses[site.instruction]
+        for product in touch.products:
+            bad = self.tracker.find_pending_lanes(product)
+            bad = bad if mask is None else bad & mask
+            if bad.any() and product not in self.reported_products:
+                message = (
+                    f"{touch.verb} {touch.register}, which holds sums of a product still in flight "
+                    f"(PTX line {product.line})"
+                )
+                self._report_finding(site, message, _WAIT_HINT, int(np.flatnonzero(bad)[0]))
+                self.reported_products.add(product)
+                return
+
+    def _report_finding(self, site: Site, message: str, hint: str, lane: int) -> None:
+        self.findings.add("sums", site.instruction, message, hint, (self.geometry, lane))
+
+
+class WarpgroupCheck:
+    """Of one batch whose kernel has such products."""
+
+    def __init__(self, batch: Batch) -> None:
+        findings, geometry, products = batch.plan.findings, batch.geometry, batch.wgmma_unit
+        self.batch = batch
+        self.space = batch.spaces["shared"]
+        self.factor_check = FactorCheck(findings, geometry, products.group_lanes)
+        size, shelf = self.space.bytes.size, batch.decoded.context
+        waits = [one.operands[0] for one in shelf.kernel.code if one.opcode.startswith("wgmma.wait_group")]
+        most = max((int(x.value) for x in waits if isinstance(x, Immediate)), default=0)
+        group, slots = products.lane_groups, products.groups_per_block
+        self.tracker = ProductTracker(findings, geometry, batch.all_lanes, group, slots, size, most)
+        self.accumulators = AccumulatorCheck(
+            findings, geometry, self.tracker, shelf.hazards, products.group_lanes
+        )
+        writes = [site.dtype_code for site in shelf.sites if site.action in ("store", "async", "atom")]
+        grain = min((int(code[1]) for code in writes), default=8)
+        self.async_proxy = AsyncProxyCheck(findings, geometry, batch.all_lanes, size, grain)
+
+    def check_issue(self, site: Site, uniform_rows: dict[str, Any], groups: Index, mask: Any) -> None:
+        """A product begins; `rows` are what its threads must have in common."""
+        self.factor_check.check_full_group(site, groups, mask)
+        for what, row in uniform_rows.items():
+            self.factor_check.check_uniform(site, what, row, groups, mask)
+        self.accumulators.check_issue(site, groups)
+        self.tracker.issue_product(site, groups)
+
+    def check_factor(
+        self,
+        site: Site,
+        factor_name: str,
+        operand: WgmmaOperand,
+        descriptors: MatrixDescriptors,
+        addresses: Index,
+        groups: Index,
+        first_lanes: Index,
+    ) -> None:
+        """The product issued last reads a factor: the addresses of its chunks, a row for each group, and the
+        first lane of each that takes part."""
+        inside = self.space.is_in_bounds(addresses, CHUNK_BYTES)
+        self.factor_check.check_swizzle(site, factor_name, operand, descriptors, first_lanes)
+        self.factor_check.check_bounds(site, factor_name, self.space, addresses, inside, first_lanes)
+        chunks = (addresses + self.batch.shared_base[first_lanes][:, None]) // CHUNK_BYTES
+        if not inside.all():
+            keep = inside.all(axis=1)
+            groups, first_lanes, addresses, chunks = (
+                groups[keep],
+                first_lanes[keep],
+                addresses[keep],
+                chunks[keep],
+            )
+        shadow = self.batch.sanitizer.written_bytes["shared"].shadow
+        self.factor_check.check_initialized(site, factor_name, shadow, addresses, chunks, first_lanes)
+        self.async_proxy.check_read(site, chunks, first_lanes)
+        self.tracker.record_read(groups, chunks)
+        self._log_reads(site, addresses, groups)
+
+    def _log_reads(self, site: Site, addresses: Index, groups: Index) -> None:
+        """All threads of a group read all of a factor. Two of different warps stand for them: whoever else
+        writes there is of another warp than one of the two."""
+        number = np.arange(addresses.shape[1]) % (WARPGROUP_SIZE // 2)
+        place = self.batch.wgmma_unit.group_lanes[groups]
+        halves = [
+            np.where(place[:, k] < 0, place[:, :1], place[:, k])
+            for k in (number, number + WARPGROUP_SIZE // 2)
+        ]
+        for lanes in halves:
+            act = lanes.ravel()
+            probe = AddressProbe(self.space, addresses.ravel(), self.batch.shared_base[act], act)
+            if lanes is halves[0]:
+                self.batch.async_copies.check_access(site, probe, 0, "reads")
+            flight = InFlightProduct(self.tracker, self.tracker.last_product)
+            self.batch.sanitizer.races.log_access(site, probe, 0, "read", product=flight)
+
+    def check_fence(self, site: Site, groups: Index, mask: Any) -> None:
+        """`wgmma.fence`."""
+        self.factor_check.check_full_group(site, groups, mask)
+        self.accumulators.record_fence(groups)
+
+    def check_access(self, site: Site, mask: Any) -> None:
+        """A statement may touch the sums of a product in flight."""
+        self.accumulators.check_access(site, mask)
+
+    def check_commit(self, site: Site, groups: Index, mask: Any) -> None:
+        """`wgmma.commit_group`."""
+        self.factor_check.check_full_group(site, groups, mask)
+        self.tracker.commit_groups(groups)
+
+    def check_wait(self, site: Site, pending_groups: int, groups: Index, mask: Any) -> None:
+        """`wgmma.wait_group`."""
+        self.factor_check.check_full_group(site, groups, mask)
+        self.tracker.wait_groups(pending_groups, groups)

@@ -1,0 +1,181 @@
+"""Products of warpgroups in flight: the shared memory that they read, from their issue to their wait.
+
+The async proxy: what threads write to shared memory is there for products after `fence.proxy.async`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.emulator.decode.context import Site
+from ekc.emulator.geometry import Geometry
+from ekc.emulator.memory import AddressProbe, Index, list_cells
+from ekc.emulator.numerics.wgmma import CHUNK_BYTES
+from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.ptx.module import Instruction
+
+IN_FLIGHT_HINT = "Wait for the products with wgmma.wait_group, then cross a barrier, before writing there."
+
+
+class ProductTracker:
+    """Products have numbers in the order of their issue; of a group they end in that order too."""
+
+    def __init__(
+        self,
+        findings: Findings,
+        geometry: Geometry,
+        all_lanes: Any,
+        lane_groups: Any,
+        groups_per_block: int,
+        shared_bytes: int,
+        max_pending_groups: int,
+    ) -> None:
+        self.findings, self.geometry, self.all_lanes = findings, geometry, all_lanes
+        self.lane_groups, self.groups_per_block = lane_groups, groups_per_block
+        """The warpgroup of every lane; how many a block has."""
+        count = groups_per_block * len(geometry.block_ids)
+        self.lane_blocks = geometry.block_numbers()
+        self.last_product = 0
+        self.last_issued = np.zeros(count, np.int32)
+        self.last_completed = np.zeros(count, np.int32)
+        """The last product of each group that was issued, and that was waited for."""
+        self.committed_products = np.zeros((count, max_pending_groups + 1), np.int32)
+        """The last product of the latest commit groups, the youngest first."""
+        self.last_reader = np.zeros((groups_per_block, shared_bytes // CHUNK_BYTES), np.int32)
+        """For each group of a block: the last product that reads a chunk of shared memory."""
+        self.product_instructions: dict[int, Instruction] = {}
+        """The statement of each product."""
+        self.last_by_instruction: dict[Instruction, Any] = {}
+        """The last product of each statement, by group."""
+
+    def issue_product(self, site: Site, groups: Any) -> int:
+        """A new product of these groups: its number."""
+        self.last_product += 1
+        self.last_issued[groups] = self.last_product
+        self.product_instructions[self.last_product] = site.instruction
+        self.last_by_instruction.setdefault(site.instruction, np.zeros_like(self.last_issued))[groups] = (
+            self.last_product
+        )
+        return self.last_product
+
+    def find_pending_lanes(self, instruction: Instruction) -> Any:
+        """The lanes whose group has not waited for the last product of a statement."""
+        return (self.last_by_instruction.get(instruction, self.last_completed) > self.last_completed)[
+            self.lane_groups
+        ]
+
+    def record_read(self, groups: Any, chunks: Any) -> None:
+        """The product issued last reads these chunks: a row for each group."""
+        self.last_reader[(groups % self.groups_per_block)[:, None], chunks] = self.last_product
+
+    def commit_groups(self, groups: Any) -> None:
+        """What these groups have issued becomes their next commit group."""
+        self.committed_products[groups] = np.roll(self.committed_products[groups], 1, axis=1)
+        self.committed_products[groups, 0] = self.last_issued[groups]
+
+    def wait_groups(self, pending_groups: int, groups: Any) -> None:
+        """All but the last `left` commit groups end."""
+        self.last_completed[groups] = np.maximum(
+            self.last_completed[groups], self.committed_products[groups, pending_groups]
+        )
+
+    def check_overwrite(self, site: Site, probe: AddressProbe, offset: int, verb: str) -> None:
+        """A finding if an access changes what a product in flight reads."""
+        if not (self.last_issued > self.last_completed).any():
+            return
+        lanes = probe.lane_numbers(self.all_lanes)
+        chunk = (probe.address + probe.base + offset) // CHUNK_BYTES
+        for slot in range(self.groups_per_block):
+            number = self.last_reader[slot, chunk]
+            bad = number > self.last_completed[self.lane_blocks[lanes] * self.groups_per_block + slot]
+            if bad.any():
+                first = int(np.flatnonzero(bad)[0])
+                line = self.product_instructions[int(number[first])].line
+                message = f"{verb} what a product still in flight reads (PTX line {line})"
+                place = (self.geometry, int(lanes[first]))
+                address = int(probe.address[first]) + offset
+                self.findings.add("async-product", site.instruction, message, IN_FLIGHT_HINT, place, address)
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightProduct:
+    """One product, as the reads in the log of races know it."""
+
+    tracker: ProductTracker
+    number: int
+
+    def is_in_flight(self, lanes: Any) -> NDArray[np.bool_]:
+        """Of these lanes, those whose warpgroup has not waited for it."""
+        found: NDArray[np.bool_] = self.tracker.last_completed[self.tracker.lane_groups[lanes]] < self.number
+        return found
+
+
+_HINT = (
+    "The writing thread runs fence.proxy.async when its data have landed (after cp.async.wait_group), before "
+    "the barrier that the readers cross."
+)
+
+
+class AsyncProxyCheck:
+    """For every place of shared memory who wrote it last and when, and for every lane when it fenced last and
+    crossed a barrier. Time counts writes, fences and barriers."""
+
+    def __init__(
+        self, findings: Findings, geometry: Geometry, all_lanes: Index, shared_bytes: int, cell_bytes: int
+    ) -> None:
+        self.findings, self.geometry, self.all_lanes = findings, geometry, all_lanes
+        self.cell_bytes = cell_bytes
+        self.time = 1
+        self.last_writer = np.full(shared_bytes // cell_bytes, -1, np.int32)
+        self.write_time = np.zeros(shared_bytes // cell_bytes, np.int32)
+        lanes = geometry.lane_count
+        self.fence_time, self.barrier_time = np.zeros(lanes, np.int32), np.zeros(lanes, np.int32)
+        self.safe_time = np.zeros(lanes, np.int32)
+        """The last fence of each lane that a barrier follows: what it wrote before is there for all."""
+
+    def record_write(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """A write has landed."""
+        self.time += 1
+        places = list_cells(site, probe, offset, self.cell_bytes)
+        self.last_writer[places] = probe.lane_numbers(self.all_lanes)[:, None]
+        self.write_time[places] = self.time
+
+    def record_fence(self, mask: Any) -> None:
+        """Lanes run the fence."""
+        self.time += 1
+        self.fence_time[slice(None) if mask is None else mask] = self.time
+
+    def record_barrier(self, lanes: Any) -> None:
+        """Lanes (None: all) cross a barrier."""
+        self.time += 1
+        lanes = slice(None) if lanes is None else lanes
+        self.safe_time[lanes] = self.fence_time[lanes]
+        self.barrier_time[lanes] = self.time
+
+    def check_read(self, site: Site, chunks: Index, first_lanes: Index) -> None:
+        """A product reads chunks of shared memory, a row for each group; `first` are the lanes told of."""
+        each = CHUNK_BYTES // self.cell_bytes
+        writer = self.last_writer.reshape(-1, each).take(chunks, axis=0, mode="clip")
+        written = self.write_time.reshape(-1, each).take(chunks, axis=0, mode="clip")
+        bad = (writer >= 0) & (self.safe_time[writer] < written)
+        if not bad.any():
+            return
+        unfenced = bad & (self.fence_time[writer] < written)
+        # With no barrier at all since the write the two race, which is told elsewhere.
+        late = bad & (self.barrier_time[writer] > written)
+        for wrong, what in (
+            (unfenced, "with no fence.proxy.async since"),
+            (late, "whose fence came too late"),
+        ):
+            if wrong.any():
+                group, chunk, k = (int(x[0]) for x in np.nonzero(wrong))
+                thread = int(writer[group, chunk, k]) % self.geometry.threads_per_block
+                message = f"reads shared memory that thread {thread} wrote, {what}"
+                place = (self.geometry, int(first_lanes[group]))
+                self.findings.add("proxy", site.instruction, message, _HINT, place)
+                return

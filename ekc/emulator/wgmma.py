@@ -1,0 +1,193 @@
+"""`wgmma`: products of warpgroups, worked out when they are issued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ekc.emulator.numerics import wgmma
+from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WARPGROUP_SIZE, WgmmaOperand
+from ekc.errors import EkcError
+
+if TYPE_CHECKING:
+    from ekc.emulator.batch import Batch
+    from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
+
+
+@dataclass(frozen=True)
+class WgmmaForm:
+    """What the text of one `wgmma.mma_async` says."""
+
+    a: WgmmaOperand
+    b: WgmmaOperand
+    sum_type: str
+    """"f32" or "s32"."""
+    is_negated: bool
+    is_saturating: bool
+
+    @property
+    def factor_bytes(self) -> int:
+        """Of both factors."""
+        return CHUNK_BYTES * (self.a.chunk_count + self.b.chunk_count)
+
+
+def make_wgmma_form(
+    columns: int, element_type: str, is_negated: bool, is_transposed: tuple[bool, bool], is_saturating: bool
+) -> WgmmaForm:
+    """As decoded text names one."""
+    a, b = (
+        WgmmaOperand(element_type, ROWS, is_transposed[0]),
+        WgmmaOperand(element_type, columns, is_transposed[1]),
+    )
+    return WgmmaForm(a, b, "s32" if element_type == "s8" else "f32", is_negated, is_saturating)
+
+
+class WgmmaUnit:
+    """The warpgroups of one batch and their products."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        geometry = batch.geometry
+        self.groups_per_block = -(-geometry.threads_per_block // WARPGROUP_SIZE)
+        """Warpgroups of a block, the last perhaps not whole."""
+        self.lane_groups = (
+            geometry.block_numbers() * self.groups_per_block + geometry.thread_numbers() // WARPGROUP_SIZE
+        )
+        """Of every lane."""
+        self.group_starts = np.flatnonzero(np.r_[True, self.lane_groups[1:] != self.lane_groups[:-1]])
+        """The first lane of every group."""
+        count = self.groups_per_block * len(geometry.block_ids)
+        self.group_lanes = np.full((count, WARPGROUP_SIZE), -1, np.int64)
+        """The lane at each place of every group, -1 where the block has none."""
+        self.group_lanes[self.lane_groups, geometry.thread_numbers() % WARPGROUP_SIZE] = batch.all_lanes
+        self.has_full_groups = geometry.threads_per_block % WARPGROUP_SIZE == 0
+
+    def multiply(
+        self,
+        site_number: int,
+        form_arguments: tuple[Any, ...],
+        a: Any,
+        b: Any,
+        accumulates: Any,
+        d: tuple[Any, ...],
+        mask: Any,
+    ) -> None:
+        """`wgmma.mma_async`: d += a b, or d = a b where `keep` is false."""
+        how = make_wgmma_form(*form_arguments)
+        groups, first = self._find_active_groups(mask)
+        site, watch = self.batch.decoded.context.sites[site_number], self._find_checks()
+        if watch is not None:
+            watch.check_issue(
+                site, {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}, groups, mask
+            )
+        factors: list[Any] = []
+        for what, operand, row in (("a", how.a, a), ("b", how.b, b)):
+            fields = wgmma.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
+            self._refuse_base_offset(site_number, fields)
+            addresses = wgmma.find_chunk_addresses(operand, fields)
+            if watch is not None:
+                watch.check_factor(site, what, operand, fields, addresses, groups, first)
+            factors.append(self._read_factor(operand, addresses, first))
+        self._count_requests(site_number, how, groups.size)
+        product = wgmma.multiply_factors(factors[0], factors[1], how.is_negated)
+        self._write_sums(how, product, accumulates, d, groups, mask)
+
+    def _find_active_groups(self, mask: Any) -> tuple[Any, Any]:
+        """The groups that take part, and the first lane of each that does."""
+        if mask is None:
+            return np.arange(len(self.group_lanes)), self.group_lanes[:, 0]
+        groups, first = np.unique(self.lane_groups[mask], return_index=True)
+        return groups, np.flatnonzero(mask)[first]
+
+    def _find_checks(self) -> WarpgroupCheck | None:
+        return self.batch.sanitizer.warpgroups if self.batch.is_sanitized else None
+
+    def _refuse_base_offset(self, site_number: int, fields: wgmma.MatrixDescriptors) -> None:
+        if fields.base_offset.any():
+            one = self.batch.decoded.context.sites[site_number].instruction
+            raise EkcError(
+                f"PTX line {one.line}: {one.text}: a descriptor with a base offset is not emulated"
+            )
+
+    def _read_factor(self, operand: WgmmaOperand, addresses: Any, first: Any) -> Any:
+        """A factor of every group; what lies outside of shared memory is zero."""
+        space = self.batch.spaces["shared"]
+        inside = space.is_in_bounds(addresses, CHUNK_BYTES)
+        at = (addresses + self.batch.shared_base[first][:, None]) // CHUNK_BYTES
+        # A chunk moves as one number of 16 bytes.
+        chunks = space.bytes.view(np.complex128).take(at, mode="clip")
+        if not inside.all():
+            chunks[~inside] = 0
+        return wgmma.unpack_factor(operand, chunks)
+
+    def _write_sums(
+        self,
+        wgmma_form: WgmmaForm,
+        product: Any,
+        accumulates: Any,
+        d: tuple[Any, ...],
+        groups: Any,
+        mask: Any,
+    ) -> None:
+        accumulates = np.asarray(accumulates)
+        if mask is None and self.has_full_groups:
+            words = wgmma.add_product(
+                product, np.stack(d), accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+            )
+            for row, values in zip(d, words, strict=True):
+                row[...] = values
+            return
+        lanes = self.group_lanes[groups].ravel()
+        there = (lanes >= 0) & (True if mask is None else mask[lanes])
+        lanes = lanes[there]
+        held = np.stack([row[lanes] for row in d])
+        accumulates = np.broadcast_to(accumulates, self.batch.all_lanes.shape)[lanes]
+        words = wgmma.add_product(
+            product[:, there], held, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+        )
+        for row, values in zip(d, words, strict=True):
+            row[lanes] = values
+
+    def _count_requests(self, site_number: int, wgmma_form: WgmmaForm, groups: int) -> None:
+        """A request of every group, and passes through the banks as many as the bytes fill: the layouts have
+        no conflicts."""
+        access = self.batch.memory_unit
+        access.requests[site_number] += groups
+        access.bytes[site_number] += groups * wgmma_form.factor_bytes
+        access.wavefronts[site_number] += groups * wgmma_form.factor_bytes // 128
+
+    def fence(self, site_number: int, mask: Any) -> None:
+        """`wgmma.fence`."""
+        if (watch := self._find_checks()) is not None:
+            watch.check_fence(
+                self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
+            )
+
+    def commit(self, site_number: int, mask: Any) -> None:
+        """`wgmma.commit_group`."""
+        if (watch := self._find_checks()) is not None:
+            watch.check_commit(
+                self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
+            )
+
+    def wait(self, site_number: int, pending_groups: int, mask: Any) -> None:
+        """`wgmma.wait_group`."""
+        if (watch := self._find_checks()) is not None:
+            watch.check_wait(
+                self.batch.decoded.context.sites[site_number],
+                pending_groups,
+                self._find_active_groups(mask)[0],
+                mask,
+            )
+
+    def touched(self, site_number: int, mask: Any) -> None:
+        """A statement may touch the sums of a product in flight."""
+        if (watch := self._find_checks()) is not None:
+            watch.check_access(self.batch.decoded.context.sites[site_number], mask)
+
+    def proxy(self, mask: Any) -> None:
+        """`fence.proxy.async` of shared memory."""
+        if (watch := self._find_checks()) is not None:
+            watch.async_proxy.record_fence(mask)

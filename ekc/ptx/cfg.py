@@ -1,0 +1,242 @@
+"""Basic blocks of a kernel, how control leaves each, and what is live where.
+
+The order in which places of a kernel run while lanes stand at several of them.
+
+The lowest place runs first, so lanes meet again where their paths do only if every place on the way comes
+before that. A GPU's compiler sees to it by joining paths where they must meet; the order of the PTX text
+does not: it may put one arm of a branch behind the place where both meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ekc.errors import EkcError
+from ekc.ptx.module import Instruction, KernelText, Operand, Symbol
+
+Edges = Mapping[int, Sequence[int]]
+
+
+def order_blocks(edges: Sequence[Sequence[int]]) -> list[int]:
+    """Nodes 0 to n - 1 (0 is the entry) in the order in which they run.
+
+    Both arms of a branch come before the place where they meet, all of a loop before what follows it, and
+    nodes that nothing leads to last.
+    """
+    known = dict(enumerate(edges))
+    reached = list(_arrange_nodes(known, known, 0))
+    seen = set(reached)
+    return reached + [node for node in known if node not in seen]
+
+
+def _arrange_nodes(nodes: Iterable[int], edges: Edges, entry: int) -> Iterator[int]:
+    """The nodes that `entry` leads to: loops in one piece, and each loop arranged likewise from its entry."""
+    inside = set(nodes)
+    for loop in _find_components(inside, edges, entry):
+        if len(loop) == 1:
+            yield loop[0]
+        else:
+            # The search came into the loop at the node that it left last. Without the way back it is no loop.
+            head = loop[-1]
+            cut = {node: [n for n in edges[node] if n != head] for node in loop}
+            yield from _arrange_nodes(loop, cut, head)
+
+
+def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int]]:
+    """Tarjan's strongly connected components, those that come first first; the last node of each is the one
+    that the search reached first. Of two arms the one that stands first in the text comes first."""
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    open_: list[int] = []
+    placed: set[int] = set()
+    found: list[list[int]] = []
+    path: list[tuple[int, Iterator[int]]] = []
+
+    def enter(node: int) -> None:
+        number[node] = lowest[node] = len(number)
+        open_.append(node)
+        path.append((node, iter(sorted((n for n in edges[node] if n in nodes), reverse=True))))
+
+    enter(entry)
+    while path:
+        node, left = path[-1]
+        following = next(left, None)
+        if following is None:
+            path.pop()
+            if path:
+                lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
+            if lowest[node] == number[node]:
+                first = open_.index(node)
+                found.append(open_[first:][::-1])
+                placed.update(open_[first:])
+                del open_[first:]
+        elif following not in number:
+            enter(following)
+        elif following not in placed:
+            lowest[node] = min(lowest[node], number[following])
+    return found[::-1]
+
+
+_WARP_SIZE, _WARPGROUP_SIZE = 32, 128
+_WARP_WIDE_ROOTS = (
+    "shfl",
+    "vote",
+    "redux",
+    "match",
+    "activemask",
+    "mma",
+    "ldmatrix",
+    "stmatrix",
+    "movmatrix",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockExit:
+    """How a block ends: jump, branch, exit, barrier or switch."""
+
+    kind: str
+    targets: tuple[int, ...] = ()
+    """Block numbers: (taken, fall-through) of a branch, (next,) of a jump or a barrier."""
+    instruction: Instruction | None = None
+
+
+@dataclass
+class Block:
+    """Statements that run one after another, and the way out."""
+
+    number: int
+    code: list[Instruction]
+    exit: BlockExit = field(default_factory=lambda: BlockExit("exit"))
+    convergence_width: int = 1
+    """Threads that must run its first instruction as one: 32 of a warp, 128 of a warpgroup."""
+
+    @property
+    def instruction_count(self) -> int:
+        """Instructions, the closing one included."""
+        return len(self.code) + (self.exit.instruction is not None)
+
+
+def build_blocks(kernel: KernelText) -> list[Block]:
+    """Cut a kernel into blocks, in the order in which they run while lanes stand at several of them."""
+    found = _split_blocks(kernel)
+    order = order_blocks([list_successors(block) for block in found])
+    place = {old: new for new, old in enumerate(order)}
+    for block in found:
+        block.number = place[block.number]
+        way = block.exit
+        block.exit = BlockExit(way.kind, tuple(place[t] for t in way.targets), way.instruction)
+    return [found[old] for old in order]
+
+
+def _split_blocks(kernel: KernelText) -> list[Block]:
+    """Blocks in the order of the text."""
+    starts = _find_block_starts(kernel)
+    number = {start: i for i, start in enumerate(starts)}
+    found = []
+    for i, start in enumerate(starts):
+        end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
+        code = kernel.code[start:end]
+        block = Block(i, code, convergence_width=find_convergence_width(code[0]) if code else 1)
+        block.exit = _build_exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
+        if block.exit.instruction is not None:
+            block.code = code[:-1]
+        found.append(block)
+    return found
+
+
+def find_convergence_width(instruction: Instruction) -> int:
+    """Threads that must meet at this instruction: of a warp, of a warpgroup, or 1."""
+    if instruction.parts[0] == "wgmma":
+        return _WARPGROUP_SIZE
+    return (
+        _WARP_SIZE
+        if instruction.parts[0] in _WARP_WIDE_ROOTS or instruction.opcode.startswith("bar.warp")
+        else 1
+    )
+
+
+def _find_block_starts(kernel: KernelText) -> list[int]:
+    starts = {0, *kernel.labels.values()}
+    for i, one in enumerate(kernel.code):
+        if one.ends_block:
+            starts.add(i + 1)
+        elif find_convergence_width(one) > 1:
+            starts.add(i)
+    return sorted(s for s in starts if s < len(kernel.code))
+
+
+def _build_exit(
+    kernel: KernelText, code: list[Instruction], next_block: int | None, block_numbers: dict[int, int]
+) -> BlockExit:
+    last = code[-1]
+    if not last.ends_block:
+        return BlockExit("jump", (next_block,)) if next_block is not None else BlockExit("exit")
+    root = last.parts[0]
+    if root == "bra":
+        target = _find_block(kernel, last.operands[0], last, block_numbers)
+        if last.guard is None:
+            return BlockExit("jump", (target,), last)
+        return BlockExit("branch", (target, _require_next_block(next_block, last)), last)
+    if root == "brx":
+        table = last.operands[-1]
+        names = kernel.branch_tables.get(table.name if isinstance(table, Symbol) else "")
+        if names is None:
+            raise EkcError(f"PTX line {last.line}: {last.text}: the table of branch targets is missing")
+        return BlockExit(
+            "switch", tuple(_find_block(kernel, Symbol(n), last, block_numbers) for n in names), last
+        )
+    if root in ("bar", "barrier"):
+        return BlockExit("barrier", (_require_next_block(next_block, last),), last)
+    if last.guard is not None:
+        return BlockExit("exit_if", (_require_next_block(next_block, last),), last)
+    return BlockExit("exit", (), last)
+
+
+def _find_block(
+    kernel: KernelText, label: Operand, instruction: Instruction, block_numbers: dict[int, int]
+) -> int:
+    name = label.name if isinstance(label, Symbol) else ""
+    if name not in kernel.labels or kernel.labels[name] not in block_numbers:
+        raise EkcError(f"PTX line {instruction.line}: {instruction.text}: the label is not in this kernel")
+    return block_numbers[kernel.labels[name]]
+
+
+def _require_next_block(next_block: int | None, instruction: Instruction) -> int:
+    if next_block is None:
+        raise EkcError(
+            f"PTX line {instruction.line}: {instruction.text}: the kernel ends here without ret: truncated?"
+        )
+    return next_block
+
+
+def list_successors(block: Block) -> tuple[int, ...]:
+    """Blocks that may come next."""
+    return block.exit.targets
+
+
+def find_live_in(blocks: list[Block]) -> list[set[str]]:
+    """Registers whose value may be read, at the start of each block."""
+    uses, kills = [], []
+    for block in blocks:
+        use: set[str] = set()
+        kill: set[str] = set()
+        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+            use.update(n for n in one.reads if n not in kill)
+            if one.guard is None:
+                kill.update(one.writes)
+            else:
+                use.update(n for n in one.writes if n not in kill)
+        uses.append(use)
+        kills.append(kill)
+    live: list[set[str]] = [set(u) for u in uses]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(blocks) - 1, -1, -1):
+            out = set().union(*(live[s] for s in list_successors(blocks[i])))
+            new = uses[i] | (out - kills[i])
+            if len(new) != len(live[i]):
+                live[i], changed = new, True
+    return live

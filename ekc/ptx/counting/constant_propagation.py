@@ -1,0 +1,318 @@
+"""What integer PTX instructions compute, as far as it is known before a kernel runs.
+
+A value is a number, or an unknown run-time quantity plus a number. That is all loop control
+needs: counters are numbers, and a pointer and its end share the same unknown start.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from ekc.ptx.constants import is_constant_start
+from ekc.ptx.counting.loops import Instruction
+
+_NAME = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
+_INTEGER_TYPE = re.compile(r"([sub])(8|16|32|64)")
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lo": operator.lt,
+    "ls": operator.le,
+    "hi": operator.gt,
+    "hs": operator.ge,
+}
+_OPERATORS: dict[str, Callable[..., int]] = {
+    "mul": operator.mul,
+    "mad": lambda a, b, c: a * b + c,
+    "shl": lambda a, b: a << min(b, 64),
+    "shr": lambda a, b: a >> min(b, 64),
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "not": operator.invert,
+    "neg": operator.neg,
+    "min": min,
+    "max": max,
+}
+_NUMERIC_OPCODES = frozenset({"cvt", *_OPERATORS})
+_LINEAR_OPCODES = frozenset({"mov", "add", "sub", "setp", "selp"})
+"""Opcodes whose result, as long as no predicate changes, is a sum of their arguments, or compares them."""
+
+
+class Value(NamedTuple):
+    """`base + number`; without a base, the number itself."""
+
+    number: int
+    base: Hashable = None
+
+
+Values = dict[str, Value]
+"""By register name."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known at one place of a kernel.
+
+    A register with a single writer is read only where that has run before, in the same trip of any
+    loop around it: its value need not be kept by place.
+    """
+
+    single_writer_values: Values
+    """Registers that one instruction writes: one table for all places."""
+    multi_writer_values: Values
+    """The other registers."""
+
+    def read_register(self, name: str) -> Value:
+        """A register's value, an unknown quantity where nothing is known of it."""
+        return self.multi_writer_values.get(name) or self.single_writer_values.get(name) or Value(0, name)
+
+
+Operation = Callable[[Sequence[Value]], Value | None]
+"""The result of an instruction from its arguments, None where it cannot be told."""
+
+
+class PredicateGuard(NamedTuple):
+    """The condition under which an instruction runs."""
+
+    predicate: Value | str
+    """A register, or its value if that is the same throughout the kernel."""
+    is_negated: bool
+
+    def evaluate(self, state: State) -> bool | None:
+        """Whether the instruction runs; None where that is unknown."""
+        value = _read_value(self.predicate, state)
+        return None if value.base is not None else bool(value.number) != self.is_negated
+
+
+class Comparison(NamedTuple):
+    """The two numbers of a comparison, as integers of its type."""
+
+    left: int
+    right: int
+    kind: tuple[bool, int]
+    """Whether the type is signed, and its bits."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PreparedInstruction:
+    """One instruction, made ready to be followed many times."""
+
+    written_registers: tuple[str, ...]
+    """Registers that it writes."""
+    is_only_writer: bool
+    """No other instruction writes them."""
+    arguments: tuple[Value | str, ...]
+    """Registers, or values that are the same throughout; empty where the result is always unknown."""
+    operation: Operation | None
+    guard: PredicateGuard | None
+    is_linear: bool
+    """Whether the result grows by the same amount in each trip where the arguments do."""
+    comparison_type: tuple[bool, int] | None
+    """The type of a comparison: whether it is signed, and its bits. None for other instructions."""
+
+    def list_reads(self) -> list[str]:
+        """Registers on which the result depends."""
+        places = (*self.arguments, self.guard.predicate) if self.guard else self.arguments
+        return [place for place in places if isinstance(place, str)]
+
+    def read_comparison(self, state: State) -> Comparison | None:
+        """The two numbers that a comparison sees; None where its result is unknown."""
+        assert self.comparison_type is not None
+        left, right = (_read_value(place, state) for place in self.arguments)
+        if left.base != right.base:
+            return None
+        view = _comparison_type(left, self.comparison_type)
+        return Comparison(_wrap_to_type(left.number, view), _wrap_to_type(right.number, view), view)
+
+    def apply(self, state: State, new_base: Hashable) -> None:
+        """Write the result into `state`; what is unknown gets a base made from `fresh`."""
+        applies = True if self.guard is None else self.guard.evaluate(state)
+        if applies is False:
+            return
+        result = None
+        if self.operation and applies:
+            result = self.operation([_read_value(place, state) for place in self.arguments])
+        values = state.single_writer_values if self.is_only_writer else state.multi_writer_values
+        for name in self.written_registers:
+            values[name] = result or Value(0, (id(self), name, new_base))
+
+
+def list_definitions(instruction: Instruction) -> tuple[str, ...]:
+    """Registers that the instruction writes (a store, a barrier or a branch writes none)."""
+    target = instruction.operands[0] if instruction.operands else "["
+    if target[0] == "[" or is_constant_start(target) or instruction.opcode[0] == "bra":
+        return ()
+    return tuple(_NAME.findall(target)) if "|" in target or "{" in target else (target,)
+
+
+def list_uses(instruction: Instruction) -> tuple[str, ...]:
+    """Names on which the result depends: none but the guard where it is always unknown."""
+    names = instruction.operands[1:] if _find_operation(instruction) else ()
+    return (*names, instruction.guard) if instruction.guard else names
+
+
+def prepare_instruction(
+    instruction: Instruction, constants: Values, writers: Mapping[str, Sequence[Instruction]]
+) -> PreparedInstruction:
+    """Prepare an instruction, given registers that are `constants` and those that write each register."""
+    operation = _find_operation(instruction)
+    read = instruction.operands[1:] if operation else ()
+    places = [_resolve_operand(instruction, name, constants, writers) for name in read]
+    if instruction.opcode[0] in _NUMERIC_OPCODES and instruction.opcode[-1] != "pred":
+        # A settled argument that is no plain number leaves the result unknown for good.
+        operation = operation if all(isinstance(p, str) or p.base is None for p in places) else None
+    guard = PredicateGuard(
+        _resolve_operand(instruction, instruction.guard, constants, writers), instruction.negated
+    )
+    names, opcode = list_definitions(instruction), instruction.opcode
+    return PreparedInstruction(
+        names,
+        all(len(writers[name]) == 1 for name in names),
+        tuple(places) if operation else (),
+        operation,
+        guard if instruction.guard else None,
+        operation is None or opcode[0] in _LINEAR_OPCODES or opcode[-1] == "pred",
+        _parse_type(opcode[-1]) if operation and opcode[0] == "setp" else None,
+    )
+
+
+def is_settled(instruction: Instruction, step: PreparedInstruction) -> bool:
+    """Whether the registers hold the same throughout, as the arguments do."""
+    fixed = step.guard is None and not step.list_reads()
+    return fixed and step.is_only_writer and _find_operation(instruction) is not None
+
+
+def _find_operation(instruction: Instruction) -> Operation | None:
+    composed = any(operand[0] in "{[" or "|" in operand for operand in instruction.operands)
+    return None if composed else _operation_of(instruction.opcode)
+
+
+def _resolve_operand(
+    instruction: Instruction, operand: str, constants: Values, written: Container[str]
+) -> Value | str:
+    return constants.get(operand) or (
+        operand if operand in written else _evaluate_constant(instruction, operand)
+    )
+
+
+def _evaluate_constant(instruction: Instruction, operand: str) -> Value:
+    """A whole number, or what stays one unknown quantity: a name (`%tid.x`, a symbol), a float."""
+    number = instruction.constant(operand) if is_constant_start(operand) else None
+    return Value(number) if isinstance(number, int) else Value(0, operand)
+
+
+def _read_value(place: Value | str, state: State) -> Value:
+    return state.read_register(place) if isinstance(place, str) else place
+
+
+@cache
+def _operation_of(opcode: tuple[str, ...]) -> Operation | None:
+    """What an opcode computes, None for one whose result is never known."""
+    name, kind = opcode[0], _parse_type(opcode[-1])
+    if kind is None or "sat" in opcode:
+        return None
+    match name:
+        case "mov":
+            return lambda arguments: arguments[0]
+        case "add":
+            return lambda arguments: _add_values(arguments[0], arguments[1], 1, kind)
+        case "sub":
+            return lambda arguments: _add_values(arguments[0], arguments[1], -1, kind)
+        case "setp" if len(opcode) == 3:
+            return lambda arguments: _compare_values(opcode[1], arguments, kind)
+        case "selp":
+            return lambda arguments: _select_value(*arguments)
+        case "cvt":
+            return _conversion_of(opcode, kind)
+    # A wide mad adds a number of another type than it multiplies.
+    if name not in _OPERATORS or "hi" in opcode or opcode[:2] == ("mad", "wide"):
+        return None
+    return lambda arguments: _compute_number(opcode, arguments, kind)
+
+
+def _parse_type(name: str) -> tuple[bool, int] | None:
+    """(is signed, bits) of an integer or predicate type."""
+    if name == "pred":
+        return False, 1
+    match = _INTEGER_TYPE.fullmatch(name)
+    return (match[1] == "s", int(match[2])) if match else None
+
+
+def _wrap_to_type(number: int, kind: tuple[bool, int]) -> int:
+    """`number` as the type holds it."""
+    signed, bits = kind
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if signed and number >> (bits - 1) else number
+
+
+def _add_values(left: Value, right: Value, sign: int, kind: tuple[bool, int]) -> Value | None:
+    number = _wrap_to_type(left.number + sign * right.number, (True, kind[1]))
+    if right.base is None:
+        return Value(number, left.base)
+    if left.base is None and sign > 0:
+        return Value(number, right.base)
+    return Value(number) if left.base == right.base and sign < 0 else None
+
+
+def _compare_values(how: str, arguments: Sequence[Value], kind: tuple[bool, int]) -> Value | None:
+    """`setp`. Values on one base compare by their numbers: pointers into an array do not wrap."""
+    left, right = arguments
+    if left.base != right.base:
+        return None
+    view = _comparison_type(left, kind)
+    return Value(int(_COMPARISONS[how](_wrap_to_type(left.number, view), _wrap_to_type(right.number, view))))
+
+
+def _comparison_type(value: Value, kind: tuple[bool, int]) -> tuple[bool, int]:
+    """The type as which a comparison of this type sees a value."""
+    return kind if value.base is None else (True, kind[1])
+
+
+def _select_value(yes: Value, no: Value, predicate: Value) -> Value | None:
+    if predicate.base is not None:
+        return yes if yes == no else None
+    return yes if predicate.number else no
+
+
+def _conversion_of(opcode: tuple[str, ...], kind: tuple[bool, int]) -> Operation | None:
+    """`cvt` between integers."""
+    target = _parse_type(opcode[-2])
+    if target is None or len(opcode) != 3:
+        return None
+    signed = (True, target[1])
+
+    def convert(arguments: Sequence[Value]) -> Value | None:
+        number, base = arguments[0]
+        return Value(_wrap_to_type(_wrap_to_type(number, kind), signed)) if base is None else None
+
+    return convert
+
+
+def _compute_number(
+    opcode: tuple[str, ...], arguments: Sequence[Value], kind: tuple[bool, int]
+) -> Value | None:
+    """Arithmetic on plain numbers."""
+    if kind[1] == 1 and (decided := _settle_logic(opcode[0], arguments)):
+        return decided
+    if any(argument.base is not None for argument in arguments):
+        return None
+    number = _OPERATORS[opcode[0]](*(_wrap_to_type(argument.number, kind) for argument in arguments))
+    bits = 2 * kind[1] if "wide" in opcode else kind[1]
+    return Value(_wrap_to_type(number, (bits > 1, bits)))
+
+
+def _settle_logic(name: str, arguments: Sequence[Value]) -> Value | None:
+    """`and` with a known false, `or` with a known true: settled whatever the other one is."""
+    settling = {"and": 0, "or": 1}.get(name)
+    known = [argument.number & 1 for argument in arguments if argument.base is None]
+    return Value(settling) if settling is not None and settling in known else None

@@ -1,0 +1,256 @@
+"""How many instructions of each kind one thread executes, told from the PTX text alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ekc.ir.hardware.wgmma import WARPGROUP_WARPS
+from ekc.ptx.counting.loops import Instruction, blocks
+from ekc.ptx.counting.trip_counts import count_block_runs
+
+_TYPE_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
+_INTEGER_TYPE = re.compile(r"[sub](?:8|16|32|64)|pred")
+_MATRIX_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+_TENSOR_FIELDS = {
+    **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
+    **dict.fromkeys(("s8", "u8"), "tensor_int8"),
+}  # fmt: skip
+_REGISTER = re.compile(r"%\w+")
+_VECTOR = re.compile(r"v(\d)")
+_MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
+_SFU_OPCODES = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
+_BRANCH_OPCODES = frozenset({"bra", "ret", "exit", "trap"})
+_BARRIER_OPCODES = frozenset({"bar", "barrier"})
+_ACCESS_OPCODES = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
+# fmt: off
+_INTEGER_OPCODES = frozenset({
+    "add", "addc", "sub", "subc", "mul", "mul24", "mad", "mad24", "madc", "div", "rem", "abs", "neg",
+    "min", "max", "sad", "dp2a", "dp4a", "and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3",
+    "prmt", "bfe", "bfi", "bfind", "bmsk", "popc", "clz", "brev", "fns", "szext",
+})
+# fmt: on
+_FLOAT_OPCODES = frozenset(
+    {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"}
+)
+
+
+@dataclass(frozen=True)
+class InstructionCounts:
+    """Executed PTX instructions of one thread, and the bytes its accesses move."""
+
+    fma32: float = 0.0
+    """FP32 multiply-adds; a packed `f32x2` counts two."""
+    fp32: float = 0.0
+    """Other FP32 arithmetic; comparisons are in `int_ops`."""
+    fp16: float = 0.0
+    """Arithmetic on f16, bf16 and their pairs; a pair counts one."""
+    tensor: float = 0.0
+    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction. Their operations
+    follow, those of a whole warp, by the type of the factors: ..."""
+    tensor_half: float = 0.0
+    """... float16 and bfloat16, ..."""
+    tensor_tf32: float = 0.0
+    tensor_int8: float = 0.0
+    group_flops: float = 0.0
+    """Operations of products of a warpgroup (`wgmma`) of float16 and bfloat16, a warp's quarter; they are not
+    in `tensor_half`. (Those of other types, which ekc does not emit, are in their fields.)"""
+    sfu: float = 0.0
+    """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
+    int_ops: float = 0.0
+    """Integer, logic, `setp`, `selp`, and conversions among integers."""
+    convert: float = 0.0
+    """Conversions from or to a float type."""
+    load_global: float = 0.0
+    """Loads from global memory and through generic pointers."""
+    store_global: float = 0.0
+    load_shared: float = 0.0
+    store_shared: float = 0.0
+    local_accesses: float = 0.0
+    """Loads and stores of local memory that are visible in PTX; spills are in `Resources`."""
+    barrier: float = 0.0
+    shuffle: float = 0.0
+    branch: float = 0.0
+    other: float = 0.0
+    async_groups: float = 0.0
+    """Groups of asynchronous copies that are closed, ..."""
+    async_waits: float = 0.0
+    """... times that the thread waits for some of them, ..."""
+    async_left: float = 0.0
+    """... and newest groups that these waits leave on their way, summed."""
+    bytes_async: float = 0.0
+    """Bytes that asynchronous copies load; they are in `bytes_load_global` too."""
+    bytes_load_global: float = 0.0
+    """Bytes, as all `bytes_...`."""
+    bytes_store_global: float = 0.0
+    bytes_load_shared: float = 0.0
+    bytes_store_shared: float = 0.0
+    bytes_local: float = 0.0
+    group_products: float = 0.0
+    """Of `tensor`, the products of a warpgroup."""
+    bytes_group: float = 0.0
+    """Of shared memory that products of a warpgroup read, a warp's quarter."""
+    group_waits: float = 0.0
+    """Times that the thread waits for products of its warpgroup."""
+
+
+def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
+    """Count what one thread of `kernel` executes: an upper estimate, exact without run-time branches.
+
+    Loops count by their trip counts. Code behind a branch within a loop counts in the trips where it
+    runs, if the loop's counter alone decides that (`if (k + 1 < N)`). Code under any other forward
+    branch or a guard counts as executed, and so do both sides of an if. `mov`, `cvta` and `ld.param`
+    are free: ptxas coalesces copies, folds constants and reads special registers once. Any other PTX
+    instruction counts one, even where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out
+    of a loop. An atomic counts as a load and a store, and so does a `cp.async`; one whose result nobody
+    reads waits for nothing, and counts as a store.
+
+    Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
+    trip count (naming label and line), for a call and for an indirect branch.
+    """
+    totals: dict[str, float] = defaultdict(float)
+    every = list_instruction_runs(ptx, kernel)
+    unread = _find_unread_atomics(one for one, _ in every)
+    for instruction, times in every:
+        if instruction in unread:
+            instruction = replace(instruction, opcode=("red", *instruction.opcode[1:]))
+        for kind, amount in _list_counts(instruction):
+            totals[kind] += times * amount
+    return InstructionCounts(**totals)
+
+
+def _find_unread_atomics(instructions: Iterable[Instruction]) -> frozenset[Instruction]:
+    """The atomics whose results go to registers that nothing else names: ptxas makes reductions of them."""
+    listed = list(instructions)
+    atomics = [one for one in listed if one.opcode[0] == "atom"]
+    if not atomics:
+        return frozenset()
+    named = Counter(name for one in listed for text in one.operands for name in _REGISTER.findall(text))
+    return frozenset(one for one in atomics if named[one.operands[0]] == 1)
+
+
+@lru_cache(maxsize=4)
+def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
+    """Every instruction of `kernel` and how often one thread runs it; says and refuses what `count` does."""
+    parts = blocks(ptx, kernel)
+    found = zip(parts, count_block_runs(kernel, parts), strict=True)
+    return tuple((one, times) for block, times in found for one in block.body)
+
+
+def _list_counts(instruction: Instruction) -> Iterator[tuple[str, float]]:
+    """(field of `Counts`, amount) of one instruction; nothing for one that is free."""
+    opcode = instruction.opcode
+    name, kind = opcode[0], opcode[-1]
+    if name == "cvta" or (name == "ld" and "param" in opcode):
+        return
+    if name == "mov":
+        # Packing two halves is a byte permute, and no plain copy.
+        if instruction.operands[1].startswith("{") and kind == "b32":
+            yield "int_ops", 1.0
+    elif name in _ACCESS_OPCODES or opcode[:2] in (("wmma", "load"), ("wmma", "store")):
+        yield from _count_access(instruction)
+    elif opcode[:2] == ("cp", "async") and "bulk" not in opcode:
+        yield from _count_async_copy(instruction)
+    elif name == "cvt":
+        yield _find_conversion_field(opcode), 1.0
+    else:
+        if opcode[:2] == ("wgmma", "wait_group"):
+            yield "group_waits", 1.0
+        field = _find_arithmetic_field(opcode)
+        yield field, 2.0 if kind == "f32x2" else 1.0
+        if field == "tensor":
+            yield from _count_matrix_product(opcode)
+
+
+def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """Operations of a matrix instruction, told from its shape and the types of its factors."""
+    shape = next((match for part in opcode if (match := _MATRIX_SHAPE.fullmatch(part))), None)
+    field = next((_TENSOR_FIELDS[part] for part in opcode[1:] if part in _TENSOR_FIELDS), None)
+    if not (shape and field):
+        return
+    rows, columns, depth = (int(extent) for extent in shape.groups())
+    flops = 2.0 * rows * columns * depth
+    if opcode[0] != "wgmma":
+        yield field, flops
+        return
+    yield "group_products", 1.0
+    yield "group_flops" if field == "tensor_half" else field, flops / WARPGROUP_WARPS
+    # Along the depth an instruction takes 32 bytes of every row, whatever the type.
+    yield "bytes_group", 32.0 * (rows + columns) / WARPGROUP_WARPS
+
+
+def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
+    """A copy loads and stores; closing a group and waiting for some are instructions of their own."""
+    kind, operands = instruction.opcode[2], instruction.operands
+    if len(operands) > 2:
+        size = float(instruction.whole_number(2))
+        yield from (("load_global", 1.0), ("bytes_load_global", size), ("bytes_async", size))
+        yield from (("store_shared", 1.0), ("bytes_store_shared", size))
+        return
+    yield "other", 1.0
+    if kind == "commit_group":
+        yield "async_groups", 1.0
+    elif kind in ("wait_group", "wait_all"):
+        left = instruction.whole_number(0) if operands else 0
+        yield from (("async_waits", 1.0), ("async_left", float(left)))
+
+
+def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
+    """Field of an instruction that only works on registers, or controls the flow."""
+    name, kind = opcode[0], opcode[-1]
+    integer = _INTEGER_TYPE.fullmatch(kind) is not None
+    if name in ("mma", "wgmma", "tcgen05", "wmma") and any(part.startswith("mma") for part in opcode):
+        return "tensor"
+    if name in ("setp", "selp", "set", "slct") or (integer and name in _INTEGER_OPCODES):
+        return "int_ops"
+    if name in _SFU_OPCODES and kind != "f64":
+        return "sfu"
+    if name in _FLOAT_OPCODES and kind in ("f32", "f32x2"):
+        return "fma32" if name in ("fma", "mad") else "fp32"
+    if name in _FLOAT_OPCODES and kind in ("f16", "f16x2", "bf16", "bf16x2"):
+        return "fp16"
+    if name in _BARRIER_OPCODES:
+        return "barrier"
+    if name in _BRANCH_OPCODES:
+        return "branch"
+    return "shuffle" if name == "shfl" else "other"
+
+
+def _find_conversion_field(opcode: tuple[str, ...]) -> str:
+    """Between integers a cheap logic operation; within f32 a rounding or saturating addition."""
+    target, source = opcode[-2:]
+    if _INTEGER_TYPE.fullmatch(target) and _INTEGER_TYPE.fullmatch(source):
+        return "int_ops"
+    return "fp32" if target == source == "f32" else "convert"
+
+
+def _count_access(instruction: Instruction) -> Iterator[tuple[str, float]]:
+    """Fields of a memory access, with the bytes of one thread."""
+    opcode = instruction.opcode
+    spaces = {part.split("::")[0] for part in opcode}
+    space = next((space for space in ("shared", "local", "const") if space in spaces), "global")
+    size = _count_access_bytes(instruction)
+    if space == "const":
+        yield "other", 1.0
+    elif space == "local":
+        yield from (("local_accesses", 1.0), ("bytes_local", size))
+    else:
+        writes = opcode[0] in ("st", "red", "atom", "stmatrix") or "store" in opcode
+        reads = opcode[0] == "atom" or not writes
+        for verb in ["load"] * reads + ["store"] * writes:
+            yield from ((f"{verb}_{space}", 1.0), (f"bytes_{verb}_{space}", size))
+
+
+def _count_access_bytes(instruction: Instruction) -> float:
+    """Bytes that one thread moves: its registers times their width."""
+    opcode = instruction.opcode
+    if ".".join(opcode).startswith(_MATRIX_ACCESSES):
+        # Fragments: the type is the element's, but each register holds 32 bits.
+        registers = next(operand for operand in instruction.operands if operand.startswith("{"))
+        return 4.0 * (registers.count(",") + 1)
+    lanes = next((int(match[1]) for part in opcode if (match := _VECTOR.fullmatch(part))), 1)
+    match = _TYPE_BITS.fullmatch(opcode[-1])
+    return lanes * (int(match[1]) * (2 if match[2] else 1) / 8 if match else 4.0)

@@ -1,0 +1,269 @@
+"""PTX as data: what the parser gives and everything else reads.
+
+Classes of instructions, for counting.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from ekc.ptx.lexer import format_statement
+
+_ROOTS_WITHOUT_RESULT = (
+    "st",
+    "red",
+    "prefetch",
+    "cp",
+    "bar",
+    "barrier",
+    "stmatrix",
+    "discard",
+    "applypriority",
+    "prefetchu",
+)
+
+
+_LONG_VECTOR = re.compile(r"\{([^,{}]+)(?:, [^,{}]+){3,}, ([^,{}]+)\}")
+"""A vector of five or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A register operand; `%p1` after `!` is `negated`."""
+
+    name: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A number: an int, or a float with the bits that PTX spells (`0f`, `0d`)."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A variable, a label or a special register such as `%tid.x`, with a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base+offset]`."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, c, d}`."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`%r1|%p1`: a result and a predicate."""
+
+    first: Operand
+    second: Operand
+
+
+Operand = Register | Immediate | Symbol | Address | Vector | Pair
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One statement: opcode with its modifiers, guard and operands, and where it stands."""
+
+    opcode: str
+    guard: Register | None
+    operands: tuple[Operand, ...]
+    line: int
+    source_line: int | None
+    raw: str
+    """As it stands in the PTX, without the semicolon."""
+
+    @cached_property
+    def text(self) -> str:
+        """The statement as one line, its tokens evenly spaced."""
+        return format_statement(self.raw)
+
+    @cached_property
+    def short_text(self) -> str:
+        """The same, of long vectors the first and the last item."""
+        return _LONG_VECTOR.sub(r"{\1, ..., \2}", self.text)
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The opcode's words: `ld.global.f32` is ("ld", "global", "f32")."""
+        return split_opcode(self.opcode)
+
+    @cached_property
+    def ends_block(self) -> bool:
+        """Whether control leaves the straight line here."""
+        return _ends_block(self.opcode)
+
+    @cached_property
+    def is_accumulating(self) -> bool:
+        """Whether it adds to its result: a `wgmma` whose scale-d is not the number 0."""
+        return self.opcode.startswith("wgmma.mma_async") and Immediate(0) not in self.operands[3:4]
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:
+        """Registers that it sets."""
+        first = self.operands[0] if self.operands else None
+        return (
+            ()
+            if first is None or isinstance(first, Address) or _has_no_result(self.opcode)
+            else list_registers(first)
+        )
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Registers that it reads, its guard included."""
+        first = 1 if self.writes and not self.is_accumulating else 0
+        found = [n for operand in self.operands[first:] for n in list_registers(operand)]
+        return (*found, self.guard.name) if self.guard else tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def split_opcode(opcode: str) -> tuple[str, ...]:
+    """An opcode split at its dots."""
+    return tuple(opcode.split("."))
+
+
+@lru_cache(maxsize=4096)
+def _ends_block(opcode: str) -> bool:
+    root = split_opcode(opcode)[0]
+    return root in ("bra", "ret", "exit", "brx", "trap") or (
+        root in ("bar", "barrier") and not opcode.startswith(("bar.warp", "barrier.cluster"))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _has_no_result(opcode: str) -> bool:
+    """Whether the first operand of an opcode is no result."""
+    stores = split_opcode(opcode)[0] in _ROOTS_WITHOUT_RESULT or _ends_block(opcode)
+    return stores and not opcode.startswith(("bar.red", "barrier.red"))
+
+
+def list_registers(operand: Operand) -> tuple[str, ...]:
+    """Registers in an operand."""
+    if isinstance(operand, Register):
+        return (operand.name,) if operand.name != "_" else ()
+    if isinstance(operand, Address):
+        return list_registers(operand.base)
+    if isinstance(operand, Vector):
+        return tuple(n for item in operand.items for n in list_registers(item))
+    if isinstance(operand, Pair):
+        return list_registers(operand.first) + list_registers(operand.second)
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A declared variable: space, element type, elements (None: `name[]`), alignment, initial values."""
+
+    name: str
+    space: str
+    type: str
+    element_count: int | None
+    alignment_bytes: int
+    initial_values: tuple[int | float, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes; 0 for dynamic shared memory."""
+        return TYPE_BYTES[self.type] * (self.element_count or 0)
+
+
+@dataclass
+class KernelText:
+    """One `.entry`: parameters, registers (name -> type), variables, statements and labels."""
+
+    name: str
+    parameters: list[Variable] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    max_threads: int | None = None
+
+    @cached_property
+    def readers_by_register(self) -> dict[str, list[Instruction]]:
+        """The statements that read each register; of a kernel that is complete."""
+        found: dict[str, list[Instruction]] = {}
+        for one in self.code:
+            for name in one.reads:
+                found.setdefault(name, []).append(one)
+        return found
+
+
+@dataclass
+class Module:
+    """A whole PTX text."""
+
+    version: str
+    target: str
+    variables: list[Variable] = field(default_factory=list)
+    kernels: dict[str, KernelText] = field(default_factory=dict)
+
+
+TYPE_BYTES = {
+    **{f"{k}8": 1 for k in "bus"},
+    **{f"{k}{n}": n // 8 for k in "busf" for n in (16, 32, 64)},
+    "b128": 16,
+    "f16x2": 4,
+    "bf16": 2,
+    "bf16x2": 4,
+    "tf32": 4,
+    "pred": 1,
+}
+
+
+_SPACES = ("global", "shared", "local", "param", "const")
+_CONTROL_ROOTS = ("bra", "brx", "ret", "exit", "trap")
+_FLOAT_TYPES = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64", "tf32")
+_SPECIAL_FUNCTIONS = ("ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh")
+
+
+def classify_instruction(instruction: Instruction) -> str:
+    """Such as "fma.f32", "integer", "load.global", "barrier", "branch"."""
+    parts = instruction.parts
+    root = parts[0]
+    spaces = [p.split("::")[0] for p in parts[1:] if p.split("::")[0] in _SPACES]
+    if root in ("ld", "ldu", "st", "atom", "red", "ldmatrix"):
+        verb = {"ld": "load", "ldu": "load", "st": "store", "ldmatrix": "load"}.get(root, "atomic")
+        return f"{verb}.{spaces[0] if spaces else 'generic'}"
+    if root == "cp":
+        return "copy.shared" if spaces else "copy.control"
+    if root in ("bar", "barrier"):
+        return "barrier"
+    if root in _CONTROL_ROOTS:
+        return "branch"
+    if root in ("shfl", "vote", "redux", "match", "activemask"):
+        return "warp"
+    if root == "mma":
+        return "mma"
+    if root == "wgmma":
+        return "wgmma" if parts[1] == "mma_async" else "wgmma.control"
+    if (
+        root in ("fma", "mad", "add", "sub", "mul", "div", "min", "max", "neg", "abs")
+        and parts[-1] in _FLOAT_TYPES
+    ):
+        return f"{'fma' if root in ('fma', 'mad') else 'float'}.{parts[-1]}"
+    if root in _SPECIAL_FUNCTIONS:
+        return "special"
+    if root in ("mov", "cvta"):
+        return "move"
+    if root == "cvt":
+        return "convert"
+    return "compare" if root in ("setp", "selp", "set", "slct") else "integer"

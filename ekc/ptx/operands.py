@@ -1,0 +1,212 @@
+"""Reads the operands of statements, names resolved in the scopes that inline assembly opens.
+
+Labels and the scopes in which they hold: inlined assembly brings the same label many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from ekc.errors import EkcError
+from ekc.ptx.constants import ConstantReader, is_constant_start
+from ekc.ptx.lexer import split_operands
+from ekc.ptx.module import (
+    Address,
+    Immediate,
+    Instruction,
+    KernelText,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+)
+
+
+class NameScopes:
+    """What names mean where the parser stands in a kernel, and the operands that it has read there."""
+
+    def __init__(self) -> None:
+        self.registers: dict[str, str] = {}
+        self._scopes: list[dict[str, str]] = []
+        self._serial = count()
+        self._parsed_operands: list[dict[str, Operand]] = [{}]
+        """By text, for the kernel and every open scope: kernels are long, and their operands few."""
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a scope is open."""
+        return bool(self._scopes)
+
+    def open_scope(self) -> None:
+        """Begin a scope, in which everything still means what it meant before."""
+        self._scopes.append({})
+        self._parsed_operands.append(self._parsed_operands[-1])
+
+    def close_scope(self) -> None:
+        """End the innermost scope."""
+        self._scopes.pop()
+        self._parsed_operands.pop()
+
+    def declare_registers(self, names: Sequence[str], type_name: str) -> None:
+        """Registers of the innermost scope."""
+        self._parsed_operands[-1] = {}
+        if not self._scopes:
+            self.registers.update(dict.fromkeys(names, type_name))
+            return
+        for name in names:
+            own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
+            self.registers[own] = type_name
+
+    def declare_variable(self, name: str) -> str:
+        """The own name of a variable that is declared here."""
+        if not self._scopes:
+            return name
+        self._parsed_operands[-1] = {}
+        own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
+        return own
+
+    def resolve_name(self, name: str) -> str:
+        """The register or variable that a name means here."""
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        return name
+
+    def parse_operands(self, text: str, line: int) -> tuple[Operand, ...]:
+        """The operands of a statement, from the text behind its opcode."""
+        known, found = self._parsed_operands[-1], []
+        for piece in split_operands(text, line):
+            one = known.get(piece)
+            if one is None:
+                one = known[piece] = self._parse_operand(piece, line)
+            found.append(one)
+        return tuple(found)
+
+    def _parse_operand(self, text: str, line: int) -> Operand:
+        # Most are plain registers.
+        own = self.resolve_name(text.strip())
+        return Register(own) if own in self.registers else _OperandReader(text, line, self).read_operand()
+
+
+class _OperandReader(ConstantReader):
+    """The reading of one operand."""
+
+    def __init__(self, text: str, line: int, names: NameScopes) -> None:
+        super().__init__(text, line)
+        self.scopes = names
+
+    def read_operand(self) -> Operand:
+        """The operand that the text is, and nothing behind it."""
+        if not self.peek():
+            raise EkcError(f"PTX line {self.current_line()}: an operand is missing beside a comma")
+        one = self.read_simple()
+        if self.accept("|"):
+            one = Pair(one, self.read_simple())
+        if self.peek():
+            raise EkcError(f"PTX line {self.current_line()}: {self.peek()!r} where ';' was expected")
+        return one
+
+    def read_simple(self) -> Operand:
+        """One operand without the `|` of pairs."""
+        if self.accept("{"):
+            items = [self.read_simple()]
+            while self.accept(","):
+                items.append(self.read_simple())
+            self.take("}")
+            return Vector(tuple(items))
+        if self.accept("["):
+            return self.read_address()
+        if is_constant_start(self.source, self.position):
+            return Immediate(self.read_constant())
+        if self.accept("("):
+            items = []
+            while not self.accept(")"):
+                items.append(self.read_simple())
+                self.accept(",")
+            return Vector(tuple(items))
+        negated = bool(self.accept("!"))
+        _, kind, _ = self.peek_token()
+        line, word = self.current_line(), self.take()
+        if kind != "word":
+            raise EkcError(f"PTX line {line}: {word!r} cannot be an operand")
+        return self.make_named(self.scopes.resolve_name(word), negated)
+
+    def make_named(self, name: str, negated: bool) -> Operand:
+        """A register, or a symbol with its offset."""
+        if name == "_" or name in self.scopes.registers:
+            return Register(name, negated)
+        offset = self.read_offset() if self.accept("+") else 0
+        return Symbol(name, offset)
+
+    def read_address(self) -> Address:
+        """What stands between brackets."""
+        base = self.read_simple()
+        if not isinstance(base, Register | Symbol | Immediate) or (
+            isinstance(base, Immediate) and isinstance(base.value, float)
+        ):
+            raise EkcError(f"PTX line {self.current_line()}: this address is not supported")
+        offset = 0
+        while self.peek() in ("+", "-"):
+            sign = 1 if self.take() == "+" else -1
+            offset += sign * self.read_offset()
+        self.take("]")
+        if isinstance(base, Symbol) and base.offset:
+            base, offset = Symbol(base.name), offset + base.offset
+        return Address(base, offset)
+
+
+@dataclass
+class _LabelScope:
+    """Where a scope begins, and the own name of each label that it declares."""
+
+    first_instruction: int = 0
+    first_table: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class LabelScopes:
+    """The labels of one kernel while it is parsed. A branch may stand before its label, so it is told which
+    label it means where the scope of the label ends."""
+
+    def __init__(self) -> None:
+        self._scopes = [_LabelScope()]
+        self._serial = count()
+
+    def open_scope(self, kernel: KernelText) -> None:
+        """Begin a scope."""
+        self._scopes.append(_LabelScope(len(kernel.code), len(kernel.branch_tables)))
+
+    def declare_label(self, name: str, line: int) -> str:
+        """The own name of a label."""
+        labels = self._scopes[-1].labels
+        if name in labels:
+            raise EkcError(f"PTX line {line}: the label {name} stands twice in one scope")
+        labels[name] = name if len(self._scopes) == 1 else f"{name}@{next(self._serial)}"
+        return labels[name]
+
+    def close_scope(self, kernel: KernelText) -> None:
+        """End the innermost scope: what in it still branches to a label of its own gets that one's name."""
+        scope = self._scopes.pop()
+        if not scope.labels:
+            return
+        code, tables = kernel.code, kernel.branch_tables
+        code[scope.first_instruction :] = [
+            _resolve_branch(one, scope.labels) for one in code[scope.first_instruction :]
+        ]
+        for name in list(tables)[scope.first_table :]:
+            tables[name] = tuple(scope.labels.get(target, target) for target in tables[name])
+
+
+def _resolve_branch(instruction: Instruction, labels: dict[str, str]) -> Instruction:
+    if instruction.parts[0] not in ("bra", "brx"):
+        return instruction
+    return replace(
+        instruction, operands=tuple(_resolve_label(operand, labels) for operand in instruction.operands)
+    )
+
+
+def _resolve_label(operand: Operand, labels: dict[str, str]) -> Operand:
+    return Symbol(labels.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand

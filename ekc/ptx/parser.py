@@ -1,0 +1,255 @@
+"""PTX text to a `Module`: declarations, kernels, statements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ekc.errors import EkcError
+from ekc.ptx.constants import ConstantReader
+from ekc.ptx.lexer import format_statement, strip_comments
+from ekc.ptx.module import TYPE_BYTES, Instruction, KernelText, Module, Register, Variable
+from ekc.ptx.operands import LabelScopes, NameScopes
+
+_SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg", ".tex"}
+_LINKAGE = {".visible", ".extern", ".weak", ".common"}
+_LABEL = re.compile(r"([%$_A-Za-z][\w$]*)\s*:(?!:)")
+_STATEMENT = re.compile(
+    r"(?:@\s*(!?)\s*([%$_A-Za-z][\w$]*)\s+)?([A-Za-z_][\w$]*+(?:(?:\.|::)[\w$]++)*+)([^;]*);"
+)
+"""Whether the guard is negated, the guard, the opcode, the operands."""
+_LOCATION = re.compile(
+    r"\d+\s+(\d+)\s+\d+"
+    r"(?:\s*,\s*(?:function_name\s+[%$_A-Za-z][\w$]*(?:\s*\+\s*\d+)?|inlined_at\s+\d+\s+\d+\s+\d+))*"
+)
+"""File, line and column, and the places where the function was inlined."""
+_NON_STATEMENT_STARTS = ("{", "}", ".", "")
+"""How that begins which stands between statements; the last is the end of the text."""
+
+
+def parse_module(text: str) -> Module:
+    """Read a PTX text; `EkcError` with the line for what is malformed or cut off."""
+    return _Parser(strip_comments(text)).parse_module()
+
+
+class _Parser(ConstantReader):
+    """A recursive descent: over tokens through declarations, over whole statements through code."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.kernel, self.scopes, self.label_scopes = KernelText(""), NameScopes(), LabelScopes()
+        self.source_line: int | None = None
+
+    # -- module ---------------------------------------------------------------------------------
+    def parse_module(self) -> Module:
+        if self.peek() != ".version":
+            raise EkcError("not PTX: the text does not begin with .version")
+        self.take(".version")
+        module = Module(self.take(), "")
+        while self.peek():
+            self.parse_directive(module)
+        if not module.target:
+            raise EkcError("PTX without .target: truncated?")
+        return module
+
+    def parse_directive(self, module: Module) -> None:
+        word = self.take()
+        if word == ".target":
+            module.target = self.take()
+            while self.accept(","):
+                self.take()
+        elif word == ".address_size":
+            if self.read_integer() != 64:
+                raise EkcError(f"PTX line {self.current_line()}: only 64-bit addresses are emulated")
+        elif word in _LINKAGE:
+            return
+        elif word == ".entry":
+            kernel = self.parse_entry()
+            module.kernels[kernel.name] = kernel
+        elif word == ".func":
+            self.skip_function()
+        elif word in _SPACES:
+            module.variables.extend(self.parse_variables(word[1:]))
+        elif word == ".file":
+            self.skip_file()
+        elif word == ".section":
+            self.skip_past("}")
+        elif word == ".pragma":
+            self.skip_past(";")
+        else:
+            raise EkcError(
+                f"PTX line {self.current_line()}: unknown directive {word!r} (PTX {module.version})"
+            )
+
+    def skip_file(self) -> None:
+        self.take()
+        self.take()
+        while self.accept(","):
+            self.take()
+
+    def skip_function(self) -> None:
+        """Functions that are not inlined: a call to one is refused where it stands."""
+        while self.peek() not in ("{", ";"):
+            self.take()
+        if self.take() == ";":
+            return
+        depth = 1
+        while depth:
+            word = self.take()
+            depth += (word == "{") - (word == "}")
+
+    def parse_entry(self) -> KernelText:
+        self.scopes, self.label_scopes = NameScopes(), LabelScopes()
+        self.kernel = KernelText(self.take(), registers=self.scopes.registers)
+        self.source_line = None
+        if self.accept("("):
+            while not self.accept(")"):
+                self.take(".param")
+                self.kernel.parameters.extend(
+                    self.parse_variables("param", "," if self.peek() != ")" else ")")
+                )
+        while self.peek() != "{":
+            self.parse_launch_bound(self.take())
+        self.take("{")
+        self.parse_body()
+        return self.kernel
+
+    def parse_launch_bound(self, word: str) -> None:
+        """`.maxntid`, `.reqntid` and their kind."""
+        if not word.startswith("."):
+            raise EkcError(
+                f"PTX line {self.current_line()}: {word!r} where the body of the kernel was expected"
+            )
+        total = 1
+        while self.peek() and self.peek()[0].isdigit():
+            total *= self.read_integer()
+            self.accept(",")
+        if word in (".maxntid", ".reqntid"):
+            self.kernel.max_threads = total
+
+    # -- declarations ---------------------------------------------------------------------------
+    def parse_variables(self, space: str, end: str = ";") -> list[Variable]:
+        align, kind, found = 0, "", []
+        while self.peek().startswith("."):
+            word = self.take()
+            if word == ".align":
+                align = self.read_integer()
+            elif word[1:] in TYPE_BYTES:
+                kind = word[1:]
+            # The rest (.ptr, .global, .v4, ...) says nothing that matters here.
+        while True:
+            name = self.take()
+            count: int | None = 1
+            while self.accept("["):
+                count = None if self.peek() == "]" else (count or 1) * self.read_integer()
+                self.take("]")
+            values = tuple(self.parse_initializer()) if self.accept("=") else ()
+            found.append(
+                Variable(name, space, kind or "b8", count, align or TYPE_BYTES[kind or "b8"], values)
+            )
+            if end != ";":
+                self.accept(",")
+                return found
+            if not self.accept(","):
+                break
+        self.take(end)
+        return found
+
+    def parse_initializer(self) -> Iterable[int | float]:
+        if not self.accept("{"):
+            yield self.read_constant()
+            return
+        while not self.accept("}"):
+            if self.peek() == "{":
+                yield from self.parse_initializer()
+            else:
+                yield self.read_constant()
+            self.accept(",")
+
+    def parse_registers(self) -> None:
+        kind = self.take()[1:]
+        if kind not in TYPE_BYTES:
+            raise EkcError(f"PTX line {self.current_line()}: registers of type {kind!r} are unknown")
+        while True:
+            name = self.take()
+            if self.accept("<"):
+                names = [f"{name}{i}" for i in range(self.read_offset())]
+                self.take(">")
+            else:
+                names = [name]
+            self.scopes.declare_registers(names, kind)
+            if not self.accept(","):
+                break
+        self.take(";")
+
+    # -- statements -----------------------------------------------------------------------------
+    def parse_body(self) -> None:
+        """Statements up to the closing brace; inner braces (inline assembly) open a scope."""
+        while True:
+            if self.source[self.position : self.position + 1] not in _NON_STATEMENT_STARTS:
+                self.parse_statement()
+                continue
+            word = self.take() if self.peek() else self.take("}")
+            if word == "}":
+                if not self.scopes.is_nested:
+                    return
+                self.scopes.close_scope()
+                self.label_scopes.close_scope(self.kernel)
+            elif word == "{":
+                self.scopes.open_scope()
+                self.label_scopes.open_scope(self.kernel)
+            elif word == ".reg":
+                self.parse_registers()
+            elif word in _SPACES:
+                found = self.parse_variables(word[1:])
+                self.kernel.variables.extend(
+                    replace(v, name=self.scopes.declare_variable(v.name)) for v in found
+                )
+            elif word == ".loc":
+                self.parse_location()
+            elif word == ".pragma":
+                self.skip_past(";")
+            elif word not in _LINKAGE:
+                raise EkcError(f"PTX line {self.current_line()}: unknown directive {word!r}")
+
+    def parse_location(self) -> None:
+        found = _LOCATION.match(self.source, self.position)
+        if found is None:
+            raise EkcError(f"PTX line {self.current_line()}: .loc without file, line and column")
+        self.source_line = int(found[1])
+        self.move_to(found.end())
+
+    def parse_statement(self) -> None:
+        """A label or an instruction."""
+        if label := _LABEL.match(self.source, self.position):
+            own = self.label_scopes.declare_label(label[1], self.current_line())
+            self.move_to(label.end())
+            self.parse_label(own)
+            return
+        line, match = self.current_line(), _STATEMENT.match(self.source, self.position)
+        if match is None:
+            word = self.peek()
+            self.skip_past(";")
+            raise EkcError(f"PTX line {line}: {word!r} where an instruction was expected")
+        negated, guarded, opcode, operands = match.groups()
+        guard = Register(self.scopes.resolve_name(guarded), bool(negated)) if guarded else None
+        raw = self.source[match.start() : match.end() - 1]
+        try:
+            found = self.scopes.parse_operands(operands, line)
+        except EkcError as problem:
+            raise EkcError(f"{problem}, in {format_statement(raw)!r}") from None
+        self.kernel.code.append(Instruction(opcode, guard, found, line, self.source_line, raw))
+        self.move_to(match.end())
+
+    def parse_label(self, name: str) -> None:
+        if self.accept(".branchtargets"):
+            targets = [self.take()]
+            while self.accept(","):
+                targets.append(self.take())
+            self.take(";")
+            self.kernel.branch_tables[name] = tuple(targets)
+        elif self.peek() == ".callprototype":
+            self.skip_past(";")
+        else:
+            self.kernel.labels[name] = len(self.kernel.code)

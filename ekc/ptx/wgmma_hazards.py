@@ -1,0 +1,215 @@
+"""Registers that hold the sums of `wgmma`: who touches them while a product may be in flight, or writes them
+without a fence before the next product.
+
+A dataflow over the blocks of a kernel, once. `mov` is followed: the compiler copies sums where asm statements
+are tied to variables, and the copy stands for the same register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ekc.ptx.cfg import Block, list_successors
+from ekc.ptx.module import Immediate, Instruction, Register, list_registers
+
+T = TypeVar("T")
+InFlightProducts = frozenset[tuple[Instruction, int]]
+"""Products that may hold a register, each with the commits since its issue."""
+WriterInstructions = frozenset[Instruction]
+
+
+@dataclass(frozen=True)
+class AccumulatorAccess:
+    """A statement that reads or writes a register of products which may be in flight there."""
+
+    register: str
+    verb: str
+    products: tuple[Instruction, ...]
+
+
+@dataclass
+class WgmmaHazards:
+    """What to look at when a kernel runs."""
+
+    in_flight_accesses: dict[Instruction, AccumulatorAccess] = field(default_factory=dict)
+    unfenced_writes: dict[Instruction, tuple[str, Instruction]] = field(default_factory=dict)
+    """Of a product: a register, and the statement that wrote it since the last `wgmma.fence`."""
+
+
+@dataclass
+class _AccumulatorState:
+    """By register, at one place of the kernel."""
+
+    in_flight: dict[str, InFlightProducts] = field(default_factory=dict)
+    last_writers: dict[str, WriterInstructions] = field(default_factory=dict)
+
+    def copy_state(self) -> _AccumulatorState:
+        return _AccumulatorState(dict(self.in_flight), dict(self.last_writers))
+
+    def join_state(self, other: _AccumulatorState) -> bool:
+        """Take in what holds on another way here; whether that is news."""
+        news = [
+            _join_sets(self.in_flight, other.in_flight),
+            _join_sets(self.last_writers, other.last_writers),
+        ]
+        return any(news)
+
+
+def _join_sets(into: dict[str, frozenset[T]], more: dict[str, frozenset[T]]) -> bool:
+    news = False
+    for name, found in more.items():
+        known = into.get(name)
+        if known is None or not found <= known:
+            into[name], news = found if known is None else known | found, True
+    return news
+
+
+def find_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
+    """Of a whole kernel; the first block is the entry."""
+    found = WgmmaHazards()
+    walk = _HazardAnalysis(blocks)
+    if not walk.accumulators:
+        return found
+    states = {0: _AccumulatorState()}
+    left = [0]
+    while left:
+        number = left.pop()
+        out = walk.transfer_block(blocks[number], states[number].copy_state(), None)
+        for after in list_successors(blocks[number]):
+            known = after in states
+            if states.setdefault(after, _AccumulatorState()).join_state(out) or not known:
+                left.append(after)
+    for number, state in states.items():
+        walk.transfer_block(blocks[number], state, found)
+    return found
+
+
+def _list_instructions(block: Block) -> Iterator[Instruction]:
+    yield from block.code
+    if block.exit.instruction is not None:
+        yield block.exit.instruction
+
+
+class _HazardAnalysis:
+    """The effect of statements."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        every = [one for block in blocks for one in _list_instructions(block)]
+        products = [one for one in every if is_wgmma_product(one)]
+        waits = [count_pending_groups(one) for one in every if one.opcode.startswith("wgmma.wait_group")]
+        self.max_commit_age = max(waits, default=0) + 1
+        """Commits beyond which every wait ends a product."""
+        self.accumulators = _find_copies(
+            {n for one in products for n in list_registers(one.operands[0])}, every
+        )
+
+    def transfer_block(
+        self, block: Block, state: _AccumulatorState, hazards: WgmmaHazards | None
+    ) -> _AccumulatorState:
+        """The state behind a block; told on the way what is wrong."""
+        for one in _list_instructions(block):
+            if one.parts[0] == "wgmma":
+                self._transfer_wgmma(one, state, hazards)
+            elif not self.accumulators.isdisjoint(one.reads) or not self.accumulators.isdisjoint(one.writes):
+                self._transfer_other(one, state, hazards)
+        return state
+
+    def _transfer_wgmma(
+        self, instruction: Instruction, state: _AccumulatorState, hazards: WgmmaHazards | None
+    ) -> None:
+        what = instruction.parts[1]
+        if is_wgmma_product(instruction):
+            self._transfer_product(instruction, state, hazards)
+        elif what == "fence":
+            state.last_writers.clear()
+        elif what == "commit_group":
+            kinds = {*state.in_flight.values()}
+            older = {x: frozenset((p, min(age + 1, self.max_commit_age)) for p, age in x) for x in kinds}
+            state.in_flight = {name: older[x] for name, x in state.in_flight.items()}
+        elif what == "wait_group":
+            left = count_pending_groups(instruction)
+            ended = {x: frozenset(p for p in x if p[1] <= left) for x in {*state.in_flight.values()}}
+            state.in_flight = {name: ended[x] for name, x in state.in_flight.items() if ended[x]}
+
+    def _transfer_product(
+        self, instruction: Instruction, state: _AccumulatorState, hazards: WgmmaHazards | None
+    ) -> None:
+        held: InFlightProducts = frozenset([(instruction, 0)])
+        for name in list_registers(instruction.operands[0]):
+            state.in_flight[name] = held
+            writers = state.last_writers.pop(name, None)
+            if writers and hazards is not None:
+                hazards.unfenced_writes.setdefault(instruction, (name, min(writers, key=lambda w: w.line)))
+
+    def _transfer_other(
+        self, instruction: Instruction, state: _AccumulatorState, hazards: WgmmaHazards | None
+    ) -> None:
+        source = _find_copy_source(instruction)
+        if source is None and hazards is not None:
+            for verb, touched in (("reads", instruction.reads), ("writes", instruction.writes)):
+                for name in touched:
+                    if name in state.in_flight:
+                        products = tuple(sorted({p for p, _ in state.in_flight[name]}, key=lambda p: p.line))
+                        hazards.in_flight_accesses.setdefault(
+                            instruction, AccumulatorAccess(name, verb, products)
+                        )
+        flying: InFlightProducts = state.in_flight.get(source or "", frozenset())
+        writers: WriterInstructions = state.last_writers.get(source or "", frozenset())
+        for name in self.accumulators.intersection(instruction.writes):
+            _update_register(state.in_flight, name, flying, instruction)
+            _update_register(
+                state.last_writers,
+                name,
+                writers if source is not None else frozenset([instruction]),
+                instruction,
+            )
+
+
+def _update_register(
+    table: dict[str, frozenset[T]], name: str, value: frozenset[T], instruction: Instruction
+) -> None:
+    """What a register is after a statement; a guarded one may leave it as it was."""
+    value = value if instruction.guard is None else value | table.get(name, frozenset())
+    if value:
+        table[name] = value
+    else:
+        table.pop(name, None)
+
+
+def is_wgmma_product(instruction: Instruction) -> bool:
+    """Whether a statement issues a product of a warpgroup."""
+    return instruction.opcode.startswith("wgmma.mma_async")
+
+
+def count_pending_groups(instruction: Instruction) -> int:
+    """The number of groups that a `wgmma.wait_group` leaves in flight."""
+    number = instruction.operands[0]
+    return int(number.value) if isinstance(number, Immediate) else 0
+
+
+def _find_copy_source(instruction: Instruction) -> str | None:
+    """What a plain `mov` copies: a register, or "" where it is anything else. None for other statements."""
+    if instruction.parts[0] != "mov" or not isinstance(instruction.operands[0], Register):
+        return None
+    source = instruction.operands[1]
+    if isinstance(source, Register):
+        return source.name
+    return None if list_registers(source) else ""
+
+
+def _find_copies(registers: set[str], instructions: Iterable[Instruction]) -> set[str]:
+    """These registers, and those whose value comes to them or from them by copies alone."""
+    near: dict[str, set[str]] = {}
+    for one in instructions:
+        source = _find_copy_source(one)
+        for name in one.writes if source else ():
+            near.setdefault(name, set()).add(source or "")
+            near.setdefault(source or "", set()).add(name)
+    left = list(registers)
+    while left:
+        new = near.get(left.pop(), set()) - registers
+        registers |= new
+        left += new
+    return registers
