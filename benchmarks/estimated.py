@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.codegen.generate import generate
-from ekc.devices.accesses import AccessGroup, LaunchProfile
+from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.emulator.counters import count_sectors, wavefronts
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.rules.launch import RESERVED_REGISTERS

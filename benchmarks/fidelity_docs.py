@@ -91,7 +91,7 @@ say in three ways. Boosted trees are trained on the settings of a recorded space
 folds; the best of three depths; rows that are one kernel under two names count once and tell how well a
 measurement repeats; "neighbours": correlation of what is left of two kernels that differ in one setting).
 The simulator's own error, without its residual, is held against the distance of two kernels in traits: what
-their warps do and in which proportions, in octaves (`ekc/devices/traits.py`). Last, the same trees are asked
+their warps do and in which proportions, in octaves (`ekc/devices/simulated/residual.py`). Last, the same trees are asked
 what they leave of the recorded space, of the simulated one, and of that with residuals of several sizes:
 trees leave some of a formula too, and what they leave is no measure of chance by itself.
 

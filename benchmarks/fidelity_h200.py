@@ -19,9 +19,13 @@ from numpy.typing import NDArray
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import specs
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.steady import SteadyState, compute_work_without_residual, find_steady_state
+from ekc.devices.simulated import specs
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.operating_point import (
+    SteadyState,
+    compute_work_without_residual,
+    find_steady_state,
+)
 from ekc.errors import InvalidInput
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES
 from ekc.ir.schedule import Tensorize

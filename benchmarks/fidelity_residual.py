@@ -1,7 +1,7 @@
 """How much of what the simulator gets wrong is shared by kernels alike, and how much is a kernel's own.
 
 Recorded over simulated time, without the seeded residual, of CLBlast configurations and neighbours of theirs
-that differ in one parameter: a variogram over the distance of traits (`ekc/devices/traits.py`). Half the mean
+that differ in one parameter: a variogram over the distance of traits (`ekc/devices/simulated/residual.py`). Half the mean
 squared difference of two logs grows from the own part to own and shared; medians stand for means, so that
 a few odd kernels do not decide. Left out: kernels that spill, and vectors wider than ours.
 """
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from tune_table import table
 
-from ekc.devices.latency import estimate_latency
-from ekc.devices.residual import (
+from ekc.devices.simulated.latency import estimate_latency
+from ekc.devices.simulated.residual import (
     LENGTH_SCALE_OCTAVES,
     OWN_TIME_SIGMA,
     SHARED_TIME_SIGMA,
+    compute_traits,
     make_generator,
     sample_shared_time_factor,
 )
-from ekc.devices.traits import compute_traits
 
 Vector = NDArray[np.float64]
 

@@ -15,11 +15,11 @@ from estimated import estimated
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
-from ekc.devices import specs
-from ekc.devices.accesses import LaunchProfile, profile_kernel
-from ekc.devices.events import Events, count_events
-from ekc.devices.occupancy import Occupancy, compute_occupancy
-from ekc.devices.specs import GpuSpec
+from ekc.devices.simulated import specs
+from ekc.devices.simulated.events import Events, count_events
+from ekc.devices.simulated.launch_counts import LaunchProfile, profile_kernel
+from ekc.devices.simulated.occupancy import Occupancy, compute_occupancy
+from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import InvalidInput
 
 SIDE = 4096

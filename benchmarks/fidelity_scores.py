@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
-from ekc.devices import power
-from ekc.devices.latency import FITTED_CONSTANTS, LatencyConstants, estimate_latency
-from ekc.devices.specs import GpuSpec
-from ekc.devices.steady import KernelWork as Todo
-from ekc.devices.steady import SteadyState, find_steady_state
+from ekc.devices.simulated import power
+from ekc.devices.simulated.latency import FITTED_CONSTANTS, LatencyConstants, estimate_latency
+from ekc.devices.simulated.operating_point import KernelWork as Todo
+from ekc.devices.simulated.operating_point import SteadyState, find_steady_state
+from ekc.devices.simulated.specs import GpuSpec
 
 Vector = NDArray[np.float64]
 TABLE_ROWS = 8

@@ -85,7 +85,11 @@ def main() -> int:
 
 
 def _guards(governor: int) -> list[int]:
-    return [pid for pid in list_process_family(governor) - {governor} if "ekc.devices.lease" in _command(pid)]
+    return [
+        pid
+        for pid in list_process_family(governor) - {governor}
+        if "ekc.devices.clocks.lease" in _command(pid)
+    ]
 
 
 def _command(pid: int) -> str:

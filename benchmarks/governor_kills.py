@@ -65,7 +65,7 @@ class Governed:
         )
         assert self.boards.wait_for(_clock_was_set, 30) < 30, "the governor never set anything"
         self.job = self.child("job done")
-        self.guard = self.child("ekc.devices.lease")
+        self.guard = self.child("ekc.devices.clocks.lease")
 
     def child(self, words: str) -> int:
         """Process id of the child whose command line holds these words."""
@@ -110,7 +110,7 @@ def killed_guard(g: Governed) -> Case:
 
     def replaced(_: ScriptedBoards) -> bool:
         try:
-            return g.child("ekc.devices.lease") != g.guard
+            return g.child("ekc.devices.clocks.lease") != g.guard
         except ValueError:
             return False
 

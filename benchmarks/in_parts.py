@@ -22,7 +22,7 @@ from tune_table import table
 
 import ekc
 from ekc import devices
-from ekc.devices import specs
+from ekc.devices.simulated import specs
 from ekc.search.measuring import Measurer
 from ekc.search.options import TuneOptions
 from ekc.search.records.store import RecordStore

@@ -26,7 +26,7 @@ from ranking import spearman
 from tune_table import table
 
 import ekc
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program

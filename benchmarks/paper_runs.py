@@ -15,7 +15,7 @@ from typing import Any
 import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Metering, Timing
+from ekc.devices.device import Metering, Timing
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.measuring import MeasurementFailure, Measurer
 from ekc.search.method import DEFAULT_METHOD, SearchMethod

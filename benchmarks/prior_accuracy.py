@@ -28,7 +28,7 @@ from tune_table import table
 
 import ekc
 from ekc import devices
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.errors import InvalidInput
 from ekc.search.models import prior
 from ekc.search.models.analysed import Quantities

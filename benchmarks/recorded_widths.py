@@ -23,7 +23,7 @@ from clblast import Xgemm
 from fidelity_rows import LATENCY, Recording, by_compiling, read
 from tune_table import table
 
-from ekc.devices.latency import estimate_latency
+from ekc.devices.simulated.latency import estimate_latency
 
 FAST = 0.2
 """Of all configurations, those in order of time that pairs are compiled of."""

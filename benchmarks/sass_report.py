@@ -41,9 +41,9 @@ from ekc import devices
 from ekc.cli.sources import read_schedule
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import specs
-from ekc.devices.base import Device
-from ekc.devices.occupancy import compute_occupancy
+from ekc.devices.device import Device
+from ekc.devices.simulated import specs
+from ekc.devices.simulated.occupancy import compute_occupancy
 from ekc.emulator.fullness import measure_memory_efficiency
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.search.options import TuneOptions

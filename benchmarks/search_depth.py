@@ -35,10 +35,10 @@ from tune_table import OPERATORS, table
 import ekc
 from ekc import devices
 from ekc.codegen.generate import generate
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.devices.digest import digest_cuda_source
-from ekc.devices.latency import LAUNCH_OVERHEAD_S
-from ekc.devices.residual import OWN_TIME_SIGMA, sample_own_time_factor
+from ekc.devices.simulated.latency import LAUNCH_OVERHEAD_S
+from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_time_factor
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import Measurer

@@ -30,8 +30,8 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.codegen.compiled import Resources
-from ekc.devices.base import Interval, MeasurementConditions, Metering, Timing
-from ekc.devices.cuda.remote import RemoteWorker
+from ekc.devices.device import Interval, MeasurementConditions, Metering, Timing
+from ekc.processes.child import RemoteWorker
 from ekc.search.breeding import Breeder
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import Measurer

@@ -23,10 +23,10 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.verify import verify
 from ekc.errors import EkcError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.runtime.verify import verify
 from ekc.search.models.prior import LAUNCH_LATENCY_S
 from ekc.search.result import Trial, TuningResult
 

@@ -27,7 +27,6 @@ from ekc.version import __version__
 
 if TYPE_CHECKING:
     from ekc import codegen, devices, emulator, governor
-    from ekc.devices.compiling import compile
     from ekc.governor.governor import Governor
     from ekc.ir.expr import (
         abs,
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
         softmax,
     )
     from ekc.ir.schedule.schedule import Schedule
+    from ekc.runtime.kernel import compile
     from ekc.search.events import TuningEvent
     from ekc.search.records.best import best
     from ekc.search.result import Trial, TuningResult
@@ -107,7 +107,7 @@ _NAMES_BY_MODULE = {
     ),
     "ekc.ir.operator": ("Operator",),
     "ekc.ir.schedule.schedule": ("Schedule",),
-    "ekc.devices.compiling": ("compile",),
+    "ekc.runtime.kernel": ("compile",),
     "ekc.governor.governor": ("Governor",),
     "ekc.search.events": ("TuningEvent",),
     "ekc.search.tuner": ("tune",),

@@ -19,10 +19,10 @@ except ImportError as problem:
     raise ImportError(f"ekc.torch needs PyTorch ({reason}): pip install torch") from None
 
 from ekc.arguments import format_value
-from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import detach_tensor
 from ekc.ir.operator import TensorSpec
+from ekc.runtime.kernel import Kernel
 
 _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 

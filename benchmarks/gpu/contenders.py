@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Device, Interval, Metering, Timing
-from ekc.devices.difference import Difference, MeasuredValue, compare_pairwise
+from ekc.devices.device import Device, Interval, Metering, Timing
+from ekc.devices.statistics import Difference, MeasuredValue, compare_pairwise
 from ekc.errors import EkcError
 
 

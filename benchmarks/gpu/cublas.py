@@ -36,7 +36,7 @@ def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Con
     if item.triton or item.kind == "conv2d":
         return [], {"Triton" if item.triton else "cuDNN": why}
     try:
-        from ekc.devices.cuda.bindings import CudaBindings
+        from ekc.devices.cuda.driver_bindings import CudaBindings
 
         driver = CudaBindings()
         driver.push_context(kit.gpu)

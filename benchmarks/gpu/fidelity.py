@@ -12,9 +12,9 @@ from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.kit import Kit
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import specs
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.devices.recording import RecordedRow, read_recording
+from ekc.devices.simulated import specs
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.models import prior

@@ -18,15 +18,15 @@ import numpy as np
 
 from benchmarks.gpu.items import Item
 from ekc.codegen import nvrtc
-from ekc.devices import meter
-from ekc.devices.base import Device, MeasurementConditions, Metering, Timing
-from ekc.devices.cuda.calling import BATCH_DURATION_S
-from ekc.devices.cuda.median import compute_median, compute_median_interval
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import SAMPLE_DURATION_S, WARM_UP_DURATION_S, QueueUnit, sample_until_narrow
-from ekc.devices.meter import CompletedCalls
+from ekc.devices.cuda.worker import BATCH_DURATION_S
+from ekc.devices.device import Device, MeasurementConditions, Metering, Timing
+from ekc.devices.metering import meter
+from ekc.devices.metering.meter import CompletedCalls
 from ekc.devices.nvml.board import NvmlBoard
 from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError
 from ekc.ir.dtypes import FLOAT32
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator

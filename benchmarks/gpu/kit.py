@@ -18,13 +18,12 @@ from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Device
 from ekc.devices.cuda.target import parse_target
-from ekc.devices.gate import verify_if_executable
-from ekc.devices.verify import verify
+from ekc.devices.device import Device
 from ekc.errors import DeviceError
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.verify import verify, verify_if_executable
 from ekc.version import __version__
 
 DRY_TARGET = "a100"

@@ -11,12 +11,12 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Named, Sampler
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.recording import RecordedRow, RecordingWriter, read_recording
-from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.measuring import COMPILE_FAILURE_PREFIX, LABEL_WINDOW_S
 from ekc.search.text_table import format_table
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Tensorize

@@ -18,7 +18,7 @@ from ekc.cli.sources import ScheduleSource, schedule_source
 
 if TYPE_CHECKING:
     from ekc.codegen.compiled import CompiledKernel, Launch, Resources
-    from ekc.devices.base import Device
+    from ekc.devices.device import Device
     from ekc.ir.refusal import Refusal
     from ekc.ir.schedule.schedule import Schedule
 
@@ -39,9 +39,9 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     """
     import ekc
     from ekc import devices
-    from ekc.devices.verify import verify
     from ekc.ir.interpreter.compare import DATA_SEED
     from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+    from ekc.runtime.verify import verify
 
     found, device = source.find_schedule(), devices.open(source.target)
     arch = arch or device.arch
@@ -99,8 +99,8 @@ def _describe_launches(compiled: CompiledKernel, device: Device) -> Iterator[dic
 def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
     from math import prod
 
-    from ekc.devices.occupancy import compute_occupancy
-    from ekc.devices.specs import find_spec
+    from ekc.devices.simulated.occupancy import compute_occupancy
+    from ekc.devices.simulated.specs import find_spec
 
     spec = find_spec(device.name)
     if spec is None:

@@ -44,7 +44,7 @@ def doctor(as_json: bool) -> int:
 
 def _collect_facts() -> dict[str, Any]:
     from ekc.cli.doctor_gpus import describe_gpus
-    from ekc.devices import specs
+    from ekc.devices.simulated import specs
 
     nvrtc = _describe_nvrtc()
     return {
@@ -100,7 +100,7 @@ def _find_version(package: str) -> str:
 
 
 def _describe_spec(name: str) -> str:
-    from ekc.devices.specs import find_spec
+    from ekc.devices.simulated.specs import find_spec
 
     spec = find_spec(name)
     assert spec is not None  # one of specs.names()

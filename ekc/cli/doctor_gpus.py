@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.devices.base import UNREPORTED
 from ekc.devices.cuda.driver import format_cuda_version
-from ekc.devices.cuda.machine_code import explain_old_driver
-from ekc.devices.nvml.behaviour import SensorBehaviour, observe_sensors
-from ekc.devices.nvml.library import call_nvml, find_uuid, load_nvml
-from ekc.devices.nvml.permission import explain_refusal
-from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.cuda.target import explain_old_driver
+from ekc.devices.device import UNREPORTED
+from ekc.devices.nvml.library import call_nvml, explain_refusal, find_uuid, load_nvml
+from ekc.devices.nvml.sensors import GpuSensors, SensorBehaviour, observe_sensors
 from ekc.errors import EkcError
 from ekc.ir.hardware.limits import make_arch
 
@@ -119,7 +117,7 @@ def _describe_power_cap(sensors: GpuSensors) -> str:
 
 def _describe_clocks(sensors: GpuSensors) -> str:
     """By what clocks can be set; nothing is tried."""
-    from ekc.devices.limits import zeusd
+    from ekc.devices.clocks import zeusd
 
     mhz = sensors.clock_mhz()
     now = f"{mhz:.0f} MHz now" if mhz == mhz else f"not told ({sensors.last_problem})"

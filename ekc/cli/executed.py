@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ekc.devices.verify import LaunchCheck
     from ekc.emulator import Counters
+    from ekc.runtime.verify import LaunchCheck
 
 
 def describe_execution(checked: LaunchCheck) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ekc.cli.sources import CHOICE_OPTIONS, any_toolchain_option, choice_options
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.devices.base import Device
+    from ekc.devices.device import Device
     from ekc.ir.schedule.schedule import Schedule
     from ekc.search.explain.simulated import SimulatedExplanation
     from ekc.search.records.best import SelectionRule

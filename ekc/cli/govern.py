@@ -180,7 +180,7 @@ def _govern_simulated(
 
 def _restore_settings() -> int:
     """Status 1 where something could not be put back."""
-    from ekc.devices.lease import restore_all
+    from ekc.devices.clocks.lease import restore_all
 
     restored = restore_all()
     print_text("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")

@@ -27,7 +27,7 @@ from ekc.cli.sources import (
 )
 
 if TYPE_CHECKING:
-    from ekc.devices.base import Device
+    from ekc.devices.device import Device
 
 
 @click.command(context_settings=ALLOW_NEGATIVES)

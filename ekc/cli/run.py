@@ -12,8 +12,7 @@ from ekc.cli.output import json_option, print_json, print_text
 from ekc.cli.sources import ScheduleSource, schedule_source
 
 if TYPE_CHECKING:
-    from ekc.devices.gate import DeviceVerdict
-    from ekc.devices.verify import Verdict
+    from ekc.runtime.verify import DeviceVerdict, Verdict
 
 
 @click.command(context_settings=ALLOW_NEGATIVES)
@@ -29,12 +28,11 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
     """
     import ekc
     from ekc import devices
-    from ekc.devices.base import ExecutionDevice
     from ekc.devices.capacity import check_device_memory
-    from ekc.devices.gate import verify_if_executable
-    from ekc.devices.verify import verify
+    from ekc.devices.device import ExecutionDevice
     from ekc.ir.interpreter.compare import describe_input_policy
     from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+    from ekc.runtime.verify import verify, verify_if_executable
 
     found, device = source.find_schedule(), devices.open(source.target)
     schedule = found.schedule
@@ -76,8 +74,8 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
 def _format_report(
     verdict: Verdict, device_verdict: DeviceVerdict | None, inputs: str, seed: int, executed_by: str
 ) -> str:
-    from ekc.devices.verify import WRONG_RESULT
     from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
+    from ekc.runtime.verify import WRONG_RESULT
 
     complete = all(x.agreement.complete for x in verdict.launches)
     strays = sum(x.agreement.strays for x in verdict.launches)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ekc.errors import DeviceError
 
 if TYPE_CHECKING:
-    from ekc.devices.base import Device
+    from ekc.devices.device import Device
 
 __all__ = ["open"]
 
@@ -52,8 +52,8 @@ def open(target: str = "auto") -> Device:
 
 
 def _open_simulated(target: str) -> Device:
-    from ekc.devices import specs
-    from ekc.devices.simulated import SimulatedDevice
+    from ekc.devices.simulated import specs
+    from ekc.devices.simulated.device import SimulatedDevice
 
     name, at, how = target.partition("@")
     spec = specs.find_spec(name)
@@ -67,7 +67,7 @@ def _open_simulated(target: str) -> Device:
 def _open_cuda(target: str) -> Device:
     """A real GPU; where it cannot be had, the line says why and what can be had."""
     from ekc.devices import nvml
-    from ekc.devices.cuda.opening import open_cuda
+    from ekc.devices.cuda.device import open_cuda
     from ekc.devices.cuda.target import parse_target
 
     choice = f"or use a simulated device, such as --target {DEFAULT_TARGET}"

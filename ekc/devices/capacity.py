@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.errors import DeviceError
 from ekc.host import format_bytes
 from ekc.ir.operator import Operator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ekc.devices.limits.settable import Gears, Settings
+from ekc.devices.clocks.limits import Gears, Settings
 
 if TYPE_CHECKING:
     from ekc.governor.samples import SensorSamples

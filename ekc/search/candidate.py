@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ekc.arguments import format_value
 from ekc.codegen.compiled import CompiledKernel, Resources
-from ekc.devices.base import CountingDevice, Device, Interval, Metering, Timing
-from ekc.devices.difference import MeasuredValue, estimate_mean_interval
+from ekc.devices.device import CountingDevice, Device, Interval, Metering, Timing
+from ekc.devices.statistics import MeasuredValue, estimate_mean_interval
 from ekc.errors import ToolchainError
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.schedule.schedule import Schedule

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
-from ekc.devices.base import Interval
+from ekc.devices.device import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.schedule.schedule import Schedule

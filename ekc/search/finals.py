@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from ekc.devices.base import Metering
-from ekc.devices.gate import verify_if_executable
-from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT, verify
+from ekc.devices.device import Metering
 from ekc.errors import DeviceError, EkcError, ToolchainError
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
+from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT, verify, verify_if_executable
 from ekc.search.candidate import Candidate
 from ekc.search.choice import make_rank_key, select_winners, sort_by_latency
 from ekc.search.measuring import FINAL_WINDOW_S, MeasurementFailure, Measurer

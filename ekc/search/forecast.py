@@ -11,7 +11,7 @@ import numpy as np
 
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import assemble_kernel, generate
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.breeding import GENERATIONS

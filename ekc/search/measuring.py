@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import describe_toolchain
-from ekc.devices.base import Device, ExecutionDevice, Metering, ParallelDevice, Timing
-from ekc.devices.execute import EXECUTED_BY
-from ekc.devices.plain import measurement_to_json
+from ekc.devices.device import Device, ExecutionDevice, Metering, ParallelDevice, Timing
+from ekc.devices.measurement_json import measurement_to_json
 from ekc.errors import CompileError, EkcError, ScheduleError, ToolchainError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.execute import EXECUTED_BY
 from ekc.search.records.store import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
 from ekc.search.spent import MeasurementCost
 from ekc.version import __version__

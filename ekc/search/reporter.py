@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.ir.operator import Operator
 from ekc.search.candidate import Candidate
 from ekc.search.choice import make_rank_key

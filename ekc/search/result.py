@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ekc.devices.base import Interval
-from ekc.devices.difference import MeasuredValue
+from ekc.devices.device import Interval
+from ekc.devices.statistics import MeasuredValue
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.roofline import RooflineBound
 from ekc.search.spent import MeasurementCost, compute_break_even_calls
 
 if TYPE_CHECKING:
-    from ekc.devices.kernel import Kernel
+    from ekc.runtime.kernel import Kernel
 
 
 INTERRUPTED = "interrupted"
@@ -203,7 +203,7 @@ class TuningResult:
 
     def compile(self, name: str | None = None) -> Kernel:
         """The best schedule as a callable kernel, its functions called `name` instead of as the operator."""
-        from ekc.devices import compiling
+        from ekc.runtime import kernel as compiling
 
         return compiling.compile(self.best.schedule, arch=self.device.arch, name=name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.ir.operator import Operator
 
 

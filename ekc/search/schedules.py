@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.breeding import SearchSpace

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ekc.devices.base import Metering, Timing
-from ekc.devices.meter import IDLE_PERIOD_S, WARM_UP_PERIOD_S
+from ekc.devices.device import Metering, Timing
+from ekc.devices.metering.meter import IDLE_PERIOD_S, WARM_UP_PERIOD_S
 
 MIN_WARM_UP_S = 2 * WARM_UP_PERIOD_S
 """Seconds of warming up in a metering, the least: power must agree in two stretches."""

@@ -6,8 +6,8 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ekc.devices.base import Interval
-from ekc.devices.difference import Difference, compare_pairwise
+from ekc.devices.device import Interval
+from ekc.devices.statistics import Difference, compare_pairwise
 from ekc.search.models.model_card import format_model_card
 from ekc.search.result import Trial, TuningResult
 from ekc.search.text_table import TABLE_WIDTH, format_table

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from ekc import devices
 from ekc.arguments import check_flag
-from ekc.devices.base import Device
 from ekc.devices.capacity import check_device_memory
-from ekc.devices.cuda.remote import RemoteWorker
+from ekc.devices.device import Device
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.child import RemoteWorker
 from ekc.search.effort import parse_effort
 from ekc.search.forecast import forecast_run
 from ekc.search.measuring import Measurer

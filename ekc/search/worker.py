@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from multiprocessing.connection import Connection
 
-from ekc.devices.cuda.lifeline import exit_with_parent
+from ekc.processes.child import exit_with_parent
 from ekc.search.jobs import run_job
 
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from ekc.devices.base import CountingDevice, Device
-from ekc.devices.cuda.remote import ChildProcess, RemoteWorker
+from ekc.devices.device import CountingDevice, Device
 from ekc.errors import DeviceError
+from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.search.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob
 
 T = TypeVar("T")
@@ -120,5 +120,5 @@ class WorkerProcesses(WorkerThreads):
 
 def _import_job_modules() -> None:
     """The first job of every process: to import what the others need."""
-    import ekc.devices.accesses
+    import ekc.devices.simulated.launch_counts
     import ekc.search.preparing  # noqa: F401

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ekc.devices.accesses import AccessGroup, profile_kernel
-from ekc.devices.execute import execute
+from ekc.devices.simulated.launch_counts import AccessGroup, profile_kernel
 from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.runtime.execute import execute
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clblast

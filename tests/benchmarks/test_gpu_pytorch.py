@@ -18,13 +18,13 @@ from benchmarks.gpu.contenders import interleaved
 from benchmarks.gpu.folder import Folder
 from benchmarks.gpu.items import Item, conv, matmul, matvec
 from ekc import devices
-from ekc.devices.base import POWER_CAP
-from ekc.devices.board import VirtualBoard
-from ekc.devices.cuda.calling import BATCH_DURATION_S
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
-from ekc.devices.specs import A100
-from ekc.devices.steady import SteadyState
+from ekc.devices.cuda.worker import BATCH_DURATION_S
+from ekc.devices.device import POWER_CAP
+from ekc.devices.simulated.board import VirtualBoard
+from ekc.devices.simulated.operating_point import SteadyState
+from ekc.devices.simulated.specs import A100
 from ekc.errors import DeviceError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator

@@ -259,7 +259,7 @@ def test_a_faulty_kernel_is_told_by_run_and_check(
     def spoiled(*given: Any) -> CompiledKernel:
         return faults.spoiled(compile_schedule(*given), fault)
 
-    monkeypatch.setattr("ekc.devices.compiling.compile_schedule", spoiled)
+    monkeypatch.setattr("ekc.runtime.kernel.compile_schedule", spoiled)
     assert run_says in said(capsys, "run", *SIZE, status=1)
     assert check_says in said(capsys, "check", *SIZE, status=1)
     got = json_of(capsys, "run", *SIZE, status=1)

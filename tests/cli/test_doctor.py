@@ -12,8 +12,8 @@ import pytest
 
 from ekc.cli import doctor_gpus, main
 from ekc.codegen.nvrtc import version
-from ekc.devices.nvml import behaviour
-from ekc.devices.nvml.permission import explain_refusal
+from ekc.devices.nvml import sensors
+from ekc.devices.nvml.library import explain_refusal
 from tests.devices.nvml.card import Card, Clock, ScriptedGpu
 from tests.devices.nvml.library import ScriptedNvml
 
@@ -28,7 +28,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, "pynvml", library)
         monkeypatch.setattr("ekc.devices.nvml.library._initialised", False)
         monkeypatch.setattr(
-            doctor_gpus, "observe", partial(behaviour.observe_sensors, now=clock.now, sleep=clock.sleep)
+            doctor_gpus, "observe", partial(sensors.observe_sensors, now=clock.now, sleep=clock.sleep)
         )
         monkeypatch.setattr(doctor_gpus, "explain_refusal", lambda: "")
         return library
@@ -168,12 +168,12 @@ def test_who_may_set_clocks(
     )
     monkeypatch.delenv("ZEUSD_HOST_PORT", raising=False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
-    monkeypatch.setattr("ekc.devices.limits.zeusd.find_daemon_address", lambda: None)
+    monkeypatch.setattr("ekc.devices.clocks.zeusd.find_daemon_address", lambda: None)
     clocks = gpu(capsys)["each"][0]["clocks"]
     assert clocks.endswith(
         "cannot be set: this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
     )
-    monkeypatch.setattr("ekc.devices.limits.zeusd.find_daemon_address", lambda: "/run/zeusd/zeusd.sock")
+    monkeypatch.setattr("ekc.devices.clocks.zeusd.find_daemon_address", lambda: "/run/zeusd/zeusd.sock")
     assert "but zeusd at /run/zeusd/zeusd.sock may set them" in gpu(capsys)["each"][0]["clocks"]
 
 

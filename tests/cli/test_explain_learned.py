@@ -11,7 +11,7 @@ import pytest
 
 from ekc import devices
 from ekc.codegen.generate import describe_toolchain
-from ekc.devices.plain import measurement_to_json
+from ekc.devices.measurement_json import measurement_to_json
 from ekc.devices.recording import read_recording
 from ekc.search.records.store import RecordKey, RecordRow, RecordStore, to_canonical_json
 from ekc.search.space.naive import make_naive_schedule

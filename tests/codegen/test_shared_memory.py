@@ -12,12 +12,12 @@ from ekc import devices
 from ekc.codegen.emit.shared_memory import POOL_NAME, count_dynamic_shared_bytes
 from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.execute import execute
 from ekc.errors import ScheduleError
 from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits, find_max_shared_bytes
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.execute import execute
 from tests.ir.async_examples import async_matmul
 
 STAGES = 6
@@ -88,8 +88,8 @@ def test_a_bundle_asks_the_runtime_for_it(tmp_path: Path) -> None:
 
 def test_a_simulated_device_holds_fewer_blocks_of_it() -> None:
     """Two blocks of 73.5 KiB fit one SM of 164."""
-    from ekc.devices.occupancy import compute_occupancy
-    from ekc.devices.specs import A100
+    from ekc.devices.simulated.occupancy import compute_occupancy
+    from ekc.devices.simulated.specs import A100
 
     compiled = ekc.compile(deep(64))
     launch, resources = compiled.launches[0], compiled.resources[0]

@@ -9,12 +9,12 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import LaunchProfile, profile_kernel
-from ekc.devices.execute import execute
-from ekc.devices.occupancy import WARP_SIZE
+from ekc.devices.simulated.launch_counts import LaunchProfile, profile_kernel
+from ekc.devices.simulated.occupancy import WARP_SIZE
 from ekc.emulator import Counters
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
+from ekc.runtime.execute import execute
 from ekc.search.space.space import Space
 from tests.devices import samples
 from tests.search.spaces import LIMITS

@@ -7,10 +7,10 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.execute import execute
-from ekc.devices.verify import verify
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.runtime.execute import execute
+from ekc.runtime.verify import verify
 from tests.codegen.samples import argmax_over_lanes
 from tests.ir.test_operators import Array
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.runtime.kernel import Kernel
 from ekc.search.space.naive import make_naive_schedule
 
 OP = ekc.matmul(8, 12, 4)

@@ -11,11 +11,11 @@ import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.events import Events
-from ekc.devices.latency import estimate_latency
-from ekc.devices.specs import A100
-from ekc.devices.steady import compute_work
+from ekc.devices.simulated.events import Events
+from ekc.devices.simulated.latency import estimate_latency
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.operating_point import compute_work
+from ekc.devices.simulated.specs import A100
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ptx.counting.counts import count_instructions
 

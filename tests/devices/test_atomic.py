@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 import ekc
 from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import specs
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.execute import execute
-from ekc.devices.gate import verify_on_device
-from ekc.devices.steady import compute_work
-from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT, verify
+from ekc.devices.simulated import specs
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.operating_point import compute_work
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.execute import execute
+from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT, verify, verify_on_device
 from tests.codegen.samples import shared_sum
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.faults import spoiled

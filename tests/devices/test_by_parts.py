@@ -15,9 +15,6 @@ import pytest
 import ekc
 import ekc.ir.expr as ex
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import verify as checking
-from ekc.devices.pages import split_into_boxes
-from ekc.devices.verify import Verdict, verify
 from ekc.emulator import launch
 from ekc.emulator import plan as planning
 from ekc.emulator.access_survey import survey_accesses
@@ -28,6 +25,9 @@ from ekc.ir.interpreter.random_arrays import RandomTensor
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator, TensorSpec
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime import verify as checking
+from ekc.runtime.execute_parts import split_into_boxes
+from ekc.runtime.verify import Verdict, verify
 from ekc.search.space.naive import make_naive_schedule
 from tests.ir import examples
 
@@ -99,7 +99,7 @@ def test_an_operator_of_40_gb_is_checked_in_a_process_of_3_gib() -> None:
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 import ekc
-from ekc.devices.verify import verify
+from ekc.runtime.verify import verify
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.search.space.naive import make_naive_schedule
 n = 10 * 2**30

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.devices import specs
 from ekc.devices.capacity import check_device_memory, check_kernel_memory
 from ekc.devices.recording.reader import read_recording
 from ekc.devices.recording.writer import RecordingWriter
-from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.simulated import specs
+from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.host import HostMemory
 from ekc.ir import tensor_memory

@@ -8,8 +8,8 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.verify import verify
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.runtime.verify import verify
 from ekc.search.space.naive import make_naive_schedule
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from ekc.devices import clocks
-from ekc.devices.clocks import SmClockControl
+from ekc.devices.clocks import sm_clock
+from ekc.devices.clocks.sm_clock import SmClockControl
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
@@ -20,7 +20,7 @@ CAP_MW = 280_000
 
 @pytest.fixture
 def held(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(clocks, "explain_refusal", lambda: "")
+    monkeypatch.setattr(sm_clock, "explain_refusal", lambda: "")
     found = SmClockControl(GpuSensors(here.get_uuid()))
     yield found
     found.close()
@@ -65,8 +65,10 @@ def test_no_right_is_told_and_not_tried(
     here: ScriptedBoards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clocks, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
-    monkeypatch.setattr(clocks.zeusd, "find_daemon_address", lambda: None)
+    monkeypatch.setattr(
+        sm_clock, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
+    )
+    monkeypatch.setattr(sm_clock.zeusd, "find_daemon_address", lambda: None)
     offered = held.list_clocks()
     assert offered.mhz == ()
     assert offered.reason == "this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"

@@ -6,8 +6,8 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen.compiled import list_footprints
-from ekc.devices import l2
-from ekc.devices.specs import A100
+from ekc.devices.simulated import memory_traffic
+from ekc.devices.simulated.specs import A100
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
@@ -38,7 +38,9 @@ def test_groups_fetch_less_from_dram() -> None:
     for group in (1, 16):
         schedule = product(8192, group)
         (kernel,) = derive_launches(schedule.program)
-        fetched[group] = sum(l2.compute_dram_bytes(list_footprints(kernel), 4 * A100.sms, A100.l2_bytes))
+        fetched[group] = sum(
+            memory_traffic.compute_dram_bytes(list_footprints(kernel), 4 * A100.sms, A100.l2_bytes)
+        )
         foretold[group] = float(analyse_program(schedule.program, A100.limits())["dram_bytes"][0])
     assert fetched[16] < 0.6 * fetched[1]
     assert foretold[16] < 0.6 * foretold[1]

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import ekc.ir.operators as o
-from ekc.devices.compiling import compile
-from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.kernel import Kernel, compile
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +74,7 @@ def test_a_call_that_would_seem_to_hang_says_so_first(monkeypatch: pytest.Monkey
     def run(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ekc.devices.kernel.execute", run)
+    monkeypatch.setattr("ekc.runtime.kernel.execute", run)
     arrays = [np.zeros((1024, 1024), np.float32)] * 2
     alone = compile(Schedule(o.matmul(1024, 1024, 1024)))
     with (

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.codegen.compiled import Footprint
-from ekc.devices import l2
+from ekc.devices.simulated import memory_traffic
 
 MIB = 2.0**20
 
@@ -20,14 +20,14 @@ def panels(tiles: int) -> tuple[Footprint, ...]:
 
 def test_a_product_that_fits_is_read_once() -> None:
     footprints = panels(8)
-    assert l2.compute_dram_bytes(footprints, 108, 40 * MIB) == tuple(
+    assert memory_traffic.compute_dram_bytes(footprints, 108, 40 * MIB) == tuple(
         float(f.tensor_bytes) for f in footprints
     )
 
 
 def test_without_room_the_reused_operand_is_read_once_per_wave() -> None:
     tiles, wave = 64, 128
-    a, b, c = l2.compute_dram_bytes(panels(tiles), wave, 1.0)
+    a, b, c = memory_traffic.compute_dram_bytes(panels(tiles), wave, 1.0)
     size = 4.0 * (128 * tiles) ** 2
     assert (a, c) == (size, size)
     assert 0.99 * size * tiles * tiles / wave <= b <= size * tiles * tiles / wave
@@ -35,7 +35,7 @@ def test_without_room_the_reused_operand_is_read_once_per_wave() -> None:
 
 def test_a_block_alone_reads_its_panel() -> None:
     footprint = Footprint("x", "load", 4096, 4096.0, ((1, False),))
-    assert l2.compute_dram_bytes((footprint,), 100, 40 * MIB) == (4096.0,)
+    assert memory_traffic.compute_dram_bytes((footprint,), 100, 40 * MIB) == (4096.0,)
 
 
 @given(
@@ -45,12 +45,16 @@ def test_a_block_alone_reads_its_panel() -> None:
     more=st.floats(1, 100),
 )
 def test_a_larger_l2_never_costs_traffic(tiles: int, wave: int, small: float, more: float) -> None:
-    before, after = (l2.compute_dram_bytes(panels(tiles), wave, size) for size in (small, small * more))
+    before, after = (
+        memory_traffic.compute_dram_bytes(panels(tiles), wave, size) for size in (small, small * more)
+    )
     assert all(new <= old for old, new in zip(before, after, strict=True))
 
 
 @given(tiles=st.integers(1, 128), wave=st.integers(1, 2000), size=st.floats(1, 1e9))
 def test_never_below_what_must_be_touched(tiles: int, wave: int, size: float) -> None:
     footprints = panels(tiles)
-    for footprint, crossed in zip(footprints, l2.compute_dram_bytes(footprints, wave, size), strict=True):
-        assert crossed >= l2.compute_compulsory_bytes(footprint)
+    for footprint, crossed in zip(
+        footprints, memory_traffic.compute_dram_bytes(footprints, wave, size), strict=True
+    ):
+        assert crossed >= memory_traffic.compute_compulsory_bytes(footprint)

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.accesses import LaunchProfile, profile_kernel
-from ekc.devices.latency import LAUNCH_OVERHEAD_S, compute_smooth_max, estimate_latency
-from ekc.devices.specs import A100, RTX3090, GpuSpec
-from ekc.devices.steady import compute_work, find_steady_state
+from ekc.devices.simulated.latency import LAUNCH_OVERHEAD_S, compute_smooth_max, estimate_latency
+from ekc.devices.simulated.launch_counts import LaunchProfile, profile_kernel
+from ekc.devices.simulated.operating_point import compute_work, find_steady_state
+from ekc.devices.simulated.specs import A100, RTX3090, GpuSpec
 from tests.devices import samples
 
 

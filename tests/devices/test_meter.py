@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 
-from ekc.devices.board import VirtualBoard
-from ekc.devices.counter import TICK_S, EnergyCounter
-from ekc.devices.interval import student_t
-from ekc.devices.meter import MeteringWindow, meter_kernel
-from ekc.devices.residual import make_generator
-from ekc.devices.specs import A100
-from ekc.devices.steady import SteadyState
+from ekc.devices.metering.meter import MeteringWindow, meter_kernel
+from ekc.devices.simulated.board import TICK_S, EnergyCounter, VirtualBoard
+from ekc.devices.simulated.operating_point import SteadyState
+from ekc.devices.simulated.residual import make_generator
+from ekc.devices.simulated.specs import A100
+from ekc.devices.statistics import student_t
 from tests.devices import samples
 
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 import ekc.ir.operators as o
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.execute import execute
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import quantities
 from ekc.ir.hardware.limits import Limits
@@ -27,6 +26,7 @@ from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ptx.counting.counts import count_instructions
+from ekc.runtime.execute import execute
 from tests.codegen import samples
 from tests.ir.tensor_examples import half_matmul
 

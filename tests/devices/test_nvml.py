@@ -7,7 +7,8 @@ import pytest
 
 from ekc import devices
 from ekc.devices import nvml
-from ekc.devices.nvml import library, presence
+from ekc.devices.nvml import library
+from ekc.devices.nvml import library as presence
 from ekc.errors import ActuatorError, DeviceError
 
 

@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from ekc import devices
-from ekc.devices import nvml, specs
+from ekc.devices import nvml
+from ekc.devices.simulated import specs
 from ekc.errors import DeviceError
 
 

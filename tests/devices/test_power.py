@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices import power
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.specs import A100, H200, GpuSpec
-from ekc.devices.steady import POWER_CAP, SteadyState, compute_work, find_steady_state
+from ekc.devices.simulated import power
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.operating_point import POWER_CAP, SteadyState, compute_work, find_steady_state
+from ekc.devices.simulated.specs import A100, H200, GpuSpec
 from tests.devices import samples
 
 WARM_C = 50.0

@@ -7,13 +7,13 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.execute import execute
-from ekc.devices.verify import verify
 from ekc.errors import ScheduleError
 from ekc.ir.interpreter.compare import describe_input_policy, make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
+from ekc.runtime.execute import execute
+from ekc.runtime.verify import verify
 from ekc.search.space.naive import make_naive_schedule
 from tests.codegen.samples import product_over_lanes
 

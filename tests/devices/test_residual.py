@@ -10,21 +10,21 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.residual import (
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.operating_point import KernelWork, compute_work
+from ekc.devices.simulated.residual import (
     LENGTH_SCALE_OCTAVES,
     OWN_POWER_SIGMA,
     OWN_TIME_SIGMA,
     SHARED_POWER_SIGMA,
     SHARED_TIME_SIGMA,
+    compute_traits,
     sample_own_power_factor,
     sample_own_time_factor,
     sample_shared_power_factor,
     sample_shared_time_factor,
 )
-from ekc.devices.specs import A100, RTX3090
-from ekc.devices.steady import KernelWork, compute_work
-from ekc.devices.traits import compute_traits
+from ekc.devices.simulated.specs import A100, RTX3090
 from tests.devices import samples
 
 DIMENSIONS = 24

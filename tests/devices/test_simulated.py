@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ekc import devices
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.devices.digest import digest_kernel
-from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.specs import find_spec
+from ekc.devices.simulated.device import SimulatedDevice
+from ekc.devices.simulated.specs import find_spec
 from ekc.errors import DeviceError, InvalidInput
 from tests.devices import samples
 

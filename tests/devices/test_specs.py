@@ -1,6 +1,6 @@
 import pytest
 
-from ekc.devices import power, specs
+from ekc.devices.simulated import power, specs
 
 
 @pytest.mark.parametrize("name", specs.list_names())

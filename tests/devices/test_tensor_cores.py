@@ -8,8 +8,8 @@ import ekc
 import ekc.ir.operators as o
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.specs import A100, H100
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.specs import A100, H100
 from ekc.errors import ScheduleError
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut, half_matmul, tensor_matmul

@@ -9,12 +9,12 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.verify import verify
 from ekc.ir.expr import Expr, sqrt
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.verify import verify
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices import faults
 from tests.devices.faults import spoiled

@@ -11,16 +11,16 @@ import pytest
 import ekc
 import ekc.ir.expr as ex
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import verify as room
-from ekc.devices.execute_parts import execute_blocks
-from ekc.devices.kernel import Kernel
-from ekc.devices.verify import Verdict, verify
 from ekc.errors import EkcError, KernelFault
 from ekc.ir.interpreter.compare import make_random_input_arrays, sample_blocks
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime import verify as room
+from ekc.runtime.execute_parts import execute_blocks
+from ekc.runtime.kernel import Kernel
+from ekc.runtime.verify import Verdict, verify
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices import faults
 from tests.devices.faults import spoiled

@@ -18,8 +18,6 @@ import ekc.ir.operators as o
 from ekc.cli import main
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.execute import execute
-from ekc.devices.verify import verify
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.interpreter.interpret import interpret_program
@@ -27,6 +25,8 @@ from ekc.ir.interpreter.random_arrays import RandomTensor
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.execute import execute
+from ekc.runtime.verify import verify
 from tests.codegen import samples
 
 Arrays = list[NDArray[Any]]

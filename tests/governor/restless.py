@@ -8,8 +8,8 @@ import random
 import sys
 import time
 
-from ekc.devices.lease import LeaseKeeper
-from ekc.devices.limits.choose import choose_actuator
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.library import list_uuids
 from ekc.governor.protocols import Settings
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.limits import LimitSetter, reopen_actuator
-from ekc.devices.limits.choose import choose_actuator
-from ekc.devices.limits.nvml import NvmlLimits
-from ekc.devices.limits.zeusd import ZeusdLimits, _describe_refusal
+from ekc.devices.clocks import LimitSetter, reopen_actuator
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.open import choose_actuator
+from ekc.devices.clocks.zeusd import ZeusdLimits, _describe_refusal
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards

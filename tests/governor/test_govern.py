@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.lease import record
+from ekc.devices.clocks import lease_file
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import ROOT, ScriptedBoards
 
@@ -120,7 +120,7 @@ def test_clock_limits_that_held_before_are_leased_as_told(one: ScriptedBoards) -
     told = ("--sm-before", "1500", "--memory-before", "5001")
     process = start_govern(one, *told, *python_command(SLEEP.format(120)))
     wait_until_governed(one, process)
-    lease = record.read_lease(one.leases / f"{one.get_uuid()}.json")
+    lease = lease_file.read_lease(one.leases / f"{one.get_uuid()}.json")
     process.terminate()
     process.communicate(timeout=30)
     assert lease is not None

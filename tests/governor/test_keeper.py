@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ekc.devices.lease import LeaseKeeper, record
-from ekc.devices.lease.keeper import HEARTBEAT_INTERVAL_S
-from ekc.devices.lease.one import find_governor_pid
-from ekc.devices.lease.restore import end_lease
-from ekc.devices.limits.nvml import NvmlLimits
+from ekc.devices.clocks import lease_file
+from ekc.devices.clocks.lease import HEARTBEAT_INTERVAL_S, LeaseKeeper
+from ekc.devices.clocks.lease_file import find_governor_pid
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings
 from tests.governor.scripted_nvml import ScriptedBoards
@@ -26,9 +26,9 @@ LOW_LIMIT = Settings(sm_mhz=1200)
 SET_AGAIN_MESSAGE = "the governor was stopped for a while and its guard put settings back; set again"
 BUSY_SCRIPT = """
 import sys, time
-from ekc.devices.lease import Keeper
-from ekc.devices.limits.nvml import NvmlLimits
-from ekc.devices.limits.settable import Settings
+from ekc.devices.clocks.lease import Keeper
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import Settings
 
 keeper = Keeper([NvmlLimits(sys.argv[1])], tell=lambda line: print(line, flush=True))
 step = 0
@@ -63,7 +63,7 @@ def test_the_heart_waits_while_the_loop_renews(here: ScriptedBoards, monkeypatch
         actuator.apply(LOW_LIMIT)
         _slow_guard_start(keeper, monkeypatch)
         for mhz in (1185, 1170):
-            record.erase_lease(here.get_uuid())
+            lease_file.erase_lease(here.get_uuid())
             actuator.apply(Settings(sm_mhz=mhz))
             time.sleep(1.2 * HEARTBEAT_INTERVAL_S)
             assert keeper._heartbeat_thread.is_alive()
@@ -149,9 +149,9 @@ def test_whoever_asks_often_is_told_who_governs_each_time(here: ScriptedBoards) 
 
 FORKED_SCRIPT = """
 import atexit, os, signal, sys, time
-from ekc.devices.lease import Keeper
-from ekc.devices.limits.nvml import NvmlLimits
-from ekc.devices.limits.settable import Settings
+from ekc.devices.clocks.lease import Keeper
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import Settings
 
 keeper = Keeper([NvmlLimits(sys.argv[1])])
 atexit.register(keeper.close)

@@ -66,7 +66,7 @@ def _is_lease_over(boards: ScriptedBoards) -> bool:
 
 
 def _run_restore(boards: ScriptedBoards) -> str:
-    program = "from ekc.devices.lease import restore_all; print(*restore_all(), sep='\\n')"
+    program = "from ekc.devices.clocks.lease import restore_all; print(*restore_all(), sep='\\n')"
     done = boards.start_python("-c", program, stdout=subprocess.PIPE)
     return done.communicate(timeout=20)[0]
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings, strategies
 from hypothesis.strategies import SearchStrategy
 
-from ekc.devices.lease import record
-from ekc.devices.lease.leased import LeasedActuator
-from ekc.devices.lease.restore import end_lease
-from ekc.devices.limits.settable import LIMITS, ActuatorReference, Limit
+from ekc.devices.clocks import lease_file
+from ekc.devices.clocks.lease import LeasedActuator
+from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit
+from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Gears, Settings
 
@@ -89,7 +89,7 @@ def test_all_comes_back(before: Settings, moves: list[tuple[str, Settings]]) -> 
     card.is_refusing = False
     leased.end()
     assert card.limits == before
-    assert not record.make_lease_path(card.reference.gpu).exists()
+    assert not lease_file.make_lease_path(card.reference.gpu).exists()
     for limits in card.limits_history:
         for limit in LIMITS:
             was = getattr(before, limit)

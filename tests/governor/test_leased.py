@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.lease import LeaseKeeper, record, restore_all
-from ekc.devices.lease.keeper import HEARTBEAT_INTERVAL_S
-from ekc.devices.lease.restore import end_lease
-from ekc.devices.limits import Limit
-from ekc.devices.limits.nvml import NvmlLimits
+from ekc.devices.clocks import Limit, lease_file
+from ekc.devices.clocks.lease import HEARTBEAT_INTERVAL_S, LeaseKeeper, restore_all
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError, InvalidInput, RecordError
 from ekc.governor.protocols import Settings
 from tests.devices.recording.full_disk import no_room_beyond
@@ -56,17 +55,17 @@ def test_only_what_was_touched_is_put_back(here: ScriptedBoards) -> None:
 def test_the_lease_is_written_before_anything_is_set(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
-        found = record.read_lease(record.make_lease_path(here.get_uuid()))
+        found = lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
         assert found == actuator.lease
         assert found.touched == ()
         here.update_script(fail={"nvmlDeviceSetGpuLockedClocks": 999})
         with pytest.raises(ActuatorError, match="the SM clock"):
             actuator.apply(Settings(sm_mhz=900))
-        found = record.read_lease(record.make_lease_path(here.get_uuid()))
+        found = lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
         assert found is not None
         assert found.touched == ("sm_mhz",)
         assert found.previous == Settings(power_w=280.0)
-    assert not record.make_lease_path(here.get_uuid()).exists()
+    assert not lease_file.make_lease_path(here.get_uuid()).exists()
 
 
 def test_what_is_in_force_already_is_not_set_again(here: ScriptedBoards) -> None:
@@ -109,7 +108,7 @@ def test_nothing_is_set_while_the_lease_cannot_be_written(here: ScriptedBoards) 
                 actuator.apply(Settings(sm_mhz=900))
         assert not here.read_calls()
         actuator.apply(Settings(sm_mhz=900))
-        found = record.read_lease(record.make_lease_path(here.get_uuid()))
+        found = lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
         assert found is not None
         assert found.touched == ("sm_mhz",)
 
@@ -117,7 +116,7 @@ def test_nothing_is_set_while_the_lease_cannot_be_written(here: ScriptedBoards) 
 def test_nothing_is_set_while_there_can_be_no_lock(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
-        lock = record.make_lease_path(here.get_uuid()).with_suffix(".lock")
+        lock = lease_file.make_lease_path(here.get_uuid()).with_suffix(".lock")
         lock.mkdir()
         with pytest.raises(RecordError, match=r"cannot open the lock .*\.lock \(Is a directory\)"):
             actuator.apply(Settings(sm_mhz=900))
@@ -193,9 +192,9 @@ def test_where_no_process_can_be_started_nothing_is_set(
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "id": 3}', "no json"])
 def test_a_file_that_is_no_lease(here: ScriptedBoards, text: str) -> None:
-    record.make_lease_path(here.get_uuid()).write_text(text)
+    lease_file.make_lease_path(here.get_uuid()).write_text(text)
     with pytest.raises(RecordError, match="is no lease"):
-        record.read_lease(record.make_lease_path(here.get_uuid()))
+        lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
     (restored,) = restore_all()
     assert restored.problem is not None
     with pytest.raises(RecordError):
@@ -203,9 +202,9 @@ def test_a_file_that_is_no_lease(here: ScriptedBoards, text: str) -> None:
 
 
 def test_a_lease_of_another_version(here: ScriptedBoards) -> None:
-    record.make_lease_path(here.get_uuid()).write_text(json.dumps({"version": 99}))
+    lease_file.make_lease_path(here.get_uuid()).write_text(json.dumps({"version": 99}))
     with pytest.raises(RecordError, match="another version"):
-        record.read_lease(record.make_lease_path(here.get_uuid()))
+        lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
 
 
 def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> None:
@@ -215,18 +214,18 @@ def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> No
     assert not left.predates_boot
     calls = len(here.read_calls())
     here.set_state(0, limit_mw=150_000)  # An administrator, after the reboot.
-    record.write_lease(replace(left, boot="another"))
+    lease_file.write_lease(replace(left, boot="another"))
     assert [str(x) for x in restore_all()] == [
         f"{left.label}: the machine has been started since; nothing put back"
     ]
-    assert not record.make_lease_path(here.get_uuid()).exists()
+    assert not lease_file.make_lease_path(here.get_uuid()).exists()
     assert len(here.read_calls()) == calls
 
 
 def test_a_lease_under_which_nothing_was_set_says_so(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         left = keeper.actuators[0].lease
-    record.write_lease(left)
+    lease_file.write_lease(left)
     assert [str(x) for x in restore_all()] == [f"{left.label}: nothing had been set"]
     assert not here.read_calls()
 
@@ -238,8 +237,8 @@ def test_a_folder_that_others_may_write_to_is_refused(
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(InvalidInput, match="not safe"):
-        record.find_lease_folder()
+        lease_file.find_lease_folder()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EKC_RUN_DIR", str(tmp_path / "file"))
     with pytest.raises(InvalidInput, match="EKC_RUN_DIR"):
-        record.find_lease_folder()
+        lease_file.find_lease_folder()

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ekc.devices.lease.signals import EXTERNAL_SIGNALS
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.advise import Advised, advise
 from ekc.governor.events import Ended, Event
@@ -35,6 +34,7 @@ from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import SensorSamples
 from ekc.governor.sets_nothing import NullActuator
+from ekc.processes.signals import EXTERNAL_SIGNALS
 from tests.governor.scripted_nvml import ROOT
 
 
@@ -289,7 +289,7 @@ def test_json_knows_no_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ekc.devices.lease", "ekc.cli.govern_audience", "ekc.governor.live.request"]
+    "module", ["ekc.devices.clocks.lease", "ekc.cli.govern_audience", "ekc.governor.live.request"]
 )
 def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
     program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"

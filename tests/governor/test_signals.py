@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.lease import LeaseKeeper
-from ekc.devices.lease.signals import EXTERNAL_SIGNALS
-from ekc.devices.limits.nvml import NvmlLimits
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.processes.signals import EXTERNAL_SIGNALS
 from tests.governor.scripted_nvml import ScriptedBoards
 from tests.governor.test_govern import (
     _read_until,

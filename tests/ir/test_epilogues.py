@@ -12,7 +12,6 @@ import ekc
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule, generate
-from ekc.devices.execute import execute
 from ekc.errors import InvalidInput
 from ekc.ir import functions
 from ekc.ir.interpreter.interpret import interpret_program
@@ -21,6 +20,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.printer import format_program
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
+from ekc.runtime.execute import execute
 from tests.codegen import samples
 from tests.ir.test_operators import Array, arrays_for, close
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.execute import execute
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import DTYPE_NAMES
 from ekc.ir.interpreter import reference
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
+from ekc.runtime.execute import execute
 from tests.ir.test_operators import Array, arrays_for, close
 
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)

@@ -10,7 +10,6 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.execute import execute
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
@@ -19,6 +18,7 @@ from ekc.ir.hardware.limits import Limits
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
+from ekc.runtime.execute import execute
 from tests.ir.test_operators import Array
 
 RNG = np.random.default_rng(5)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import ekc
-from ekc.devices.kernel import Kernel
 from ekc.errors import InvalidInput
+from ekc.runtime.kernel import Kernel
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted import ScriptedNode
 

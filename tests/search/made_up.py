@@ -11,7 +11,7 @@ import numpy as np
 
 import ekc
 from ekc import devices
-from ekc.devices.base import Interval, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.device import Interval, MeasurementConditions, Metering, Peaks, Timing
 from ekc.devices.recording import RecordingWriter
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.limits import Limits

@@ -8,9 +8,9 @@ import pytest
 
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Clocks, Metering
-from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.specs import find_spec
+from ekc.devices.device import Clocks, Metering
+from ekc.devices.simulated.device import SimulatedDevice
+from ekc.devices.simulated.specs import find_spec
 from ekc.errors import ActuatorError
 from ekc.search.result import INTERRUPTED
 from tests.search.runs import tune

@@ -13,8 +13,8 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.devices.base import Metering
-from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.device import Metering
+from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search import forecast as forecasts
 from ekc.search import tuner

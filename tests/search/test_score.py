@@ -12,7 +12,7 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.devices.base import Interval
+from ekc.devices.device import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.breeding import Breeder
 from ekc.search.choice import compute_tie_margin

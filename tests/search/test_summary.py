@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ekc.devices.base import Interval
-from ekc.devices.difference import MeasuredValue
+from ekc.devices.device import Interval
+from ekc.devices.statistics import MeasuredValue
 from ekc.search.models.model_card import MAX_LINES, format_model_card
 from ekc.search.result import ModelCard, TuningResult
 from ekc.search.spent import MeasurementCost, compute_break_even_calls

@@ -14,9 +14,9 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.codegen.generate import generate
-from ekc.devices.base import Metering
+from ekc.devices.device import Metering
 from ekc.devices.digest import digest_cuda_source
-from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search.measuring import FINAL_WINDOW_S
 from ekc.search.roofline import compute_roofline_bound, get_arithmetic_type

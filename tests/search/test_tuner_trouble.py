@@ -13,11 +13,11 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Timing
-from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.specs import find_spec
-from ekc.devices.verify import Verdict
+from ekc.devices.device import Timing
+from ekc.devices.simulated.device import SimulatedDevice
+from ekc.devices.simulated.specs import find_spec
 from ekc.errors import CompileError, DeviceError, NothingLegal
+from ekc.runtime.verify import Verdict
 from ekc.search import finals, preparing
 from ekc.search.choice import TIE_TOLERANCE
 from tests.devices import faults

@@ -18,8 +18,8 @@ import ekc
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.base import CountingDevice
+from ekc.devices.device import CountingDevice
+from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.search import workers
 from ekc.search.preparing import read_versions, run_compile_job
 from ekc.search.space.naive import make_naive_schedule

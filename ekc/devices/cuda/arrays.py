@@ -2,14 +2,24 @@
 
 Formats: <https://dmlc.github.io/dlpack/latest/python_spec.html> and
 <https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>.
+
+What differs between the libraries whose arrays kernels take: their current stream, and a new array.
+
+Where arrays may lie that a kernel is called on: at whole multiples of its widest access, and apart.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from ekc.codegen.compiled import CompiledKernel
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import is_torch_tensor
 from ekc.ir.operator import TensorSpec
@@ -139,3 +149,84 @@ def _read_cuda_interface(array: Any) -> DeviceArray:
         is_read_only=read_only,
         owner=array,
     )
+
+
+def find_current_stream(array: Any) -> int:
+    """The stream that the array's library queues its work on now, as a handle. Of a library not known here:
+    the stream that the array tells, or the default one."""
+    library = sys.modules.get(_find_library(array))
+    match _find_library(array):
+        case "torch":
+            return int(library.cuda.current_stream(array.device).cuda_stream)  # type: ignore[union-attr]
+        case "cupy":
+            return int(library.cuda.get_current_stream().ptr)  # type: ignore[union-attr]
+    told = getattr(array, "__cuda_array_interface__", {}).get("stream")
+    return 0 if told in (None, 1) else int(told)
+
+
+def use_device_of(array: Any) -> AbstractContextManager[Any]:
+    """Within the block the array's GPU is its library's current one: PyTorch hands out no others."""
+    if _find_library(array) == "torch":
+        return sys.modules["torch"].cuda.device(array.device)  # type: ignore[no-any-return]
+    return nullcontext()
+
+
+def allocate_like(array: Any, spec: TensorSpec) -> Any:
+    """A new array for a tensor, of the array's library and on its GPU. `InvalidInput` for a library not known
+    here."""
+    library, name = sys.modules.get(_find_library(array)), spec.dtype.numpy_dtype.name
+    match _find_library(array):
+        case "torch":
+            return library.empty(spec.shape, dtype=getattr(library, name), device=array.device)  # type: ignore[union-attr]
+        case "cupy":
+            with array.device:
+                return library.empty(spec.shape, dtype=name)  # type: ignore[union-attr]
+        case "numba":
+            return library.cuda.device_array(spec.shape, dtype=name)  # type: ignore[union-attr]
+    raise InvalidInput(
+        f"{spec.name}: ekc cannot make an array of {type(array).__module__}; pass one for the result as out="
+    )
+
+
+def _find_library(array: Any) -> str:
+    """The library that made an array's class, or the class that it is derived from."""
+    libraries = [kind.__module__.partition(".")[0] for kind in type(array).__mro__]
+    return next((name for name in libraries if name in ("torch", "cupy", "numba")), libraries[0])
+
+
+_ACCESS_PATTERN = re.compile(
+    r"\b(?:ld|st|red|atom)(?:\.\w+)*?\.global(?:\.\w+)*?(?:\.v(\d))?\.[a-z]+(\d+)(?:x(\d))?\s"
+)
+_ASYNC_COPY_PATTERN = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\S*\s+[^,;]+,[^,;]+,\s*(\d+)")
+
+
+def check_addresses(
+    compiled: CompiledKernel,
+    arrays_by_name: Mapping[str, DeviceArray],
+    inputs: tuple[TensorSpec, ...],
+    out: TensorSpec,
+) -> None:
+    """Raises `InvalidInput` for an array that begins where the kernel cannot read it, and for a result that
+    would be written over an input while that is read."""
+    width = find_widest_access(compiled.ptx)
+    for name, array in arrays_by_name.items():
+        if array.address % width:
+            raise InvalidInput(
+                f"{name} begins {array.address % width} bytes past a multiple of {width}, and "
+                f"{compiled.name} moves {width} bytes at a time: pass a copy of it"
+            )
+    begin = arrays_by_name[out.name].address
+    for spec in inputs:
+        at = arrays_by_name[spec.name].address
+        if begin < at + spec.bytes and at < begin + out.bytes:
+            raise InvalidInput(f"out overlaps {spec.name}, which is read meanwhile: pass memory of its own")
+
+
+@lru_cache(maxsize=1024)
+def find_widest_access(ptx: str) -> int:
+    """Bytes of the widest access to global memory, which has to be aligned to as many."""
+    found = [
+        int(lanes or 1) * int(bits) * int(pair or 1) // 8
+        for lanes, bits, pair in _ACCESS_PATTERN.findall(ptx)
+    ]
+    return max([1, *found, *map(int, _ASYNC_COPY_PATTERN.findall(ptx))])

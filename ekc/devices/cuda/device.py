@@ -2,25 +2,27 @@
 
 Of several GPUs, which must be alike, trials are spread over all; what is compared closely (finals, metering,
 execution) stays on the first.
+
+Opens "cuda:N": a worker for each GPU, asked what it is.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Clocks, MeasurementConditions, Metering, OutputSample, OutputSelection, Timing
 from ekc.devices.cuda.driver import format_cuda_version
-from ekc.devices.cuda.gpu import Gpu
-from ekc.devices.cuda.median import compute_median, compute_median_interval
+from ekc.devices.cuda.gpu import Gpu, SensorState
 from ekc.devices.cuda.messages import (
     ExecuteReply,
     ExecuteRequest,
@@ -31,13 +33,17 @@ from ekc.devices.cuda.messages import (
     TimingRules,
     TimingSamples,
 )
-from ekc.devices.cuda.watch import SensorState
+from ekc.devices.cuda.target import parse_target
+from ekc.devices.device import Clocks, MeasurementConditions, Metering, OutputSample, OutputSelection, Timing
 from ekc.devices.digest import identify_kernel
+from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError, InvalidInput
 from ekc.forks import detach_in_children
 from ekc.ir.hardware.limits import make_arch
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.random_arrays import InputTensor
+from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker
 from ekc.version import __version__
 
 ASSUMED_POWER_CAP_W = 300.0
@@ -233,3 +239,26 @@ def choose_arch(capability: int) -> str:
 def parse_arch_number(arch: str) -> int:
     """80 of "sm_80", 90 of "sm_90a"."""
     return int("".join(character for character in arch if character.isdigit()))
+
+
+def open_cuda(
+    text: str,
+    start_worker: Callable[[int], ProcessHandle] = ChildProcess,
+    open_sensors: Callable[[str], GpuSensors] = GpuSensors,
+) -> CudaDevice:
+    """The device of a target such as "cuda:0". `hire` starts the worker of a GPU, `sensors` finds those of a
+    UUID. Raises `DeviceError`."""
+    target = parse_target(text)
+    first = _connect_gpu(target.indices[0] if target.indices else 0, start_worker, open_sensors)
+    chosen = target.choose_gpus(first.properties.gpu_count, text)
+    gpus = [first, *(_connect_gpu(index, start_worker, open_sensors) for index in chosen[1:])]
+    if first.properties.assumptions:
+        warnings.warn(f"{first.properties.assumptions}; no measurement uses it", stacklevel=2)
+    return CudaDevice(gpus, TimingRules(is_cold=target.is_cold))
+
+
+def _connect_gpu(
+    index: int, start_worker: Callable[[int], ProcessHandle], open_sensors: Callable[[str], GpuSensors]
+) -> Gpu:
+    remote = RemoteWorker(f"cuda:{index}", partial(start_worker, index))
+    return Gpu.connect(index, remote, open_sensors, nvrtc.version())

@@ -1,26 +1,88 @@
-"""One real GPU: its worker, what it says of itself, and what can be read of it meanwhile."""
+"""One real GPU: its worker, what it says of itself, and what can be read of it meanwhile.
+
+Looks at a GPU's sensors while its worker measures: before, it was idle, and after, it soon is again.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.clocks import SmClockControl
-from ekc.devices.cuda.caller import RemoteKernelRunner
-from ekc.devices.cuda.facts import GpuProperties
-from ekc.devices.cuda.machine_code import explain_old_driver
+from ekc.devices.clocks.sm_clock import SmClockControl
+from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.messages import DescribeRequest
-from ekc.devices.cuda.remote import RemoteWorker
-from ekc.devices.cuda.watch import SensorPoller, SensorState
-from ekc.devices.meter import Board, MeteringWindow, meter_kernel
+from ekc.devices.cuda.remote_caller import RemoteKernelRunner
+from ekc.devices.cuda.target import explain_old_driver
+from ekc.devices.metering.meter import Board, MeteringWindow, meter_kernel
 from ekc.devices.nvml.board import KernelRunner, NvmlBoard
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
+from ekc.processes.child import RemoteWorker
+
+SENSOR_POLL_INTERVAL_S = 0.05
+"""Between two looks; a kernel is timed for ten times as long."""
+
+
+@dataclass(frozen=True)
+class SensorState:
+    """Clock, temperature and throttle reasons of a measurement."""
+
+    clock_mhz: float
+    """When it was last told, which is while samples were taken or just after."""
+    temperature_c: float
+    throttle: tuple[str, ...]
+    """All that were seen."""
+    power_cap_w: float | None
+
+
+class SensorPoller:
+    """Looks for as long as the `with` block lasts."""
+
+    def __init__(self, sensors: GpuSensors) -> None:
+        self._sensors = sensors
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._poll_until_stopped, daemon=True)
+        self._last_state: SensorState | None = None
+        self._throttle: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def read_state(self) -> SensorState:
+        """What the block saw; a block too short for a look is followed by one. Raises `DeviceError` where the
+        GPU is lost."""
+        if self._last_state is None:
+            self._poll_once()
+        assert self._last_state is not None
+        return self._last_state
+
+    def _poll_until_stopped(self) -> None:
+        # A GPU that is lost is told by the worker, or by the next to ask.
+        while not self._stopped.wait(SENSOR_POLL_INTERVAL_S):
+            try:
+                self._poll_once()
+            except DeviceError:
+                return
+
+    def _poll_once(self) -> None:
+        s = self._sensors
+        self._throttle.update(s.throttle())
+        throttle = tuple(sorted(self._throttle))
+        clock_mhz = s.clock_mhz()
+        if math.isnan(clock_mhz) and self._last_state is not None:
+            clock_mhz = self._last_state.clock_mhz
+        self._last_state = SensorState(clock_mhz, s.temperature_c(), throttle, s.power_cap_w())
 
 
 @dataclass(eq=False)
@@ -64,7 +126,7 @@ class Gpu:
     def meter(
         self, kernel: CompiledKernel, call_s: float, seconds: float, fixed_mhz: int | None = None
     ) -> MeteringWindow:
-        """Power of back-to-back calls; see `ekc.devices.meter`."""
+        """Power of back-to-back calls; see `ekc.devices.metering.meter`."""
         with self.lock, self._fix_clock(fixed_mhz):
             return meter_kernel(
                 self.make_board(self.sensors, RemoteKernelRunner(self.remote)), kernel, call_s, seconds

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.base import OutputSample, OutputSelection
+from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.ir.operator import TensorSpec
 

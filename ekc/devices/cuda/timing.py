@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ekc.devices.cuda.median import compute_relative_width
+from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import TimingRules, TimingSamples
-from ekc.devices.cuda.stage import LoadedKernel
+from ekc.devices.statistics import compute_relative_width
 
 GRAPH_CALL_THRESHOLD_S = 200e-6
 """Calls that look shorter are replayed from a graph. A first look holds what the host needs (about 5 us for

@@ -3,6 +3,11 @@
 Whatever the driver refuses ends it, for a context that has seen a fault may answer falsely ever after. The
 parent starts another, by `python -m ekc.devices.cuda.worker INDEX MESSAGES LIFELINE`; the last two are file
 descriptors that it inherits.
+
+Calls a kernel back to back until told to stop: what runs in the worker while the parent meters.
+
+Two batches are queued at any time, so that the GPU never waits for the host between calls, and they are
+short, so that it stops soon after it is told.
 """
 
 from __future__ import annotations
@@ -13,10 +18,9 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ekc.devices.cuda.calling import call_back_to_back, compute_queued_s
+from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.driver import Driver, DriverError
-from ekc.devices.cuda.facts import GpuProperties
-from ekc.devices.cuda.lifeline import exit_with_parent
+from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import (
     CallsStarted,
     DescribeRequest,
@@ -30,8 +34,44 @@ from ekc.devices.cuda.messages import (
     TimingEstimate,
     TimingRequest,
 )
-from ekc.devices.cuda.stage import LoadedKernel
-from ekc.devices.cuda.timing import KernelTimer
+from ekc.devices.cuda.timing import KernelTimer, QueueUnit
+from ekc.devices.metering.meter import CompletedCalls
+from ekc.processes.child import exit_with_parent
+
+BATCH_DURATION_S = 0.01
+"""A hundredth of the interval at which energy counters move."""
+
+
+def compute_queued_s(unit: QueueUnit) -> float:
+    """Seconds of the two batches."""
+    return 2 * unit.estimate_seconds(unit.count_repeats(BATCH_DURATION_S))
+
+
+def call_back_to_back(
+    loaded_kernel: LoadedKernel, unit: QueueUnit, should_stop: Callable[[], bool]
+) -> CompletedCalls:
+    """Queue batches until `told()`; how many calls there were, and the GPU's time from first to last."""
+    driver, stream = loaded_kernel.driver, loaded_kernel.stream
+    repeats = unit.count_repeats(BATCH_DURATION_S)
+    begin, before, after = loaded_kernel.get_events(3)
+    driver.record_event(begin, stream)
+    batches = 0
+
+    def queue(end: int) -> None:
+        for _ in range(repeats):
+            unit.queue()
+        driver.record_event(end, stream)
+
+    queue(before)
+    while True:
+        queue(after)
+        driver.wait_for_event(before)
+        batches += 1
+        before, after = after, before
+        if should_stop():
+            break
+    driver.wait_for_event(before)
+    return CompletedCalls((batches + 1) * repeats * unit.calls, driver.elapsed_s(begin, before))
 
 
 class GpuWorker:
@@ -93,7 +133,7 @@ def serve_requests(connection: Connection, open_driver: Callable[[], Driver], in
 
 
 def _main(index: int, messages: int, lifeline: int) -> None:
-    from ekc.devices.cuda.bindings import CudaBindings
+    from ekc.devices.cuda.driver_bindings import CudaBindings
 
     exit_with_parent(lifeline)
     serve_requests(Connection(messages), CudaBindings, index)

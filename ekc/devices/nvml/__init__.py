@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ekc.devices.nvml.presence import GpuAbsence, count_gpus
+from ekc.devices.nvml.library import GpuAbsence, count_gpus
 
 __all__ = ["GpuAbsence", "count_gpus"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.meter import CompletedCalls
+from ekc.devices.metering.meter import CompletedCalls
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 

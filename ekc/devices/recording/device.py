@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Clocks, Metering, Timing
+from ekc.devices.device import Clocks, Metering, Timing
 from ekc.devices.recording.reader import read_recording
 from ekc.devices.recording.rows import RecordedRow, Recording
 from ekc.errors import DeviceError, RecordError

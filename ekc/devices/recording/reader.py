@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ekc.codegen.compiled import Resources
-from ekc.devices.base import Metering, Timing
-from ekc.devices.plain import dataclass_from_json, metering_from_json, timing_from_json
-from ekc.devices.recording.members import unpack_members
+from ekc.devices.device import Metering, Timing
+from ekc.devices.measurement_json import dataclass_from_json, metering_from_json, timing_from_json
+from ekc.devices.recording.gzip_members import unpack_members
 from ekc.devices.recording.rows import Figure, Origin, RecordedRow, Recording
 from ekc.errors import RecordError
 from ekc.version import __version__

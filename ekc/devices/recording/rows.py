@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from ekc.codegen.compiled import Resources
-from ekc.devices.base import Metering, Peaks, Timing
+from ekc.devices.device import Metering, Peaks, Timing
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator

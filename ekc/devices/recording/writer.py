@@ -1,4 +1,7 @@
-"""Writing a recording, event by event: each is in the file before the next measurement begins."""
+"""Writing a recording, event by event: each is in the file before the next measurement begins.
+
+Whether a file may be continued: it is a recording, and of this device as it is now.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,48 @@ from types import TracebackType
 from typing import Any, Self
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Device, Metering, Timing
-from ekc.devices.plain import measurement_to_json
-from ekc.devices.recording.continuing import check_same_device, count_complete_bytes
-from ekc.devices.recording.members import pack_line
+from ekc.devices.device import Device, Metering, PhysicalDevice, Timing
+from ekc.devices.measurement_json import measurement_to_json
+from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.devices.recording.reader import FORMAT_NAME, FORMAT_VERSION, parse_recording, read_content
 from ekc.devices.recording.rows import Origin, Recording
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
+
+MATCHED_FACTS = ("name", "driver", "clock_regime", "data_policy", "arch")
+"""What recording and device must have in common, beside the power cap and the GPU itself."""
+
+
+def count_complete_bytes(path: Path, data: bytes) -> int:
+    """How many bytes of a file are whole members. Raises `RecordError` where none are."""
+    try:
+        good = unpack_members(data).complete_bytes
+    except ValueError as problem:
+        raise RecordError(f"{path} is not a recording of ekc, or is damaged: {problem}") from None
+    if not good:
+        raise RecordError(f"{path} holds not even the first line of a recording: delete it or choose another")
+    return good
+
+
+def check_same_device(recording: Recording, device: Device) -> None:
+    """Raises `RecordError` for a recording of another device."""
+    told = [(name, getattr(recording.origin, name), getattr(device, name)) for name in MATCHED_FACTS]
+    told.append(("power cap", recording.origin.peaks.board_power_w, device.peaks.board_power_w))
+    for name, then, now in told:
+        if then != now:
+            raise RecordError(
+                f"recording {recording.path} is of {name} {then!r}, {device.label} has {now!r}: "
+                f"begin another file"
+            )
+    mine = device.uuids if isinstance(device, PhysicalDevice) else recording.gpu_uuids
+    if others := recording.gpu_uuids.difference(mine):
+        raise RecordError(
+            f"recording {recording.path} is of GPU {min(others)}, {device.label} is {', '.join(mine)}: "
+            f"begin another file"
+        )
+
 
 SAMPLE_DIGITS = 7
 """Significant digits of a sample: more than any timer or meter has."""

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from ekc.devices import power
-from ekc.devices.specs import H200, RTX3090, GpuSpec
+from ekc.devices.simulated import power
+from ekc.devices.simulated.specs import H200, RTX3090, GpuSpec
 from ekc.errors import InvalidInput
 from ekc.governor.protocols import Gears
 from ekc.governor.samples import Values
@@ -37,7 +37,7 @@ class SimulatedCard:
 
     @property
     def name(self) -> str:
-        """As in `ekc.devices.specs`."""
+        """As in `ekc.devices.simulated.specs`."""
         return self.spec.name
 
     def list_sm_clocks_mhz(self) -> Values:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ekc.devices.residual import make_generator
+from ekc.devices.simulated.residual import make_generator
 from ekc.errors import InvalidInput
 from ekc.governor.jobs.card import find_card
 from ekc.governor.jobs.facts import KERNEL_FITS, POWER_FITS

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.residual import make_generator
+from ekc.devices.simulated.residual import make_generator
 from ekc.governor.jobs.job import SimulatedJob, find_clock_indices
 from ekc.governor.jobs.sensors import TrueSignals, sample_sensors
 from ekc.governor.jobs.stage import StageTables, compute_tables

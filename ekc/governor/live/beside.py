@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ekc.devices.lease import LeaseKeeper
-from ekc.devices.limits.choose import choose_actuator
-from ekc.devices.limits.nvml_board import NvmlLimitReader
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, EkcError, InvalidInput
 from ekc.governor.events import EventCallback

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from ekc.devices.limits.nvml_board import NvmlLimitReader
+from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.nvml.library import call_nvml, list_uuids
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live.job import GovernedJob, list_process_family

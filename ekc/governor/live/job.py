@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from ekc.devices.lease.signals import EXTERNAL_SIGNALS
 from ekc.errors import InvalidInput
 from ekc.governor.live.witness import GroupSignalDetector
+from ekc.processes.signals import EXTERNAL_SIGNALS
 
 SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 """What `signal.signal` takes and returns."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ekc.devices.lease import LeaseKeeper
-from ekc.devices.limits.nvml_board import NvmlLimitReader
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
 from ekc.governor.live.session import GovernedUnit
 from ekc.governor.protocols import Probe

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Device, Interval, Peaks
+from ekc.devices.device import Device, Interval, Peaks
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.explain.causes import FEATURE_GROUPS, format_figure_name

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.search.candidate import Candidate
 from ekc.search.models.analysed import ModelInputs, Quantities, make_model_inputs
 from ekc.search.models.belief import Surrogate

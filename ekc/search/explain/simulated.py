@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Device
-from ekc.devices.breakdown import EnergyBreakdown
-from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.device import Device
+from ekc.devices.simulated.device import EnergyBreakdown, SimulatedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.search.breeding import SearchSpace
 from ekc.search.models import prior
 from ekc.search.models.features import BALANCE_COLUMN, FEATURE_NAMES, build_features, count_issue_slots

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.ir.hardware.limits import Limits
 from ekc.search.candidate import Candidate
 from ekc.search.method import DEFAULT_METHOD, SearchMethod

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.search.models import prior
 from ekc.search.models.analysed import ModelInputs
 from ekc.search.models.trees import MIN_ROWS, ResidualModel

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import POWER_CAP, Peaks
+from ekc.devices.device import POWER_CAP, Peaks
 from ekc.search.candidate import Candidate
 from ekc.search.models import prior
 from ekc.search.models.belief import PRIOR_STD, Surrogate

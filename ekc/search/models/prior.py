@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.ir.analysis.coalescing import BANKS, SECTOR_BYTES
 
 LAUNCH_LATENCY_S = 2e-6

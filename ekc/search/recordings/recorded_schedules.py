@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Metering, Peaks, Timing
+from ekc.devices.device import Metering, Peaks, Timing
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.analysis.analysis import analyse_program

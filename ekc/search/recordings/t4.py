@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from ekc.devices.recording import RecordedRow, Recording
-from ekc.devices.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
+from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.measuring import COMPILE_FAILURE_PREFIX
 from ekc.search.recordings.table import MeasurementTable, make_table, parse_figure
 

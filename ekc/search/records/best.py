@@ -9,7 +9,7 @@ from pathlib import Path
 from ekc import devices
 from ekc.arguments import check_flag, check_path
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.choice import select_winners

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekc.codegen.generate import describe_toolchain
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.search.records.rows import RecordKey, RecordRow
 
 MAX_LISTED = 3

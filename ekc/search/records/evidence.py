@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ekc.devices.base import Device
+from ekc.devices.device import Device
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 
-from ekc.devices.base import Metering, Timing
-from ekc.devices.plain import metering_from_json, timing_from_json
+from ekc.devices.device import Metering, Timing
+from ekc.devices.measurement_json import metering_from_json, timing_from_json
 from ekc.errors import InvalidInput, RecordError
 from ekc.version import __version__
 

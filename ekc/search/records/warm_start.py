@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ekc.devices import specs
-from ekc.devices.base import Device, Peaks
+from ekc.devices.device import Device, Peaks
+from ekc.devices.simulated import specs
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json

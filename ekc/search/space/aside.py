@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from ekc.devices.cuda.remote import RemoteWorker
 from ekc.errors import DeviceError
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
+from ekc.processes.child import RemoteWorker
 from ekc.search.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob
 from ekc.search.space.part import SpacePartition
 

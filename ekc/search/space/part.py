@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
+from ekc.devices.device import Peaks
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.search.models.analysed import ModelInputs, allocate_inputs, make_model_inputs

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.base import Peaks
-from ekc.devices.cuda.remote import RemoteWorker
+from ekc.devices.device import Peaks
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Refusal
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.child import RemoteWorker
 from ekc.search.models.analysed import ModelInputs, allocate_inputs
 from ekc.search.population import Population
 from ekc.search.space.aside import BackgroundWorker

@@ -18,7 +18,7 @@ CONTEXT.set_forkserver_preload(["__main__", "tests.devices.cuda.faulty"])
 
 
 class Forked:
-    """See `ekc.devices.cuda.remote.ProcessHandle`. `make` travels by pickle."""
+    """See `ekc.processes.child.ProcessHandle`. `make` travels by pickle."""
 
     def __init__(self, make: Callable[[], Driver], index: int = 0) -> None:
         self.connection, theirs = Pipe()

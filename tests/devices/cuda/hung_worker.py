@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from ekc.devices.cuda.lifeline import exit_with_parent
+from ekc.processes.child import exit_with_parent
 
 if __name__ == "__main__":
     exit_with_parent(int(sys.argv[3]))

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ekc.devices.cuda.device import CudaDevice
-from ekc.devices.cuda.opening import open_cuda
-from ekc.devices.meter import CompletedCalls
+from ekc.devices.cuda.device import CudaDevice, open_cuda
+from ekc.devices.metering.meter import CompletedCalls
 from ekc.devices.nvml.board import NvmlBoard
 from ekc.devices.nvml.sensors import GpuSensors
 from tests.devices.cuda.hands import Forked

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ekc.codegen import cache
+from ekc.devices.cuda.device_attributes import ATTRIBUTES
 from ekc.devices.cuda.driver import DriverError, Shape
-from ekc.devices.cuda.facts import ATTRIBUTES
 from ekc.emulator import launch
 from ekc.emulator.launch import _parse_cached
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from multiprocessing.connection import Connection
 
-from ekc.devices.cuda.lifeline import exit_with_parent
 from ekc.devices.cuda.worker import serve_requests
+from ekc.processes.child import exit_with_parent
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 if __name__ == "__main__":

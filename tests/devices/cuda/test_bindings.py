@@ -11,16 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from ekc.devices.cuda.bindings import CudaBindings
+from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.driver import DriverError
-from ekc.devices.cuda.facts import GpuProperties
+from ekc.devices.cuda.driver_bindings import CudaBindings
 from ekc.devices.cuda.messages import DescribeRequest
-from ekc.devices.cuda.remote import ChildProcess, RemoteWorker
+from ekc.processes.child import ChildProcess, RemoteWorker
 
 SOURCE = Path(__file__).with_name("libcuda.c")
 SCRIPT = """
 import numpy as np
-from ekc.devices.cuda.bindings import CudaBindings
+from ekc.devices.cuda.driver_bindings import CudaBindings
 from ekc.devices.cuda.driver import DriverError
 
 def refused(call, *arguments):

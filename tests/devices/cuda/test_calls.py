@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.devices.cuda import calls
-from ekc.devices.cuda.places import find_widest_access
-from ekc.devices.kernel import Kernel
+from ekc.devices.cuda import call
+from ekc.devices.cuda.arrays import find_widest_access
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.runtime.kernel import Kernel
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.gpu_arrays import ByDlpack, OnGpu
 from tests.devices.cuda.scripted import ScriptedNode
@@ -31,8 +31,8 @@ OP = ekc.matmul(8, 12, 4)
 def driver(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> ScriptedDriver:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cuda-cache"))
     made = ScriptedDriver()
-    monkeypatch.setattr(calls, "get_driver", lambda: made)
-    monkeypatch.setattr(calls, "_FUNCTION_CACHE", calls.FunctionCache())
+    monkeypatch.setattr(call, "get_driver", lambda: made)
+    monkeypatch.setattr(call, "_FUNCTION_CACHE", call.FunctionCache())
     return made
 
 

@@ -11,9 +11,8 @@ import pytest
 import ekc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import clocks
-from ekc.devices.cuda.device import CudaDevice
-from ekc.devices.cuda.opening import open_cuda
+from ekc.devices.clocks import sm_clock
+from ekc.devices.cuda.device import CudaDevice, open_cuda
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
 from ekc.search.space.naive import make_naive_schedule
@@ -32,7 +31,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledKernel:
 def device(
     here: ScriptedBoards, kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CudaDevice]:
-    monkeypatch.setattr(clocks, "explain_refusal", lambda: "")
+    monkeypatch.setattr(sm_clock, "explain_refusal", lambda: "")
     found = open_cuda("cuda:0", forked(launch_s=5e-3), lambda uuid: GpuSensors(here.get_uuid()))
     yield found
     found.close()
@@ -70,8 +69,10 @@ def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards, kernel:
 
 
 def test_no_right_is_a_reason(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has")
-    monkeypatch.setattr(clocks.zeusd, "find_daemon_address", lambda: None)
+    monkeypatch.setattr(
+        sm_clock, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
+    )
+    monkeypatch.setattr(sm_clock.zeusd, "find_daemon_address", lambda: None)
     assert device.clocks().mhz == ()
     with pytest.raises(DeviceError, match="cannot be set to 900 MHz: this process lacks CAP_SYS_ADMIN"):
         device.at_clock(900)

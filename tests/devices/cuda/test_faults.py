@@ -10,8 +10,8 @@ import pytest
 import ekc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Metering, Timing
 from ekc.devices.cuda.driver import Driver
+from ekc.devices.device import Metering, Timing
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.candidate import Candidate
 from ekc.search.finals import Finals

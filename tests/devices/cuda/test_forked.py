@@ -12,8 +12,8 @@ from functools import partial
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.devices import clocks
-from ekc.devices.cuda.opening import open_cuda
-from ekc.devices.cuda.remote import ChildProcess
+from ekc.devices.cuda.device import open_cuda
+from ekc.processes.child import ChildProcess
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError
 from ekc.search.space.naive import make_naive_schedule

@@ -11,11 +11,10 @@ import pytest
 from ekc import devices
 from ekc.codegen.nvrtc import version
 from ekc.devices import nvml
-from ekc.devices.base import Peaks
 from ekc.devices.cuda.device import CudaDevice
-from ekc.devices.cuda.machine_code import CUDA_12_INSTALL_COMMAND, explain_old_driver
-from ekc.devices.cuda.target import CudaTarget, parse_target
-from ekc.devices.plain import dataclass_from_json
+from ekc.devices.cuda.target import CUDA_12_INSTALL_COMMAND, CudaTarget, explain_old_driver, parse_target
+from ekc.devices.device import Peaks
+from ekc.devices.measurement_json import dataclass_from_json
 from ekc.errors import DeviceError
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted import ScriptedNode, forked

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import ekc
-from ekc.devices.cuda.caller import RemoteKernelRunner
 from ekc.devices.cuda.messages import DescribeRequest, LoadableKernel, TimingRequest, TimingRules
-from ekc.devices.cuda.remote import ChildProcess, RemoteWorker, WorkerTimeouts
+from ekc.devices.cuda.remote_caller import RemoteKernelRunner
 from ekc.errors import DeviceError
+from ekc.processes.child import ChildProcess, RemoteWorker, WorkerTimeouts
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted_driver import ScriptedDriver
@@ -27,7 +27,7 @@ from tests.devices.cuda.scripted_driver import ScriptedDriver
 HUNG = "tests.devices.cuda.hung_worker"
 PARENT = f"""
 import time
-from ekc.devices.cuda.remote import ChildProcess
+from ekc.processes.child import ChildProcess
 child = ChildProcess(0, "{HUNG}")
 print(child._process.pid, flush=True)
 time.sleep(3600)
@@ -146,7 +146,7 @@ FORKING = f"""
 import os, signal, sys, time
 from functools import partial
 from ekc.devices.cuda.messages import DescribeRequest
-from ekc.devices.cuda.remote import ChildProcess, WorkerTimeouts, RemoteWorker
+from ekc.processes.child import ChildProcess, WorkerTimeouts, RemoteWorker
 remote = RemoteWorker("cuda:0", partial(ChildProcess, 0, "{HUNG}"))
 remote.post(DescribeRequest())
 worker = remote._hands[0]._process.pid

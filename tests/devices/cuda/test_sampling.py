@@ -9,16 +9,16 @@ import pytest
 
 import ekc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import OutputSample, OutputSelection
-from ekc.devices.cuda import sampling
+from ekc.devices.cuda import output_samples
+from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import LoadableKernel, SampleRequest
-from ekc.devices.cuda.remote import WorkerTimeouts
-from ekc.devices.cuda.stage import LoadedKernel
-from ekc.devices.execute import BLANK_WORDS
-from ekc.devices.gate import verify_on_device
+from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
+from ekc.processes.child import WorkerTimeouts
+from ekc.runtime.execute import BLANK_WORDS
+from ekc.runtime.verify import verify_on_device
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
@@ -70,7 +70,7 @@ class OnStage:
 @pytest.fixture
 def device(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> OnStage:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(sampling, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(output_samples, "CHUNK_BYTES", CHUNK)
     return OnStage()
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import ekc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.calling import call_back_to_back
-from ekc.devices.cuda.median import compute_median_interval, compute_relative_width
+from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import LoadableKernel, TimingRules, TimingSamples
-from ekc.devices.cuda.stage import LoadedKernel
 from ekc.devices.cuda.timing import KernelTimer, sample_until_narrow
+from ekc.devices.cuda.worker import call_back_to_back
+from ekc.devices.statistics import compute_median_interval, compute_relative_width
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.search.space.naive import make_naive_schedule
 from tests.devices.cuda.scripted_driver import ScriptedDriver

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from ekc.devices.cuda.watch import SENSOR_POLL_INTERVAL_S, SensorPoller
+from ekc.devices.cuda.gpu import SENSOR_POLL_INTERVAL_S, SensorPoller
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 from tests.devices.cuda.scripted import ScriptedNode

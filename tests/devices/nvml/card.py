@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.devices.meter import CompletedCalls
+from ekc.devices.metering.meter import CompletedCalls
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.devices.meter import MeteringWindow, meter_kernel
+from ekc.devices.metering.meter import MeteringWindow, meter_kernel
 from ekc.devices.nvml.board import NvmlBoard
 from ekc.devices.nvml.sensors import GpuSensors
 from tests.devices import samples

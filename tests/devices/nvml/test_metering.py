@@ -6,8 +6,8 @@ import numpy as np
 import pynvml
 import pytest
 
-from ekc.devices.base import ENERGY_COUNTER, POWER_CAP, POWER_READINGS, UNREPORTED
-from ekc.devices.meter import meter_kernel
+from ekc.devices.device import ENERGY_COUNTER, POWER_CAP, POWER_READINGS, UNREPORTED
+from ekc.devices.metering.meter import meter_kernel
 from ekc.errors import DeviceError
 from tests.devices import samples
 from tests.devices.nvml.card import Card, any_card

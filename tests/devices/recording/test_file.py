@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import RecordingWriter, read_recording
-from ekc.devices.recording.members import pack_line, unpack_members
+from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.search.records.store import RecordStore
 from tests.devices.recording.full_disk import no_room_beyond

@@ -10,10 +10,9 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import specs
-from ekc.devices.breakdown import EnergyBreakdown
 from ekc.devices.recording import RecordedDevice
-from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.simulated import specs
+from ekc.devices.simulated.device import EnergyBreakdown, SimulatedDevice
 from ekc.search.explain.learned import EnergyAccount, explain_learned, make_account
 from ekc.search.records.evidence import load_measured_set
 from tests.search.small_kernels import OP, Name, kernels, record

@@ -9,11 +9,10 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import power, specs
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.breakdown import break_down_energy
-from ekc.devices.simulated import SimulatedDevice
-from ekc.devices.steady import compute_work, find_steady_state
+from ekc.devices.simulated import power, specs
+from ekc.devices.simulated.device import SimulatedDevice, break_down_energy
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.operating_point import compute_work, find_steady_state
 from ekc.errors import InvalidInput
 from ekc.search.explain.simulated import explain
 from ekc.search.space.naive import make_naive_schedule

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.base import Device, Interval, Metering
+from ekc.devices.device import Device, Interval, Metering
 from ekc.devices.digest import digest_kernel
-from ekc.devices.residual import make_generator
+from ekc.devices.simulated.residual import make_generator
 from ekc.search.candidate import Candidate
 from ekc.search.measuring import Measurer
 from ekc.search.method import DEFAULT_METHOD, SearchMethod

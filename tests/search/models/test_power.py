@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc
-from ekc.devices.base import Interval, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.device import Interval, MeasurementConditions, Metering, Peaks, Timing
 from ekc.search.candidate import Candidate
 from ekc.search.models import prior
 from ekc.search.models.features import BALANCE_COLUMN, FEATURE_NAMES

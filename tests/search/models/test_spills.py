@@ -14,8 +14,8 @@ import ekc
 from ekc import devices
 from ekc.codegen.compiled import Resources
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.base import Timing
-from ekc.devices.plain import measurement_to_json, timing_from_json
+from ekc.devices.device import Timing
+from ekc.devices.measurement_json import measurement_to_json, timing_from_json
 from ekc.ir.hardware.limits import Limits
 from ekc.search.measuring import Measurer
 from ekc.search.models.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN

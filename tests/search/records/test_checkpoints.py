@@ -32,7 +32,7 @@ STUCK = 5
 RUN = f"""
 import sys, time
 import ekc
-from ekc.devices.simulated import SimulatedDevice
+from ekc.devices.simulated.device import SimulatedDevice
 from ekc.search.records import checkpoints
 from ekc.search.records.store import RecordStore
 

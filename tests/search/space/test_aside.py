@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.devices.cuda.remote import ChildProcess, RemoteWorker
+from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.search import workers
 from ekc.search.jobs import JobOutcome
 from ekc.search.population import Population

@@ -8,7 +8,7 @@ import pytest
 import ekc.ir.operators as o
 from ekc import devices
 from ekc.codegen.generate import generate
-from ekc.devices import l2
+from ekc.devices.simulated import memory_traffic
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
@@ -142,6 +142,6 @@ def test_groups_of_blocks_fetch_less_from_dram() -> None:
         schedule = _rastered(blocks)
         seen.append(float(analyse_program(schedule.program, A100)["dram_bytes"][0]))
         touched = generate(schedule, A100).launches[0].footprints
-        simulated.append(sum(l2.compute_dram_bytes(touched, A100.sms, 8 * 2**20)))
+        simulated.append(sum(memory_traffic.compute_dram_bytes(touched, A100.sms, 8 * 2**20)))
     assert seen[1] < 0.8 * seen[0]
     assert simulated[1] < 0.8 * simulated[0]

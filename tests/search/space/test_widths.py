@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.accesses import profile_kernel
-from ekc.devices.base import Interval, MeasurementConditions, Timing
+from ekc.devices.device import Interval, MeasurementConditions, Timing
+from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule

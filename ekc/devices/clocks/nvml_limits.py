@@ -1,0 +1,151 @@
+"""Limits set through NVML, by a process that may: root, or one with CAP_SYS_ADMIN.
+
+One GPU as the driver's management library (NVML) tells of it: names, gears, the power cap.
+
+No permission is needed for any of this. NVML has no call that reads a clock lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, Settings
+from ekc.devices.nvml.library import call_nvml, describe_error, load_nvml
+from ekc.errors import ActuatorError
+from ekc.forks import hold_forks
+
+_VOLTA, _AMPERE = 5, 7
+"""NVML_DEVICE_ARCH: the first whose SM clock, and whose memory clock, can be limited."""
+_UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
+
+
+def normalize_pci_address(text: str) -> str:
+    """As `lspci -D` writes it: four digits of the domain, which some leave out and NVML doubles."""
+    parts = text.strip().lower().split(":")
+    domain = parts[0] if len(parts) > 2 else ""
+    return ":".join((domain[-4:].zfill(4), *parts[-2:]))
+
+
+class NvmlLimitReader:
+    """Reads one GPU, named by its UUID."""
+
+    def __init__(self, uuid: str) -> None:
+        self.library = load_nvml()
+        self.uuid = uuid
+        self.handle = call_nvml(uuid, self.library.nvmlDeviceGetHandleByUUID, uuid)
+        self.index = int(self._call("index", "nvmlDeviceGetIndex"))
+        self.product_name = str(self._call("name", "nvmlDeviceGetName"))
+        self.name = f"GPU {self.index} ({self.product_name})"
+
+    def gears(self) -> Gears:
+        """Of the clocks only what this architecture lets be limited; of power, steps of 5 W."""
+        arch = self._call("architecture", "nvmlDeviceGetArchitecture")
+        known = arch != _UNKNOWN_ARCHITECTURE
+        memory = self._read_clocks("nvmlDeviceGetSupportedMemoryClocks")
+        sm = self._read_clocks("nvmlDeviceGetSupportedGraphicsClocks", memory[-1]) if memory else ()
+        return Gears(
+            sm_mhz=sm if known and arch >= _VOLTA else (),
+            memory_mhz=memory if known and arch >= _AMPERE else (),
+            power_w=self._read_power_caps(),
+        )
+
+    def settings(self) -> Settings:
+        """The power cap where it is not the default; clock limits cannot be read and are None."""
+        if not self._read_power_caps():
+            return Settings()
+        cap = self._call("power limit", "nvmlDeviceGetPowerManagementLimit")
+        default = self.read_default_cap_mw()
+        return Settings(power_w=None if cap == default else cap / 1000)
+
+    def read_default_cap_mw(self) -> int:
+        """The power cap that the card comes with."""
+        return int(self._call("default power limit", "nvmlDeviceGetPowerManagementDefaultLimit"))
+
+    def read_pci_address(self) -> str:
+        """PCI address as `lspci -D` writes it."""
+        found = self._call("PCI address", "nvmlDeviceGetPciInfo").busId
+        return normalize_pci_address(found.decode() if isinstance(found, bytes) else str(found))
+
+    def _read_power_caps(self) -> tuple[float, ...]:
+        """Up to the default, or to what somebody has set beyond it: no card is let draw more than it did."""
+        constraints = self._call_if_supported("nvmlDeviceGetPowerManagementLimitConstraints")
+        if not constraints:
+            return ()
+        now = self._call("power limit", "nvmlDeviceGetPowerManagementLimit")
+        most = max(now, self.read_default_cap_mw())
+        low, high = (round(min(mw, most) / 1000) for mw in constraints)
+        return (*(float(w) for w in range(low, high, 5)), float(high))
+
+    def _read_clocks(self, function: str, *arguments: Any) -> tuple[int, ...]:
+        return tuple(sorted(self._call_if_supported(function, *arguments) or ()))
+
+    def _call_if_supported(self, function: str, *arguments: Any) -> Any:
+        try:
+            with hold_forks():
+                return getattr(self.library, function)(self.handle, *arguments)
+        except self.library.NVMLError as problem:
+            if problem.value == self.library.NVML_ERROR_NOT_SUPPORTED:
+                return None
+            raise ActuatorError(f"{self.name}, {function}: {describe_error(problem)}") from problem
+
+    def _call(self, quantity: str, function: str) -> Any:
+        return call_nvml(f"the {quantity} of {self.uuid}", getattr(self.library, function), self.handle)
+
+
+class NvmlLimits:
+    """The limits of one GPU, set directly."""
+
+    def __init__(self, uuid: str) -> None:
+        self._board = NvmlLimitReader(uuid)
+        self._gears = self._board.gears()
+
+    @property
+    def label(self) -> str:
+        """E.g. "NVML, GPU 0 (NVIDIA A40)"."""
+        return f"NVML, {self._board.name}"
+
+    @property
+    def reference(self) -> ActuatorReference:
+        """By UUID, which survives a change of order."""
+        return ActuatorReference("nvml", self._board.uuid)
+
+    def gears(self) -> Gears:
+        """What this card lets be limited."""
+        return self._gears
+
+    def settings(self) -> Settings:
+        """The power cap; clock limits cannot be read."""
+        return self._board.settings()
+
+    def check_permission(self) -> None:
+        """Sets the power cap to what it is. Raises `ActuatorError` where setting is not permitted."""
+        if not self._gears.power_w:
+            return  # A laptop, say: the first clock that is set will tell.
+        library, handle = self._board.library, self._board.handle
+        now = call_nvml("the power limit", library.nvmlDeviceGetPowerManagementLimit, handle)
+        call_nvml(
+            f"setting limits of {self._board.name}", library.nvmlDeviceSetPowerManagementLimit, handle, now
+        )
+
+    def set_limit(self, limit: Limit, value: float | None) -> None:
+        """Clocks as upper limits: from the lowest gear to the value."""
+        what = f"setting {_LIMIT_NAMES[limit]} of {self._board.name}"
+        library, handle = self._board.library, self._board.handle
+        if limit == "power_w":
+            milliwatts = self._board.read_default_cap_mw() if value is None else round(value * 1000)
+            call_nvml(what, library.nvmlDeviceSetPowerManagementLimit, handle, milliwatts)
+        elif value is None:
+            call_nvml(what, getattr(library, _RESET_FUNCTIONS[limit]), handle)
+        else:
+            lowest = min(getattr(self._gears, limit), default=0)
+            call_nvml(
+                what, getattr(library, _LOCK_FUNCTIONS[limit]), handle, min(lowest, int(value)), int(value)
+            )
+
+
+_LIMIT_NAMES = {"sm_mhz": "the SM clock", "memory_mhz": "the memory clock", "power_w": "the power limit"}
+_LOCK_FUNCTIONS = {"sm_mhz": "nvmlDeviceSetGpuLockedClocks", "memory_mhz": "nvmlDeviceSetMemoryLockedClocks"}
+_RESET_FUNCTIONS = {
+    "sm_mhz": "nvmlDeviceResetGpuLockedClocks",
+    "memory_mhz": "nvmlDeviceResetMemoryLockedClocks",
+}

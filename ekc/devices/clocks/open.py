@@ -1,0 +1,37 @@
+"""Which actuator can set the limits of a GPU here."""
+
+from __future__ import annotations
+
+from ekc.devices.clocks import zeusd
+from ekc.devices.clocks.limits import LimitSetter
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.errors import ActuatorError
+
+
+def choose_actuator(kind: str, gpu: str) -> LimitSetter:
+    """Of that kind; with "auto" NVML where we may, else zeusd where it runs. Nothing is changed by asking.
+
+    Raises `ActuatorError` with every reason why none can.
+    """
+    reasons = []
+    for opened in {"auto": (_open_nvml, _open_zeusd), "nvml": (_open_nvml,), "zeusd": (_open_zeusd,)}[kind]:
+        try:
+            settable = opened(gpu)
+            settable.check_permission()
+            return settable
+        except ActuatorError as problem:
+            reasons.append(str(problem))
+    raise ActuatorError("; ".join(reasons))
+
+
+def _open_nvml(gpu: str) -> LimitSetter:
+    return NvmlLimits(gpu)
+
+
+def _open_zeusd(gpu: str) -> LimitSetter:
+    where = zeusd.find_daemon_address()
+    if where is None:
+        raise ActuatorError(
+            f"no zeusd at {zeusd.DEFAULT_SOCKET}, and ZEUSD_SOCK_PATH or ZEUSD_HOST_PORT name none"
+        )
+    return zeusd.ZeusdLimits(gpu, where)

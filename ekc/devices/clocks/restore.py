@@ -1,0 +1,85 @@
+"""Putting back what was in force before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.devices.clocks import LimitSetter, lease_file, reopen_actuator
+from ekc.devices.clocks.lease_file import Lease, find_governor_pid
+from ekc.errors import ActuatorError, EkcError
+
+SETTINGS_RESTORED = "previous settings are back"
+NOTHING_SET = "nothing had been set"
+MACHINE_RESTARTED = "the machine has been started since; nothing put back"
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """What became of one lease; `problem` is why it could not be put back."""
+
+    label: str
+    outcome: str = SETTINGS_RESTORED
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.problem or self.outcome}"
+
+
+def restore_settings(lease: Lease, limit_setter: LimitSetter) -> None:
+    """All that was touched, even where some of it fails. Raises `ActuatorError` with the first reason."""
+    problems: list[ActuatorError] = []
+    for limit in lease.touched:
+        try:
+            limit_setter.set_limit(limit, getattr(lease.previous, limit))
+        except ActuatorError as problem:
+            problems.append(problem)
+    if problems:
+        raise problems[0]
+
+
+def end_lease(lease: Lease, limit_setter: LimitSetter | None = None) -> str:
+    """Put back, and erase the file; nothing where another lease has taken its place, or it ended already.
+
+    Returns what was done, for people. Of a lease from before a reboot only the file is erased: an
+    administrator may have set limits since.
+
+    Raises `ActuatorError`; the file stays then, for a later try.
+    """
+    gpu = lease.reference.gpu
+    with lease_file.lock_lease(gpu):
+        now = lease_file.read_lease(lease_file.make_lease_path(gpu))
+        if now is None or now.id != lease.id:
+            return SETTINGS_RESTORED  # By whoever ended it.
+        done = MACHINE_RESTARTED if now.predates_boot else SETTINGS_RESTORED if now.touched else NOTHING_SET
+        if done == SETTINGS_RESTORED:
+            restore_settings(now, limit_setter or reopen_actuator(now.reference))
+        lease_file.erase_lease(gpu)
+        return done
+
+
+def end_stale_lease(gpu: str) -> RestoreResult | None:
+    """What a governor that is no more has left behind, put back. Call it holding the GPU's `OneGovernor`."""
+    stale = lease_file.read_lease(lease_file.make_lease_path(gpu))
+    if stale is None:
+        return None
+    return RestoreResult(stale.label, end_lease(stale))
+
+
+def restore_all() -> list[RestoreResult]:
+    """Every lease that no governor holds any more."""
+    return [_restore_lease(file.stem) for file in sorted(lease_file.find_lease_folder().glob("*.json"))]
+
+
+def _restore_lease(gpu: str) -> RestoreResult:
+    label = gpu
+    try:
+        lease = lease_file.read_lease(lease_file.make_lease_path(gpu))
+        if lease is None:
+            return RestoreResult(gpu)  # Its guard was faster.
+        label = lease.label
+        holder = find_governor_pid(gpu)
+        if holder is not None:
+            return RestoreResult(label, problem=f"governed by process {holder}; end that one instead")
+        return RestoreResult(label, end_lease(lease))
+    except EkcError as problem:
+        return RestoreResult(label, problem=str(problem))

@@ -1,0 +1,91 @@
+"""The SM clock of a real GPU, held for the length of a measurement."""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ekc.devices.clocks import zeusd
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.limits import Settings
+from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.open import choose_actuator
+from ekc.devices.device import Clocks
+from ekc.devices.nvml.library import explain_refusal
+from ekc.devices.nvml.sensors import GpuSensors
+from ekc.errors import ActuatorError, DeviceError
+from ekc.forks import detach_in_children
+
+
+class SmClockControl:
+    """Sets the SM clock as an upper limit; a busy GPU runs at it unless its power cap or heat throttles it.
+
+    Under a lease: what was in force before comes back after each measurement, and also when this process is
+    killed. The lease, and the guard process that keeps the promise, begin with the first clock that is set.
+    A clock limit that was there before cannot be read, so it is not put back: afterwards there is none.
+    """
+
+    def __init__(self, sensors: GpuSensors) -> None:
+        self._sensors = sensors
+        self._lease_keeper: LeaseKeeper | None = None
+        detach_in_children(self)
+
+    def list_clocks(self) -> Clocks:
+        """What can be set, ascending, or why nothing can. Nothing is tried: a driver may still refuse."""
+        current = self._sensors.clock_mhz()
+        if self._sensors.explain_sharing():
+            return Clocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
+        refused = explain_refusal()
+        if refused and zeusd.find_daemon_address() is None:
+            return Clocks(reason=f"{refused}, and no zeusd runs", current_mhz=current)
+        try:
+            mhz = NvmlLimitReader(self._sensors.uuid).gears().sm_mhz
+        except ActuatorError as problem:
+            return Clocks(reason=str(problem), current_mhz=current)
+        reason = "" if mhz else f"{self._sensors.name} lets nobody limit its SM clock"
+        return Clocks(mhz, reason, current)
+
+    @contextmanager
+    def fix_clock(self, mhz: int) -> Iterator[None]:
+        """Within the block the clock is `mhz` at most; afterwards it has no limit.
+
+        Raises `ActuatorError` (a `DeviceError`) where the driver refuses or the GPU is governed by another
+        process, and `DeviceError` for a clock that is not offered.
+        """
+        if self._lease_keeper is None:
+            self._lease_keeper = LeaseKeeper(
+                [choose_actuator("auto", self._sensors.uuid)], on_message=warnings.warn
+            )
+            atexit.register(self.close)
+        actuator = self._lease_keeper.actuators[0]
+        gears = actuator.gears().sm_mhz
+        if mhz not in gears:
+            raise DeviceError(
+                f"{self._sensors.name} cannot be set to {mhz} MHz: {_describe_nearest(gears, mhz)}"
+            )
+        try:
+            actuator.apply(Settings(sm_mhz=mhz))
+            yield
+        finally:
+            actuator.apply(Settings())
+
+    def detach(self) -> None:
+        """In a forked child: the lease is the parent's."""
+        self._lease_keeper = None
+
+    def close(self) -> None:
+        """End the lease. What could not be put back is warned of; the guard goes on trying."""
+        keeper, self._lease_keeper = self._lease_keeper, None
+        if keeper is not None:
+            atexit.unregister(self.close)
+            for line in keeper.close():
+                warnings.warn(line, stacklevel=2)
+
+
+def _describe_nearest(gears: tuple[int, ...], mhz: int) -> str:
+    if not gears:
+        return "it lets nobody limit its SM clock"
+    nearest = min(gears, key=lambda gear: abs(gear - mhz))
+    return f"it offers {gears[0]} to {gears[-1]} MHz; nearest: {nearest}"

@@ -1,0 +1,180 @@
+"""Limits set by zeusd, the privileged daemon of Zeus, for processes that may not set them themselves.
+
+HTTP over a Unix socket or TCP, as its public reference has it (ml.energy/zeus/zeusd/api): writes are
+POST /gpu/NAME?gpu_ids=..&block=true, and failures per GPU come as {"errors": {"0": "..."}}.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from typing import Any
+from urllib.parse import urlencode
+
+from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, Settings
+from ekc.devices.clocks.nvml_limits import NvmlLimitReader, normalize_pci_address
+from ekc.errors import ActuatorError
+
+DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
+"""Where zeusd listens unless told otherwise."""
+TIMEOUT_S = 3.0
+_ADDRESS_FORMS = "give /path/of/socket or host:port"
+
+
+def find_daemon_address() -> str | None:
+    """Of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the usual socket; None where there is none."""
+    told = os.environ.get("ZEUSD_SOCK_PATH") or os.environ.get("ZEUSD_HOST_PORT")
+    return told or (DEFAULT_SOCKET if os.path.exists(DEFAULT_SOCKET) else None)
+
+
+class ZeusdLimits:
+    """The limits of one GPU, set by the daemon; gears and power cap are read through NVML."""
+
+    def __init__(self, uuid: str, daemon_address: str) -> None:
+        self._daemon_address = daemon_address
+        self._board = NvmlLimitReader(uuid)
+        self._gears = self._board.gears()
+        self._daemon_gpu_id = self._find_daemon_gpu_id(_send_request(daemon_address, "GET", "/discover"))
+
+    @property
+    def label(self) -> str:
+        """E.g. "zeusd at /run/zeusd/zeusd.sock, GPU 0 (NVIDIA A40)"."""
+        return f"zeusd at {self._daemon_address}, {self._board.name}"
+
+    @property
+    def reference(self) -> ActuatorReference:
+        """By UUID and the daemon's address."""
+        return ActuatorReference("zeusd", self._board.uuid, self._daemon_address)
+
+    def gears(self) -> Gears:
+        """What this card lets be limited."""
+        return self._gears
+
+    def settings(self) -> Settings:
+        """The power cap; clock limits cannot be read."""
+        return self._board.settings()
+
+    def check_permission(self) -> None:
+        """Sets the power cap to what it is. Raises `ActuatorError` where the daemon will not."""
+        if self._gears.power_w:
+            self.set_limit("power_w", self._board.settings().power_w)
+
+    def set_limit(self, limit: Limit, value: float | None) -> None:
+        """Waits until the daemon has done it."""
+        if limit == "power_w":
+            milliwatts = self._board.read_default_cap_mw() if value is None else round(value * 1000)
+            self._post_request("set_power_limit", power_limit_mw=milliwatts)
+            return
+        clock = {"sm_mhz": "gpu", "memory_mhz": "mem"}[limit]
+        if value is None:
+            self._post_request(f"reset_{clock}_locked_clocks")
+            return
+        lowest = min(getattr(self._gears, limit), default=0)
+        self._post_request(
+            f"set_{clock}_locked_clocks", min_clock_mhz=min(lowest, int(value)), max_clock_mhz=int(value)
+        )
+
+    def _post_request(self, name: str, **parameters: int) -> None:
+        query = urlencode({"gpu_ids": self._daemon_gpu_id, "block": "true"} | parameters)
+        _send_request(self._daemon_address, "POST", f"/gpu/{name}?{query}")
+
+    def _find_daemon_gpu_id(self, discovered: Any) -> int:
+        """The daemon may number GPUs differently, in a container say: found by PCI address."""
+        try:
+            groups = discovered.get("enabled_api_groups") or ["gpu-control"]
+            known = {
+                normalize_pci_address(gpu["pci_address"]): int(gpu["id"])
+                for gpu in discovered.get("gpus") or ()
+            }
+            numbers = [int(number) for number in discovered.get("gpu_ids") or ()]
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            told = f"{type(problem).__name__}: {problem}"
+            raise ActuatorError(
+                f"zeusd at {self._daemon_address} tells of its GPUs in a way that is not known here ({told})"
+            ) from problem
+        if "gpu-control" not in groups:
+            raise ActuatorError(
+                f"zeusd at {self._daemon_address} was started without gpu-control; use --advise"
+            )
+        bus = self._board.read_pci_address()
+        if bus in known:
+            return known[bus]
+        if known or self._board.index not in numbers:
+            raise ActuatorError(f"zeusd at {self._daemon_address} does not know {self._board.name} at {bus}")
+        return self._board.index  # Older daemons list numbers alone.
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Instead of TCP."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(self._path)
+
+
+def _send_request(daemon_address: str, method: str, path: str) -> Any:
+    """The JSON of the answer, {} where it has none. Raises `ActuatorError`."""
+    headers = _make_headers()
+    connection = _open_connection(daemon_address)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        status, body = answer.status, answer.read()
+    except UnicodeError as problem:  # No name of a host: a label too long, or none between two dots.
+        raise ActuatorError(f"zeusd at {daemon_address}: {problem}; {_ADDRESS_FORMS}") from problem
+    except (OSError, http.client.HTTPException) as problem:
+        raise ActuatorError(
+            f"zeusd at {daemon_address} does not answer ({str(problem) or type(problem).__name__})"
+        ) from problem
+    finally:
+        connection.close()
+    if status != http.client.OK:
+        raise ActuatorError(
+            f"zeusd at {daemon_address} refused {path.split('?')[0]}: {_describe_refusal(status, body)}"
+        )
+    return _parse_json(daemon_address, body) if body.strip() else {}
+
+
+def _make_headers() -> dict[str, str]:
+    """With the token, where there is one; what a file adds around it is left out."""
+    token = os.environ.get("ZEUSD_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ActuatorError("ZEUSD_TOKEN holds what no HTTP header may: give the token alone, in plain ASCII")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _open_connection(daemon_address: str) -> http.client.HTTPConnection:
+    if daemon_address.startswith("/"):
+        return _UnixConnection(daemon_address)
+    try:
+        return http.client.HTTPConnection(daemon_address, timeout=TIMEOUT_S)
+    except http.client.InvalidURL as problem:
+        raise ActuatorError(f"zeusd at {daemon_address}: {problem}; {_ADDRESS_FORMS}") from problem
+
+
+def _parse_json(daemon_address: str, body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as problem:
+        raise ActuatorError(f"zeusd at {daemon_address} answers what is no JSON; is it zeusd?") from problem
+
+
+def _describe_refusal(status: int, body: bytes) -> str:
+    helps = {
+        401: "no valid token; set ZEUSD_TOKEN",
+        403: "not permitted to us, or to the daemon itself",
+        404: "no such endpoint; it may be disabled, or this zeusd too old",
+    }
+    try:
+        said = " ".join(str(text) for text in json.loads(body)["errors"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        said = " ".join(body.decode(errors="replace").split())[:200]
+    return ", ".join(text for text in (f"HTTP {status}", helps.get(status), said) if text)

@@ -1,0 +1,176 @@
+"""What a GPU says of itself, and the limits and ceilings that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ekc.devices.cuda.driver import Driver
+from ekc.devices.device import Peaks
+from ekc.devices.simulated.specs import (
+    DATA_CENTER_RATES,
+    GEFORCE_RATES,
+    GEFORCE_TURING_RATES,
+    HOPPER_MMA_SHARE,
+    MMA_SHARE,
+)
+from ekc.ir.hardware.limits import Limits, make_arch
+from ekc.ir.hardware.target import restrict_to_arch
+
+ATTRIBUTES = (
+    "COMPUTE_CAPABILITY_MAJOR",
+    "COMPUTE_CAPABILITY_MINOR",
+    "MULTIPROCESSOR_COUNT",
+    "MAX_THREADS_PER_BLOCK",
+    "MAX_BLOCK_DIM_Z",
+    "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
+    "MAX_THREADS_PER_MULTIPROCESSOR",
+    "MAX_BLOCKS_PER_MULTIPROCESSOR",
+    "MAX_GRID_DIM_X",
+    "MAX_GRID_DIM_Y",
+    "L2_CACHE_SIZE",
+    "CLOCK_RATE",
+    "MEMORY_CLOCK_RATE",
+    "GLOBAL_MEMORY_BUS_WIDTH",
+)
+
+
+ASSUMED_CLOCK_MHZ = 1000.0
+"""For the highest clock of a GPU whose driver does not tell it."""
+ASSUMED_BYTES_PER_FLOP = 0.04
+"""For the memory of one whose driver does not tell its clock or its width: what a T4 and Jetson Orin have."""
+
+
+@dataclass(frozen=True)
+class SmThroughput:
+    """Operations of one SM in a clock, by compute capability."""
+
+    fp32_lanes: int
+    int_lanes: int
+    tensor_fp16: int
+    """Dense, fp16 in, fp32 accumulate: of the data sheet."""
+    tensor_rates: Mapping[str, float]
+    """What the tensor cores take, relative to fp16."""
+    mma_share: float = 1.0
+    """Of that, what products of a warp (`mma.sync`) get."""
+
+
+_SM_THROUGHPUT = {
+    75: SmThroughput(64, 64, 512, GEFORCE_TURING_RATES),
+    80: SmThroughput(64, 64, 2048, DATA_CENTER_RATES),
+    86: SmThroughput(128, 64, 512, GEFORCE_RATES),
+    89: SmThroughput(128, 64, 512, GEFORCE_RATES),
+    90: SmThroughput(128, 64, 4096, DATA_CENTER_RATES, HOPPER_MMA_SHARE / MMA_SHARE),
+    100: SmThroughput(128, 64, 8192, DATA_CENTER_RATES, HOPPER_MMA_SHARE / MMA_SHARE),
+    120: SmThroughput(128, 64, 512, GEFORCE_RATES),
+}
+"""Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that
+`ekc.devices.simulated.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's share of
+`mma.sync` (estimate). 8.6, 8.9 and 12.0 as on GeForce boards, where fp32 sums run at half rate. They are
+ceilings of the roofline and of the prior; no measurement uses them."""
+
+
+@dataclass(frozen=True)
+class GpuProperties:
+    """One GPU as its driver describes it."""
+
+    name: str
+    gpu_count: int
+    """How many GPUs its driver shows here."""
+    uuid: str
+    memory_bytes: int
+    driver_version: int
+    attributes: dict[str, int]
+
+    @classmethod
+    def query(cls, driver: Driver, index: int) -> GpuProperties:
+        """Ask the driver."""
+        return cls(
+            name=driver.get_name(index),
+            gpu_count=driver.count_gpus(),
+            uuid=driver.get_uuid(index),
+            memory_bytes=driver.get_memory_bytes(index),
+            driver_version=driver.get_version(),
+            attributes={name: driver.get_attribute(index, name) for name in ATTRIBUTES},
+        )
+
+    @property
+    def capability(self) -> int:
+        """Compute capability: 80 is 8.0."""
+        return 10 * self.attributes["COMPUTE_CAPABILITY_MAJOR"] + self.attributes["COMPUTE_CAPABILITY_MINOR"]
+
+    @property
+    def l2_bytes(self) -> int:
+        """Size of the L2."""
+        return self.attributes["L2_CACHE_SIZE"]
+
+    @property
+    def clock_mhz(self) -> float:
+        """The highest SM clock."""
+        return self.attributes["CLOCK_RATE"] / 1000.0 or ASSUMED_CLOCK_MHZ
+
+    @property
+    def assumptions(self) -> str:
+        """What of the ceilings is assumed, since the driver tells 0 (on Jetson and some virtual GPUs); "" for
+        nothing."""
+        what = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_CLOCK_MHZ:.0f} MHz"]
+        if not self._reported_bytes_per_s:
+            what.append(f"memory of {self._bytes_per_s / 1e9:.0f} GB/s")
+        if not what:
+            return ""
+        return f"the driver does not tell all of {self.name}: assumed for predictions is {', '.join(what)}"
+
+    def limits(self) -> Limits:
+        """What a schedule may use here."""
+        a = self.attributes
+        own = Limits(
+            threads_per_block=a["MAX_THREADS_PER_BLOCK"],
+            threads_per_block_z=a["MAX_BLOCK_DIM_Z"],
+            shared_bytes_per_block=a["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],
+            registers_per_sm=a["MAX_REGISTERS_PER_MULTIPROCESSOR"],
+            shared_bytes_per_sm=a["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"],
+            threads_per_sm=a["MAX_THREADS_PER_MULTIPROCESSOR"],
+            blocks_per_sm=a["MAX_BLOCKS_PER_MULTIPROCESSOR"],
+            sms=a["MULTIPROCESSOR_COUNT"],
+            grid_x=a["MAX_GRID_DIM_X"],
+            grid_yz=a["MAX_GRID_DIM_Y"],
+        )
+        return restrict_to_arch(own, make_arch(self.capability))
+
+    def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
+        """Ceilings at a clock, all above 0; `assumed` says which nobody told."""
+        rates, cycles = self._throughput, self._compute_cycles_per_s(clock_mhz)
+        fp32, tensor = cycles * rates.fp32_lanes * 2, cycles * rates.tensor_fp16
+        plain = dict.fromkeys(("float32", "tf32", "bfloat16"), fp32)
+        plain |= dict.fromkeys(("int8", "int32"), cycles * rates.int_lanes * 2)
+        return Peaks(
+            fp32_flops=fp32,
+            flops_by_type=plain | {t: rate * tensor for t, rate in rates.tensor_rates.items()},
+            dram_bytes_per_s=self._bytes_per_s,
+            board_power_w=board_power_w,
+            mma_share=rates.mma_share,
+            source=self.assumptions or "the driver; what an SM does a clock is of NVIDIA's whitepapers",
+        )
+
+    @property
+    def _throughput(self) -> SmThroughput:
+        return _SM_THROUGHPUT[
+            max((c for c in _SM_THROUGHPUT if c <= self.capability), default=min(_SM_THROUGHPUT))
+        ]
+
+    def _compute_cycles_per_s(self, clock_mhz: float) -> float:
+        """Of all SMs in a second."""
+        return self.attributes["MULTIPROCESSOR_COUNT"] * clock_mhz * 1e6
+
+    @property
+    def _reported_bytes_per_s(self) -> float:
+        """Memory moves two words a clock, as all of GPUs do by the driver's count."""
+        word = self.attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8
+        return 2.0 * self.attributes["MEMORY_CLOCK_RATE"] * 1e3 * word
+
+    @property
+    def _bytes_per_s(self) -> float:
+        flops = self._compute_cycles_per_s(self.clock_mhz) * self._throughput.fp32_lanes * 2
+        return self._reported_bytes_per_s or ASSUMED_BYTES_PER_FLOP * flops

@@ -1,0 +1,149 @@
+"""A kernel made ready in the worker's context: module, functions, inputs, room for what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import Launch
+from ekc.devices.cuda.driver import Driver, Shape
+from ekc.devices.cuda.messages import LoadableKernel
+from ekc.devices.cuda.output_samples import OutputSampler, upload_tensor
+from ekc.devices.device import OutputSample, OutputSelection
+from ekc.ir.interpreter.compare import DATA_SEED
+from ekc.ir.interpreter.random_arrays import InputTensor, make_random_tensors
+from ekc.ir.operator import TensorSpec
+
+
+@dataclass(frozen=True)
+class _PreparedLaunch:
+    """One launch with its addresses."""
+
+    function: int
+    grid: Shape
+    block: Shape
+    shared_bytes: int
+    pointers: tuple[int, ...]
+
+
+class LoadedKernel:
+    """Holds one kernel and the inputs of one operator at a time, filled once for all kernels of it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.stream = driver.create_stream()
+        self._inputs: tuple[TensorSpec, ...] = ()
+        self._buffers: dict[str, tuple[int, int]] = {}
+        """By tensor: address and size."""
+        self._cubin = b""
+        self._module: int | None = None
+        self._prepared_launches: tuple[_PreparedLaunch, ...] = ()
+        self._events: list[int] = []
+
+    def get_events(self, number: int) -> list[int]:
+        """So many events; made once, used again and again."""
+        while len(self._events) < number:
+            self._events.append(self.driver.create_event())
+        return self._events[:number]
+
+    def load_kernel(self, work: LoadableKernel) -> None:
+        """Make a kernel ready on the random inputs of its operator."""
+        if work.inputs != self._inputs:
+            self._free_buffers()
+            self._upload_tensors(work.inputs, make_random_tensors(work.inputs, DATA_SEED))
+            self._inputs = work.inputs
+        self._prepare_launches(work)
+
+    def execute(
+        self, work: LoadableKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any], ...]:
+        """One call on inputs of the caller's; what each launch left, where its output began as its blank."""
+        self._free_buffers()
+        self._upload_tensors(work.inputs, arrays)
+        self._prepare_launches(work)
+        outputs = [one.arguments[-1] for one in work.launches]
+        for name, blank in zip(outputs, blanks, strict=True):
+            self.driver.upload(self._buffers[name][0], blank)
+        self.queue_launches()
+        found = tuple(blank.copy() for blank in blanks)
+        for name, array in zip(outputs, found, strict=True):
+            self.driver.download(array, self._buffers[name][0])
+        return found
+
+    def sample(
+        self, work: LoadableKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
+    ) -> tuple[OutputSample, ...]:
+        """Calls on inputs of the caller's, a run for each blank; some elements of what each launch left."""
+        self._free_buffers()
+        self._upload_tensors(work.inputs, inputs)
+        self._prepare_launches(work)
+        looks = [
+            OutputSampler(self.driver, self._buffers[one.arguments[-1]][0], asked)
+            for one, asked in zip(work.launches, selections, strict=True)
+        ]
+        for turn in range(max(len(asked.blank_words) for asked in selections)):
+            for look in looks:
+                look.write_blanks(turn)
+            self.queue_launches()
+            for look in looks:
+                look.read_output(turn)
+        return tuple(look.make_sample() for look in looks)
+
+    def queue_launches(self) -> None:
+        """Queue all launches of the kernel once."""
+        for start in self._prepared_launches:
+            self.driver.launch(
+                start.function, start.grid, start.block, start.shared_bytes, self.stream, start.pointers
+            )
+
+    @contextmanager
+    def capture_graph(self, calls: int) -> Iterator[Callable[[], None]]:
+        """So many calls as a graph, for as long as the block: what queues it."""
+        self.driver.begin_capture(self.stream)
+        for _ in range(calls):
+            self.queue_launches()
+        graph = self.driver.end_capture(self.stream)
+        yield lambda: self.driver.launch_graph(graph, self.stream)
+        self.driver.destroy_graph(graph)
+
+    def _upload_tensors(self, specs: Sequence[TensorSpec], tensors: Sequence[InputTensor]) -> None:
+        for spec, tensor in zip(specs, tensors, strict=True):
+            upload_tensor(self.driver, self._allocate_buffer(spec.name, spec.bytes), spec, tensor)
+
+    def _allocate_buffer(self, tensor: str, size: int) -> int:
+        """Room for a tensor: what it had, if that is of this size."""
+        held = self._buffers.get(tensor)
+        if held is not None and held[1] == size:
+            return held[0]
+        if held is not None:
+            self.driver.free(self._buffers.pop(tensor)[0])
+        address = self.driver.allocate(size)
+        self._buffers[tensor] = address, size
+        return address
+
+    def _prepare_launches(self, work: LoadableKernel) -> None:
+        if self._module is None or work.cubin != self._cubin:
+            if self._module is not None:
+                self.driver.unload(self._module)
+            self._module = self.driver.load(work.cubin)
+            self._cubin = work.cubin
+        module = self._module
+        self._prepared_launches = tuple(self._prepare_launch(module, one) for one in work.launches)
+
+    def _free_buffers(self) -> None:
+        """Let go of all memory: another operator may need it."""
+        for address, _ in self._buffers.values():
+            self.driver.free(address)
+        self._buffers, self._inputs = {}, ()
+
+    def _prepare_launch(self, module: int, one: Launch) -> _PreparedLaunch:
+        pointers = tuple(
+            self._allocate_buffer(name, size)
+            for name, size in zip(one.arguments, one.argument_bytes, strict=True)
+        )
+        function = self.driver.get_function(module, one.name, one.shared_bytes)
+        return _PreparedLaunch(function, one.grid, one.block, one.shared_bytes, pointers)

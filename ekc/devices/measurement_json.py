@@ -1,0 +1,75 @@
+"""Measurements as plain JSON values, and back; every value is held against the type of its field."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Hashable, Mapping
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from ekc.devices.device import Interval, Metering, Timing
+from ekc.errors import InvalidInput
+
+Read = TypeVar("Read")
+POSITIVE_FIELDS = ("latency_s", "power_w", "energy_j", "fp32_flops", "dram_bytes_per_s", "board_power_w")
+"""Figures that others are divided by, or whose logarithm is taken."""
+
+
+def measurement_to_json(measurement: Timing | Metering) -> dict[str, Any]:
+    """The fields by name, tuples as lists."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(measurement)))
+    return values
+
+
+def timing_from_json(data: Mapping[str, Any]) -> Timing:
+    """The inverse of `plain`. Fields that an earlier ekc did not write have their defaults, those of a newer
+    one are left out. Raises `InvalidInput` for what is no timing."""
+    return dataclass_from_json(Timing, data)
+
+
+def metering_from_json(data: Mapping[str, Any]) -> Metering:
+    """The inverse of `plain`, likewise."""
+    return dataclass_from_json(Metering, data)
+
+
+def dataclass_from_json(kind: type[Read], data: Mapping[str, Any]) -> Read:
+    """A dataclass of any kind out of its fields by name, likewise."""
+    needed, types = _inspect_fields(cast(Hashable, kind))
+    missing = [name for name in needed if name not in data]
+    if missing:
+        raise InvalidInput(f"it has no {', '.join(missing)}")
+    return kind(**{name: _value_from_json(name, types[name], data[name]) for name in types if name in data})
+
+
+@cache
+def _inspect_fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """Which have no default, and the types of all."""
+    fields = dataclasses.fields(kind)
+    return tuple(f.name for f in fields if f.default is dataclasses.MISSING), get_type_hints(kind)
+
+
+def _value_from_json(name: str, kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        found = dataclass_from_json(kind, value)
+        if isinstance(found, Interval) and not (found.low <= found.high and found.low + found.high > 0):
+            raise InvalidInput(f"{name} is {found.low} to {found.high}; it must lie about a number above 0")
+        return found
+    if get_origin(kind) is tuple and isinstance(value, list):
+        # JSON knows no tuples.
+        return tuple(_value_from_json(name, get_args(kind)[0], one) for one in value)
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        return {key: _value_from_json(key, get_args(kind)[1], one) for key, one in value.items()}
+    if get_origin(kind) in (tuple, Mapping) or not _matches_type(kind, value):
+        raise InvalidInput(f"{name} is {value!r:.40}, which is no {getattr(kind, '__name__', kind)}")
+    if name in POSITIVE_FIELDS and not 0 < value < math.inf:
+        raise InvalidInput(f"{name} is {value}; it must be a finite number above 0")
+    return value
+
+
+def _matches_type(kind: Any, value: Any) -> bool:
+    """Whether a JSON value is of a plain type; whole numbers are fractions too."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))

@@ -1,0 +1,305 @@
+"""The meter: power and energy of one call of a kernel, from any board that can be read.
+
+It idles, warms up until power stands still, then keeps the kernel running back to back and looks at
+the total-energy counter every millisecond. The window opens and closes on a tick of the counter.
+Every tick inside is one sample of power, and their scatter gives the interval: it holds the sensor's
+noise, the rounding of the counter and the millisecond by which a tick may be seen late.
+
+Readings of the power sensor are the second estimator. Where no counter moves they are the only one,
+and the window says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.device import (
+    ENERGY_COUNTER,
+    POWER_READINGS,
+    UNREPORTED,
+    Interval,
+    MeasurementConditions,
+    Metering,
+)
+from ekc.devices.metering.sampling import (
+    READING_INTERVAL_S,
+    BoardLog,
+    BoardReading,
+    BoardSensors,
+    record_board,
+)
+from ekc.devices.statistics import MIN_AMOUNTS, estimate_mean_rate
+from ekc.errors import DeviceError, EkcError
+
+IDLE_PERIOD_S = 0.5
+WARM_UP_PERIOD_S = 0.5
+"""One stretch of warming up."""
+MAX_WARM_UP_PERIODS = 10
+STEADY_POWER_TOLERANCE = 0.01
+"""Warm when two stretches agree in power to this."""
+MIN_CALLS = 5
+"""Calls in a window at least: power may change within a call."""
+ESTIMATOR_TOLERANCE = 0.05
+"""Estimators that differ by more are told of: a counter that lost ticks, or a sensor that lags."""
+CLOCK_TOLERANCE = 0.02
+"""The same of the clock within a window."""
+LONG_CALL_S = 0.005
+"""A sensor that looks for 25 ms at a time averages over at least five calls that are shorter."""
+MAX_UNSAMPLED_SHARE = 0.25
+"""Part of a call in which no look of the sensor begins, from which on calls keep step with it."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CompletedCalls:
+    """What was called back to back since `start`."""
+
+    count: int
+    seconds: float
+    """From the beginning of the first to the end of the last."""
+
+
+class Board(BoardSensors, Protocol):
+    """What the meter needs from a GPU, real or virtual: gauges, and a kernel that runs."""
+
+    def power_cap_w(self) -> float | None:
+        """What the board may draw; None where it has no cap or does not tell."""
+
+    def start(self, kernel: CompiledKernel) -> None:
+        """Begin to call the kernel back to back, and keep at it during `wait`."""
+
+    def stop(self) -> CompletedCalls:
+        """Finish the call under way and go idle."""
+
+
+@dataclass(frozen=True)
+class MeteringWindow:
+    """What the meter saw in one window."""
+
+    power_w: float
+    power_interval_w: Interval
+    estimator: str
+    """Which of the two estimators `power_w` is: `COUNTER` or `READINGS`."""
+    counter_power_w: float
+    """NaN where no counter moved."""
+    sampled_power_w: float
+    """Mean of the power readings; NaN where there are none."""
+    call_s: float
+    """Wall time per call, back to back, over the window and its margins."""
+    idle_power_w: float
+    start_s: float
+    """On the board's clock."""
+    seconds: float
+    samples: int
+    """Counter ticks inside the window, or values of the power sensor where no counter moved."""
+    temperature_c: float
+    clock_mhz: float
+    throttle: tuple[str, ...]
+    power_cap_w: float | None
+    notes: tuple[str, ...]
+    samples_w: tuple[float, ...]
+    """Mean power over each sample."""
+
+    def to_metering(self, conditions: MeasurementConditions) -> Metering:
+        """The same per call, as a row keeps it."""
+        low, high = self.power_interval_w.low, self.power_interval_w.high
+        return Metering(
+            power_w=self.power_w,
+            power_interval_w=self.power_interval_w,
+            energy_j=self.power_w * self.call_s,
+            energy_interval_j=Interval(low * self.call_s, high * self.call_s),
+            counter_energy_j=self.counter_power_w * self.call_s,
+            sampled_energy_j=self.sampled_power_w * self.call_s,
+            idle_power_w=self.idle_power_w,
+            window_s=self.seconds,
+            samples=self.samples,
+            conditions=conditions,
+            estimator=self.estimator,
+            notes=self.notes,
+            samples_w=self.samples_w,
+        )
+
+
+@dataclass(frozen=True)
+class _PowerEstimate:
+    """Mean power by one estimator, and the span it is of."""
+
+    power_w: float
+    interval: Interval
+    start_s: float
+    seconds: float
+    samples_w: tuple[float, ...]
+
+
+def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> MeteringWindow:
+    """Meter calls of about `call_s` each over a window of about `seconds` or a little more.
+
+    Raises `DeviceError` where the board tells neither energy nor power, or one of them stands still alone.
+    """
+    board.wait(board.averaging_s)
+    idle = _measure_mean_power(board, IDLE_PERIOD_S)
+    if math.isnan(idle):
+        raise DeviceError("the board tells no power, so nothing can be metered")
+    notes: list[str] = []
+    try:
+        board.start(kernel)
+        if not _warm_up(board):
+            notes.append(
+                f"power still moved after {WARM_UP_PERIOD_S * MAX_WARM_UP_PERIODS:.0f} s of warming up"
+            )
+        board.stop()
+        board.start(kernel)
+        board.wait(board.averaging_s)
+        log = record_board(board, max(seconds, MIN_CALLS * call_s))
+        temperature = board.temperature_c()
+        calls = board.stop()
+    except BaseException:
+        with suppress(EkcError):  # What went wrong first is what is told.
+            board.stop()
+        raise
+    return _make_window(board, log, calls, idle, temperature, notes)
+
+
+def _make_window(
+    board: Board,
+    log: BoardLog,
+    completed_calls: CompletedCalls,
+    idle_power_w: float,
+    temperature_c: float,
+    notes: list[str],
+) -> MeteringWindow:
+    counted = None if log.counter_problem else _estimate_from_counter(log)
+    readings = [reading for reading in log.readings if not math.isnan(reading.power_w)]
+    sampled = float(np.mean([reading.power_w for reading in readings])) if readings else math.nan
+    best = counted or _estimate_from_readings(readings, board.averaging_s, log.counter_problem)
+    clocks = [reading.clock_mhz for reading in log.readings if not math.isnan(reading.clock_mhz)]
+    return MeteringWindow(
+        power_w=best.power_w,
+        power_interval_w=best.interval,
+        estimator=ENERGY_COUNTER if counted else POWER_READINGS,
+        counter_power_w=counted.power_w if counted else math.nan,
+        sampled_power_w=sampled,
+        call_s=completed_calls.seconds / completed_calls.count,
+        idle_power_w=idle_power_w,
+        start_s=best.start_s,
+        seconds=best.seconds,
+        samples=len(best.samples_w),
+        temperature_c=temperature_c,
+        clock_mhz=float(np.mean(clocks)) if clocks else math.nan,
+        throttle=tuple(sorted(log.throttle)),
+        power_cap_w=board.power_cap_w(),
+        notes=(
+            *notes,
+            *_write_notes(log, best.power_w, sampled, clocks),
+            *_find_aliasing(best, completed_calls),
+        ),
+        samples_w=best.samples_w,
+    )
+
+
+def _measure_mean_power(board: Board, seconds: float) -> float:
+    """Of the readings that did not fail; where all did, by the counter; NaN where that stands still."""
+    readings = []
+    for _ in range(round(seconds / READING_INTERVAL_S)):
+        board.wait(READING_INTERVAL_S)
+        readings.append(board.power_w())
+    told = [watts for watts in readings if not math.isnan(watts)]
+    return float(np.mean(told)) if told else _measure_counter_power(board, seconds)
+
+
+def _measure_counter_power(board: Board, seconds: float) -> float:
+    log = record_board(board, seconds)
+    return math.nan if log.counter_problem else _estimate_from_counter(log).power_w
+
+
+def _warm_up(board: Board) -> bool:
+    """Whether power came to stand still."""
+    before = 0.0
+    for _ in range(MAX_WARM_UP_PERIODS):
+        now = _measure_mean_power(board, WARM_UP_PERIOD_S)
+        if abs(now - before) <= STEADY_POWER_TOLERANCE * now:
+            return True
+        before = now
+    return False
+
+
+def _estimate_from_counter(log: BoardLog) -> _PowerEstimate:
+    """By the counter, tick by tick."""
+    at = np.array([tick.time_s for tick in log.ticks])
+    joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
+    spans = np.diff(at)
+    watts, interval = estimate_mean_rate(joules, spans)
+    return _PowerEstimate(
+        watts, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / spans).tolist())
+    )
+
+
+def _estimate_from_readings(
+    readings: Sequence[BoardReading], averaging_s: float, counter_problem: str
+) -> _PowerEstimate:
+    """By the power sensor. A value that stands over several readings is one sample, and of averaged ones a
+    length of averaging is."""
+    at, watts = np.array([(reading.time_s, reading.power_w) for reading in readings]).reshape(-1, 2).T
+    if len(at) <= MIN_AMOUNTS:
+        raise DeviceError(f"{counter_problem}, and it tells no power")
+    spans = np.diff(at)
+    starts = _find_sample_starts(at[:-1], watts[:-1], averaging_s)
+    if len(starts) < MIN_AMOUNTS:
+        raise DeviceError(f"{counter_problem}, and the power sensor stands still at {watts[0]:.1f} W")
+    joules = np.add.reduceat(watts[:-1] * spans, starts)
+    lengths = np.add.reduceat(spans, starts)
+    mean, interval = estimate_mean_rate(joules, lengths)
+    return _PowerEstimate(
+        mean, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / lengths).tolist())
+    )
+
+
+def _find_sample_starts(times_s: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
+    """Where each sample begins."""
+    fresh = np.flatnonzero(np.diff(watts, prepend=np.nan))
+    if not averaging_s or len(fresh) < MIN_AMOUNTS:
+        return fresh
+    return np.unique((times_s - times_s[0]) // averaging_s, return_index=True)[1]
+
+
+def _write_notes(
+    log: BoardLog, power_w: float, sampled_power_w: float, clocks_mhz: Sequence[float]
+) -> list[str]:
+    notes = [f"{log.counter_problem}; energy is from readings of power"] if log.counter_problem else []
+    if math.isnan(sampled_power_w):
+        notes.append("the board tells no power now; energy is from its counter alone")
+    if abs(sampled_power_w / power_w - 1) > ESTIMATOR_TOLERANCE:
+        notes.append(
+            f"readings of power say {100 * (sampled_power_w / power_w - 1):+.0f} % beside the energy counter"
+        )
+    if UNREPORTED in log.throttle:
+        notes.append("the driver does not tell whether something throttles the clock")
+    low, high = min(clocks_mhz, default=0.0), max(clocks_mhz, default=0.0)
+    if not clocks_mhz:
+        notes.append("the board does not tell its clock")
+    if high - low > CLOCK_TOLERANCE * high:
+        notes.append(f"the clock moved from {low:.0f} to {high:.0f} MHz")
+    return notes
+
+
+def _find_aliasing(estimate: _PowerEstimate, calls: CompletedCalls) -> list[str]:
+    """Long calls whose rhythm is the sensor's: one that looks part of the time sees the same part of each."""
+    call_s, tick_s = calls.seconds / calls.count, estimate.seconds / len(estimate.samples_w)
+    if call_s < LONG_CALL_S:
+        return []
+    begun = np.sort(np.arange(len(estimate.samples_w)) * tick_s / call_s % 1.0)
+    if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < MAX_UNSAMPLED_SHARE:
+        return []
+    return [
+        f"calls of {1000 * call_s:.1f} ms keep step with the sensor ({1000 * tick_s:.0f} ms): one that looks "
+        "part of the time sees the same part of each, which the interval does not hold"
+    ]

@@ -1,0 +1,153 @@
+"""A virtual board: a clock, a temperature and an energy counter that move as kernels run on it.
+
+A total-energy counter like NVML's: millijoules that only move on a tick.
+
+NVIDIA's counter moves about every 100 ms, and on A100 and H100 the sensor behind it looks at the
+board a quarter of the time (arXiv 2312.02741), so that each tick is off by a little.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.metering.meter import CompletedCalls
+from ekc.devices.simulated import power
+from ekc.devices.simulated.operating_point import SteadyState
+from ekc.devices.simulated.specs import GpuSpec
+
+TICK_S = 0.1
+TICK_ERROR = 0.01
+"""Relative error of the energy of one tick, one sigma (estimate from 2312.02741)."""
+
+
+class EnergyCounter:
+    """Integrates power; shows it at ticks whose phase the reader does not know."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._displayed_mj = int(rng.integers(10**6, 10**9))
+        self._total_mj = float(self._displayed_mj)
+        self._energy_since_tick_j = 0.0
+        self._time_to_tick_s = float(rng.uniform(0.0, TICK_S))
+
+    @property
+    def displayed_mj(self) -> int:
+        """What a reader sees now."""
+        return self._displayed_mj
+
+    def advance(self, power_w: float, seconds: float) -> None:
+        """Let `seconds` pass at a power."""
+        while seconds >= self._time_to_tick_s:
+            self._energy_since_tick_j += power_w * self._time_to_tick_s
+            seconds -= self._time_to_tick_s
+            self._tick()
+        self._energy_since_tick_j += power_w * seconds
+        self._time_to_tick_s -= seconds
+
+    def _tick(self) -> None:
+        error = 1.0 + TICK_ERROR * float(self._rng.standard_normal())
+        self._total_mj += 1000.0 * self._energy_since_tick_j * error
+        self._displayed_mj = int(self._total_mj)
+        self._energy_since_tick_j = 0.0
+        self._time_to_tick_s = TICK_S
+
+
+THERMAL_TIME_CONSTANT_S = 25.0
+"""Time constant of die and heat sink (estimate)."""
+RELATIVE_READING_NOISE = 0.015
+"""Relative noise of one instantaneous power reading."""
+MAX_STEP_S = 0.02
+"""Longest step over which power counts as constant."""
+WARM_START_KELVIN = 8.0
+"""A tuning run keeps the board this much above its idle temperature, give or take half (estimate)."""
+
+
+class VirtualBoard:
+    """One board that knows one kernel; made afresh for each measurement, so that none depends on
+    what ran before it or on how many workers there are."""
+
+    def __init__(self, spec: GpuSpec, clock_mhz: float, state: SteadyState, rng: np.random.Generator) -> None:
+        self._spec = spec
+        self._clock_mhz = clock_mhz
+        self._state = state
+        self._rng = rng
+        self._counter = EnergyCounter(rng)
+        self._time_s = 0.0
+        self._is_running = False
+        self._start_time_s = 0.0
+        self._true_energy_j = 0.0
+        idle = power.compute_idle_power(spec, clock_mhz, spec.power.ambient_c)
+        self._temperature_c = spec.power.ambient_c + spec.power.kelvin_per_w * idle
+        self._temperature_c += WARM_START_KELVIN * float(rng.uniform(0.5, 1.5))
+
+    averaging_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds of virtual time."""
+        return self._time_s
+
+    def counter_mj(self) -> int:
+        """The total-energy counter."""
+        return self._counter.displayed_mj
+
+    def power_w(self) -> float:
+        """One instantaneous reading."""
+        return self._compute_power_w() * (1.0 + RELATIVE_READING_NOISE * float(self._rng.standard_normal()))
+
+    def temperature_c(self) -> float:
+        """Die temperature."""
+        return self._temperature_c
+
+    def clock_mhz(self) -> float:
+        """The SM clock now."""
+        return self._state.clock_mhz if self._is_running else self._clock_mhz
+
+    def throttle(self) -> tuple[str, ...]:
+        """Why the clock is lower than asked."""
+        return self._state.throttle if self._is_running else ()
+
+    def start(self, kernel: CompiledKernel) -> None:
+        """Run the one kernel this board knows, back to back."""
+        self._start_time_s = self._time_s
+        self._is_running = True
+
+    def wait(self, seconds: float) -> None:
+        """Let virtual time pass, idle or running."""
+        steps = max(1, math.ceil(seconds / MAX_STEP_S))
+        for _ in range(steps):
+            self._advance(seconds / steps)
+
+    def power_cap_w(self) -> float:
+        """What the board may draw."""
+        return self._spec.power.tdp_w
+
+    def stop(self) -> CompletedCalls:
+        """Finish the call under way."""
+        passed = self._time_s - self._start_time_s
+        calls = max(1, math.ceil(passed / self._state.latency_s))
+        self.wait(max(0.0, calls * self._state.latency_s - passed))
+        self._is_running = False
+        return CompletedCalls(calls, self._time_s - self._start_time_s)
+
+    def get_true_energy_j(self) -> float:
+        """What really went into the board since it was made; a meter cannot see it."""
+        return self._true_energy_j
+
+    def _compute_power_w(self) -> float:
+        idle = power.compute_idle_power(self._spec, self.clock_mhz(), self._temperature_c)
+        if not self._is_running:
+            return idle
+        return self._spec.power.tdp_w if self._state.throttle else idle + self._state.active_power_w
+
+    def _advance(self, seconds: float) -> None:
+        watts = self._compute_power_w()
+        self._counter.advance(watts, seconds)
+        self._true_energy_j += watts * seconds
+        self._time_s += seconds
+        settled = self._spec.power.ambient_c + self._spec.power.kelvin_per_w * watts
+        self._temperature_c += (settled - self._temperature_c) * -math.expm1(
+            -seconds / THERMAL_TIME_CONSTANT_S
+        )

@@ -1,0 +1,192 @@
+"""What one launch makes the hardware do, counted from the compiled kernel.
+
+Arithmetic, barriers and accesses come from the PTX and the PTX machine (`accesses.py`), spills from
+ptxas. One thing comes from the schedule: which part of each tensor a block touches (the footprints), for
+the reuse in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ekc.codegen.compiled import Launch, Resources
+from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
+from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
+from ekc.devices.simulated.occupancy import WARP_SIZE, Occupancy
+from ekc.devices.simulated.specs import DATA_CENTER_RATES, WGMMA_SHARE, GpuSpec
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
+from ekc.ptx.counting.counts import InstructionCounts
+
+UNROLLED_TRIPS = 4.0
+"""Loop trips whose loads ptxas issues together (estimate)."""
+RESERVED_REGISTERS = 20
+"""Registers that hold no load in flight (estimate)."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """Totals over one launch; instructions are warp instructions."""
+
+    blocks: int
+    warps_per_block: int
+    active_lanes: float
+    """Active lanes of a warp, mean."""
+    registers: int
+    fma32: float
+    fp32: float
+    fp16: float
+    tensor: float
+    tensor_fp16_equivalent_flops: float
+    """The operations of matrix instructions, as so many of float16 of products of a warp that take the tensor
+    cores as long."""
+    tensor_energy_equivalent_flops: float
+    """The same, as so many of float16 that take as much energy."""
+    group_waits: float
+    """Times that one warp waits for products of its warpgroup, which it started together, ..."""
+    group_products: float
+    """... and these products: of `tensor`."""
+    sfu: float
+    int_ops: float
+    convert: float
+    shuffle: float
+    branch: float
+    other: float
+    shared_requests: float
+    shared_wavefronts: float
+    shared_lane_bytes: float
+    """Bytes delivered to or taken from registers."""
+    local_requests: float
+    lsu_cycles: float
+    """That requests of all kinds take of a load-store unit, SMs added up."""
+    traffic: SimulatedTraffic
+    load_rounds: float
+    """Times that one warp waits for global loads it issued together."""
+    tile_waits: float
+    """Times that one warp waits for asynchronous copies, ..."""
+    tiles_ahead: float
+    """... and how many tiles are on their way while one is used, 0 where a wait follows its own copies."""
+    barriers: float
+    """Barriers that one thread passes."""
+
+    @property
+    def warps(self) -> float:
+        """All warps of the launch."""
+        return float(self.blocks * self.warps_per_block)
+
+    @property
+    def arithmetic_instructions(self) -> float:
+        """Warp instructions that compute."""
+        return self.fma32 + self.fp32 + self.fp16 + self.sfu + self.int_ops + self.convert
+
+    @property
+    def issued_instructions(self) -> float:
+        """All warp instructions that take an issue slot."""
+        memory = self.shared_requests + self.local_requests + self.traffic.requests
+        control = self.shuffle + self.branch + self.other + self.barriers * self.warps
+        return self.arithmetic_instructions + self.tensor + memory + control
+
+
+def count_events(
+    spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile, occupancy: Occupancy
+) -> Events:
+    """Events of one launch that is resident as `occupancy` says."""
+    blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
+    resident = SmResidency(
+        blocks=occupancy.blocks,
+        shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
+        local_bytes=occupancy.blocks * threads * resources.stack_bytes,
+    )
+    rounds = _count_load_rounds(profile, resources.registers)
+    on_chip = [one for one in profile.accesses if one.space == "shared"]
+    # An asynchronous copy takes the slot of its load, and passes no register.
+    by_hand = [one for one in on_chip if not one.is_async]
+    hottest = max((one.trip_count for one in profile.accesses), default=1.0)
+    operands = warps * counts.bytes_group / LINE_BYTES
+    local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
+    return Events(
+        blocks=blocks,
+        warps_per_block=occupancy.warps_per_block,
+        active_lanes=threads / occupancy.warps_per_block,
+        registers=resources.registers,
+        fma32=warps * counts.fma32,
+        fp32=warps * counts.fp32,
+        fp16=warps * counts.fp16,
+        tensor=warps * counts.tensor,
+        tensor_fp16_equivalent_flops=warps
+        * _convert_to_fp16_flops(counts, spec.tensor_rates, spec.mma_share / WGMMA_SHARE),
+        tensor_energy_equivalent_flops=warps * _convert_to_fp16_flops(counts, DATA_CENTER_RATES, 1.0),
+        group_waits=counts.group_waits,
+        group_products=warps * counts.group_products,
+        sfu=warps * counts.sfu,
+        int_ops=warps * counts.int_ops,
+        convert=warps * counts.convert,
+        shuffle=warps * counts.shuffle,
+        branch=warps * counts.branch,
+        other=warps * counts.other,
+        shared_requests=blocks * sum(one.requests for one in by_hand),
+        shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
+        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP_SIZE for one in by_hand),
+        local_requests=local,
+        lsu_cycles=blocks
+        * sum(one.requests * _count_lsu_cycles(spec, _count_bank_passes(one)) for one in profile.accesses)
+        + local * _count_lsu_cycles(spec, 1.0)
+        + operands * LINE_BYTES / spec.capability.l1_bytes_per_clock,
+        traffic=compute_traffic(spec, launch, profile, local, resident),
+        load_rounds=rounds,
+        tile_waits=counts.async_waits,
+        tiles_ahead=_count_tiles_ahead(counts),
+        barriers=counts.barrier,
+    )
+
+
+def _convert_to_fp16_flops(counts: InstructionCounts, rates: Mapping[str, float], group_rate: float) -> float:
+    """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here.
+    `group`: what one of a product of a warpgroup counts."""
+    done = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
+    return sum(flops / rates[name] for name, flops in done.items() if flops) + group_rate * counts.group_flops
+
+
+def _count_bank_passes(access: AccessGroup) -> float:
+    """Of a request through the banks that shared memory and L1 share. What a copy brings past L1 passes them
+    once, into its tile (PTX ISA, `cp.async.cg`; NVIDIA A100 whitepaper, "Asynchronous Copy")."""
+    past = (
+        access.is_async and access.space == "global" and access.bytes_per_lane == max(ASYNC_COPIES_BY_BYTES)
+    )
+    return 0.0 if past else access.wavefronts
+
+
+def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
+    """What one request costs the load-store unit: to make its addresses, and to move its data."""
+    capability = spec.capability
+    return max(
+        WARP_SIZE / capability.load_store_units, wavefronts * LINE_BYTES / capability.l1_bytes_per_clock
+    )
+
+
+def _count_load_rounds(profile: LaunchProfile, registers: int) -> float:
+    """Loads between two barriers fly together, and so do those of a few loop trips, as far as there are
+    registers for them to land in."""
+    loads = [
+        one for one in profile.accesses if one.space == "global" and one.kind == "load" and not one.is_async
+    ]
+    most = max((one.trip_count for one in loads), default=0.0)
+    together = max(min(most, profile.counts.barrier), most / UNROLLED_TRIPS)
+    words = (profile.counts.bytes_load_global - profile.counts.bytes_async) / 4
+    return max(together, words / max(registers - RESERVED_REGISTERS, 8))
+
+
+def _count_tiles_ahead(counts: InstructionCounts) -> float:
+    """Told from the groups: those that a wait leaves on their way, and the one that the next wait is for, if
+    more are closed than waited for. Several groups between two waits are one tile."""
+    if not counts.async_waits:
+        return 0.0
+    groups = counts.async_left / counts.async_waits + (counts.async_groups > counts.async_waits)
+    return float(groups / max(1.0, counts.async_groups // counts.async_waits))
+
+
+def _count_spills(resources: Resources) -> float:
+    """Spill instructions per pass over the code; ptxas reports bytes, each instruction moves 4."""
+    return (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0

@@ -1,0 +1,231 @@
+"""How long one launch takes: throughput of every pipe against the latency of one block.
+
+A pipe's time is the work of all resident blocks over the pipe's rate; a block's own time is its dependent
+path. The wave takes a smooth maximum of the pipes, so that a pipe that is nearly full costs a little too, and
+at least the path. Rates per SM and clock are those of the CUDA C++ Programming Guide (throughput of native
+arithmetic instructions) and of the whitepapers (load-store units, banks). `FITTED` comes from recordings
+of GEMMs on three GPUs: docs/simulated-devices.md says how near the whole comes to them. Figures marked
+estimate are ours, set so that known kernels (siboehm's SGEMM ladder, copies at 90 % of DRAM) land where they
+do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil, sqrt
+from types import MappingProxyType
+
+from ekc.devices.simulated.events import Events
+from ekc.devices.simulated.memory_traffic import SECTOR_BYTES
+from ekc.devices.simulated.occupancy import WARP_SIZE, Occupancy
+from ekc.devices.simulated.specs import GpuSpec
+
+PATH = "path"
+SCHEDULERS_PER_SM = 4
+LAUNCH_OVERHEAD_S = 2.5e-6
+"""From one launch to the next, back to back."""
+BLOCK_START_CYCLES = 300.0
+SFU_LANES_PER_SM = 16
+SHUFFLE_LANES_PER_SM = 32
+ARITHMETIC_LATENCY_CYCLES = 4.5
+TENSOR_LATENCY_CYCLES = 33.0
+"""From one matrix instruction to the next that adds to its sums (estimate after Sun et al., "Dissecting
+Tensor Cores via Microbenchmarks", 2022, of A100)."""
+SHARED_LATENCY_CYCLES = 29.0
+L1_LATENCY_CYCLES = 33.0
+L2_LATENCY_CYCLES = 220.0
+DRAM_LATENCY_S = 280e-9
+"""Beyond L2 (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
+L2_TO_SM_BYTES_PER_CLOCK = 64.0
+"""L2 to one SM."""
+FP32_SHARE = 0.95
+"""Share of the published fp32 rate that the best kernels sustain: operand banks and fetches take the
+rest (estimate; the SGEMM ladder's best rung and cuBLAS end a few percent below peak)."""
+L2_SHARE = 0.70
+DRAM_SHARE = 0.92
+"""Shares of the published bandwidths that the best kernels reach."""
+PIPELINED_EXPOSURE = 0.2
+"""Share of a round's latency that stays visible when the next tile loads during this one (estimate)."""
+BARRIER_CYCLES = 22.0
+BARRIER_CYCLES_PER_WARP = 1.5
+
+
+@dataclass(frozen=True)
+class LatencyConstants:
+    """What no data sheet says and recordings do."""
+
+    norm: float
+    """Exponent of the smooth maximum: how badly the pipes overlap."""
+    global_cycles: float
+    """LSU cycles that a request to global memory takes more than one to shared memory: tags."""
+
+
+FITTED_CONSTANTS = LatencyConstants(norm=3.5, global_cycles=0.33)
+"""Fitted by benchmarks/simulator_fidelity.py on half of the CLBlast rows that it samples (A100, RTX 3090,
+RTX 2080 Ti; seed 0), rounded."""
+
+
+@dataclass(frozen=True)
+class LaunchLatency:
+    """Time of one launch, and what it is made of."""
+
+    seconds: float
+    seconds_by_resource: Mapping[str, float]
+    """Seconds each resource alone would take; "path" is the dependent path of the blocks."""
+
+    @property
+    def bound(self) -> str:
+        """The resource that costs most."""
+        return max(self.seconds_by_resource, key=lambda part: self.seconds_by_resource[part])
+
+    def scale_work(self, factor: float) -> float:
+        """Seconds where the work takes `factor` times as long; to start it takes as long as ever."""
+        return LAUNCH_OVERHEAD_S + factor * (self.seconds - LAUNCH_OVERHEAD_S)
+
+
+@dataclass(frozen=True)
+class _BlockCycles:
+    """Cycles of one block, by resource of its SM, and along its own dependent path."""
+
+    pipe_cycles: Mapping[str, float]
+    path_cycles: float
+
+
+def estimate_latency(
+    spec: GpuSpec,
+    events: Events,
+    occupancy: Occupancy,
+    clock_mhz: float,
+    constants: LatencyConstants = FITTED_CONSTANTS,
+) -> LaunchLatency:
+    """Time of one launch at an SM clock, launch overhead included."""
+    block = _compute_block_cycles(spec, events, clock_mhz, constants)
+    capacity = occupancy.blocks * spec.sms
+    full_waves, left = divmod(events.blocks, capacity)
+    parts: dict[str, float] = {}
+    seconds = LAUNCH_OVERHEAD_S
+    for times, on_device in ((full_waves, capacity), (1, left)):
+        if times and on_device:
+            wave = _compute_wave_seconds(
+                spec, events, block, ceil(on_device / spec.sms), on_device, clock_mhz
+            )
+            pipes = compute_smooth_max(
+                (value for part, value in wave.items() if part != PATH), constants.norm
+            )
+            seconds += times * max(pipes, wave[PATH])
+            for part, value in wave.items():
+                parts[part] = parts.get(part, 0.0) + times * value
+    return LaunchLatency(seconds, MappingProxyType(parts))
+
+
+def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> float:
+    """What no kernel can beat: its arithmetic and its DRAM bytes at the best rates ever sustained."""
+    lanes = FP32_SHARE * spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
+    arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP_SIZE / lanes
+    tensor_rate = spec.mma_share * spec.sms * spec.tensor_fp16_flops_per_sm_clock * clock_mhz * 1e6
+    matrices = events.tensor_fp16_equivalent_flops / tensor_rate
+    return max(arithmetic, matrices, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
+
+
+def compute_smooth_max(values: Iterable[float], norm: float) -> float:
+    """p-norm: at least the largest, a little more when others are close to it."""
+    listed = [value for value in values if value > 0]
+    largest = max(listed, default=0.0)
+    if largest == 0.0:
+        return 0.0
+    return float(largest * sum((value / largest) ** norm for value in listed) ** (1.0 / norm))
+
+
+def _compute_wave_seconds(
+    spec: GpuSpec,
+    events: Events,
+    block_cycles: _BlockCycles,
+    blocks_on_sm: int,
+    blocks_on_device: int,
+    clock_mhz: float,
+) -> dict[str, float]:
+    """Seconds per resource while `blocks_on_sm` blocks share the busiest SM, `on_device` the GPU."""
+    hertz = clock_mhz * 1e6
+    share = min(1.0, blocks_on_sm * events.warps_per_block / SCHEDULERS_PER_SM)
+    wave = {name: blocks_on_sm * cycles / share / hertz for name, cycles in block_cycles.pipe_cycles.items()}
+    wave[PATH] = block_cycles.path_cycles / hertz
+    part = blocks_on_device / events.blocks
+    wave["l2"] = part * events.traffic.l2_bytes / (L2_SHARE * spec.l2_bytes_per_clock * hertz)
+    wave["dram"] = part * events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s)
+    return wave
+
+
+def _compute_block_cycles(
+    spec: GpuSpec, events: Events, clock_mhz: float, constants: LatencyConstants
+) -> _BlockCycles:
+    pipes = _compute_pipe_cycles(spec, events, constants)
+    warp_path, waits = _compute_path_and_stall_cycles(events, clock_mhz)
+    share = min(1.0, events.warps_per_block / SCHEDULERS_PER_SM)
+    alone = [cycles / share for cycles in pipes.values()]
+    return _BlockCycles(
+        pipes, compute_smooth_max([*alone, warp_path], constants.norm) + waits + BLOCK_START_CYCLES
+    )
+
+
+def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConstants) -> dict[str, float]:
+    """Cycles of one block on each pipe of an otherwise empty SM, all four quarters busy."""
+    moved = events.traffic
+    lsu = events.lsu_cycles + constants.global_cycles * moved.requests
+    lsu += events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
+    totals = {
+        "fp32": (events.fma32 + events.fp32 + events.fp16)
+        * WARP_SIZE
+        / (FP32_SHARE * spec.fp32_lanes_per_sm),
+        "int": events.int_ops * WARP_SIZE / spec.int_lanes_per_sm,
+        "sfu": (events.sfu + events.convert) * WARP_SIZE / SFU_LANES_PER_SM,
+        "tensor": events.tensor_fp16_equivalent_flops
+        / (spec.mma_share * spec.tensor_fp16_flops_per_sm_clock),
+        "lsu": lsu,
+        "fill": moved.l2_bytes / L2_TO_SM_BYTES_PER_CLOCK,
+        "issue": events.issued_instructions / SCHEDULERS_PER_SM,
+    }
+    return {name: total / events.blocks for name, total in totals.items()}
+
+
+def _compute_path_and_stall_cycles(events: Events, clock_mhz: float) -> tuple[float, float]:
+    """Cycles along one warp that other warps of the block can fill, and those that stop the block."""
+    parallel = _estimate_parallelism(events.registers)
+    path = events.arithmetic_instructions / events.warps * max(1.0, ARITHMETIC_LATENCY_CYCLES / parallel)
+    path += (events.tensor - events.group_products) / events.warps * TENSOR_LATENCY_CYCLES / parallel
+    # Products of a warpgroup follow each other without waiting; the last of a group is waited for.
+    path += events.group_waits * TENSOR_LATENCY_CYCLES
+    path += events.shared_requests / events.warps * SHARED_LATENCY_CYCLES / parallel
+    path += events.local_requests / events.warps * L1_LATENCY_CYCLES / parallel
+    each = _estimate_load_cycles(events, clock_mhz)
+    loads = events.load_rounds * each
+    stalls = events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
+    stalls += events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
+    if events.barriers < 0.5 * events.load_rounds:
+        # Warps load at their own pace between the few barriers.
+        return path + loads, stalls
+    # One barrier per tile means two buffers: the next tile loads while this one computes. Where copies are
+    # waited for, the barriers are theirs and say nothing of other loads.
+    pipelined = events.tile_waits == 0 and events.barriers <= 1.3 * events.load_rounds + 1.0
+    return path, stalls + loads * (PIPELINED_EXPOSURE if pipelined else 1.0)
+
+
+def _compute_exposed_share(tiles_ahead: float) -> float:
+    """Share of a tile's latency that its wait stands for. While some are on their way, each round trip serves
+    as many tiles (Little's law: tiles in flight = latency x rate)."""
+    return 1.0 if tiles_ahead < 1.0 else PIPELINED_EXPOSURE / tiles_ahead
+
+
+def _estimate_parallelism(registers: int) -> float:
+    """Independent instructions in flight per warp: results need registers to wait in (estimate)."""
+    return min(8.0, max(1.0, (registers - 20) / 10.0))
+
+
+def _estimate_load_cycles(events: Events, clock_mhz: float) -> float:
+    """Latency of a round of loads: the slowest of several, hence the square roots of miss shares."""
+    moved = events.traffic
+    l1_miss = sqrt(min(1.0, moved.l2_bytes / max(moved.sectors * SECTOR_BYTES, 1.0)))
+    l2_miss = sqrt(min(1.0, moved.dram_bytes / max(moved.l2_bytes, 1.0)))
+    return L1_LATENCY_CYCLES + l1_miss * (
+        L2_LATENCY_CYCLES - L1_LATENCY_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
+    )

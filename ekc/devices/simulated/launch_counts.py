@@ -1,0 +1,132 @@
+"""How one launch touches memory, told from its compiled PTX.
+
+How often each instruction runs comes from the loops of the PTX; how the lanes of a warp lie together
+comes from the PTX machine, which runs the address arithmetic of a few blocks. Nothing here knows the
+schedule, so it can disagree with the analysis that the models see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices.simulated.occupancy import WARP_SIZE
+from ekc.emulator.access_survey import AccessProfile, AccessSurvey, survey_accesses
+from ekc.ptx.counting.counts import InstructionCounts, count_instructions, list_instruction_runs
+
+SURVEY_LANES = 2048
+"""Lanes to survey, roughly: blocks are alike but at the edges."""
+MIN_SURVEY_BLOCKS, MAX_SURVEY_BLOCKS = 2, 16
+"""Blocks to survey, where there are so many."""
+
+
+@dataclass(frozen=True)
+class AccessGroup:
+    """Accesses of one kind: same tensor, same width, same pattern."""
+
+    tensor: str
+    """Argument they touch; "" in shared memory."""
+    space: str
+    """"global" or "shared"."""
+    kind: str
+    """"load", "store" or "atomic"."""
+    bytes_per_lane: int
+    requests: float
+    """Warp-level requests of one block over its whole life."""
+    sectors: float
+    """32-byte sectors per request (global)."""
+    wavefronts: float
+    """Passes per request through the banks that shared memory and L1 share."""
+    trip_count: float
+    """Most runs of one such instruction by one warp."""
+    is_async: bool = False
+    """Whether an asynchronous copy makes it: the data pass no register."""
+
+
+@dataclass(frozen=True)
+class LaunchProfile:
+    """What one launch executes."""
+
+    counts: InstructionCounts
+    """Instructions of one thread."""
+    accesses: tuple[AccessGroup, ...]
+    live_lines: float
+    """128-byte lines of global memory that a block reads more than once in two trips of its loops."""
+
+
+def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
+    """One entry per launch. Raises `EkcError` for PTX that cannot be counted or is not known."""
+    return tuple(_profile_launch(kernel.ptx, launch) for launch in kernel.launches)
+
+
+def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
+    ran = list_instruction_runs(ptx, launch.name)
+    times = {one.line: often for one, often in ran}
+    copies = {one.line for one, _ in ran if one.opcode[:2] == ("cp", "async")}
+    seen = survey_accesses(
+        ptx,
+        launch.name,
+        grid=launch.grid,
+        block=launch.block,
+        sizes=launch.argument_bytes,
+        dynamic_shared=launch.shared_bytes,
+        blocks=_sample_blocks(launch),
+    )
+    return LaunchProfile(
+        count_instructions(ptx, launch.name), _group_accesses(launch, seen, times, copies), seen.live_lines
+    )
+
+
+def _sample_blocks(launch: Launch) -> Iterable[int]:
+    """Some blocks of the grid, drawn evenly; the same ones every time."""
+    total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    number = min(total, MAX_SURVEY_BLOCKS, max(MIN_SURVEY_BLOCKS, SURVEY_LANES // threads))
+    return np.random.default_rng(0).choice(total, number, replace=False) if number < total else range(total)
+
+
+def _group_accesses(
+    launch: Launch, address_survey: AccessSurvey, runs_by_line: dict[int, float], async_copy_lines: set[int]
+) -> tuple[AccessGroup, ...]:
+    warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP_SIZE)
+    groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
+    for touch in address_survey.profiles:
+        if touch.space in ("global", "shared"):
+            kind = _classify_access(touch)
+            key = (
+                touch.space,
+                kind,
+                touch.argument_number,
+                touch.bytes_per_lane,
+                touch.line in async_copy_lines,
+            )
+            groups.setdefault((*key, touch.sectors, touch.wavefronts), []).append(
+                (touch, runs_by_line[touch.line])
+            )
+    return tuple(_make_access_group(launch, group, warps, async_copy_lines) for group in groups.values())
+
+
+def _classify_access(touch: AccessProfile) -> str:
+    if touch.is_atomic:
+        return "atomic"
+    return "store" if touch.is_write else "load"
+
+
+def _make_access_group(
+    launch: Launch, group: list[tuple[AccessProfile, float]], warps: int, async_copy_lines: set[int]
+) -> AccessGroup:
+    one = group[0][0]
+    return AccessGroup(
+        tensor=launch.arguments[one.argument_number] if one.argument_number is not None else "",
+        space=one.space,
+        kind=_classify_access(one),
+        bytes_per_lane=one.bytes_per_lane,
+        requests=sum(often * touch.warp_share * touch.requests for touch, often in group) * warps,
+        sectors=one.sectors,
+        wavefronts=one.wavefronts,
+        trip_count=max(often for _, often in group),
+        is_async=one.line in async_copy_lines,
+    )

@@ -1,0 +1,181 @@
+"""Global-memory traffic of one launch: requests, sectors, bytes out of L2, bytes out of DRAM.
+
+How many bytes of a tensor cross from DRAM into L2 (or back) in one launch.
+
+Blocks run in waves: consecutive block numbers, as many as are resident at a time. Within a wave,
+blocks walk in step, so a panel that several of them need is fetched once. Between waves a panel
+survives if everything touched before its next use fits L2. Each launch begins with a cold L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ekc.codegen.compiled import Footprint, Launch
+from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
+from ekc.devices.simulated.specs import GpuSpec
+
+USABLE_L2_SHARE = 0.8
+"""Share of L2 that data really gets: the rest is lost to hashing and other tensors (estimate)."""
+EVICTION_EXPONENT = 2.0
+"""How sharply hits fall once the data outgrow L2; a strict LRU would drop to none (estimate)."""
+
+
+@dataclass(frozen=True)
+class _TouchedBytes:
+    wave_bytes: float
+    """Distinct bytes that one wave touches."""
+    launch_bytes: float
+    """Distinct bytes that the whole launch touches."""
+
+    @property
+    def reuse_distance_waves(self) -> float:
+        """Waves until the same bytes come round again."""
+        return max(1.0, self.launch_bytes / self.wave_bytes) if self.wave_bytes > 0 else 1.0
+
+
+def compute_dram_bytes(
+    footprints: Sequence[Footprint], wave_blocks: float, l2_bytes: float
+) -> tuple[float, ...]:
+    """DRAM bytes per footprint, in order, for waves of `wave_blocks` resident blocks."""
+    touched = [_count_touched_bytes(footprint, wave_blocks) for footprint in footprints]
+    return tuple(
+        _compute_fetched_bytes(
+            own, _count_waves(footprint, wave_blocks), _estimate_hit_share(own, touched, l2_bytes)
+        )
+        for footprint, own in zip(footprints, touched, strict=True)
+    )
+
+
+def compute_compulsory_bytes(footprint: Footprint) -> float:
+    """Distinct bytes of the tensor that the launch touches at all."""
+    return _count_touched_bytes(footprint, _count_blocks(footprint)).launch_bytes
+
+
+def _count_touched_bytes(footprint: Footprint, wave_blocks: float) -> _TouchedBytes:
+    panels_wave = panels_launch = stride = 1.0
+    for extent, depends in footprint.block_loops:
+        if depends:
+            panels_wave *= min(max(wave_blocks / stride, 1.0), float(extent))
+            panels_launch *= extent
+        stride *= extent
+    size = float(footprint.tensor_bytes)
+    return _TouchedBytes(
+        min(panels_wave * footprint.block_bytes, size), min(panels_launch * footprint.block_bytes, size)
+    )
+
+
+def _count_blocks(footprint: Footprint) -> float:
+    blocks = 1.0
+    for extent, _ in footprint.block_loops:
+        blocks *= extent
+    return blocks
+
+
+def _count_waves(footprint: Footprint, wave_blocks: float) -> float:
+    return max(1.0, _count_blocks(footprint) / wave_blocks)
+
+
+def _estimate_hit_share(own: _TouchedBytes, touched: Sequence[_TouchedBytes], l2_bytes: float) -> float:
+    """Share of the tensor still in L2 when its turn comes again."""
+    between = sum(min(other.launch_bytes, own.reuse_distance_waves * other.wave_bytes) for other in touched)
+    if between <= 0:
+        return 1.0
+    return float(min(1.0, (USABLE_L2_SHARE * l2_bytes / between) ** EVICTION_EXPONENT))
+
+
+def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -> float:
+    return own.launch_bytes + (1.0 - hit_share) * max(0.0, waves * own.wave_bytes - own.launch_bytes)
+
+
+SECTOR_BYTES = 32
+LINE_BYTES = 128
+LIVE_LINE_SHARE = 0.25
+"""Of the lines that the survey saw read again, those that must stay at a time: it ran two trips of each of
+two loops (estimate; in the recorded GEMMs of the RTX 3090 none of these lines seems to be lost)."""
+ATOMIC_L2_PASSES = 2
+"""L2 reads what an atomic changes, and writes it back. "Many atomics can be performed [...] nearly as quickly
+as memory loads" since Kepler (NVIDIA, Nsight 4.7 user guide, Memory Statistics - Atomics), so bytes are all
+that they cost here; that those on one address wait for each other is left out (estimate)."""
+
+
+@dataclass(frozen=True)
+class SmResidency:
+    """What shares one SM."""
+
+    blocks: int
+    shared_bytes: int
+    local_bytes: int
+
+
+@dataclass(frozen=True)
+class SimulatedTraffic:
+    """Totals over one launch."""
+
+    requests: float
+    """Warp-level loads and stores."""
+    sectors: float
+    """32-byte sectors those requests ask for."""
+    l2_bytes: float
+    dram_bytes: float
+
+
+def compute_traffic(
+    spec: GpuSpec, launch: Launch, profile: LaunchProfile, local_requests: float, residency: SmResidency
+) -> SimulatedTraffic:
+    """Traffic of the accesses of a launch; `local` are its warp-level requests to local memory."""
+    blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    accesses = [one for one in profile.accesses if one.space == "global"]
+    miss = _estimate_l1_miss_share(spec, profile.live_lines, residency)
+    between_l1_l2 = _compute_l2_bytes(launch, accesses, blocks, miss)
+    return SimulatedTraffic(
+        requests=blocks * sum(one.requests for one in accesses),
+        sectors=blocks * sum(one.requests * one.sectors for one in accesses)
+        + local_requests * LINE_BYTES / SECTOR_BYTES,
+        l2_bytes=sum(between_l1_l2.values()) + miss * LINE_BYTES * local_requests,
+        dram_bytes=_compute_dram_bytes(spec, launch, between_l1_l2, min(blocks, residency.blocks * spec.sms)),
+    )
+
+
+def _compute_l2_bytes(
+    launch: Launch, accesses: list[AccessGroup], blocks: int, l1_miss_share: float
+) -> dict[tuple[str, str], float]:
+    """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1."""
+    distinct = {(f.tensor, f.kind): f.block_bytes for f in launch.footprints}
+    asked: dict[tuple[str, str], float] = {}
+    for one in accesses:
+        key = (one.tensor, one.kind)
+        asked[key] = asked.get(key, 0.0) + one.requests * one.sectors * SECTOR_BYTES
+    result = {}
+    for key, per_block in asked.items():
+        floor = min(distinct.get(key, per_block), per_block) if key[1] == "load" else per_block
+        result[key] = blocks * (floor + l1_miss_share * (per_block - floor)) * _count_l2_passes(key[1])
+    return result
+
+
+def _count_l2_passes(kind: str) -> int:
+    return ATOMIC_L2_PASSES if kind == "atomic" else 1
+
+
+def _estimate_l1_miss_share(spec: GpuSpec, live_lines: float, residency: SmResidency) -> float:
+    """Chance that a byte asked for again has left L1: the live lines of all blocks of an SM, whose warps walk
+    in step, and their local memory, against its room."""
+    room = spec.capability.l1_bytes_per_sm - min(residency.shared_bytes, spec.capability.shared_bytes_per_sm)
+    live = LIVE_LINE_SHARE * LINE_BYTES * live_lines * residency.blocks + residency.local_bytes
+    return live**2 / (live**2 + float(room) ** 2)
+
+
+def _compute_dram_bytes(
+    spec: GpuSpec, launch: Launch, l2_bytes_by_access: dict[tuple[str, str], float], wave_blocks: float
+) -> float:
+    """Never below what the launch must touch, never above what it asked of L2."""
+    if not launch.footprints:
+        return sum(l2_bytes_by_access.values())
+    fetched = compute_dram_bytes(launch.footprints, wave_blocks, spec.l2_bytes)
+    total = 0.0
+    for footprint, crossed in zip(launch.footprints, fetched, strict=True):
+        ceiling = l2_bytes_by_access.get((footprint.tensor, footprint.kind), crossed)
+        passed = _count_l2_passes(footprint.kind) * max(crossed, compute_compulsory_bytes(footprint))
+        total += min(passed, ceiling)
+    return total

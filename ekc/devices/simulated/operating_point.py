@@ -1,0 +1,149 @@
+"""The state a simulated GPU settles in while it runs one kernel back to back: clock, time, power."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ekc.codegen.compiled import CompiledKernel, Launch, Resources
+from ekc.devices.device import POWER_CAP
+from ekc.devices.digest import digest_kernel
+from ekc.devices.simulated import power
+from ekc.devices.simulated.events import Events, count_events
+from ekc.devices.simulated.latency import compute_min_latency_s, estimate_latency
+from ekc.devices.simulated.launch_counts import LaunchProfile
+from ekc.devices.simulated.occupancy import Occupancy, compute_occupancy
+from ekc.devices.simulated.residual import (
+    compute_traits,
+    sample_own_power_factor,
+    sample_own_time_factor,
+    sample_shared_power_factor,
+    sample_shared_time_factor,
+)
+from ekc.devices.simulated.specs import GpuSpec
+from ekc.errors import DeviceError
+
+LaunchEvents = tuple[tuple[Events, Occupancy], ...]
+_BISECTION_STEPS = 40
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """One kernel on one GPU, warm, at the clock it can hold."""
+
+    latency_s: float
+    """One call: all launches, overhead included."""
+    clock_mhz: float
+    active_power_w: float
+    """What running adds to idle power, at that clock."""
+    throttle: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """What one call of a kernel does, before any clock is chosen."""
+
+    launches: LaunchEvents
+    dynamic_energy: power.DynamicEnergy
+    time_factors: tuple[float, ...]
+    """What the models do not explain of the work of each launch: how much longer it takes."""
+
+
+def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]) -> KernelWork:
+    """Events and energy of all launches; `ran` holds one entry per launch."""
+    launches = _count_launch_events(spec, kernel, profiles)
+    content, looks = (
+        digest_kernel(kernel),
+        [compute_traits(counted, resident) for counted, resident in launches],
+    )
+    time, energy = sample_own_time_factor(spec.name, content), sample_own_power_factor(spec.name, content)
+    return _apply_residual(
+        spec,
+        launches,
+        tuple(time * sample_shared_time_factor(spec.name, look) for look in looks),
+        tuple(energy * sample_shared_power_factor(spec.name, look) for look in looks),
+    )
+
+
+def compute_work_without_residual(
+    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]
+) -> KernelWork:
+    """The same as far as the models explain it, without the seeded residual."""
+    launches = _count_launch_events(spec, kernel, profiles)
+    plain = (1.0,) * len(launches)
+    return _apply_residual(spec, launches, plain, plain)
+
+
+def _apply_residual(
+    spec: GpuSpec, launches: LaunchEvents, time_factors: tuple[float, ...], energy_factors: tuple[float, ...]
+) -> KernelWork:
+    """What launches do, off what the models say by a factor on the time and one on the energy of each."""
+    modelled = [power.compute_dynamic_energy(spec, counted) for counted, _ in launches]
+    pairs = list(zip(energy_factors, modelled, strict=True))
+    dynamic = power.DynamicEnergy(
+        core_j=sum(factor * joules.core_j for factor, joules in pairs),
+        memory_j=sum(factor * joules.memory_j for factor, joules in pairs),
+    )
+    return KernelWork(launches, dynamic, time_factors)
+
+
+def _count_launch_events(
+    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]
+) -> LaunchEvents:
+    return tuple(
+        _count_events_of_launch(spec, launch, resources, one)
+        for launch, resources, one in zip(kernel.launches, kernel.resources, profiles, strict=True)
+    )
+
+
+def _count_events_of_launch(
+    spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile
+) -> tuple[Events, Occupancy]:
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    shared = launch.shared_bytes + resources.shared_bytes
+    resident = compute_occupancy(spec.capability, threads, resources.registers, shared)
+    if resident.blocks == 0:
+        raise DeviceError(
+            f"{launch.name} cannot start on {spec.name}: no room for one block of {threads} threads with "
+            f"{resources.registers} registers each and {shared} bytes of shared memory "
+            f"(too much of: {resident.limited_by})"
+        )
+    return count_events(spec, launch, resources, profile, resident), resident
+
+
+def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> SteadyState:
+    """Run at the asked clock, or at the highest one whose power stays under the cap."""
+    hot = spec.power.ambient_c + spec.power.kelvin_per_w * spec.power.tdp_w
+    state = _run_at_clock(spec, kernel_work, requested_mhz)
+    if state.active_power_w + power.compute_idle_power(spec, requested_mhz, hot) <= spec.power.tdp_w:
+        return state
+    low, high = float(spec.min_mhz), requested_mhz
+    for _ in range(_BISECTION_STEPS):
+        middle = 0.5 * (low + high)
+        over = (
+            _run_at_clock(spec, kernel_work, middle).active_power_w
+            + power.compute_idle_power(spec, middle, hot)
+            > spec.power.tdp_w
+        )
+        low, high = (low, middle) if over else (middle, high)
+    capped = _run_at_clock(spec, kernel_work, low)
+    return SteadyState(capped.latency_s, low, capped.active_power_w, (POWER_CAP,))
+
+
+def _run_at_clock(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> SteadyState:
+    """Time and power at a clock, cap or no cap."""
+    expected = sum(
+        estimate_latency(spec, counted, resident, clock_mhz).scale_work(factor)
+        for (counted, resident), factor in zip(kernel_work.launches, kernel_work.time_factors, strict=True)
+    )
+    # A lucky residual must not carry a kernel past the physics.
+    least = sum(compute_min_latency_s(spec, counted, clock_mhz) for counted, _ in kernel_work.launches)
+    seconds = max(expected, least)
+    clock = power.compute_active_clock_power(spec, clock_mhz, _compute_busy_sm_share(spec, kernel_work))
+    busy = clock + kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock_mhz)) / seconds
+    return SteadyState(seconds, clock_mhz, busy, ())
+
+
+def _compute_busy_sm_share(spec: GpuSpec, kernel_work: KernelWork) -> float:
+    """Share of the SMs with work, mean over the launches."""
+    shares = [min(1.0, counted.blocks / spec.sms) for counted, _ in kernel_work.launches]
+    return sum(shares) / len(shares)

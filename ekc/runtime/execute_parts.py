@@ -1,0 +1,240 @@
+"""Tensors as the PTX machine asks for them: the pages that a launch touches, made where they are read.
+
+Some blocks of a compiled kernel run in the PTX machine, without any whole tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.emulator import Report, launch
+from ekc.emulator.memory import Index
+from ekc.emulator.paged_memory import PAGE_BYTES, LoadedArray, PagedSource, Pages
+from ekc.ir.interpreter.random_arrays import InputTensor, RandomTensor, WrittenOutput
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.operator import TensorSpec
+from ekc.runtime.execute import BLANK_WORDS, compute_instruction_limit
+
+
+@dataclass(frozen=True)
+class _ReadOnlyPages:
+    """The tensors that a launch may not write."""
+
+    spec: TensorSpec
+
+    @property
+    def nbytes(self) -> int:
+        """See `OnDemand`."""
+        return self.spec.bytes
+
+    @property
+    def writable(self) -> bool:
+        """See `OnDemand`."""
+        return False
+
+    def write_pages(self, pages: Index, content: Pages) -> None:
+        """See `OnDemand`."""
+        raise AssertionError(f"{self.spec.name} is only read")
+
+    def _count_page_elements(self) -> int:
+        """Bytes of a page."""
+        return PAGE_BYTES // self.spec.dtype.bytes
+
+
+@dataclass(frozen=True)
+class RandomInputPages(_ReadOnlyPages):
+    """A random input."""
+
+    random_tensor: RandomTensor
+
+    def read_pages(self, pages: Index) -> Pages:
+        """See `OnDemand`."""
+        return self.random_tensor.make_runs(
+            pages * self._count_page_elements(), self._count_page_elements()
+        ).view(np.uint8)
+
+
+@dataclass(frozen=True)
+class BlankPages(_ReadOnlyPages):
+    """An output before anything is written: every element holds the bits of a word."""
+
+    word: int
+
+    def read_pages(self, pages: Index) -> Pages:
+        """See `OnDemand`."""
+        shape = len(pages), self._count_page_elements()
+        return np.full(shape, self.word, f"u{self.spec.dtype.bytes}").view(np.uint8)
+
+
+@dataclass(frozen=True)
+class ReferencePages(_ReadOnlyPages):
+    """The elements that all blocks of a launch leave in its output, by the reference."""
+
+    expected: ReferenceEvaluator
+    is_cleared: bool
+    """They leave zeros."""
+
+    def read_pages(self, pages: Index) -> Pages:
+        """See `OnDemand`."""
+        found = np.zeros((len(pages), self._count_page_elements()), self.spec.dtype.numpy_dtype)
+        for row, page in zip(found, () if self.is_cleared else pages.tolist(), strict=not self.is_cleared):
+            start = page * self._count_page_elements()
+            stop = min(start + self._count_page_elements(), self.spec.elements)
+            values = [self._compute_values(box) for box in split_into_boxes(start, stop, self.spec.shape)]
+            row[: stop - start] = np.concatenate(values).astype(row.dtype)
+        return found.view(np.uint8)
+
+    def _compute_values(self, box: Sequence[range]) -> NDArray[Any]:
+        maker = self.expected.producers[self.spec.name]
+        where = {a.name: np.arange(r.start, r.stop) for a, r in zip(maker.spatial_axes, box, strict=True)}
+        return self.expected.evaluate_at(maker, where).values.reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputPages:
+    """An output of a launch: it begins as another source has it, and keeps the pages that were touched."""
+
+    spec: TensorSpec
+    initial_pages: PagedSource
+    _written_pages: list[tuple[Index, Pages]] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """See `OnDemand`."""
+        return self.spec.bytes
+
+    @property
+    def writable(self) -> bool:
+        """See `OnDemand`."""
+        return True
+
+    def read_pages(self, pages: Index) -> Pages:
+        """See `OnDemand`."""
+        return self.initial_pages.read_pages(pages)
+
+    def write_pages(self, pages: Index, content: Pages) -> None:
+        """See `OnDemand`."""
+        self._written_pages.append((pages, content))
+
+    def collect_written(self) -> WrittenOutput:
+        """The elements that are not as they began."""
+        word, size = f"u{self.spec.dtype.bytes}", PAGE_BYTES // self.spec.dtype.bytes
+        places, values = [np.zeros(0, np.int64)], [np.zeros(0, self.spec.dtype.numpy_dtype)]
+        for pages, content in self._written_pages:
+            changed = content.view(word) != self.initial_pages.read_pages(pages).view(word)
+            places.append((pages[:, None] * size + np.arange(size))[changed])
+            values.append(content.view(self.spec.dtype.numpy_dtype)[changed])
+        return WrittenOutput(self.spec, np.concatenate(places), np.concatenate(values))
+
+
+@dataclass(frozen=True, eq=False)
+class OverlaidPages(_ReadOnlyPages):
+    """A tensor between two launches: what the blocks that ran wrote, elsewhere what all would have."""
+
+    output: WrittenOutput
+    fallback_pages: PagedSource
+
+    def read_pages(self, pages: Index) -> Pages:
+        """See `OnDemand`."""
+        found = self.fallback_pages.read_pages(pages).view(self.spec.dtype.numpy_dtype)
+        size = self._count_page_elements()
+        for row, page in zip(found, pages.tolist(), strict=True):
+            first, last = np.searchsorted(self.output.positions, (page * size, (page + 1) * size))
+            row[self.output.positions[first:last] - page * size] = self.output.values[first:last]
+        return found.view(np.uint8)
+
+
+def make_input_pages(spec: TensorSpec, tensor: InputTensor) -> PagedSource:
+    """An input by pages."""
+    if isinstance(tensor, RandomTensor):
+        return RandomInputPages(spec, tensor)
+    return LoadedArray(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8), writable=False)
+
+
+def split_into_boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[list[range]]:
+    """Neighbours in memory, from one linear position up to another, as boxes of the tensor in order."""
+    if len(shape) == 1:
+        yield [range(start, stop)]
+        return
+    inner = int(np.prod(shape[1:], dtype=object))
+    while start < stop:
+        row, begin = divmod(start, inner)
+        whole = (stop - start) // inner
+        if begin == 0 and whole:
+            yield [range(row, row + whole), *(range(extent) for extent in shape[1:])]
+            start += whole * inner
+            continue
+        end = min(inner, begin + stop - start)
+        yield from ([range(row, row + 1), *box] for box in split_into_boxes(begin, end, shape[1:]))
+        start += end - begin
+
+
+def execute_blocks(
+    compiled: CompiledKernel,
+    expected: ReferenceEvaluator,
+    trees: Sequence[LaunchTree],
+    blocks: Sequence[NDArray[np.int64]],
+) -> list[tuple[WrittenOutput, Report]]:
+    """The elements that the chosen `blocks` (linear numbers) of each launch leave in its output; the report.
+
+    As `execute` has it: what earlier launches left out is the reference; an output begins as blanks, and is
+    written twice where it holds integers.
+    """
+    op = expected.op
+    inputs = zip(op.inputs, expected.arrays, strict=True)
+    memory: dict[str, PagedSource] = {spec.name: make_input_pages(spec, tensor) for spec, tensor in inputs}
+    found = []
+    for one, tree, chosen in zip(compiled.launches, trees, blocks, strict=True):
+        spec = op.tensors[one.arguments[-1]]
+        written, report = _run_launch(compiled, one, memory, spec, chosen)
+        found.append((written, report))
+        if len(found) < len(trees):
+            memory[spec.name] = OverlaidPages(
+                spec, written, ReferencePages(spec, expected, tree.is_zero_fill)
+            )
+    return found
+
+
+def _run_launch(
+    compiled: CompiledKernel,
+    launch_spec: Launch,
+    memory: Mapping[str, PagedSource],
+    spec: TensorSpec,
+    blocks: NDArray[np.int64],
+) -> tuple[WrittenOutput, Report]:
+    known = memory.get(spec.name)
+    starts = [BlankPages(spec, word) for word in BLANK_WORDS[spec.dtype.name]] if known is None else [known]
+    first, *others = (
+        _run_from_start(compiled, launch_spec, memory, OutputPages(spec, start), blocks) for start in starts
+    )
+    written, report = first
+    for other, _ in others:
+        written = written.merge(other)
+    return written, report
+
+
+def _run_from_start(
+    compiled: CompiledKernel,
+    launch_spec: Launch,
+    memory: Mapping[str, PagedSource],
+    output: OutputPages,
+    blocks: NDArray[np.int64],
+) -> tuple[WrittenOutput, Report]:
+    report = launch(
+        compiled.ptx,
+        launch_spec.name,
+        grid=launch_spec.grid,
+        block=launch_spec.block,
+        args=[*(memory[name] for name in launch_spec.arguments[:-1]), output],
+        dynamic_shared=launch_spec.shared_bytes,
+        blocks=blocks,
+        max_instructions=compute_instruction_limit(compiled, launch_spec),
+    )
+    return output.collect_written(), report

@@ -1,0 +1,203 @@
+"""Is a compiled kernel right? Its PTX is executed under the sanitizer and held against the reference.
+
+Large launches run only some blocks (first, last, corners, random), so that the cost stays bounded;
+a launch that reads what an earlier one left out reads the reference there. Of every tensor only what these
+blocks touch is made, however large it is.
+
+Is a kernel right where it will run? It is executed on the device itself, in whole, and sampled blocks of
+what it wrote are held against the reference in float64.
+
+A GPU shows that this machine code computes the operator here; it does not show that it was no luck. So
+whoever decides on a kernel asks the PTX machine as well (`verify.py`), whose sanitizer sees a race or a stray
+access that happened to do no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.device import ExecutionDevice, OutputSelection
+from ekc.emulator import Finding, Report
+from ekc.ir.interpreter.compare import (
+    OutputComparison,
+    compare_output,
+    count_output_tiles,
+    list_compared_positions,
+    sample_blocks,
+)
+from ekc.ir.interpreter.random_arrays import WrittenOutput
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.execute import BLANK_WORDS
+from ekc.runtime.execute_parts import execute_blocks
+
+WRONG_RESULT, UNSAFE_KERNEL = "wrong result", "unsafe kernel"
+
+OPERATION_BUDGET = 2.0**26
+"""Operations to run of a launch, about a second; but never fewer than `_FEWEST` blocks."""
+_OPERATIONS_PER_STORE = 8
+"""How many operations an element costs that is stored."""
+_MIN_BLOCKS, _MAX_BLOCKS = 4, 64
+"""Blocks of a sample. Each is compared by itself, so many small ones cost more than they tell."""
+
+
+@dataclass(frozen=True)
+class LaunchCheck:
+    """One launch that ran."""
+
+    agreement: OutputComparison
+    report: Report
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of executing a kernel."""
+
+    launches: tuple[LaunchCheck, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the sanitizer saw, of all launches."""
+        return tuple(f for x in self.launches for f in x.report.findings)
+
+    @property
+    def worst_agreement(self) -> OutputComparison:
+        """The agreement of the launch furthest beyond what rounding explains; it wrapped if any did."""
+        agreements = [x.agreement for x in self.launches]
+        return replace(max(agreements, key=_rank_disagreement), wrapped=any(x.wrapped for x in agreements))
+
+    @property
+    def fault(self) -> str:
+        """ "unsafe kernel" on a finding, else "wrong result", else nothing."""
+        if self.findings:
+            return UNSAFE_KERNEL
+        return "" if all(x.agreement.ok for x in self.launches) else WRONG_RESULT
+
+    @property
+    def ok(self) -> bool:
+        """Whether every launch is right and the sanitizer saw nothing."""
+        return not self.fault
+
+    @property
+    def coverage(self) -> str:
+        """How much ran, launch by launch: "8 of 512 blocks" or "64 of 64 blocks"."""
+        return ", then ".join(
+            f"{x.agreement.blocks} of {x.agreement.total_blocks} blocks" for x in self.launches
+        )
+
+    def __str__(self) -> str:
+        prefix = f"{self.fault}: " if self.fault else ""
+        found = "the sanitizer found nothing"
+        if self.findings:
+            found = f"sanitizer findings: {len(self.findings)}, first {self.findings[0]}"
+        return f"{prefix}compiled PTX executed on the CPU ({self.coverage}): {self.worst_agreement}; {found}"
+
+
+def verify(
+    schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator, seed: int = 0
+) -> Verdict:
+    """Execute a kernel on the inputs of `expected` and compare launch by launch; `seed` draws the blocks.
+
+    Raises `EkcError` when the machine cannot run the PTX.
+    """
+    trees, expected = derive_launches(schedule.program), expected.for_operator(schedule.program.op)
+    blocks = [choose_blocks(tree, seed) for tree in trees]
+    runs = execute_blocks(compiled, expected, trees, blocks)
+    return Verdict(
+        tuple(
+            LaunchCheck(compare_output(expected, tree, output, ids), report)
+            for tree, (output, report), ids in zip(trees, runs, blocks, strict=True)
+        )
+    )
+
+
+def choose_blocks(kernel: LaunchTree, seed: int) -> NDArray[np.int64]:
+    """The linear numbers of all blocks of a small launch, of some of a large one."""
+    compute = kernel.nest.compute
+    total = count_output_tiles(kernel)
+    work = compute.flops + _OPERATIONS_PER_STORE * compute.output.elements
+    count = int(OPERATION_BUDGET * total / work)
+    return sample_blocks(kernel, count if count >= total else min(max(count, _MIN_BLOCKS), _MAX_BLOCKS), seed)
+
+
+def _rank_disagreement(agreement: OutputComparison) -> tuple[bool, bool, float]:
+    # A launch without any error, such as one that clears, is not the worst of several.
+    return not agreement.ok, agreement.max_error > 0, agreement.max_error - agreement.tolerance
+
+
+@dataclass(frozen=True)
+class DeviceVerdict:
+    """What came of executing a kernel on a device."""
+
+    label: str
+    launches: tuple[OutputComparison, ...]
+
+    @property
+    def fault(self) -> str:
+        """ "wrong result", or nothing."""
+        return "" if all(x.ok for x in self.launches) else WRONG_RESULT
+
+    @property
+    def worst_agreement(self) -> OutputComparison:
+        """The launch furthest beyond what rounding explains; it wrapped if any did."""
+        worst = max(self.launches, key=lambda x: (not x.ok, x.max_error - x.tolerance))
+        return replace(worst, wrapped=any(x.wrapped for x in self.launches))
+
+    @property
+    def coverage(self) -> str:
+        """How much was compared, launch by launch."""
+        return ", then ".join(f"{x.blocks} of {x.total_blocks} blocks" for x in self.launches)
+
+    def __str__(self) -> str:
+        prefix = f"{self.fault}: " if self.fault else ""
+        return f"{prefix}executed on {self.label}, {self.coverage} compared: {self.worst_agreement}"
+
+
+def verify_on_device(
+    device: ExecutionDevice,
+    schedule: Schedule,
+    compiled: CompiledKernel,
+    expected: ReferenceEvaluator,
+    seed: int = 0,
+) -> DeviceVerdict:
+    """Execute a kernel on a device, on the inputs of `expected`; `seed` draws the blocks to compare.
+
+    Raises `DeviceError` when it faults or hangs there.
+    """
+    expected, trees = expected.for_operator(schedule.program.op), derive_launches(schedule.program)
+    blocks = [choose_blocks(tree, seed) for tree in trees]
+    specs = [expected.op.tensors[one.arguments[-1]] for one in compiled.launches]
+    wanted = [
+        OutputSelection(
+            spec, BLANK_WORDS[spec.dtype.name], list_compared_positions(expected.op, tree, chosen)
+        )
+        for spec, tree, chosen in zip(specs, trees, blocks, strict=True)
+    ]
+    found = device.sample(compiled, expected.arrays, wanted)
+    agreements = []
+    for tree, chosen, asked, seen in zip(trees, blocks, wanted, found, strict=True):
+        if tree.is_zero_fill:
+            # What it left is no longer there to see: the next launch added to it.
+            continue
+        output = WrittenOutput(asked.spec, asked.positions[seen.is_written], seen.values[seen.is_written])
+        agreement = compare_output(expected, tree, output, chosen)
+        # All blocks ran: what others own was written by them, and everything must be.
+        agreements.append(replace(agreement, strays=0, complete=seen.unwritten_count == 0))
+    return DeviceVerdict(device.label, tuple(agreements))
+
+
+def verify_if_executable(
+    device: object, schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator
+) -> DeviceVerdict | None:
+    """The verdict of a device that can give one, else None."""
+    return (
+        verify_on_device(device, schedule, compiled, expected)
+        if isinstance(device, ExecutionDevice)
+        else None
+    )
