@@ -28,9 +28,9 @@ from tune_table import table
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.models.belief import Surrogate
-from ekc.search.models.power import TREE_SHARE
-from ekc.search.models.trees import ResidualModel
+from ekc.search.cost_model.power_model import TREE_SHARE
+from ekc.search.cost_model.surrogate import Surrogate
+from ekc.search.cost_model.xgboost_model import ResidualModel
 
 Array = NDArray[np.float64]
 

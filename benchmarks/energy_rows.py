@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from recordings import Recording, read
 
-from ekc.search.recordings.recorded_space import compute_table_features
+from ekc.search.replay.table_space import compute_table_features
 
 Array = NDArray[np.float64]
 

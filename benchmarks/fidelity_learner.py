@@ -12,7 +12,7 @@ from energy_rows import USED_IF, deviations
 from numpy.typing import NDArray
 from recordings import RECORDINGS, Recording, read
 
-from ekc.search.recordings.recorded_space import compute_table_features
+from ekc.search.replay.table_space import compute_table_features
 
 Vector = NDArray[np.float64]
 

@@ -23,14 +23,14 @@ from tune_table import table
 import ekc
 from ekc import devices
 from ekc.devices.simulated import specs
-from ekc.search.measuring import Measurer
-from ekc.search.options import TuneOptions
-from ekc.search.records.store import RecordStore
-from ekc.search.result import TuningResult
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.result import TuningResult
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
-from ekc.search.space.builder import Structure
+from ekc.search.sketches.builder import Structure
+from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
-from ekc.search.space.structures import derive_structures
 
 BAR = 1.0
 """In parts over whole: at most as slow."""

@@ -30,11 +30,10 @@ from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.candidate import Candidate
-from ekc.search.models import prior
-from ekc.search.models.analysed import make_model_inputs
-from ekc.search.models.features import BALANCE_COLUMN
-from ekc.search.models.power import PowerModel
+from ekc.search.cost_model import analytic
+from ekc.search.cost_model.features import BALANCE_COLUMN, make_model_inputs
+from ekc.search.cost_model.power_model import PowerModel
+from ekc.search.data.candidate import Candidate
 
 Array = NDArray[np.float64]
 Predict = Callable[[Sequence[Candidate], Sequence[Candidate], Peaks, int], Array]
@@ -71,8 +70,8 @@ PREDICTIONS: dict[str, Predict] = {MODEL: modelled, RULE: constant, PRIOR: by_pr
 def _paced(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
     """Watts that the prior expects of kernels that take as long as these do."""
     pace = np.log([c.latency_s / c.expected_latency_s for c in candidates])
-    standby = prior.predict_standby_w(np.array([c.features[BALANCE_COLUMN] for c in candidates]), peaks)
-    return prior.scale_power(np.array([c.expected_power_w for c in candidates]), pace, standby)
+    standby = analytic.predict_standby_w(np.array([c.features[BALANCE_COLUMN] for c in candidates]), peaks)
+    return analytic.scale_power(np.array([c.expected_power_w for c in candidates]), pace, standby)
 
 
 def _latencies(candidates: Sequence[Candidate]) -> Array:

@@ -17,11 +17,11 @@ from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, Timing
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.measuring import MeasurementFailure, Measurer
-from ekc.search.method import DEFAULT_METHOD, SearchMethod
-from ekc.search.options import TuneOptions
-from ekc.search.records.store import RecordStore
-from ekc.search.result import TuningResult
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.result import TuningResult
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import DEFAULT_METHOD, SearchMethod
+from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 

@@ -1,4 +1,4 @@
-"""What physics alone expects (`ekc.search.models.prior`), held against recordings of real GPUs.
+"""What physics alone expects (`ekc.search.cost_model.analytic`), held against recordings of real GPUs.
 
     python benchmarks/prior_accuracy.py --data DIR [--rows N] [--seed N] [--json FILE]
 
@@ -30,9 +30,9 @@ import ekc
 from ekc import devices
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput
-from ekc.search.models import prior
-from ekc.search.models.analysed import Quantities
-from ekc.search.records.evidence import analyse_schedules
+from ekc.search.cost_model import analytic
+from ekc.search.cost_model.features import Quantities
+from ekc.search.database.measured_set import analyse_schedules
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def latencies(data: Path, recording: Recording, count: int, seed: int) -> list[d
     device = devices.open(recording.device)
     rows = stratified(read(data, recording), count, seed)
     told, real = (
-        prior.predict_latency_s(seen(device, rows), device.peaks),
+        analytic.predict_latency_s(seen(device, rows), device.peaks),
         np.array([row.seconds for row in rows]),
     )
     fast = real <= np.quantile(real, 1 / 3)
@@ -66,9 +66,9 @@ def power(data: Path) -> dict[str, Any]:
     device = devices.open(CLOCKS.device)
     rows = [row for row in read(data, CLOCKS) if row.clock_mhz == POWER_MHZ]
     figures, seconds = seen(device, rows), np.array([row.seconds for row in rows])
-    pace = np.log(seconds / prior.predict_latency_s(figures, device.peaks))
-    standby = prior.predict_standby_w(figures["balance"], device.peaks)
-    told = prior.scale_power(prior.predict_power_w(figures, device.peaks), pace, standby)
+    pace = np.log(seconds / analytic.predict_latency_s(figures, device.peaks))
+    standby = analytic.predict_standby_w(figures["balance"], device.peaks)
+    told = analytic.scale_power(analytic.predict_power_w(figures, device.peaks), pace, standby)
     return line(CLOCKS.file, f"power, {POWER_MHZ:.0f} MHz", told, np.array([row.power_w for row in rows]))
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ekc.errors import InvalidInput
-from ekc.search.recordings.table import MeasurementTable, make_table
+from ekc.search.replay.table_space import MeasurementTable, make_table
 
 GEMM = (
     "MWG",

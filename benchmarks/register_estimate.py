@@ -27,9 +27,9 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.rules import launch as rules
-from ekc.search.breeding import Breeder
-from ekc.search.models.spills import SPILL_STACK_BYTES
-from ekc.search.population import Population
+from ekc.search.cost_model.spill_model import SPILL_STACK_BYTES
+from ekc.search.data.population import Population
+from ekc.search.loop.breeding import Breeder
 from ekc.search.space.space import Space
 
 BRED = 2048

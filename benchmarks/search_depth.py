@@ -39,18 +39,18 @@ from ekc.devices.device import Device
 from ekc.devices.digest import digest_cuda_source
 from ekc.devices.simulated.latency import LAUNCH_OVERHEAD_S
 from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_time_factor
-from ekc.search.breeding import Breeder
-from ekc.search.candidate import Candidate
-from ekc.search.measuring import Measurer
-from ekc.search.models.trees import spearman
-from ekc.search.options import TuneOptions
-from ekc.search.population import Population
-from ekc.search.records.store import RecordStore
-from ekc.search.result import Trial
+from ekc.processes.pool import open_worker_pool
+from ekc.search.cost_model.xgboost_model import spearman
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.population import Population
+from ekc.search.data.result import Trial
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.measure import Measurer
+from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
-from ekc.search.task import ScheduleTask
-from ekc.search.workers import open_worker_pool
 
 TARGET = "a100"
 BAR = 1.01

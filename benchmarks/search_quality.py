@@ -31,9 +31,8 @@ from tune_table import table
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.recordings.recorded_space import TableSpace
-from ekc.search.recordings.replay import replay_search
-from ekc.search.recordings.table import MeasurementTable
+from ekc.search.replay.replay import replay_search
+from ekc.search.replay.table_space import MeasurementTable, TableSpace
 
 WORKERS = 2
 OURS, RANDOM = "ekc", "random search"

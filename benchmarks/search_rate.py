@@ -32,19 +32,19 @@ from ekc import devices
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import Interval, MeasurementConditions, Metering, Timing
 from ekc.processes.child import RemoteWorker
-from ekc.search.breeding import Breeder
-from ekc.search.candidate import Candidate
-from ekc.search.measuring import Measurer
-from ekc.search.models.features import REGISTERS_COLUMN
-from ekc.search.models.learner import LOWER_BOUND_STDS
-from ekc.search.models.trees import spearman
-from ekc.search.options import TuneOptions
-from ekc.search.population import Population
-from ekc.search.records.store import RecordStore
-from ekc.search.rounds import compute_population_size
+from ekc.processes.pool import open_background_worker
+from ekc.search.cost_model.features import REGISTERS_COLUMN
+from ekc.search.cost_model.learner import LOWER_BOUND_STDS
+from ekc.search.cost_model.xgboost_model import spearman
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.population import Population
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.generations import compute_population_size
+from ekc.search.loop.measure import Measurer
+from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
-from ekc.search.task import ScheduleTask
-from ekc.search.workers import open_background_worker
 
 BAR = 100_000.0
 """Candidates a second on 2 cores that the project asks for."""

@@ -27,8 +27,8 @@ from ekc.errors import EkcError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
-from ekc.search.models.prior import LAUNCH_LATENCY_S
-from ekc.search.result import Trial, TuningResult
+from ekc.search.cost_model.analytic import LAUNCH_LATENCY_S
+from ekc.search.data.result import Trial, TuningResult
 
 TARGET = "a100"
 ARCHITECTURES = ("sm_80", "sm_90")

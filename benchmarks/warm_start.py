@@ -28,11 +28,11 @@ from tune_table import table
 import ekc
 from ekc import devices
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.models.analysed import make_model_inputs
-from ekc.search.models.lessons import TransferPrior
-from ekc.search.models.trees import spearman
-from ekc.search.records.warm_start import load_transfer_prior
-from ekc.search.result import TuningResult
+from ekc.search.cost_model.features import make_model_inputs
+from ekc.search.cost_model.transfer import TransferPrior
+from ekc.search.cost_model.xgboost_model import spearman
+from ekc.search.data.result import TuningResult
+from ekc.search.database.warm_start import load_transfer_prior
 
 TARGET, ELSEWHERE = "a100", "rtx4090"
 Made = Callable[[], ekc.Operator]

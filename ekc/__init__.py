@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     )
     from ekc.ir.schedule.schedule import Schedule
     from ekc.runtime.kernel import compile
-    from ekc.search.events import TuningEvent
-    from ekc.search.records.best import best
-    from ekc.search.result import Trial, TuningResult
-    from ekc.search.tuner import tune
+    from ekc.search.data.events import TuningEvent
+    from ekc.search.data.result import Trial, TuningResult
+    from ekc.search.database.query import best
+    from ekc.search.tune import tune
 
 _NAMES_BY_MODULE = {
     "ekc.ir.operators": (
@@ -109,10 +109,10 @@ _NAMES_BY_MODULE = {
     "ekc.ir.schedule.schedule": ("Schedule",),
     "ekc.runtime.kernel": ("compile",),
     "ekc.governor.governor": ("Governor",),
-    "ekc.search.events": ("TuningEvent",),
-    "ekc.search.tuner": ("tune",),
-    "ekc.search.records.best": ("best",),
-    "ekc.search.result": ("Trial", "TuningResult"),
+    "ekc.search.data.events": ("TuningEvent",),
+    "ekc.search.tune": ("tune",),
+    "ekc.search.database.query": ("best",),
+    "ekc.search.data.result": ("Trial", "TuningResult"),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 _SUBPACKAGES = ("codegen", "devices", "emulator", "governor", "ir", "search")

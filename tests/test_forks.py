@@ -73,7 +73,7 @@ import xgboost
 from ekc.boosting import predict_values
 from ekc.governor.predict.model import WITHOUT_COUNTERS, WITH_COUNTERS, TrainingRow, _load_booster
 from ekc.governor.predict.train import _train_boosters
-from ekc.search.models.trees import ResidualModel
+from ekc.search.cost_model.xgboost_model import ResidualModel
 
 def learn():
     model = ResidualModel(seed=0)
@@ -130,7 +130,7 @@ def nvrtc():
 
 def xgboost():
     import xgboost as library
-    from ekc.search.models.trees import ResidualModel
+    from ekc.search.cost_model.xgboost_model import ResidualModel
     library.train = watched(library.train)
     model = ResidualModel(seed=0)
     for number in range(8):
@@ -138,7 +138,7 @@ def xgboost():
     return model.fit
 
 def sqlite():
-    from ekc.search.records.store import RecordStore
+    from ekc.search.database.database import RecordStore
     def add():
         store = RecordStore("some.db")
         def traced(statement):
@@ -219,7 +219,7 @@ BLAS = """
 import os, threading
 from threadpoolctl import threadpool_info, threadpool_limits
 import numpy as np
-from ekc.search.models.threads import one_blas_thread
+from ekc.search.cost_model.gaussian_process import one_blas_thread
 
 def numbers():
     np.ones((2, 2)) @ np.ones((2, 2))
@@ -257,8 +257,8 @@ from pathlib import Path
 import ekc
 from ekc.devices.recording.writer import RecordingWriter
 from ekc.errors import RecordError
-from ekc.search.records.store import Key, RecordStore, Row
-from ekc.search.workers import WorkerProcesses
+from ekc.search.database.database import Key, RecordStore, Row
+from ekc.processes.pool import WorkerProcesses
 
 device = ekc.devices.open("a100")
 key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
@@ -305,7 +305,7 @@ def test_a_child_that_leaves_through_the_blocks_of_its_parent_ends_nothing(tmp_p
 
 LOG = """
 import os, threading
-from ekc.search.records.store import Key, RecordStore, Row
+from ekc.search.database.database import Key, RecordStore, Row
 
 key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
 with RecordStore("some.db") as store:

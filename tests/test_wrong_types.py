@@ -20,7 +20,7 @@ import ekc
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.governor import Policy, detect_period
 from ekc.ir.validate import check_identifier
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 
 WRONG: tuple[Any, ...] = (
     *(None, [], [1], [None], ["x"], (), (1, "a"), {}, {"a": 1}, {1, 2}),
@@ -198,7 +198,7 @@ def test_compile_tune_best_and_export_of_the_wrong_type(
 def test_tune_refuses_what_it_cannot_use(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Accepted values start no search: the search has tests of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ekc.search.tuner._run_search", lambda *_: None)
+    monkeypatch.setattr("ekc.search.tune._run_search", lambda *_: None)
     right = {"op": MV, "target": "a100", "progress": False}
     for value in WRONG:
         if value is int and name == "callback":

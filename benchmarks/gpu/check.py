@@ -15,8 +15,8 @@ from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.text_table import format_table
-from ekc.search.workers import count_cores
+from ekc.processes.pool import count_cores
+from ekc.tables import format_table
 
 MINUTES = 2.0
 DRAWN = 3

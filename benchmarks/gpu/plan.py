@@ -14,8 +14,8 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Sampler
 from ekc.errors import EkcError, RecordError
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.text_table import format_table
-from ekc.search.tuner import tune
+from ekc.search.tune import tune
+from ekc.tables import format_table
 
 MINUTES = 60.0
 TRIALS, DRY_TRIALS = 96, 4

@@ -17,8 +17,8 @@ from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
-from ekc.search.measuring import COMPILE_FAILURE_PREFIX, LABEL_WINDOW_S
-from ekc.search.text_table import format_table
+from ekc.search.loop.measure import COMPILE_FAILURE_PREFIX, LABEL_WINDOW_S
+from ekc.tables import format_table
 
 MINUTES = 9.0
 TIMED = 75

@@ -12,10 +12,10 @@ from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Tensorize
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.breeding import Breeder
-from ekc.search.models import prior
-from ekc.search.population import Population
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.cost_model import analytic
+from ekc.search.data.population import Population
+from ekc.search.loop.breeding import Breeder
+from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.space.space import Space
 
 Named = tuple[Schedule, str]
@@ -71,7 +71,7 @@ class Sampler:
     def _expected(self, population: Population) -> NDArray[np.float64]:
         if not len(population):
             return np.zeros(0)
-        return prior.predict_latency_s(self._space.compute_quantities(population), self._peaks)
+        return analytic.predict_latency_s(self._space.compute_quantities(population), self._peaks)
 
     def _slices(self, population: Population, count: int) -> list[Named]:
         if not count or not len(population):

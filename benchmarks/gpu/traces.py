@@ -22,7 +22,7 @@ from benchmarks.gpu.trace_file import Trace
 from ekc.errors import EkcError
 from ekc.governor import detect_period
 from ekc.governor.samples import SensorSamples
-from ekc.search.text_table import format_table
+from ekc.tables import format_table
 
 MINUTES = 9.0
 Recorded = tuple[SensorSamples, NDArray[np.float64]]

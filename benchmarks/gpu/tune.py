@@ -11,11 +11,11 @@ from benchmarks.gpu.folder import TUNING
 from benchmarks.gpu.items import Item, small_items, tuned_items
 from benchmarks.gpu.kit import Kit
 from ekc.errors import EkcError
-from ekc.search.finals import FASTEST_COUNT, FINALIST_COUNT
-from ekc.search.measuring import FINAL_WINDOW_S
-from ekc.search.result import INTERRUPTED, Trial
-from ekc.search.text_table import format_table
-from ekc.search.tuner import tune
+from ekc.search.data.result import INTERRUPTED, Trial
+from ekc.search.loop.finals import FASTEST_COUNT, FINALIST_COUNT
+from ekc.search.loop.measure import FINAL_WINDOW_S
+from ekc.search.tune import tune
+from ekc.tables import format_table
 
 MINUTES = 9.0
 TRIALS, DRY_TRIALS = 128, 4

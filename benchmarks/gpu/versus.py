@@ -16,8 +16,8 @@ from ekc.errors import EkcError, RecordError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.space.naive import make_naive_schedule
-from ekc.search.text_table import format_table
+from ekc.search.sketches.naive import make_naive_schedule
+from ekc.tables import format_table
 
 Figures = list[list[float]]
 """Of each turn: value, low, high."""

@@ -119,7 +119,7 @@ def _count_vector_accesses(ptx: str, name: str) -> dict[str, int]:
 
 
 def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
-    from ekc.search.text_table import format_table
+    from ekc.tables import format_table
 
     title = f"{str(schedule.op).splitlines()[0]}: {origin}\n"
     title += f"compiled for {facts['arch']}, limits of {device.label}"
@@ -132,7 +132,7 @@ def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[
 
 
 def _format_launch(launch: dict[str, Any]) -> str:
-    from ekc.search.text_table import TABLE_WIDTH
+    from ekc.tables import TABLE_WIDTH
 
     occupancy, vectors = launch["occupancy"], launch["vector_accesses"]
     facts = {

@@ -14,8 +14,8 @@ from ekc.cli.output import log
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.search.events import TuningEvent
-    from ekc.search.layers import Layer
+    from ekc.cli.layer_file import Layer
+    from ekc.search.data.events import TuningEvent
 
 STANDARD_STREAMS = (1, 2)
 """The descriptors of standard output and standard error."""

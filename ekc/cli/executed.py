@@ -52,7 +52,7 @@ def format_counts(facts: dict[str, Any]) -> dict[str, str]:
 
 def format_accesses(facts: dict[str, Any]) -> str:
     """One row for each kind of memory access that ran: how often, and how a warp's addresses fit together."""
-    from ekc.search.text_table import format_table
+    from ekc.tables import format_table
 
     headers = ("memory access", "in the PTX", "requests a block", "sectors", "wavefronts", "conflicts")
     return format_table(

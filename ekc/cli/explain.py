@@ -16,8 +16,8 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.devices.device import Device
     from ekc.ir.schedule.schedule import Schedule
-    from ekc.search.explain.simulated import SimulatedExplanation
-    from ekc.search.records.best import SelectionRule
+    from ekc.search.database.query import SelectionRule
+    from ekc.search.explain.by_event import SimulatedExplanation
 
 
 @click.command(context_settings=ALLOW_NEGATIVES)
@@ -57,9 +57,9 @@ def explain(
       ekc explain fastest best --target recorded:recording.jsonl.gz
     """
     from ekc import devices
-    from ekc.search.explain.simulated import can_explain
-    from ekc.search.explain.simulated import explain as account
-    from ekc.search.records.best import SelectionRule
+    from ekc.search.database.query import SelectionRule
+    from ekc.search.explain.by_event import can_explain
+    from ekc.search.explain.by_event import explain as account
 
     device, rule = devices.open(target), SelectionRule(objective, max_slowdown)
     _check_unused_options((a, b), request, records if can_explain(device) else None)
@@ -70,7 +70,7 @@ def explain(
         _print_account(exact.to_json() if as_json else _format_account(exact, one, words), one, other, device)
         return
     from ekc.cli import explain_learned as learned
-    from ekc.search.explain.learned import explain_learned
+    from ekc.search.explain.by_feature import explain_learned
 
     found = explain_learned(one, other, device, records)
     told = found.to_json() if as_json else learned.format_account(found, one, words, device.simulated)
@@ -124,8 +124,8 @@ def _find_schedule(
 ) -> Schedule:
     """The schedule that a word on the command line stands for."""
     from ekc.devices.recording import RecordedDevice
-    from ekc.search.records.named import find_recorded_schedule, find_schedule
-    from ekc.search.space.naive import make_naive_schedule
+    from ekc.search.database.measured_set import find_recorded_schedule, find_schedule
+    from ekc.search.sketches.naive import make_naive_schedule
 
     if argument == "naive":
         if request.is_empty:
@@ -145,7 +145,7 @@ def _find_schedule(
 
 def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, labels: tuple[str, str]) -> str:
     from ekc.search.summary import choose_unit, format_figure
-    from ekc.search.text_table import format_table
+    from ekc.tables import format_table
 
     energies = (explanation.a.energy_j, explanation.b.energy_j)
     scale, unit = choose_unit(energies, "J")

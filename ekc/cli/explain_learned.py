@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ekc.ir.schedule.schedule import Schedule
-    from ekc.search.explain.learned import (
+    from ekc.search.explain.by_feature import (
         EnergyAccount,
         ExplainedSchedule,
         GroupContribution,
@@ -22,7 +22,7 @@ def format_account(
     explanation: LearnedExplanation, schedule_a: Schedule, labels: tuple[str, str], simulated: bool
 ) -> str:
     """Three tables and notes."""
-    from ekc.search.text_table import format_table
+    from ekc.tables import format_table
 
     title = (
         f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: {labels[1]} (B) against {labels[0]} (A)\n"
@@ -111,7 +111,7 @@ def _make_cause_row(
 
 def _format_model_quality(explanation: LearnedExplanation) -> str:
     from ekc.search.explain.schedule_model import FOLDS
-    from ekc.search.text_table import format_table
+    from ekc.tables import format_table
 
     q = explanation.quality
     rows = [

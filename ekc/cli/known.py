@@ -51,7 +51,7 @@ def best(
     """The best schedule on file for an operator and a device."""
     from ekc import devices
     from ekc.codegen.generate import describe_toolchain
-    from ekc.search.records.best import SelectionRule, choose_best
+    from ekc.search.database.query import SelectionRule, choose_best
     from ekc.search.summary import (
         choose_unit,
         describe_rounding,
@@ -59,7 +59,7 @@ def best(
         format_relative_interval,
         wrap_note,
     )
-    from ekc.search.text_table import format_table
+    from ekc.tables import format_table
 
     op, rule, device = request.make_operator(), SelectionRule(objective, max_slowdown), devices.open(target)
     trial = choose_best(op, records, device, rule, any_toolchain)

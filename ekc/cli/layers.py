@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ekc.cli.layer_file import Layer, read_layers
 from ekc.cli.operators import OPERATOR_KINDS, build_operator
 from ekc.cli.output import ensure_writable, join_lines, log, print_json, print_text
 from ekc.cli.status import EXIT_BAD_INPUT, EXIT_INTERRUPTED, find_exit_status
 from ekc.codegen.export import make_kernel_name
 from ekc.errors import EkcError, InvalidInput
-from ekc.search.layers import Layer, read_layers
 from ekc.search.summary import choose_unit, describe_energy_source, format_figure, format_speedup
-from ekc.search.text_table import format_table
+from ekc.tables import format_table
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
     from ekc.cli.tune import TuneArguments
     from ekc.ir.operator import Operator
-    from ekc.search.result import TuningResult
+    from ekc.search.data.result import TuningResult
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def recording() -> None:
 def show(file: Path, as_json: bool) -> None:
     """What is in a recording: the device, when, and for each operator how much was measured."""
     from ekc.devices.recording import read_recording
-    from ekc.search.text_table import format_table
+    from ekc.tables import format_table
 
     found = read_recording(file)
     facts = [_summarize_operator(found, number) for number in range(len(found.operators))]
@@ -69,7 +69,7 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     OPERATOR may be left out where the recording holds one only.
     """
     from ekc.devices.recording import read_recording
-    from ekc.search.recordings.t4 import to_t4
+    from ekc.search.replay.t4 import to_t4
 
     data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
     try:
@@ -89,9 +89,9 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     """Replay the search on the T4 JSON of any tuner: what it would have found there, in how many trials."""
     import numpy as np
 
-    from ekc.search.recordings.recorded_space import TableSpace
-    from ekc.search.recordings.replay import replay_search
-    from ekc.search.recordings.t4 import from_t4
+    from ekc.search.replay.replay import replay_search
+    from ekc.search.replay.t4 import from_t4
+    from ekc.search.replay.table_space import TableSpace
 
     try:
         table = from_t4(file.read_text(encoding="utf-8"), figure)

@@ -19,7 +19,7 @@ from ekc.errors import EkcError, InvalidInput
 if TYPE_CHECKING:
     from ekc.ir.operator import Operator
     from ekc.ir.schedule.schedule import Schedule
-    from ekc.search.result import Trial
+    from ekc.search.data.result import Trial
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class ScheduleSource:
             refuse_unused_options(
                 RECORD_OPTIONS, "it chooses among the schedules of a record file; add --records FILE"
             )
-            from ekc.search.space.naive import make_naive_schedule
+            from ekc.search.sketches.naive import make_naive_schedule
 
             return LocatedSchedule(make_naive_schedule(op), "naive schedule, one output element per thread")
         from ekc import devices
-        from ekc.search.records.best import SelectionRule, choose_best
+        from ekc.search.database.query import SelectionRule, choose_best
 
         rule = SelectionRule(self.objective, self.max_slowdown)
         trial = choose_best(op, self.records, devices.open(self.target), rule, self.any_toolchain)

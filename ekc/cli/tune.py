@@ -24,9 +24,9 @@ from ekc.cli.status import find_exit_status
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from ekc.cli.layer_file import Layer
     from ekc.ir.operator import Operator
-    from ekc.search.layers import Layer
-    from ekc.search.result import TuningResult
+    from ekc.search.data.result import TuningResult
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,8 @@ class TuneArguments:
     def check_options(self) -> None:
         """Refuse what `ekc.tune` would refuse, before anything is written."""
         from ekc import devices
-        from ekc.search.objective import parse_objective
-        from ekc.search.options import check_options
-        from ekc.search.records.store import RecordStore
+        from ekc.search.data.options import check_options, parse_objective
+        from ekc.search.database.database import RecordStore
 
         check_options(
             *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
@@ -66,8 +65,8 @@ class TuneArguments:
         """One run of `ekc.tune`, of a layer if there is one; its events go into the log."""
         import ekc
         from ekc import devices
-        from ekc.search.effort import parse_effort
-        from ekc.search.workers import open_worker_pool
+        from ekc.processes.pool import open_worker_pool
+        from ekc.search.data.options import parse_effort
 
         trials = self.trials or parse_effort(self.effort).trials
         # Left to `ekc.tune` where nobody gave a number.

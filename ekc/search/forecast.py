@@ -14,16 +14,16 @@ from ekc.codegen.generate import assemble_kernel, generate
 from ekc.devices.device import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.breeding import GENERATIONS
-from ekc.search.finals import FASTEST_COUNT, FINAL_REPEATS, FINALIST_COUNT
-from ekc.search.measuring import FINAL_WINDOW_S, LABEL_WINDOW_S, Measurer
-from ekc.search.models.metering import INITIAL_METERINGS, INITIAL_SHARE, MIN_SHARE
-from ekc.search.options import TuneOptions
-from ekc.search.population import Population
-from ekc.search.rounds import compute_population_size, compute_round_size
+from ekc.search.cost_model.metering_policy import INITIAL_METERINGS, INITIAL_SHARE, MIN_SHARE
+from ekc.search.data.cost import estimate_metering_s
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.population import Population
+from ekc.search.loop.breeding import GENERATIONS
+from ekc.search.loop.finals import FASTEST_COUNT, FINAL_REPEATS, FINALIST_COUNT
+from ekc.search.loop.generations import compute_population_size, compute_round_size
+from ekc.search.loop.measure import FINAL_WINDOW_S, LABEL_WINDOW_S, Measurer
 from ekc.search.run import MAX_CLOCKS_TRIED
 from ekc.search.space.space import Space
-from ekc.search.spent import estimate_metering_s
 
 PROBE_COUNT = 4
 """Schedules compiled, to see how long it takes."""

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ekc.search.events import TuningEvent, describe_trial
-from ekc.search.reporter import Listener
+from ekc.search.data.events import TuningEvent, describe_trial
+from ekc.search.loop.reporter import Listener
 
 PROGRESS_INTERVAL_S = 5.0
 """Between two plain lines."""

@@ -11,20 +11,25 @@ import numpy as np
 
 from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.candidate import Candidate
-from ekc.search.finals import Finals
-from ekc.search.measuring import FINAL_WINDOW_S, MeasurementFailure, Measurer
-from ekc.search.method import DEFAULT_METHOD, SearchMethod
-from ekc.search.models.lessons import TransferPrior
-from ekc.search.options import TuneOptions
-from ekc.search.payoff import StoppingTask
-from ekc.search.reporter import Reporter
-from ekc.search.result import INTERRUPTED, STOPPED, DeviceInfo, Trial, TuningResult
-from ekc.search.roofline import compute_roofline_bound
-from ekc.search.rounds import SearchLoop, compute_population_size
-from ekc.search.schedules import ScheduleSpace
-from ekc.search.space.naive import make_naive_schedule
-from ekc.search.task import ScheduleTask
+from ekc.search.cost_model.transfer import TransferPrior
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.result import (
+    INTERRUPTED,
+    STOPPED,
+    DeviceInfo,
+    Trial,
+    TuningResult,
+    compute_roofline_bound,
+)
+from ekc.search.loop.breeding import DEFAULT_METHOD, SearchMethod
+from ekc.search.loop.finals import Finals
+from ekc.search.loop.generations import SearchLoop, compute_population_size
+from ekc.search.loop.measure import FINAL_WINDOW_S, MeasurementFailure, Measurer
+from ekc.search.loop.reporter import Reporter
+from ekc.search.loop.stopping import StoppingTask
+from ekc.search.loop.task import ScheduleSpace, ScheduleTask
+from ekc.search.sketches.naive import make_naive_schedule
 
 MAX_CLOCKS_TRIED = 8
 

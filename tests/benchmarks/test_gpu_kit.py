@@ -28,8 +28,8 @@ from ekc.devices.recording import read_recording
 from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import SensorSamples
-from ekc.search.finals import FASTEST_COUNT, FINALIST_COUNT
-from ekc.search.measuring import FINAL_WINDOW_S
+from ekc.search.loop.finals import FASTEST_COUNT, FINALIST_COUNT
+from ekc.search.loop.measure import FINAL_WINDOW_S
 from tests.devices.recording.full_disk import no_room_beyond
 
 ROOT = Path(__file__).parents[2]

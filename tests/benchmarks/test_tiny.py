@@ -106,8 +106,8 @@ def test_tune_table_against_the_schedule_by_hand(tmp_path: Path) -> None:
 
 def test_a_wrong_kept_kernel_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import ekc
-    from ekc.search.result import Trial
-    from ekc.search.space.naive import make_naive_schedule
+    from ekc.search.data.result import Trial
+    from ekc.search.sketches.naive import make_naive_schedule
 
     monkeypatch.syspath_prepend(str(FOLDER))
     import tune_table

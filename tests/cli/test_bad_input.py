@@ -15,7 +15,7 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from ekc.search.records.store import RecordStore
+from ekc.search.database.database import RecordStore
 
 TINY = "tune matmul 16 16 16 --trials 4 --quiet"
 

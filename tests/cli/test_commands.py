@@ -101,7 +101,7 @@ def test_a_run_that_resumes_says_how_much_is_on_file(capsys: pytest.CaptureFixtu
 
 
 def test_tune_with_effort(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from ekc.search.effort import EFFORTS, Effort
+    from ekc.search.data.options import EFFORTS, Effort
 
     monkeypatch.setitem(EFFORTS, "quick", Effort(trials=12, expected_calls=1.0))
     out = said(capsys, "tune", "matvec", "64", "64", "--effort", "quick", "--quiet")
@@ -148,7 +148,7 @@ def test_ctrl_c_ends_with_the_best_so_far(tmp_path: Path) -> None:
 
 def _rows(path: Path) -> bool:
     """Whether enough was measured that there is a best so far."""
-    from ekc.search.records.store import RecordStore
+    from ekc.search.database.database import RecordStore
 
     try:
         with RecordStore(path, create=False) as store:

@@ -40,7 +40,7 @@ def _events(file: str) -> list[dict[str, Any]]:
 
 
 def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    from ekc.search.events import EVENTS, STAGES
+    from ekc.search.data.events import EVENTS, STAGES
 
     Path("run.jsonl").write_text('{"event": "start"}\n{"event": "end"}\n')
     assert main([*TUNE, "--json", "--log-json", "run.jsonl"]) == 0
@@ -84,7 +84,7 @@ def test_layers_write_one_log_with_their_names_and_failures(
 
     def fail_softmax(op: ekc.Operator, **options: Any) -> Any:
         if op.name == "softmax":
-            monkeypatch.setattr("ekc.search.finals.Finals.pick_finalists", lambda *_: [])
+            monkeypatch.setattr("ekc.search.loop.finals.Finals.pick_finalists", lambda *_: [])
         return tune(op, **options)
 
     monkeypatch.setattr(ekc, "run_tuning", fail_softmax, raising=False)

@@ -10,7 +10,7 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 
 MM = ekc.matmul(64, 64, 64)
 

@@ -13,8 +13,8 @@ from ekc import devices
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.measurement_json import measurement_to_json
 from ekc.devices.recording import read_recording
-from ekc.search.records.store import RecordKey, RecordRow, RecordStore, to_canonical_json
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.database.database import RecordKey, RecordRow, RecordStore, to_canonical_json
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.cli.test_explain import ran
 from tests.search.made_up import OP, MadeUp, by_global_memory, record
 

@@ -15,7 +15,7 @@ import pytest
 import ekc
 from ekc.cli import main
 from ekc.errors import DeviceError, NothingLegal
-from ekc.search.result import INTERRUPTED, TuningResult
+from ekc.search.data.result import INTERRUPTED, TuningResult
 
 LAYER = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\ncount = {}\nm = {}\nn = 16\nk = 16\n\n'
 TUNE = ["tune", "--layers", "net.toml", "--quiet", "--out", "o"]

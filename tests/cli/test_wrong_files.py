@@ -17,7 +17,7 @@ from ekc.cli import main
 from ekc.errors import RecordError
 from ekc.governor.live.models import check_model
 from ekc.governor.predict.model import BoostedModel
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.recording.made import record
 
 MV = ekc.matvec(8, 8)

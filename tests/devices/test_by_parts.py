@@ -28,7 +28,7 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime import verify as checking
 from ekc.runtime.execute_parts import split_into_boxes
 from ekc.runtime.verify import Verdict, verify
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.ir import examples
 
 MAKERS = ("arange", "zeros", "empty", "ones", "full", "zeros_like", "empty_like", "concatenate", "where")
@@ -101,7 +101,7 @@ resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 import ekc
 from ekc.runtime.verify import verify
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 n = 10 * 2**30
 op = ekc.compute("scale", axes={"i": n}, inputs={"A": (n,)}, body=lambda A, i: A[i] * 2, dtype="float16")
 kernel = ekc.compile(make_naive_schedule(op))

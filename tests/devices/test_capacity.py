@@ -24,7 +24,7 @@ from ekc.host import HostMemory
 from ekc.ir import tensor_memory
 from ekc.ir.operator import Operator
 from ekc.ir.tensor_memory import find_largest_extent
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 
 
 def test_the_shell_refuses_in_one_line() -> None:

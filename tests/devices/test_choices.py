@@ -10,7 +10,7 @@ import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 
 
 def choose(yes: float, no: float, size: int = 256) -> ekc.Operator:

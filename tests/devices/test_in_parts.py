@@ -24,8 +24,8 @@ from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import WRONG_RESULT, verify, verify_on_device
-from ekc.search.space.builder import Structure
-from ekc.search.space.structures import derive_structures
+from ekc.search.sketches.builder import Structure
+from ekc.search.sketches.multi_level_tiling import derive_structures
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.faults import spoiled, squared
 from tests.emulator.drawn import in_parts

@@ -14,7 +14,7 @@ from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.runtime.execute import execute
 from ekc.runtime.verify import verify
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.codegen.samples import product_over_lanes
 
 

@@ -21,7 +21,7 @@ from ekc.runtime import verify as room
 from ekc.runtime.execute_parts import execute_blocks
 from ekc.runtime.kernel import Kernel
 from ekc.runtime.verify import Verdict, verify
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.ir import examples

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import ekc
-from ekc.search.events import EVENTS, STAGES
+from ekc.search.data.events import EVENTS, STAGES
 from tests.docs.blocks import ROOT, blocks, printed
 
 PAGE = (ROOT / "docs" / "progress.md").read_text()

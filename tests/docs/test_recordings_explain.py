@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ekc.cli import main
-from ekc.search.explain.causes import FEATURE_GROUPS
+from ekc.search.explain.by_feature import FEATURE_GROUPS
 from ekc.search.explain.schedule_model import FOLDS, MIN_METERED
 from tests.docs.blocks import ROOT, blocks
 from tests.search.made_up import by_global_memory, record

@@ -13,7 +13,7 @@ from ekc.devices.cuda import call as calls
 from ekc.errors import InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.runtime.kernel import Kernel
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.gpu_arrays import OnGpu
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.cuda.scripted_driver import ScriptedDriver

@@ -12,7 +12,7 @@ import pytest
 import ekc
 from ekc.errors import InvalidInput
 from ekc.runtime.kernel import Kernel
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.scripted import ScriptedNode
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")

@@ -15,7 +15,7 @@ from ekc.devices.device import Interval, MeasurementConditions, Metering, Peaks,
 from ekc.devices.recording import RecordingWriter
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.limits import Limits
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.space.space import Space
 
 OP = ekc.matmul(128, 128, 128)

@@ -12,8 +12,8 @@ import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc import devices
 from ekc.ir.operator import Operator
+from ekc.search.space.constraints import RuleViolation
 from ekc.search.space.space import Population, Space
-from ekc.search.space.walks import RuleViolation
 
 LIMITS = devices.open("a100").limits
 

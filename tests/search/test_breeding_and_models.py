@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.breeding import Breeder
-from ekc.search.models.features import FEATURE_NAMES, build_features
-from ekc.search.models.trees import MIN_ROWS, MIN_WEIGHT, ResidualModel, spearman
+from ekc.search.cost_model.features import FEATURE_NAMES, build_features
+from ekc.search.cost_model.xgboost_model import MIN_ROWS, MIN_WEIGHT, ResidualModel, spearman
+from ekc.search.loop.breeding import Breeder
 from ekc.search.space.space import Population
 from tests.search.spaces import OPERATORS, legal, space
 

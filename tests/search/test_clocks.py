@@ -12,7 +12,7 @@ from ekc.devices.device import Clocks, Metering
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import ActuatorError
-from ekc.search.result import INTERRUPTED
+from ekc.search.data.result import INTERRUPTED
 from tests.search.runs import tune
 
 REFUSED = "setting the SM clock of GPU 0 (Scripted GPU): Insufficient Permissions"

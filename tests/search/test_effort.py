@@ -17,13 +17,12 @@ from ekc.devices.device import Metering
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.search import forecast as forecasts
-from ekc.search import tuner
-from ekc.search.effort import EFFORTS, Effort
+from ekc.search import tune as tuner
+from ekc.search.data.options import EFFORTS, Effort, TuneOptions
+from ekc.search.database.database import RecordStore
 from ekc.search.forecast import forecast_run
-from ekc.search.measuring import Measurer
-from ekc.search.options import TuneOptions
-from ekc.search.records.store import RecordStore
-from ekc.search.rounds import compute_round_size
+from ekc.search.loop.generations import compute_round_size
+from ekc.search.loop.measure import Measurer
 from ekc.search.space.space import Space
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 

@@ -18,8 +18,8 @@ import pytest
 import ekc
 from ekc.devices.recording import read_recording
 from ekc.errors import InvalidInput, NothingLegal
-from ekc.search.events import EVENTS, STAGES
-from ekc.search.result import INTERRUPTED
+from ekc.search.data.events import EVENTS, STAGES
+from ekc.search.data.result import INTERRUPTED
 from tests.devices.recording.made import OP, record
 from tests.search.runs import TRIALS, rows, tune, winner
 
@@ -153,7 +153,7 @@ def test_ctrl_c_in_a_callback_is_ctrl_c() -> None:
 
 def test_a_run_without_result_ends_in_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
-    monkeypatch.setattr("ekc.search.finals.Finals.pick_finalists", lambda *_: [])
+    monkeypatch.setattr("ekc.search.loop.finals.Finals.pick_finalists", lambda *_: [])
     with pytest.raises(NothingLegal) as raised:
         tune(callback=heard, trials=2)
     assert (heard[-1].name, heard[-1].text) == ("error", str(raised.value))

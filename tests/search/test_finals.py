@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.search.finals import MAX_METERING_GAP
-from ekc.search.records.store import RecordStore
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.finals import MAX_METERING_GAP
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.runs import tune
 
 

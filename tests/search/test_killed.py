@@ -25,7 +25,7 @@ ATTEMPTS = 10
 SCRIPT = """
 import json, sys
 import ekc
-from ekc.search.records.store import RecordStore
+from ekc.search.database.database import RecordStore
 
 add = RecordStore.add
 def told(self, row):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ekc.cli.layer_file import Layer, read_layers
 from ekc.errors import InvalidInput
-from ekc.search.layers import Layer, read_layers
 
 ROW_WISE = frozenset({"softmax", "layer_norm", "rms_norm"})
 KINDS = frozenset({"matmul", "batch_matmul", "matvec", "conv2d"}) | ROW_WISE

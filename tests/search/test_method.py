@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 import ekc
 from ekc import devices
 from ekc.errors import InvalidInput
-from ekc.search.breeding import Breeder
-from ekc.search.measuring import Measurer
-from ekc.search.method import SearchMethod
-from ekc.search.options import TuneOptions
-from ekc.search.population import Population
-from ekc.search.records.store import RecordStore
-from ekc.search.result import TuningResult
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.population import Population
+from ekc.search.data.result import TuningResult
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import Breeder, SearchMethod
+from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 from tests.search.spaces import space

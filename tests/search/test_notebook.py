@@ -63,7 +63,7 @@ def test_the_summary_is_returned_whole_and_the_page_shows_plain_progress(noteboo
 
 
 def test_other_tables_are_returned_too(notebook: Any) -> None:
-    cell = "from ekc.search.text_table import format_table\ntable = format_table(('a', 'b'), [('1', '2')], 'title')"
+    cell = "from ekc.tables import format_table\ntable = format_table(('a', 'b'), [('1', '2')], 'title')"
     shown, text = _run(notebook, cell, "table")
     assert text == repr("title\na   b\n-----\n1   2")
     assert shown == []

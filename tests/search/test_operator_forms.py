@@ -15,7 +15,7 @@ from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.ir.test_convolutions import convolved, scattered
 
 Array = NDArray[Any]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ekc.search.payoff import COMPILE_WAIT_S, INITIAL_CREDIT, StoppingTask
-from ekc.search.population import Population
-from ekc.search.spent import MeasurementCost
+from ekc.search.data.cost import MeasurementCost
+from ekc.search.data.population import Population
+from ekc.search.loop.stopping import COMPILE_WAIT_S, INITIAL_CREDIT, StoppingTask
 
 IDLE_W, TRIAL_J, ENERGY_J = 50.0, 75.0, 0.5
 COST_J = TRIAL_J + COMPILE_WAIT_S * IDLE_W

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ekc.search import progress
-from ekc.search.events import TuningEvent
+from ekc.search.data.events import TuningEvent
 from tests.search.runs import tune
 
 ROOT = Path(__file__).parents[2]

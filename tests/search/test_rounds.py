@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.breeding import Breeder
-from ekc.search.models.promise import Acquisition
-from ekc.search.population import Population
-from ekc.search.rounds import PARALLEL_POLICY, RoundPolicy, SearchLoop
+from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.data.population import Population
+from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.generations import PARALLEL_POLICY, RoundPolicy, SearchLoop
 
 VALUES = 12
 ALL_RANKED = RoundPolicy(round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0)

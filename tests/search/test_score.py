@@ -14,16 +14,15 @@ import ekc
 from ekc import devices
 from ekc.devices.device import Interval
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.breeding import Breeder
-from ekc.search.choice import compute_tie_margin
-from ekc.search.measuring import Measurer
-from ekc.search.models import features
-from ekc.search.models.promise import Acquisition
-from ekc.search.options import TuneOptions
-from ekc.search.records.store import RecordStore
+from ekc.search.cost_model import features
+from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.data.options import TuneOptions
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.measure import Measurer
+from ekc.search.loop.selection import INFEASIBILITY_EXPONENT, Incumbent, compute_tie_margin
+from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
-from ekc.search.standing import INFEASIBILITY_EXPONENT, Incumbent
-from ekc.search.task import ScheduleTask
 
 
 def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:

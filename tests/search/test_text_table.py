@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.search.text_table import format_table
+from ekc.tables import format_table
 
 ROOT = Path(__file__).parents[2]
 ROWS = [("best", "134.9 +/-0.2%", "[bold]x[/bold] :smile:"), ("naive", "4325", "https://example.org/a_b")]

@@ -20,10 +20,10 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.errors import ToolchainError
-from ekc.search import preparing
-from ekc.search.preparing import read_versions
-from ekc.search.space.naive import make_naive_schedule
-from ekc.search.workers import WorkerProcesses
+from ekc.processes.pool import WorkerProcesses
+from ekc.search.data import candidate
+from ekc.search.data.candidate import read_versions
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.runs import MV, tune, winner
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ from unittest.mock import patch
 from ekc.errors import CompileError
 unknown = CompileError('kernel.cu(1): error: an instruction that this NVRTC does not know')
 patch('ekc.codegen.nvrtc.version', lambda: '10.2').start()
-patch('ekc.search.preparing.compile_schedule', side_effect=unknown).start()
+patch('ekc.search.data.candidate.compile_schedule', side_effect=unknown).start()
 """
 NO_NVRTC = """
 from unittest.mock import patch
@@ -46,7 +46,7 @@ from ekc.errors import EkcError
 missing = EkcError('NVRTC cannot be loaded: pip install nvidia-cuda-nvrtc')
 patch('ekc.codegen.nvrtc._library', side_effect=missing).start()
 """
-OTHER_JOB = PATCH + "patch('ekc.search.preparing.prepare', lambda schedule, arch: None).start()"
+OTHER_JOB = PATCH + "patch('ekc.search.data.candidate.prepare', lambda schedule, arch: None).start()"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -220,8 +220,8 @@ def test_a_bug_of_a_worker_with_our_versions_is_raised_with_its_place(
     def crash(*_: object) -> None:
         raise ZeroDivisionError("a bug in the generator")
 
-    monkeypatch.setattr(preparing, "compile_schedule", crash)
-    answer = preparing.run_compile_job(
+    monkeypatch.setattr(candidate, "compile_schedule", crash)
+    answer = candidate.run_compile_job(
         make_naive_schedule(MV).to_json(), "sm_80", devices.open("a100").limits, None, HERE
     )
     with pytest.raises(ZeroDivisionError, match="a bug in the generator") as bug:

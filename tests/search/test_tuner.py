@@ -18,10 +18,10 @@ from ekc.devices.device import Metering
 from ekc.devices.digest import digest_cuda_source
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
-from ekc.search.measuring import FINAL_WINDOW_S
-from ekc.search.roofline import compute_roofline_bound, get_arithmetic_type
-from ekc.search.space.naive import make_naive_schedule
-from ekc.search.workers import WorkerProcesses
+from ekc.processes.pool import WorkerProcesses
+from ekc.search.data.result import compute_roofline_bound, get_arithmetic_type
+from ekc.search.loop.measure import FINAL_WINDOW_S
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 from tests.search.spaces import band
 

@@ -18,8 +18,9 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.runtime.verify import Verdict
-from ekc.search import finals, preparing
-from ekc.search.choice import TIE_TOLERANCE
+from ekc.search.data import candidate
+from ekc.search.loop import finals
+from ekc.search.loop.selection import TIE_TOLERANCE
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.search.runs import TRIALS, rows, tune, winner
@@ -99,7 +100,7 @@ def test_what_does_not_compile_is_filed_once_and_the_run_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The compile is broken for every third schedule, where the executor calls it."""
-    real, calls = preparing.compile_schedule, []
+    real, calls = candidate.compile_schedule, []
 
     def broken(schedule: ekc.Schedule, *rest: Any) -> CompiledKernel:
         calls.append(schedule.digest)
@@ -107,7 +108,7 @@ def test_what_does_not_compile_is_filed_once_and_the_run_goes_on(
             raise CompileError("kernel.cu(7): error: expected a ;")
         return real(schedule, *rest)
 
-    monkeypatch.setattr(preparing, "compile_schedule", broken)
+    monkeypatch.setattr(candidate, "compile_schedule", broken)
     result = tune(records=tmp_path / "r.db", seed=2, trials=24)
     failed = [t for t in result.trials if not t.ok]
     assert failed
@@ -134,13 +135,13 @@ def test_a_faulty_kernel_never_wins(
     """The first look's two fastest are compiled to something else; the finals execute them and find out."""
     honest = tune(ekc.matmul(64, 64, 64))
     liars = {honest.best.schedule.digest, honest.fastest.schedule.digest}
-    real = preparing.compile_schedule
+    real = candidate.compile_schedule
 
     def compiled(schedule: ekc.Schedule, *rest: Any) -> CompiledKernel:
         kernel = real(schedule, *rest)
         return spoiled(kernel, fault) if schedule.digest in liars else kernel
 
-    monkeypatch.setattr(preparing, "compile_schedule", compiled)
+    monkeypatch.setattr(candidate, "compile_schedule", compiled)
     result = tune(ekc.matmul(64, 64, 64), records=tmp_path / "r.db")
     assert result.best.schedule.digest not in liars
     assert result.fastest.schedule.digest not in liars

@@ -20,10 +20,10 @@ from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
 from ekc.devices.device import CountingDevice
 from ekc.devices.simulated.launch_counts import profile_kernel
-from ekc.search import workers
-from ekc.search.preparing import read_versions, run_compile_job
-from ekc.search.space.naive import make_naive_schedule
-from ekc.search.workers import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, WorkerProcesses, open_worker_pool
+from ekc.processes import pool as workers
+from ekc.processes.pool import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, WorkerProcesses, open_worker_pool
+from ekc.search.data.candidate import read_versions, run_compile_job
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.test_remote import alive
 
 OP = ekc.matmul(64, 64, 64)
@@ -141,7 +141,7 @@ def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: 
 SCRIPT = """
 import os, sys, time
 import ekc
-from ekc.search.workers import WorkerProcesses
+from ekc.processes.pool import WorkerProcesses
 print("begun", flush=True)
 result = ekc.tune(ekc.matvec(64, 64), target="a100", trials=4, progress=False)
 assert result.best.ok

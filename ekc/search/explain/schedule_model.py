@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
-from ekc.search.candidate import Candidate
-from ekc.search.models.analysed import ModelInputs, Quantities, make_model_inputs
-from ekc.search.models.belief import Surrogate
-from ekc.search.models.trees import MIN_ROWS, spearman
-from ekc.search.records.evidence import MeasuredSet
+from ekc.search.cost_model.features import ModelInputs, Quantities, make_model_inputs
+from ekc.search.cost_model.surrogate import Surrogate
+from ekc.search.cost_model.xgboost_model import MIN_ROWS, spearman
+from ekc.search.data.candidate import Candidate
+from ekc.search.database.measured_set import MeasuredSet
 
 Array = NDArray[np.float64]
 

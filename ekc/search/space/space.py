@@ -21,14 +21,13 @@ from ekc.ir.refusal import Refusal
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.child import RemoteWorker
-from ekc.search.models.analysed import ModelInputs, allocate_inputs
-from ekc.search.population import Population
-from ekc.search.space.aside import BackgroundWorker
-from ekc.search.space.builder import Structure
-from ekc.search.space.decisions import Decision
-from ekc.search.space.neighbours import NeighbourTable
-from ekc.search.space.part import SpacePartition
-from ekc.search.space.structures import derive_structures
+from ekc.search.cost_model.features import ModelInputs, allocate_inputs
+from ekc.search.data.population import Population
+from ekc.search.sketches.builder import Structure
+from ekc.search.sketches.decisions import Decision, NeighbourTable
+from ekc.search.sketches.multi_level_tiling import derive_structures
+from ekc.search.space.background_worker import BackgroundWorker
+from ekc.search.space.partition import SpacePartition
 
 PARTITION_COUNT = 2
 """As many as there are processes to work on them: this one, and one aside."""

@@ -19,7 +19,7 @@ from ekc.devices.cuda.arrays import find_widest_access
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.runtime.kernel import Kernel
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.gpu_arrays import ByDlpack, OnGpu
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.cuda.scripted_driver import FACTS, ScriptedDriver

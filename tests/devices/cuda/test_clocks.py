@@ -15,7 +15,7 @@ from ekc.devices.clocks import sm_clock
 from ekc.devices.cuda.device import CudaDevice, open_cuda
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.scripted import forked
 from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 

@@ -13,10 +13,10 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Metering, Timing
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.candidate import Candidate
-from ekc.search.finals import Finals
-from ekc.search.measuring import MeasurementFailure, Measurer
-from ekc.search.records.store import RecordKind, RecordStore
+from ekc.search.data.candidate import Candidate
+from ekc.search.database.database import RecordKind, RecordStore
+from ekc.search.loop.finals import Finals
+from ekc.search.loop.measure import MeasurementFailure, Measurer
 from tests.devices.cuda.faulty import REASONS, Plan, faulty_hand
 from tests.devices.cuda.scripted import ScriptedNode
 

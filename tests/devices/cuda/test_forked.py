@@ -16,7 +16,7 @@ from ekc.devices.cuda.device import open_cuda
 from ekc.processes.child import ChildProcess
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 
 clocks.refusal = lambda: ""
 hire = partial(ChildProcess, module="tests.devices.cuda.scripted_worker")

@@ -20,7 +20,7 @@ from ekc.devices.cuda.messages import DescribeRequest, LoadableKernel, TimingReq
 from ekc.devices.cuda.remote_caller import RemoteKernelRunner
 from ekc.errors import DeviceError
 from ekc.processes.child import ChildProcess, RemoteWorker, WorkerTimeouts
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 

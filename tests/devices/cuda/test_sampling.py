@@ -19,7 +19,7 @@ from ekc.ir.operator import Operator
 from ekc.processes.child import WorkerTimeouts
 from ekc.runtime.execute import BLANK_WORDS
 from ekc.runtime.verify import verify_on_device
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.scripted_driver import ScriptedDriver
 
 CHUNK = 512

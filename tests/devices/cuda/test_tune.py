@@ -12,10 +12,10 @@ import ekc
 from ekc import devices
 from ekc.cli import main
 from ekc.errors import InvalidInput, NothingLegal
-from ekc.search.explain.learned import explain_learned
-from ekc.search.records.store import RecordStore
-from ekc.search.space.naive import make_naive_schedule
-from ekc.search.spent import MeasurementCost
+from ekc.search.data.cost import MeasurementCost
+from ekc.search.database.database import RecordStore
+from ekc.search.explain.by_feature import explain_learned
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.faulty import Plan, faulty_hand
 from tests.devices.cuda.hands import Forked
 from tests.devices.cuda.scripted import ScriptedNode

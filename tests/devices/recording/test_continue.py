@@ -12,7 +12,7 @@ import ekc
 from ekc import devices
 from ekc.devices.recording import RecordingWriter, read_recording
 from ekc.errors import RecordError
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.scripted import ScriptedNode
 from tests.devices.nvml.card import Card
 from tests.devices.recording.made import TARGET, schedules

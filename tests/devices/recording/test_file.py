@@ -17,7 +17,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import RecordingWriter, read_recording
 from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
-from ekc.search.records.store import RecordStore
+from ekc.search.database.database import RecordStore
 from tests.devices.recording.full_disk import no_room_beyond
 from tests.devices.recording.made import COUNT, OP, OTHER, TARGET, schedules
 

@@ -14,8 +14,8 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import read_recording
 from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
-from ekc.search import candidate
-from ekc.search.result import TuningResult
+from ekc.search.data import candidate
+from ekc.search.data.result import TuningResult
 from tests.devices.recording.made import COUNT, OP, OTHER, TARGET, schedules
 
 

@@ -13,8 +13,8 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import RecordedDevice
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.device import EnergyBreakdown, SimulatedDevice
-from ekc.search.explain.learned import EnergyAccount, explain_learned, make_account
-from ekc.search.records.evidence import load_measured_set
+from ekc.search.database.measured_set import load_measured_set
+from ekc.search.explain.by_feature import EnergyAccount, explain_learned, make_account
 from tests.search.small_kernels import OP, Name, kernels, record
 
 A100 = SimulatedDevice(specs.A100)

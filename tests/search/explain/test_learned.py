@@ -14,8 +14,17 @@ import ekc
 from ekc import devices
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.explain.causes import FEATURE_GROUPS
-from ekc.search.explain.learned import (
+from ekc.search.cost_model import analytic
+from ekc.search.cost_model.features import (
+    COUNT_FEATURES,
+    FEATURE_NAMES,
+    RATIO_FEATURES,
+    SHARE_FEATURES,
+    build_features,
+)
+from ekc.search.database.measured_set import MeasuredSet, analyse_schedules, load_measured_set
+from ekc.search.explain.by_feature import (
+    FEATURE_GROUPS,
     UNEXPLAINED,
     EnergyAccount,
     ExplainedSchedule,
@@ -31,15 +40,6 @@ from ekc.search.explain.schedule_model import (
     PredictionScore,
     cross_validate,
 )
-from ekc.search.models import prior
-from ekc.search.models.features import (
-    COUNT_FEATURES,
-    FEATURE_NAMES,
-    RATIO_FEATURES,
-    SHARE_FEATURES,
-    build_features,
-)
-from ekc.search.records.evidence import MeasuredSet, analyse_schedules, load_measured_set
 from tests.search import made_up
 from tests.search.made_up import Law, by_barriers, by_global_memory, record, schedules
 
@@ -66,8 +66,8 @@ def test_every_figure_that_models_see_is_in_one_group() -> None:
     mixed = {name: (other if name in members else one)[name] for name in one}
     assert len(FEATURE_NAMES) == build_features(mixed).shape[1]
     np.testing.assert_array_equal(build_features(mixed), build_features(other))
-    assert prior.predict_latency_s(mixed, A100.peaks) == prior.predict_latency_s(other, A100.peaks)
-    assert prior.predict_power_w(mixed, A100.peaks) == prior.predict_power_w(other, A100.peaks)
+    assert analytic.predict_latency_s(mixed, A100.peaks) == analytic.predict_latency_s(other, A100.peaks)
+    assert analytic.predict_power_w(mixed, A100.peaks) == analytic.predict_power_w(other, A100.peaks)
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 3), (3, 0), (5, 30), (30, 31), (2, 38), (7, 7)])
@@ -182,7 +182,7 @@ def _scrambled(known: MeasuredSet) -> MeasuredSet:
 
 
 def test_what_is_needed_lets_every_fold_learn(gpu: RecordedDevice, tmp_path: Path) -> None:
-    from ekc.search.models.trees import MIN_ROWS
+    from ekc.search.cost_model.xgboost_model import MIN_ROWS
 
     assert MIN_METERED - math.ceil(MIN_METERED / FOLDS) >= MIN_ROWS
     assert MIN_METERED - 1 - math.ceil((MIN_METERED - 1) / FOLDS) < MIN_ROWS

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ekc.search.explain.shares import compute_shapley_values
+from ekc.search.explain.by_feature import compute_shapley_values
 
 Array = NDArray[np.float64]
 NAMES = ("a", "b", "c", "d", "e")

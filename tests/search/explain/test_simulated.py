@@ -14,8 +14,8 @@ from ekc.devices.simulated.device import SimulatedDevice, break_down_energy
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import compute_work, find_steady_state
 from ekc.errors import InvalidInput
-from ekc.search.explain.simulated import explain
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.explain.by_event import explain
+from ekc.search.sketches.naive import make_naive_schedule
 
 MM = ekc.matmul(128, 128, 128)
 

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ekc.search.models import analysed as module
-from ekc.search.models.analysed import ModelInputCache, ModelInputs, make_model_inputs
-from ekc.search.population import Population
+from ekc.search.cost_model import features as module
+from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
+from ekc.search.data.population import Population
 from tests.search.models.test_power import PEAKS
 from tests.search.spaces import legal, space
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.search.models.belief import (
+from ekc.search.cost_model.surrogate import (
     MAX_SQUARED_Z_SCORE,
     RESIDUAL_CLIP,
     Surrogate,
     _clip_residuals,
     log_expected_improvement,
 )
-from ekc.search.models.trees import MIN_ROWS
+from ekc.search.cost_model.xgboost_model import MIN_ROWS
 from tests.search.made_figures import bumps
 
 BATCH = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.search.models import gaussian
-from ekc.search.models.gaussian import MAX_ROWS, GaussianProcess
+from ekc.search.cost_model import gaussian_process
+from ekc.search.cost_model.gaussian_process import MAX_ROWS, GaussianProcess
 from tests.search.made_figures import bumps
 
 FITS = 12
@@ -27,9 +27,9 @@ def test_predictions_are_those_of_double_precision(features: int, rows: int, noi
 
     theta = process._theta
     rows_in_units, asked_in_units = known / process._feature_std, asked / process._feature_std
-    covariance = gaussian._compute_covariance(rows_in_units, rows_in_units, theta)[0]
-    covariance += gaussian._noise_variance(theta) * np.eye(rows)
-    across = gaussian._compute_covariance(asked_in_units, rows_in_units, theta)[0]
+    covariance = gaussian_process._compute_covariance(rows_in_units, rows_in_units, theta)[0]
+    covariance += gaussian_process._noise_variance(theta) * np.eye(rows)
+    across = gaussian_process._compute_covariance(asked_in_units, rows_in_units, theta)[0]
     z = (targets - targets.mean()) / targets.std()
     exact = across @ np.linalg.solve(covariance, z) * targets.std() + targets.mean()
     known_part = (across * np.linalg.solve(covariance, across.T).T).sum(axis=1)
@@ -70,14 +70,18 @@ def test_the_slope_of_the_likelihood_is_its_derivative() -> None:
     theta = np.array([0.3, 0.8, 1.2, 0.5, 0.2, -3.0])
 
     def cost(t: np.ndarray) -> float:
-        k = gaussian._compute_covariance(rows, rows, t)[0] + gaussian._noise_variance(t) * np.eye(25)
-        prior = ((t[:-2] - gaussian._prior_log_length(4)) ** 2).sum() + t[-2] ** 2
-        prior += (t[-1] - gaussian._LOG_NOISE_MEAN) ** 2 / gaussian._LOG_NOISE_VARIANCE
+        k = gaussian_process._compute_covariance(rows, rows, t)[0] + gaussian_process._noise_variance(
+            t
+        ) * np.eye(25)
+        prior = ((t[:-2] - gaussian_process._prior_log_length(4)) ** 2).sum() + t[-2] ** 2
+        prior += (t[-1] - gaussian_process._LOG_NOISE_MEAN) ** 2 / gaussian_process._LOG_NOISE_VARIANCE
         return float(0.5 * (z @ np.linalg.solve(k, z) + np.linalg.slogdet(k)[1] + prior))
 
     steps = np.eye(6) * 1e-5
     numeric = [(cost(theta + s) - cost(theta - s)) / 2e-5 for s in steps]
-    np.testing.assert_allclose(gaussian._compute_gradient(rows, z, theta), numeric, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        gaussian_process._compute_gradient(rows, z, theta), numeric, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_what_is_alike_is_believed_as_its_like_was_right() -> None:
@@ -103,7 +107,7 @@ def test_one_surprise_among_few_is_not_the_rule() -> None:
     process = GaussianProcess()
     process.fit(rows, rows[:, 0], surprises)
     _, _, surprise = process.predict(rows[:1])
-    assert surprise[0] == pytest.approx(1.0 + 8.0 / (gaussian.CALIBRATION_SHRINKAGE + 1.0), rel=1e-3)
+    assert surprise[0] == pytest.approx(1.0 + 8.0 / (gaussian_process.CALIBRATION_SHRINKAGE + 1.0), rel=1e-3)
 
 
 def test_of_many_rows_each_keeps_its_own_surprise() -> None:

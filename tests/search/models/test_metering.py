@@ -18,25 +18,26 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Interval, Metering
 from ekc.devices.digest import digest_kernel
 from ekc.devices.simulated.residual import make_generator
-from ekc.search.candidate import Candidate
-from ekc.search.measuring import Measurer
-from ekc.search.method import DEFAULT_METHOD, SearchMethod
-from ekc.search.models.foresight import PredictionBatch, PredictionRecord
-from ekc.search.models.metering import (
+from ekc.search.cost_model.metering_policy import (
     GROWTH_FACTOR,
     INITIAL_METERINGS,
     INITIAL_SHARE,
     MAX_SHARE,
     MIN_SHARE,
     MeteringShare,
+    PredictionBatch,
+    PredictionRecord,
     is_accurate,
     select_for_metering,
     signal_to_noise,
 )
-from ekc.search.models.power import PowerModel
-from ekc.search.options import TuneOptions
-from ekc.search.records.store import RecordStore
-from ekc.search.result import TuningResult
+from ekc.search.cost_model.power_model import PowerModel
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.result import TuningResult
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import DEFAULT_METHOD, SearchMethod
+from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 

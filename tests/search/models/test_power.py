@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 import ekc
 from ekc.devices.device import Interval, MeasurementConditions, Metering, Peaks, Timing
-from ekc.search.candidate import Candidate
-from ekc.search.models import prior
-from ekc.search.models.features import BALANCE_COLUMN, FEATURE_NAMES
-from ekc.search.models.foresight import PredictionBatch
-from ekc.search.models.power import POWER_CAP, PRIOR_SLOPE, PowerModel
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.cost_model import analytic
+from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES
+from ekc.search.cost_model.metering_policy import PredictionBatch
+from ekc.search.cost_model.power_model import POWER_CAP, PRIOR_SLOPE, PowerModel
+from ekc.search.data.candidate import Candidate
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.spaces import legal, space
 
 CAP_W = 300.0
@@ -208,26 +208,28 @@ def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
 
 def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
     watts, standby = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
-    np.testing.assert_allclose(prior.scale_power(watts, np.zeros(2), standby), watts)
+    np.testing.assert_allclose(analytic.scale_power(watts, np.zeros(2), standby), watts)
     np.testing.assert_allclose(
-        prior.scale_power(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
+        analytic.scale_power(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
     )
 
 
 def test_a_board_stands_by_with_less_where_sms_have_no_block() -> None:
-    np.testing.assert_allclose(prior.predict_standby_w(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0])
+    np.testing.assert_allclose(
+        analytic.predict_standby_w(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0]
+    )
 
 
 def test_the_prior_counts_what_moves_and_what_computes() -> None:
     figures = space("matmul").compute_quantities(legal("matmul", 200))
     assert (figures["balance"] < 1).any()
-    working = prior.predict_power_w(figures, PEAKS) - prior.predict_standby_w(figures["balance"], PEAKS)
+    working = analytic.predict_power_w(figures, PEAKS) - analytic.predict_standby_w(figures["balance"], PEAKS)
     np.testing.assert_allclose(
-        working, prior._predict_work_energy_j(figures) / prior.predict_latency_s(figures, PEAKS)
+        working, analytic._predict_work_energy_j(figures) / analytic.predict_latency_s(figures, PEAKS)
     )
     for name in ("total_operations", "total_global_load_sectors", "l2_bytes", "dram_bytes"):
         still = {**figures, name: figures[name] * 1.5}
-        gained = prior._predict_work_energy_j(still) - prior._predict_work_energy_j(figures)
+        gained = analytic._predict_work_energy_j(still) - analytic._predict_work_energy_j(figures)
         assert (gained[figures[name] > 0] > 0).all()
 
 
@@ -242,8 +244,8 @@ def test_the_prior_counts_what_moves_and_what_computes() -> None:
 )
 def test_each_level_takes_what_it_moves(name: str, part: str) -> None:
     figures = space("matmul").compute_quantities(legal("matmul", 50))
-    before = prior._predict_resource_times_s(figures, PEAKS)
-    after = prior._predict_resource_times_s({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
+    before = analytic._predict_resource_times_s(figures, PEAKS)
+    after = analytic._predict_resource_times_s({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
     assert (after[part] > before[part]).all()
     for other in set(before) - {part}:
         np.testing.assert_array_equal(after[other], before[other])
@@ -256,7 +258,7 @@ def test_a_request_takes_a_pass_through_l1_and_one_for_each_four_sectors() -> No
 
     def seconds(sectors: float) -> NDArray[np.float64]:
         moved = {"total_global_load_requests": asked, "total_global_load_sectors": sectors * asked}
-        return prior._predict_resource_times_s({**figures, **none, **moved}, PEAKS)["l1"]
+        return analytic._predict_resource_times_s({**figures, **none, **moved}, PEAKS)["l1"]
 
     np.testing.assert_allclose(seconds(1.0), seconds(4.0))
     np.testing.assert_allclose(seconds(16.0), 4 * seconds(4.0))

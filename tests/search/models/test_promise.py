@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ekc.search.models.belief import log_expected_improvement
-from ekc.search.models.gaussian import GaussianProcess
-from ekc.search.models.promise import Acquisition
+from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.cost_model.gaussian_process import GaussianProcess
+from ekc.search.cost_model.surrogate import log_expected_improvement
 
 Array = NDArray[np.float64]
 

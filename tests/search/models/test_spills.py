@@ -17,19 +17,19 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Timing
 from ekc.devices.measurement_json import measurement_to_json, timing_from_json
 from ekc.ir.hardware.limits import Limits
-from ekc.search.measuring import Measurer
-from ekc.search.models.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
-from ekc.search.models.learner import Learner
-from ekc.search.models.spills import (
+from ekc.search.cost_model.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
+from ekc.search.cost_model.learner import Learner
+from ekc.search.cost_model.spill_model import (
     MIN_FEASIBILITY,
     SPILL_STACK_BYTES,
     SpillModel,
     count_needed_registers,
     has_spilled,
 )
-from ekc.search.models.trees import MIN_ROWS
-from ekc.search.records.store import RecordStore
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.cost_model.xgboost_model import MIN_ROWS
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.measure import Measurer
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.models.test_power import kernels
 
 OFF = FEATURE_NAMES.index("statements")

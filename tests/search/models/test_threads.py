@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from ekc.search.models.threads import one_blas_thread
+from ekc.search.cost_model.gaussian_process import one_blas_thread
 
 
 def blas_threads() -> set[int]:

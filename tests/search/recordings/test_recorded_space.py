@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.search.breeding import Breeder
-from ekc.search.population import Population
-from ekc.search.recordings.recorded_space import TableSpace, compute_table_features
-from ekc.search.recordings.replay import SEQUENTIAL_POLICY, ReplayTask, replay_search
-from ekc.search.recordings.table import MeasurementTable, make_table
-from ekc.search.rounds import SearchLoop, compute_round_size
+from ekc.search.data.population import Population
+from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.generations import SearchLoop, compute_round_size
+from ekc.search.replay.replay import SEQUENTIAL_POLICY, ReplayTask, replay_search
+from ekc.search.replay.table_space import MeasurementTable, TableSpace, compute_table_features, make_table
 
 BLOCKS, TILES, UNROLLS = (16, 32, 64, 128, 256), (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
 

@@ -13,9 +13,9 @@ from ekc import devices
 from ekc.cli import main
 from ekc.devices.recording import Recording, RecordingWriter, read_recording
 from ekc.errors import InvalidInput
-from ekc.search.recordings.recorded_space import TableSpace
-from ekc.search.recordings.replay import replay_search
-from ekc.search.recordings.t4 import from_t4, to_t4
+from ekc.search.replay.replay import replay_search
+from ekc.search.replay.t4 import from_t4, to_t4
+from ekc.search.replay.table_space import TableSpace
 from tests.devices.recording.made import OP, record, schedules
 
 INVALID = ("timeout", "compile", "runtime", "correctness", "constraints", "correct")

@@ -20,8 +20,8 @@ import pytest
 
 import ekc
 from ekc.cli.commands import main
-from ekc.search.records import checkpoints
-from ekc.search.records.store import RecordStore
+from ekc.search.database import database
+from ekc.search.database.database import RecordStore
 from tests.search.records.test_store import KEY, ROOT, ROW
 from tests.search.runs import tune
 
@@ -33,8 +33,8 @@ RUN = f"""
 import sys, time
 import ekc
 from ekc.devices.simulated.device import SimulatedDevice
-from ekc.search.records import checkpoints
-from ekc.search.records.store import RecordStore
+from ekc.search.database import checkpoints
+from ekc.search.database.database import RecordStore
 
 checkpoints.CHECKPOINT_INTERVAL_S = {SOON_S}
 add, calls = RecordStore.add, []
@@ -55,8 +55,8 @@ ekc.tune(ekc.matvec(96, 64), target="a100", trials=8, records=sys.argv[1], progr
 """
 WRITER = f"""
 import sys
-from ekc.search.records import checkpoints
-from ekc.search.records.store import Key, RecordStore, Row
+from ekc.search.database import checkpoints
+from ekc.search.database.database import Key, RecordStore, Row
 
 checkpoints.CHECKPOINT_INTERVAL_S = {SOON_S}
 key = Key("{{}}", "d", "a100", True, "580.1", "13.0", "fixed", "ones")
@@ -137,11 +137,11 @@ def test_rows_are_moved_as_long_as_they_come(tmp_path: Path) -> None:
 def test_what_a_reader_keeps_from_the_file_is_moved_when_it_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", SOON_S)
+    monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_S", SOON_S)
     file = tmp_path / "r.db"
     moves: list[bool] = []
-    move = checkpoints._move_rows
-    monkeypatch.setattr(checkpoints, "_move_rows", lambda path: moves.append(move(path)) or moves[-1])
+    move = database._move_rows
+    monkeypatch.setattr(database, "_move_rows", lambda path: moves.append(move(path)) or moves[-1])
     with RecordStore(file) as store:
         for draw in range(3):
             store.add(replace(ROW, key=replace(KEY, draw=draw)))
@@ -161,12 +161,12 @@ def test_a_run_that_just_began_leaves_a_record_file(tmp_path: Path) -> None:
 
 def test_no_more_than_the_last_30_seconds_can_be_missing() -> None:
     """A move that another process cut short is repeated: two intervals."""
-    assert 2 * checkpoints.CHECKPOINT_INTERVAL_S <= 30
+    assert 2 * database.CHECKPOINT_INTERVAL_S <= 30
 
 
 def test_no_thread_is_left_and_none_without_rows(tmp_path: Path) -> None:
     def threads() -> set[str]:
-        return {thread.name for thread in checkpoints.threading.enumerate()}
+        return {thread.name for thread in database.threading.enumerate()}
 
     with RecordStore(tmp_path / "r.db") as store:
         assert "ekc-checkpoints" not in threads()

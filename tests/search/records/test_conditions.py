@@ -15,12 +15,12 @@ import ekc
 from ekc import devices
 from ekc.codegen.generate import describe_toolchain
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.search.explain.learned import explain_learned
-from ekc.search.records import best as choosing
-from ekc.search.records.conditions import describe_unused, group_rows
-from ekc.search.records.named import find_schedule
-from ekc.search.records.store import RecordStore, to_canonical_json
-from ekc.search.space.naive import make_naive_schedule
+from ekc.search.database import query as choosing
+from ekc.search.database.conditions import describe_unused, group_rows
+from ekc.search.database.database import RecordStore, to_canonical_json
+from ekc.search.database.measured_set import find_schedule
+from ekc.search.explain.by_feature import explain_learned
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.runs import tune
 
 OP, OTHER = ekc.matmul(16, 8, 24), ekc.matvec(8, 40)

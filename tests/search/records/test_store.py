@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.records.store import (
+from ekc.search.database.database import (
     FORMAT_VERSION,
     RecordKey,
     RecordKind,
@@ -42,7 +42,7 @@ ROW = RecordRow("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, 
 WRITER = """
 import sys
 from dataclasses import replace
-from ekc.search.records.store import Key, RecordStore, Row
+from ekc.search.database.database import Key, RecordStore, Row
 who, count = sys.argv[2], int(sys.argv[3])
 key = Key("{}", "d", who, True, "580.1", "13.0", "fixed", "ones")
 with RecordStore(sys.argv[1]) as store:

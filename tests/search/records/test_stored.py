@@ -16,9 +16,9 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.search.records.named import find_schedule
-from ekc.search.records.store import RecordStore
-from ekc.search.records.stored import rows_to_trials
+from ekc.search.database.database import RecordStore
+from ekc.search.database.measured_set import find_schedule
+from ekc.search.database.query import rows_to_trials
 from tests.search.runs import MV, tune
 
 

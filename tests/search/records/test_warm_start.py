@@ -12,13 +12,12 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.errors import RecordError
-from ekc.search.models import prior
-from ekc.search.models.analysed import ModelInputs
-from ekc.search.models.features import BALANCE_COLUMN, FEATURE_NAMES
-from ekc.search.models.lessons import SINGLE_GROUP_TRUST, MeasuredGroup, learn_transfer_prior
-from ekc.search.models.trees import MIN_ROWS
-from ekc.search.records.store import RecordStore
-from ekc.search.records.warm_start import load_transfer_prior
+from ekc.search.cost_model import analytic
+from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES, ModelInputs
+from ekc.search.cost_model.transfer import SINGLE_GROUP_TRUST, MeasuredGroup, learn_transfer_prior
+from ekc.search.cost_model.xgboost_model import MIN_ROWS
+from ekc.search.database.database import RecordStore
+from ekc.search.database.warm_start import load_transfer_prior
 from tests.search.models.test_power import PEAKS
 
 SMALL, OTHER = ekc.matmul(64, 64, 64), ekc.matmul(96, 64, 32)
@@ -33,7 +32,7 @@ def _group(number: int, law: bool, metered: bool = True) -> MeasuredGroup:
     seen = ModelInputs(rows, np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), ones, ones)
     wrong = rows[:, 0].astype(float) if law else random.random(60)
     latency = seen.expected_latency_s * np.exp(wrong + number)
-    watts = prior.scale_power(
+    watts = analytic.scale_power(
         seen.expected_power_w * np.exp(0.3 * wrong), wrong + number, seen.predict_standby_w(PEAKS)
     )
     return MeasuredGroup(f"group {number}", seen, latency, watts if metered else np.full(60, np.nan), PEAKS)
@@ -42,7 +41,7 @@ def _group(number: int, law: bool, metered: bool = True) -> MeasuredGroup:
 def _off(seen: ModelInputs, truth: MeasuredGroup) -> tuple[float, float]:
     """Spread of what a prior leaves unexplained of log latency, and of log watts at the prior's pace."""
     pace = np.log(truth.latency_s / seen.expected_latency_s)
-    watts = prior.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS))
+    watts = analytic.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS))
     return float(pace.std()), float(np.log(truth.power_w / watts).std())
 
 
@@ -76,7 +75,7 @@ def test_one_group_is_believed_by_half_and_nothing_is_said_of_what_nobody_metere
     pace = np.log(informed.expected_latency_s / seen.expected_latency_s)
     np.testing.assert_allclose(
         informed.expected_power_w,
-        prior.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS)),
+        analytic.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS)),
     )
 
 
@@ -85,11 +84,11 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     random = np.random.default_rng(number)
     rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
     rows[:, 0], rows[:, BALANCE_COLUMN] = random.random(60) < 0.4, 1.0
-    some, idle, ones = rows[:, 0] > 0, prior.STATIC_POWER_SHARE * PEAKS.board_power_w, np.ones(60)
+    some, idle, ones = rows[:, 0] > 0, analytic.STATIC_POWER_SHARE * PEAKS.board_power_w, np.ones(60)
     expected_s, expected_w = np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60)
     seen = ModelInputs(rows, expected_s, expected_w, ones, ones)
     pace = np.where(some, -1.5, 0.0)
-    watts = prior.scale_power(
+    watts = analytic.scale_power(
         np.where(some, 1.02 * idle, seen.expected_power_w), pace, seen.predict_standby_w(PEAKS)
     )
     return MeasuredGroup(f"group {number}", seen, seen.expected_latency_s * np.exp(pace), watts, PEAKS)
@@ -101,7 +100,7 @@ def test_no_lesson_makes_a_board_draw_less_than_idle() -> None:
     assert taught.power_model.trust > 0.5
     unseen = _near_the_floor(9, times=1.02).inputs
     idle, asked = (
-        prior.STATIC_POWER_SHARE * PEAKS.board_power_w,
+        analytic.STATIC_POWER_SHARE * PEAKS.board_power_w,
         np.exp(taught.power_model.predict_log_factor(unseen.features)),
     )
     assert (unseen.expected_power_w * asked < 0.6 * idle).any(), "what the trees say of some"

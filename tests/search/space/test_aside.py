@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 
 import ekc
+from ekc.processes import pool
 from ekc.processes.child import ChildProcess, RemoteWorker
-from ekc.search import workers
-from ekc.search.jobs import JobOutcome
-from ekc.search.population import Population
-from ekc.search.space.part import SpacePartition
-from ekc.search.space.space import PARTITION_COUNT, Space
-from ekc.search.workers import (
+from ekc.processes.jobs import JobOutcome
+from ekc.processes.pool import (
     MIN_TRIALS_FOR_BACKGROUND_WORKER,
     WorkerProcesses,
     WorkerThreads,
     open_background_worker,
 )
+from ekc.search.data.population import Population
+from ekc.search.space.partition import SpacePartition
+from ekc.search.space.space import PARTITION_COUNT, Space
 from tests.search.models.test_power import PEAKS
 from tests.search.spaces import LIMITS, OPERATORS, drawn, space
 
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "count_cores", lambda: 2)
+    monkeypatch.setattr(pool, "count_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_winner_with_and_without(
 ) -> None:
     op, trials = ekc.matmul(96, 64, 32), 12
     alone = ekc.tune(op, "a100", trials=trials, records=tmp_path / "r.db", progress=False)
-    monkeypatch.setattr(workers, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
+    monkeypatch.setattr(pool, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
     hired: list[RemoteWorker] = []
     post = RemoteWorker.send
 

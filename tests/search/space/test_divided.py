@@ -11,9 +11,9 @@ import ekc
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Compute, Operator
 from ekc.ir.schedule import Bind, Divide, Pack, Split, Tensorize
-from ekc.search.space.divided import divide_compute, make_divide_steps
+from ekc.search.sketches.divided_axes import divide_compute, make_divide_steps
+from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
-from ekc.search.space.structures import derive_structures
 from tests.emulator.generated import run
 
 HALF = {"out_channels": 32, "padding": 1, "groups": 2, "dtype": "float16"}

@@ -13,10 +13,10 @@ from ekc.ir.lowering.nodes import StageNode, walk_nodes
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule import Bind, CacheRead, CacheWrite, Hole, Pipeline, Reorder, Split
-from ekc.search.space.builder import Structure
+from ekc.search.sketches.builder import Structure
+from ekc.search.sketches.multi_level_tiling import derive_structures
+from ekc.search.space.constraints import SortedGenomes, StructureEvaluator
 from ekc.search.space.space import Population, Space
-from ekc.search.space.structures import derive_structures
-from ekc.search.space.walks import SortedGenomes, StructureEvaluator
 
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
 FLYING: dict[str, tuple[Operator, int]] = {

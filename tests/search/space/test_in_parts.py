@@ -9,7 +9,7 @@ import pytest
 
 import ekc
 from ekc.ir.hardware.limits import Limits
-from ekc.search.space.structures import derive_structures
+from ekc.search.sketches.multi_level_tiling import derive_structures
 
 A100 = Limits(sms=108)
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.search.space.decisions import TileLevel, make_choice, make_level, make_tiling
-from ekc.search.space.neighbours import MOVABLE_FACTORS, NeighbourTable, find_neighbours
+from ekc.search.sketches.decisions import (
+    MOVABLE_FACTORS,
+    NeighbourTable,
+    TileLevel,
+    find_neighbours,
+    make_choice,
+    make_level,
+    make_tiling,
+)
 
 TILING = make_tiling(
     "tile.i", 96, (make_level("vthread", 96, 4), make_level("thread", 96, 32), make_level("tile", 96, 8))

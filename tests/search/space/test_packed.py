@@ -8,8 +8,8 @@ import pytest
 import ekc
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.schedule import Pack, Tensorize
+from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
-from ekc.search.space.structures import derive_structures
 from tests.emulator.generated import run
 
 CONV = {"out_channels": 64, "kernel": 3, "padding": 1}

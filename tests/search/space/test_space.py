@@ -268,7 +268,7 @@ def test_an_analysis_that_was_interrupted_is_whole_when_asked_again(monkeypatch:
         def stopped(*_: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr("ekc.search.space.walks.quantities", stopped)
+        patch.setattr("ekc.search.space.constraints.quantities", stopped)
         with pytest.raises(KeyboardInterrupt):
             made.compute_quantities(population)
     found, expected = made.compute_quantities(population), space("matmul").compute_quantities(population)

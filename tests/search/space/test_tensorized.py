@@ -13,9 +13,9 @@ from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.population import Population
+from ekc.search.data.population import Population
+from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
-from ekc.search.space.structures import derive_structures
 from tests.emulator.generated import run
 
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits

@@ -9,9 +9,9 @@ import ekc.ir.operators as o
 from ekc import devices
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
-from ekc.search.models import prior
+from ekc.search.cost_model import analytic
+from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
-from ekc.search.space.structures import derive_structures
 
 H200, A100 = devices.open("h200"), devices.open("a100")
 HALF = {"dtype": "float16"}
@@ -59,7 +59,7 @@ def test_the_prior_knows_that_only_they_feed_hopper_in_full() -> None:
     space, rng = Space(op, H200.limits), np.random.default_rng(0)
     legal, _ = space.repair(rng, space.sample(rng, 600))
     named = [space.get_structure_name(legal, row) for row in range(len(legal))]
-    expected = prior.predict_latency_s(space.compute_quantities(legal), H200.peaks)
+    expected = analytic.predict_latency_s(space.compute_quantities(legal), H200.peaks)
     best = {n: float(expected[[x == n for x in named]].min()) for n in ("warpgroup flying", "tensor flying")}
     assert best["warpgroup flying"] < best["tensor flying"]
     assert H200.peaks.mma_share < 0.7 < A100.peaks.mma_share == 1.0

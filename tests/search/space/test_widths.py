@@ -17,12 +17,12 @@ from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.candidate import Candidate
-from ekc.search.choice import count_schedule_slots, select_winners, sort_by_latency
-from ekc.search.finals import Finals
-from ekc.search.models.features import build_features
-from ekc.search.objective import OBJECTIVES
-from ekc.search.population import Population
+from ekc.search.cost_model.features import build_features
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.options import OBJECTIVES
+from ekc.search.data.population import Population
+from ekc.search.loop.finals import Finals
+from ekc.search.loop.selection import count_schedule_slots, select_winners, sort_by_latency
 from ekc.search.space.space import Space
 from tests.ir.async_examples import async_matmul
 from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space

@@ -1,0 +1,1 @@
+"""TODO package ekc/search/data."""

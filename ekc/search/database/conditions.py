@@ -1,0 +1,133 @@
+"""The conditions that rows were made under: whether they answer here, and what else a file holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ekc.codegen.generate import describe_toolchain
+from ekc.devices.device import Device
+from ekc.search.database.rows import RecordKey, RecordRow
+
+MAX_LISTED = 3
+"""Conditions named in one line."""
+
+
+@dataclass(frozen=True)
+class RecordConditions:
+    """A device and the programs that its figures depend on, besides operator and schedule."""
+
+    device: str
+    simulated: bool
+    clock_regime: str
+    data_policy: str
+    driver: str
+    nvrtc: str
+    """NVRTC and generator, as `codegen.generate.toolchain` has them."""
+
+    def __str__(self) -> str:
+        return ", ".join([self.label, *self._describe_parts().values()])
+
+    @property
+    def label(self) -> str:
+        """The device, and whether it is simulated."""
+        return f"{self.device}{' (simulated)' if self.simulated else ''}"
+
+    def is_same_device(self, other: RecordConditions) -> bool:
+        """Whether the device is the same."""
+        return (self.device, self.simulated) == (other.device, other.simulated)
+
+    def compute_agreement(self, other: RecordConditions) -> tuple[bool, ...]:
+        """Which parts are the same, the weightiest first: the greater, the nearer."""
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return tuple(mine == theirs for mine, theirs in pairs)
+
+    def describe_difference(self, other: RecordConditions) -> str:
+        """The parts in which this differs from other conditions; clocks, data and driver of another device
+        are always its own."""
+        mine, theirs = self._describe_parts(), other._describe_parts()
+        if self.is_same_device(other):
+            return ", ".join(text for name, text in mine.items() if text != theirs[name])
+        compiler = [mine["nvrtc"]] if self.nvrtc != other.nvrtc else []
+        return ", ".join([f"on {self.label}", *compiler])
+
+    def describe_differences(self, others: Iterable[RecordConditions]) -> str:
+        """The parts in which any other conditions on this device differ; "" where there are none."""
+        theirs = [other._describe_parts() for other in others if other.is_same_device(self)]
+        return ", ".join(
+            text
+            for name, text in self._describe_parts().items()
+            if any(other[name] != text for other in theirs)
+        )
+
+    def _describe_parts(self) -> dict[str, str]:
+        return {
+            "nvrtc": f"NVRTC {self.nvrtc}",
+            "driver": self.driver if self.simulated else f"driver {self.driver}",
+            "clock_regime": f"clocks {self.clock_regime}",
+            "data_policy": f"data {self.data_policy}",
+        }
+
+
+def read_conditions(key: RecordKey) -> RecordConditions:
+    """Those of a row."""
+    return RecordConditions(
+        *(key.device, key.simulated, key.clock_regime, key.data_policy, key.driver, key.nvrtc)
+    )
+
+
+def get_present_conditions(device: Device) -> RecordConditions:
+    """Those that a measurement on this device would have now."""
+    return RecordConditions(
+        *(device.name, device.simulated, device.clock_regime, device.data_policy),
+        *(device.driver, describe_toolchain()),
+    )
+
+
+def group_rows(rows: Iterable[RecordRow]) -> dict[RecordConditions, list[RecordRow]]:
+    """Rows by their conditions; those measured last come last."""
+    found: dict[RecordConditions, list[RecordRow]] = {}
+    for row in rows:
+        there = read_conditions(row.key)
+        so_far = found.pop(there, [])
+        so_far.append(row)
+        found[there] = so_far
+    return found
+
+
+def sort_by_nearness(
+    conditions: Iterable[RecordConditions], here: RecordConditions
+) -> list[RecordConditions]:
+    """The nearest first; of equally near ones the one measured last."""
+    newest_first = list(conditions)[::-1]
+    return sorted(newest_first, key=lambda there: there.compute_agreement(here), reverse=True)
+
+
+def describe_unused(
+    groups: Mapping[RecordConditions, Sequence[RecordRow]], device: Device
+) -> tuple[str, str]:
+    """Schedules on file that a run on the device cannot use, as (those of this device under other conditions,
+    those of other devices); "" for none, and for both where some were measured under the conditions here."""
+    here = get_present_conditions(device)
+    if here in groups:
+        return "", ""
+    near = {there: rows for there, rows in groups.items() if there.is_same_device(here)}
+    far = {there: rows for there, rows in groups.items() if not there.is_same_device(here)}
+    needed = here.describe_differences(near)
+    return (f"{describe_counts(near, here)}, and none with {needed}" if near else ""), describe_counts(
+        far, here
+    )
+
+
+def describe_counts(groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions) -> str:
+    """How many schedules rows of other conditions are of, such as "40 with NVRTC 13.0, generator 3 and 12 on
+    h100 (simulated)"; "" where all conditions are those here."""
+    texts = []
+    for there in sort_by_nearness((c for c in groups if c != here), here):
+        schedules = len({row.key.schedule_digest for row in groups[there]})
+        text = there.describe_difference(here)
+        texts.append(f"{schedules} {text if text.startswith('on ') else f'with {text}'}")
+    if len(texts) > MAX_LISTED:
+        texts[MAX_LISTED - 1 :] = [f"more under {len(texts) - MAX_LISTED + 1} other conditions"]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

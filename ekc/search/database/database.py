@@ -1,0 +1,376 @@
+"""The record store: every measurement with its conditions, in one SQLite file.
+
+A row is one measurement event. It is committed before the next measurement begins, so that a
+killed run loses nothing it has measured, and a second run finds what the first one paid for.
+
+During a run committed rows move from the log beside a record file into the file.
+
+SQLite commits a row into a log, `tuning.db-wal` beside `tuning.db`, and empties it when the last process
+closes the file. A process that is killed closes nothing: without this, a copy of `tuning.db` alone would lack
+all that the run measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ekc.errors import RecordError
+from ekc.forks import detach_in_children, hold_forks
+from ekc.search.database import rows as sql
+from ekc.search.database.rows import RecordKey, RecordKind, RecordRow, hash_operator, to_canonical_json
+from ekc.version import __version__
+
+CHECKPOINT_INTERVAL_S = 15.0
+"""From a row to the move that takes it along: half of the 30 s that the documentation promises, as a move is
+repeated that a reader in another process cut short."""
+
+
+class Checkpointer:
+    """Moves the rows of one record file, in a thread: also while the run waits for a compile or the meter."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._interval_s = path, CHECKPOINT_INTERVAL_S
+        self.detach()
+        detach_in_children(self)
+
+    def detach(self) -> None:
+        """Begin without a thread: a forked child has none, and its events may be locked."""
+        self._due, self._closed = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def request_checkpoint(self) -> None:
+        """A row was committed: move it within the interval."""
+        self._due.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ekc-checkpoints", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. What is left in the log, SQLite moves when the file is closed."""
+        self._closed.set()
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait()
+            if self._closed.wait(self._interval_s):
+                return
+            # Before the move: a row that is committed meanwhile asks for the next one.
+            self._due.clear()
+            if not _move_rows(self._path):
+                self._due.set()
+
+
+def _move_rows(path: Path) -> bool:
+    """Move what is in the log into the file; whether all of it was. It waits for no other process and lets
+    none wait. An error (a full disk) costs nothing that was committed: the rows stay in the log."""
+    try:
+        # SQLite connections belong to one thread, so this one has its own.
+        with (
+            hold_forks(),
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection,
+        ):
+            busy, pages, moved = connection.execute("pragma wal_checkpoint(passive)").fetchone()
+    except sqlite3.Error:
+        return False
+    return not busy and pages == moved
+
+
+__all__ = ["RecordKey", "RecordKind", "RecordRow", "RecordStore", "hash_operator", "to_canonical_json"]
+
+APPLICATION_ID = 0x656B6301
+"""Marks an SQLite file as ours, in its header: "ekc" and a 1."""
+FORMAT_VERSION = 1
+"""Of the table. A file with a higher number comes from a newer ekc."""
+
+_NOT_SQLITE_TEXT = "is not an SQLite file (or its first bytes are damaged); use another --records file"
+_DAMAGED_TEXT = "is damaged or cut short; restore a copy of it or use another --records file"
+
+
+class RecordStore:
+    """Rows of measurements in the file `path`, or in memory if it is None.
+
+    `create=False` opens for reading only and never makes a file. A write waits up to `busy_s`
+    seconds for another process. Raises RecordError, one line, for whatever is wrong with the file.
+    To be used from the thread that opened it.
+    """
+
+    def __init__(self, path: str | Path | None, *, create: bool = True, busy_timeout_s: float = 5.0) -> None:
+        self._path = None if path is None else Path(path)
+        self._busy_timeout_s = busy_timeout_s
+        if self._path is not None:
+            _check_path(self._path, create)
+            if not create:
+                _warn_of_log(self._path)
+        with self._raise_record_errors():
+            self._connection = sqlite3.connect(
+                _make_uri(self._path, create), uri=True, timeout=busy_timeout_s, isolation_level=None
+            )
+        self._checkpoints = Checkpointer(self._path) if create and self._path is not None else None
+        try:
+            with self._raise_record_errors():
+                self._prepare(create or self._path is None)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. What was added is already in it, or in its log."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        with hold_forks():
+            self._connection.close()
+
+    def add(self, row: RecordRow) -> RecordRow:
+        """Commit one row, and return it with `created` and `id` set.
+
+        Raises InvalidInput if the row cannot be stored as it is, RecordError if the file fails.
+        """
+        row = replace(row, created=row.created or datetime.now(UTC).isoformat())
+        values = sql.row_to_sql(row)
+        with self._raise_record_errors(), self._transaction():
+            number = self._connection.execute(sql.INSERT, values).lastrowid
+        assert number is not None  # an insert always has one
+        if self._checkpoints is not None:
+            self._checkpoints.request_checkpoint()
+        return replace(row, id=number)
+
+    def find(self, kind: RecordKind, key: RecordKey) -> RecordRow | None:
+        """The latest row of this kind and identity, or None if it was never measured."""
+        with self._raise_record_errors():
+            found = self._connection.execute(sql.FIND, sql.key_to_sql(kind, key)).fetchone()
+        return None if found is None else sql.row_from_sql(found, self._display_name)
+
+    def read_rows(
+        self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
+    ) -> Iterator[RecordRow]:
+        """All rows, oldest first, narrowed by canonical operator JSON, device name and kind."""
+        wanted = {
+            "operator_hash": None if operator is None else hash_operator(operator),
+            "device": device,
+            "kind": kind,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        where = " and ".join(f"{column} = ?" for column in given) or "true"
+        query = f"{sql.SELECT} where {where} order by id"
+        with self._raise_record_errors():
+            rows = self._connection.execute(query, tuple(given.values()))
+        while (found := self._fetch_row(rows)) is not None:
+            yield sql.row_from_sql(found, self._display_name)
+
+    def _fetch_row(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
+        with self._raise_record_errors():
+            found: tuple[Any, ...] | None = rows.fetchone()
+            return found
+
+    @property
+    def _display_name(self) -> str:
+        return "the record store in memory" if self._path is None else str(self._path)
+
+    def _prepare(self, create: bool) -> None:
+        if create and self._is_blank():
+            self._start_file()
+        self._check_format()
+        # Write-ahead log with normal sync: a commit is in the operating system's hands before `add`
+        # returns, so kill -9 loses no committed row of file and log together; the file alone may lack those
+        # of the last seconds (`checkpoints.py`). Only a power cut may lose the last few, and even then the
+        # file stays whole.
+        self._connection.execute("pragma synchronous = normal")
+        if not create:
+            # Not mode=ro: a read-only connection leaves its log files behind when it closes.
+            self._connection.execute("pragma query_only = on")
+
+    def _is_blank(self) -> bool:
+        return self._read_pragma("application_id") == 0 and self._read_pragma("schema_version") == 0
+
+    def _start_file(self) -> None:
+        self._enable_write_ahead_log()
+        with self._transaction():
+            # Asked again under the lock: another process may have been first.
+            if self._is_blank():
+                self._connection.execute(sql.CREATE_TABLE)
+                self._connection.execute(sql.CREATE_INDEX)
+                self._connection.execute(f"pragma user_version = {FORMAT_VERSION}")
+                self._connection.execute(f"pragma application_id = {APPLICATION_ID}")
+        # From here on the file alone is a record file, and its log is empty.
+        self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+
+    def _enable_write_ahead_log(self) -> None:
+        # SQLite does not wait for others while it changes the journal mode, so we do.
+        deadline = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                self._connection.execute("pragma journal_mode = wal")
+                return
+            except sqlite3.OperationalError as error:
+                if _get_error_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+
+    def _check_format(self) -> None:
+        if self._is_blank():
+            raise RecordError(f"{self._display_name} is empty: no record was ever written to it")
+        if self._read_pragma("application_id") != APPLICATION_ID:
+            raise RecordError(
+                f"{self._display_name} is an SQLite file, but not a record file of ekc; use another --records file"
+            )
+        version = self._read_pragma("user_version")
+        if version > FORMAT_VERSION:
+            raise RecordError(
+                f"{self._display_name} has record format {version} of a newer ekc; this is ekc {__version__}, "
+                f"which reads format {FORMAT_VERSION}: upgrade ekc or use another --records file"
+            )
+
+    def _read_pragma(self, name: str) -> int:
+        return int(self._connection.execute(f"pragma {name}").fetchone()[0])
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        # Immediate: take the write lock at once, so that waiting happens here and never half way.
+        # Ctrl-C may have come just where nothing could catch it.
+        self._roll_back()
+        try:
+            self._connection.execute("begin immediate")
+            yield
+            self._connection.execute("commit")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        # SQLite may have done it by itself, for example when the disk is full.
+        if self._connection.in_transaction:
+            self._connection.execute("rollback")
+
+    @contextlib.contextmanager
+    def _raise_record_errors(self) -> Iterator[None]:
+        try:
+            # A child that is forked inherits the connection, and must not inherit half a transaction.
+            with hold_forks():
+                yield
+        except sqlite3.Error as error:
+            raise RecordError(f"{self._display_name} {_describe_error(error)}") from error
+
+
+def _make_uri(path: Path | None, create: bool) -> str:
+    if path is None:
+        return "file::memory:"
+    uri = path.absolute().as_uri()
+    if create:
+        return f"{uri}?mode=rwc"
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    if not writable and not _has_log(path):
+        # Where no log can be written (a shared read-only folder) and none is in use, read without one.
+        return f"{uri}?mode=ro&immutable=1"
+    return f"{uri}?mode=rw"
+
+
+def _check_path(path: Path, create: bool) -> None:
+    if "\0" in str(path):
+        raise RecordError(f"{path!r} cannot be opened: a name cannot hold a null byte")
+    try:
+        if path.is_dir():
+            raise RecordError(f"{path} is a folder; name a file in it, such as {path / 'tuning.db'}")
+        if not path.parent.is_dir():
+            raise RecordError(f"folder {path.parent} does not exist; {_suggest_folder(path.parent)}")
+        if not create and not path.exists():
+            siblings = [p.name for p in path.parent.iterdir() if p.is_file()]
+            near = difflib.get_close_matches(path.name, siblings, n=1)
+            hint = f"did you mean {path.with_name(near[0])}?" if near else "ekc tune --records writes one"
+            raise RecordError(f"there is no record file {path}; {hint}")
+        if path.exists():
+            _check_bytes(path)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be opened: {error.strerror}") from error
+
+
+def _check_bytes(path: Path) -> None:
+    # SQLite takes a file of a few bytes for a new one and writes over it, and fills up a last page
+    # that is cut short with zeros. So these two are looked at before it is asked.
+    if not path.is_file():
+        raise RecordError(f"{path} is not a plain file; use another --records file")
+    with path.open("rb") as file:
+        head, size = file.read(100), os.fstat(file.fileno()).st_size
+    if head and not head.startswith(b"SQLite format 3\0"):
+        raise RecordError(f"{path} {_NOT_SQLITE_TEXT}")
+    page = int.from_bytes(head[16:18], "big")  # 65536 is written as 1
+    cut = len(head) < 100 or (page > 1 and size % page)
+    if head and cut and not _has_log(path):
+        raise RecordError(f"{path} {_DAMAGED_TEXT}")
+
+
+def _has_log(path: Path) -> bool:
+    # A log means that the file is in use, or waits to be completed from it.
+    return _get_log_path(path).exists()
+
+
+def _warn_of_log(path: Path) -> None:
+    """Warn of a log that holds rows: who copies the file alone may lose them."""
+    log = _get_log_path(path)
+    with contextlib.suppress(OSError):
+        if log.stat().st_size:
+            warnings.warn(
+                f"{log} lies beside {path.name}: a run is under way or was killed, and its last rows may be "
+                "in the -wal file alone; copy both files together",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def _get_log_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _suggest_folder(folder: Path) -> str:
+    missing = folder
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    siblings = [p.name for p in missing.parent.iterdir() if p.is_dir()]
+    near = difflib.get_close_matches(missing.name, siblings, n=1)
+    if near:
+        return f"did you mean {missing.with_name(near[0])}?"
+    return f"create it, or use a file in {missing.parent}"
+
+
+def _get_error_code(error: sqlite3.Error) -> int:
+    # The low byte is the primary code; errors of the Python module itself carry none.
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _describe_error(error: sqlite3.Error) -> str:
+    match _get_error_code(error):
+        case sqlite3.SQLITE_NOTADB:
+            return _NOT_SQLITE_TEXT
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return "is locked by another process; close it or use another --records file"
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return f"cannot be written ({error}); use a --records file in a folder that you can write"
+        case sqlite3.SQLITE_CORRUPT:
+            return _DAMAGED_TEXT
+        case sqlite3.SQLITE_FULL:
+            return "cannot grow: the disk is full"
+        case _:
+            return f"cannot be used: {error}"

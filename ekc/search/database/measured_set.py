@@ -1,0 +1,227 @@
+"""What was measured of an operator on a device: out of a record file, or of a recording.
+
+Each schedule comes with the figures of its analysis, so that models can learn from it what it measured.
+
+Schedules on file by name: best, fastest, or a digest; out of a record file or a recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.devices.device import Device
+from ekc.devices.recording import RecordedDevice, RecordedRow
+from ekc.errors import InvalidInput
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.schedule.schedule import Schedule
+from ekc.search.cost_model.features import Quantities, make_model_inputs
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.result import Trial
+from ekc.search.database.conditions import describe_counts, get_present_conditions, group_rows
+from ekc.search.database.database import RecordStore, to_canonical_json
+from ekc.search.database.query import (
+    DEFAULT_RULE,
+    SelectionRule,
+    load_finalists,
+    make_unanalysed_candidate,
+    read_operator,
+    rows_to_candidates,
+)
+from ekc.search.loop.finals import REJECTED_VERDICTS
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredSet:
+    """Everything on file of one operator on one device."""
+
+    source: str
+    """The file."""
+    candidates: tuple[Candidate, ...]
+    """What was timed and works; analysed."""
+    quantities: Quantities
+    """Of these, by quantity: one entry per candidate."""
+    failures: Mapping[str, str]
+    """By digest: why a schedule teaches nothing."""
+    elsewhere: str = ""
+    """How many more schedules the file holds that were measured under other conditions, and under which."""
+
+    @cached_property
+    def is_metered(self) -> NDArray[np.bool_]:
+        """Which of the candidates were metered."""
+        return np.array([c.metered for c in self.candidates], dtype=bool)
+
+    def exclude(self, digests: Sequence[str]) -> MeasuredSet:
+        """All but some schedules."""
+        kept = np.array([c.schedule.digest not in digests for c in self.candidates], dtype=bool)
+        return MeasuredSet(self.source, *self.select(kept), self.failures, self.elsewhere)
+
+    def select(self, mask: NDArray[np.bool_]) -> tuple[tuple[Candidate, ...], Quantities]:
+        """Some candidates, and their figures."""
+        candidates = tuple(c for c, k in zip(self.candidates, mask, strict=True) if k)
+        return candidates, {name: values[mask] for name, values in self.quantities.items()}
+
+    def find_candidate(self, schedule: Schedule) -> Candidate | None:
+        """The candidate of a schedule; None where it was never timed. Raises `InvalidInput` where it
+        failed."""
+        if schedule.digest in self.failures:
+            why = self.failures[schedule.digest].splitlines()[0]
+            raise InvalidInput(f"schedule {schedule.digest} has no energy to explain; it failed: {why}")
+        return next((c for c in self.candidates if c.schedule.digest == schedule.digest), None)
+
+
+def load_measured_set(op: Operator, device: Device, records: str | Path | None) -> MeasuredSet:
+    """From the rows of a record file that were made under the conditions here, or from the recording that the
+    device is.
+
+    Raises `RecordError` for the file, `InvalidInput` where a device that is measured comes without records,
+    or a recording with some.
+    """
+    if isinstance(device, RecordedDevice):
+        if records is not None:
+            raise InvalidInput(f"records: {device.label} holds its own figures; leave --records out")
+        candidates = [make_recorded_candidate(row) for row in device.recording.find_rows(op)]
+        return _make_measured_set(device.recording.path, candidates, device)
+    if records is None:
+        raise InvalidInput(
+            f"{device.label} does not tell where its energy goes, and the account is learned from what was "
+            "measured there: add --records FILE, as ekc tune --records writes it"
+        )
+    with RecordStore(records, create=False) as store:
+        groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
+    here = get_present_conditions(device)
+    found = _make_measured_set(str(records), rows_to_candidates(groups.get(here, ())), device)
+    return replace(found, elsewhere=describe_counts(groups, here))
+
+
+def make_recorded_candidate(row: RecordedRow) -> Candidate:
+    """A row of a recording, with all its repeats."""
+    candidate = make_unanalysed_candidate(row.schedule)
+    candidate.timings, candidate.meterings = list(row.timings.values()), list(row.meterings.values())
+    wrong = row.checked if row.checked.startswith(REJECTED_VERDICTS) else ""
+    candidate.status, candidate.checked = row.failure or wrong or "ok", row.checked
+    return candidate
+
+
+def _make_measured_set(source: str, candidates: Sequence[Candidate], device: Device) -> MeasuredSet:
+    good = tuple(c for c in candidates if c.ok)
+    failures = {c.schedule.digest: c.status for c in candidates if c.status != "ok"}
+    figures = analyse_schedules([c.schedule for c in good], device.limits)
+    if good:
+        seen = make_model_inputs(figures, device.peaks)
+        for i, c in enumerate(good):
+            c.features = seen.features[i]
+            c.expected_latency_s, c.expected_power_w = (
+                float(seen.expected_latency_s[i]),
+                float(seen.expected_power_w[i]),
+            )
+    return MeasuredSet(source, good, figures, failures)
+
+
+def analyse_schedules(schedules: Sequence[Schedule], limits: Limits) -> Quantities:
+    """The analysis of schedules, by quantity: one entry each."""
+    columns = [analyse_program(s.program, limits) for s in schedules]
+    return {name: np.concatenate([c[name] for c in columns]) for name in (columns[0] if columns else ())}
+
+
+MIN_DIGEST_DIGITS = 4
+"""Of a digest: fewer would be met by chance."""
+
+
+def find_schedule(
+    word: str,
+    records: str | Path,
+    device: Device,
+    op: Operator | None = None,
+    rule: SelectionRule = DEFAULT_RULE,
+    any_toolchain: bool = False,
+) -> Schedule:
+    """The schedule that a word stands for in a record file: "best" and "fastest" of an operator (of the only
+    one measured on the device, if none is given), or the first digits of a digest, whatever it was measured
+    on. `any_toolchain`: see `best.best`.
+
+    Raises `RecordError` for the file, `InvalidInput` where the word fits none, or more than one.
+    """
+    if word not in ("best", "fastest"):
+        return _find_by_digest(word, records)
+    op = op or _find_only_operator(word, records, device, any_toolchain)
+    return _select_schedule(word, load_finalists(op, records, device, any_toolchain), rule)
+
+
+def find_recorded_schedule(
+    word: str, device: RecordedDevice, op: Operator | None = None, rule: SelectionRule = DEFAULT_RULE
+) -> Schedule:
+    """The same of a recording."""
+    recording = device.recording
+    if word not in ("best", "fastest"):
+        return _match_digest(word, {row.digest: row.schedule_json for row in recording.rows}, recording.path)
+    if op is None:
+        metered = {row.operator for row in recording.rows if row.meterings}
+        op = _require_single_operator(
+            word, [recording.operators[n] for n in sorted(metered)], device, recording.path
+        )
+    found = [make_recorded_candidate(row) for row in recording.find_rows(op)]
+    trials = [c.to_trial() for c in found if c.ok and c.metered]
+    if not trials:
+        raise InvalidInput(f"{word}: no schedule of {op.name} was metered in {recording.path}")
+    return _select_schedule(word, trials, rule)
+
+
+def _select_schedule(word: str, trials: Sequence[Trial], rule: SelectionRule) -> Schedule:
+    best, fastest = rule.select_winners(trials)
+    return (best if word == "best" else fastest).schedule
+
+
+def _find_only_operator(word: str, records: str | Path, device: Device, any_toolchain: bool) -> Operator:
+    with RecordStore(records, create=False) as store:
+        groups = group_rows(store.read_rows(kind="metering"))
+    here = get_present_conditions(device)
+    rows = [
+        row for there, some in groups.items() if any_toolchain or there.is_same_device(here) for row in some
+    ]
+    if not rows and groups:
+        raise InvalidInput(
+            f"{word}: nothing was metered on {device.label} in {records}; it holds schedules that were: "
+            f"{describe_counts(groups, here)}; --any-toolchain takes one of the nearest"
+        )
+    texts = dict.fromkeys(row.key.operator for row in rows)
+    return _require_single_operator(word, [read_operator(text, records) for text in texts], device, records)
+
+
+def _require_single_operator(
+    word: str, operators: Sequence[Operator], device: Device, file: str | Path
+) -> Operator:
+    if len(operators) == 1:
+        return operators[0]
+    if not operators:
+        raise InvalidInput(f"{word}: nothing was metered on {device.label} in {file}")
+    names = "; ".join(str(op).splitlines()[0] for op in operators[:3])
+    raise InvalidInput(
+        f"{word}: {file} holds {len(operators)} operators ({names}{'; ...' * (len(operators) > 3)}); "
+        "name one after A and B"
+    )
+
+
+def _find_by_digest(word: str, records: str | Path) -> Schedule:
+    with RecordStore(records, create=False) as store:
+        return _match_digest(
+            word, {row.key.schedule_digest: row.schedule for row in store.read_rows()}, records
+        )
+
+
+def _match_digest(word: str, schedules_by_digest: Mapping[str, str], file: str | Path) -> Schedule:
+    found = sorted(digest for digest in schedules_by_digest if digest.startswith(word))
+    if len(word) >= MIN_DIGEST_DIGITS and len(found) == 1:
+        return Schedule.from_json(schedules_by_digest[found[0]])
+    if len(found) > 1:
+        raise InvalidInput(f"{word!r} begins {len(found)} digests in {file}; give more of {found[0]}")
+    raise InvalidInput(
+        f"{word!r} is no schedule of {file}: give best, fastest, or {MIN_DIGEST_DIGITS} or more digits of one"
+    )

@@ -1,0 +1,226 @@
+"""What is already known of an operator, without tuning.
+
+Candidates and trials out of the rows of a record store: all that is on file of each schedule.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ekc import devices
+from ekc.arguments import check_flag, check_path
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.device import Device
+from ekc.errors import InvalidInput, RecordError, ScheduleError
+from ekc.ir.operator import Operator
+from ekc.ir.schedule.schedule import Schedule
+from ekc.ir.serialize import operator_from_json
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.options import check_operator, check_slowdown, parse_objective
+from ekc.search.data.result import Trial
+from ekc.search.database.conditions import (
+    MAX_LISTED,
+    RecordConditions,
+    describe_counts,
+    get_present_conditions,
+    group_rows,
+    sort_by_nearness,
+)
+from ekc.search.database.database import RecordStore, to_canonical_json
+from ekc.search.database.rows import RecordRow
+from ekc.search.loop.finals import REJECTED_VERDICTS
+from ekc.search.loop.measure import is_execution_verdict
+from ekc.search.loop.selection import select_winners
+
+
+def read_operator(text: str, file: str | Path) -> Operator:
+    """The operator that a row of `file` holds as JSON text; `RecordError` for a damaged row."""
+    try:
+        return operator_from_json(json.loads(text))
+    except (ValueError, RecursionError) as problem:
+        raise RecordError(f"{file} is damaged: it holds an operator that is not one ({problem})") from None
+
+
+def rows_to_trials(rows: Iterable[RecordRow]) -> list[Trial]:
+    """One Trial per schedule, as `stored_candidates` puts them together."""
+    return [c.to_trial() for c in rows_to_candidates(rows)]
+
+
+def rows_to_candidates(rows: Iterable[RecordRow]) -> list[Candidate]:
+    """One Candidate per schedule, with all its figures; a wrong result, an unsafe kernel, or a failure with
+    nothing measured after it, counts against it. Of equal measurements (two processes) the last one speaks;
+    of long and short windows the long ones. A schedule that cannot be read is left out, with a warning.
+    """
+    grouped: dict[str, dict[object, RecordRow]] = {}
+    for row in rows:
+        same = (row.kind, row.key.draw, row.key.window_s)
+        found = grouped.setdefault(row.key.schedule_digest, {})
+        found.pop(same, None)
+        found[same] = row
+    candidates = []
+    for digest, found in grouped.items():
+        try:
+            candidates.append(_rows_to_candidate(list(found.values())))
+        except (InvalidInput, ScheduleError) as problem:
+            # The latter of a step that this ekc refuses, and the one that wrote the row did not.
+            warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
+    return candidates
+
+
+def make_unanalysed_candidate(schedule: Schedule) -> Candidate:
+    """A candidate that nothing is known of: neither its figures nor what the models see of it."""
+    return Candidate(schedule, "on file", np.zeros(0, np.float32), float("nan"), float("nan"), 0)
+
+
+def _rows_to_candidate(rows: list[RecordRow]) -> Candidate:
+    candidate = make_unanalysed_candidate(Schedule.from_json(rows[0].schedule))
+    longest = max((r.key.window_s or 0.0 for r in rows), default=0.0)
+    wrong = any(r.kind == "check" and r.status.startswith(REJECTED_VERDICTS) for r in rows)
+    finals = any(r.kind == "timing" and r.key.draw for r in rows)
+    for row in rows:
+        if row.kind in ("timing", "metering") and not wrong:
+            candidate.status = "ok"
+        if row.kind == "timing" and bool(row.key.draw) == finals:
+            candidate.timings.append(row.to_timing())
+        elif row.kind == "metering" and row.key.window_s == longest:
+            candidate.meterings.append(row.to_metering())
+        elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(REJECTED_VERDICTS)):
+            candidate.status = row.status
+        elif row.kind == "check" and is_execution_verdict(row):
+            candidate.checked = row.status
+    return candidate
+
+
+DEFAULT_MAX_SLOWDOWN = 0.05
+"""Against the fastest, where nobody says otherwise."""
+
+
+@dataclass(frozen=True)
+class SelectionRule:
+    """Which of the schedules on file is the best. Raises `InvalidInput` for what says nothing of it."""
+
+    objective: str = "energy"
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN
+
+    def __post_init__(self) -> None:
+        parse_objective(self.objective)
+        check_slowdown(self.max_slowdown)
+
+    def __str__(self) -> str:
+        if self.objective == "latency":
+            return "by latency"
+        return f"by {self.objective}, at most {100 * self.max_slowdown:g} % slower than the fastest"
+
+    def select_winners(self, trials: Sequence[Trial]) -> tuple[Trial, Trial]:
+        """The best, and the fastest."""
+        return select_winners(trials, self.objective, self.max_slowdown)
+
+
+DEFAULT_RULE = SelectionRule()
+
+
+def best(
+    op: Operator,
+    records: str | Path,
+    target: str = "auto",
+    objective: str = "energy",
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
+    any_toolchain: bool = False,
+) -> Trial:
+    """The best metered schedule on file for an operator and a device, by the rule that `tune` uses: there too
+    `max_slowdown` is not used for "latency".
+
+    any_toolchain: where nothing was metered under the conditions here, take what was metered with another
+    NVRTC, generator or driver, at other clocks, or else on another device. The schedule is compiled here, to
+    see that it can be, and `measured_elsewhere` of the trial says where its figures come from.
+
+    Raises `RecordError` for the file, `InvalidInput` for arguments, and when it holds no metered schedule of
+    the operator; with `any_toolchain` also what compiling raises.
+    """
+    check_operator(op)
+    check_path("records", records)
+    check_flag("any_toolchain", any_toolchain)
+    rule = SelectionRule(objective, max_slowdown)
+    return choose_best(op, records, devices.open(target), rule, any_toolchain)
+
+
+def choose_best(
+    op: Operator,
+    records: str | Path,
+    device: Device,
+    rule: SelectionRule = DEFAULT_RULE,
+    any_toolchain: bool = False,
+) -> Trial:
+    """See `best`."""
+    found, _ = rule.select_winners(load_finalists(op, records, device, any_toolchain))
+    if found.measured_elsewhere:
+        compile_schedule(found.schedule, device.arch, device.limits)
+    return found
+
+
+def load_finalists(
+    op: Operator, records: str | Path, device: Device, any_toolchain: bool = False
+) -> list[Trial]:
+    """The metered schedules on file that a choice is made among. Raises as `best` does, which compiles."""
+    with RecordStore(records, create=False) as store:
+        groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
+        here = get_present_conditions(device)
+        trials = _choose_finalists(groups.get(here, ()))
+        if trials:
+            return trials
+        for there in sort_by_nearness(groups, here) if any_toolchain else ():
+            trials = _choose_finalists(groups[there])
+            if trials:
+                # The verdict on file is of a kernel that another toolchain made.
+                return [replace(t, measured_elsewhere=str(there), checked="") for t in trials]
+        raise InvalidInput(
+            f"{op.name} on {device.label}: no metered schedule in {records}"
+            + (_list_other_conditions(groups, here) or _list_other_operators(store, records))
+        )
+
+
+def _choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
+    """Those of the finals where finals were held: a first look may have been a lucky one."""
+    known = [t for t in rows_to_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
+    finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
+    return [t for t in known if t.schedule.digest in finals] or known
+
+
+def _list_other_conditions(
+    groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions
+) -> str:
+    """The end of a refusal: the conditions of what is on file of the operator; "" for nothing."""
+    metered = {there: [row for row in rows if row.kind == "metering"] for there, rows in groups.items()}
+    counts = describe_counts({there: rows for there, rows in metered.items() if rows}, here)
+    if counts:
+        needed = here.describe_differences(there for there, rows in metered.items() if rows)
+        return (
+            f"{f' was made with {needed}' if needed else ''}; it holds {counts}; --any-toolchain "
+            "(any_toolchain=True) takes the best of the nearest, ekc tune --records measures here"
+        )
+    timed = {there: [row for row in rows if row.kind == "timing"] for there, rows in groups.items()}
+    own = len({row.key.schedule_digest for row in timed.get(here, ())})
+    rest = describe_counts({there: rows for there, rows in timed.items() if rows}, here)
+    held = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
+    if not held:
+        return ""
+    return f"; it holds schedules that were timed and not metered: {held}; run ekc tune with --records"
+
+
+def _list_other_operators(store: RecordStore, file: str | Path) -> str:
+    """The end of a refusal: the operators that something was metered of."""
+    texts = dict.fromkeys(row.key.operator for row in store.read_rows(kind="metering"))
+    names = [str(read_operator(text, file)).splitlines()[0] for text in texts]
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    held = (
+        f"; it holds those of {', '.join(names[:MAX_LISTED])}{more}"
+        if names
+        else "; nothing was metered in it"
+    )
+    return f"{held}; run ekc tune with --records"

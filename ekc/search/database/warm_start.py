@@ -1,0 +1,143 @@
+"""Warm start: the measurements of a record file, as lessons for another operator or another device.
+
+Rows of the operator on the very device are left to the run itself, which finds them by their key and does
+not measure them again (but for those made under other conditions, such as another NVRTC): so a run that is
+resumed has the same lessons as one that was not broken off, if nothing else was added to the file meanwhile.
+Rows of a simulated device teach simulated devices only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ekc.devices.device import Device, Peaks
+from ekc.devices.simulated import specs
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.serialize import operator_from_json
+from ekc.search.cost_model.features import make_model_inputs
+from ekc.search.cost_model.transfer import MeasuredGroup, TransferPrior, learn_transfer_prior
+from ekc.search.cost_model.xgboost_model import MIN_ROWS, select_training_rows
+from ekc.search.data.result import Trial
+from ekc.search.database.conditions import get_present_conditions, read_conditions
+from ekc.search.database.database import RecordStore
+from ekc.search.database.measured_set import analyse_schedules
+from ekc.search.database.query import rows_to_trials
+from ekc.search.database.rows import RecordKey, RecordRow, to_canonical_json
+
+MAX_GROUPS, MAX_ROWS_PER_GROUP = 6, 64
+"""Operators on devices, those measured last, and kernels of each: analysing them takes a few seconds."""
+MAX_REASONS = 4
+"""Reasons, why something on file teaches nothing, in one line."""
+
+_FIXED_CLOCK_PATTERN = re.compile(r"fixed (\d+) MHz")
+
+
+def load_transfer_prior(
+    path: str | Path, op: Operator, device: Device, seed: int
+) -> tuple[TransferPrior | None, str]:
+    """(what a file teaches, that in words or why it is nothing). Raises `RecordError` for the file."""
+    with RecordStore(path, create=False) as store:
+        found = _group_foreign_rows(store.read_rows(), to_canonical_json(op.to_json()), device)
+    groups, left_out = list[MeasuredGroup](), dict[str, None]()
+    for shared, rows in reversed(found.items()):
+        why = _explain_exclusion(shared, device)
+        at = None if why else _find_limits_and_peaks(shared.device, shared.clock_regime, device)
+        if at is None:
+            why = why or f"nothing is known of the rates of {shared.device}, clocks {shared.clock_regime}"
+        elif len(groups) < MAX_GROUPS:
+            made = _make_groups(rows, shared.device, *at)
+            groups += made
+            why = "" if made or _is_of_clock_search(shared, op, device) else _describe_shortage(shared, rows)
+        if why:
+            left_out[why] = None
+    rest = "".join(f"; {why}" for why in _shorten_reasons(sorted(left_out)))
+    if not groups:
+        kind = "simulated " if device.simulated else ""
+        fewest = f"{MIN_ROWS} timed kernels of another operator or on another {kind}device"
+        return None, f"nothing learned from {path}: it does not hold {fewest}{rest}"
+    taught = learn_transfer_prior(groups, device.peaks, seed)
+    return taught, f"{taught}{rest}"
+
+
+def _group_foreign_rows(
+    rows: Iterable[RecordRow], own_operator: str, device: Device
+) -> dict[RecordKey, list[RecordRow]]:
+    """Rows that the run does not find for itself, by operator and conditions: the key of each bunch names no
+    schedule. Those measured last come last."""
+    found: dict[RecordKey, list[RecordRow]] = {}
+    here = get_present_conditions(device)
+    for row in rows:
+        if row.key.operator == own_operator and read_conditions(row.key) == here:
+            continue
+        shared = replace(row.key, schedule_digest="", draw=0, window_s=None)
+        so_far = found.pop(shared, [])
+        so_far.append(row)
+        found[shared] = so_far
+    return found
+
+
+def _explain_exclusion(shared_key: RecordKey, device: Device) -> str:
+    """Why a bunch teaches nothing here; "" where it may."""
+    if shared_key.simulated and not device.simulated:
+        return f"simulated figures of {shared_key.device} teach no GPU"
+    if device.simulated and not shared_key.simulated:
+        return f"measurements on {shared_key.device} teach no simulated device"
+    if device.simulated and shared_key.driver != device.driver:
+        return f"what {shared_key.driver} said is left out"
+    return ""
+
+
+def _is_of_clock_search(shared_key: RecordKey, op: Operator, device: Device) -> bool:
+    """Whether a bunch differs from what the run measures in its clocks alone: a search over clocks leaves a
+    few kernels of the very operator at each."""
+    same = replace(read_conditions(shared_key), clock_regime=device.clock_regime) == get_present_conditions(
+        device
+    )
+    return same and shared_key.operator == to_canonical_json(op.to_json())
+
+
+def _describe_shortage(shared_key: RecordKey, rows: Sequence[RecordRow]) -> str:
+    operator = str(operator_from_json(json.loads(shared_key.operator))).splitlines()[0]
+    timed = {row.key.schedule_digest for row in rows if row.kind == "timing"}
+    return f"{operator} on {shared_key.device} has {len(timed)} timed kernel{'s' * (len(timed) != 1)}"
+
+
+def _shorten_reasons(reasons: Sequence[str]) -> Sequence[str]:
+    if len(reasons) <= MAX_REASONS:
+        return reasons
+    return [*reasons[:MAX_REASONS], f"and {len(reasons) - MAX_REASONS} more"]
+
+
+def _find_limits_and_peaks(
+    device_name: str, clock_regime: str, device: Device
+) -> tuple[Limits, Peaks] | None:
+    """Limits and ceilings of a device of this name at these clocks, if anything is known of it."""
+    if (device_name, clock_regime) == (device.name, device.clock_regime):
+        return device.limits, device.peaks
+    spec, fixed = specs.find_spec(device_name), _FIXED_CLOCK_PATTERN.fullmatch(clock_regime)
+    return None if spec is None or fixed is None else (spec.limits(), spec.peaks(int(fixed[1])))
+
+
+def _make_groups(rows: list[RecordRow], device: str, limits: Limits, peaks: Peaks) -> list[MeasuredGroup]:
+    """The group of some rows; none where they are too few."""
+    timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
+    if len(timed) < MIN_ROWS:
+        return []
+    chosen = [
+        timed[i] for i in select_training_rows(np.array([t.latency_s for t in timed]), MAX_ROWS_PER_GROUP)
+    ]
+    together = make_model_inputs(analyse_schedules([t.schedule for t in chosen], limits), peaks)
+    name = f"{str(timed[0].schedule.op).splitlines()[0]} on {device}"
+    latency = np.array([t.latency_s for t in chosen], dtype=np.float64)
+    return [MeasuredGroup(name, together, latency, np.array([_get_power_w(t) for t in chosen]), peaks)]
+
+
+def _get_power_w(trial: Trial) -> float:
+    return trial.power_w if trial.metered and trial.power_w is not None else float("nan")

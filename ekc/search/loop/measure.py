@@ -1,0 +1,209 @@
+"""Measuring through the record store: what is on file is not measured again, what is new is filed first.
+
+Every figure the tuner uses passes through here, one row at a time, each committed before the next
+measurement begins. A run that was killed therefore resumes by running again: it asks the same
+questions in the same order and finds the answers on file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, ClassVar
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import describe_toolchain
+from ekc.devices.device import Device, ExecutionDevice, Metering, ParallelDevice, Timing
+from ekc.devices.measurement_json import measurement_to_json
+from ekc.errors import CompileError, EkcError, ScheduleError, ToolchainError
+from ekc.ir.operator import Operator
+from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.execute import EXECUTED_BY
+from ekc.search.data.cost import MeasurementCost
+from ekc.search.database.database import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
+from ekc.version import __version__
+
+LABEL_WINDOW_S = 1.0
+"""Window of a figure that only labels a row for the model."""
+FINAL_WINDOW_S = 5.0
+"""Window of a figure that is quoted."""
+COMPILE_FAILURE_PREFIX = "compile: "
+"""How the status of a schedule begins that the compiler refused."""
+
+
+@dataclass(frozen=True)
+class MeasurementFailure:
+    """A schedule that could not be compiled or run, and why."""
+
+    status: str
+
+
+@dataclass
+class Measurer:
+    """One operator on one device with one record store."""
+
+    is_replay: ClassVar[bool] = False
+    """Whether the figures were all measured before."""
+    device: Device
+    store: RecordStore
+    cost: MeasurementCost = field(default_factory=MeasurementCost)
+    _pending_timings: dict[str, Future[Timing]] = field(default_factory=dict)
+    """By schedule: first timings under way on a device that has several GPUs."""
+
+    @contextmanager
+    def start_timings(self, jobs: Sequence[tuple[Schedule, Callable[[], CompiledKernel]]]) -> Iterator[None]:
+        """Within the block these schedules are timed side by side, where the device can. They are asked for
+        and filed one by one, in the caller's order, all the same; what nobody asked for is given up."""
+        device = self.device
+        if isinstance(device, ParallelDevice) and device.workers > 1:
+            new = [job for job in jobs if self.find_first_timing(job[0]) is None]
+            self._pending_timings = {s.digest: device.submit(kernel, n) for n, (s, kernel) in enumerate(new)}
+        try:
+            yield
+        finally:
+            for job in self._pending_timings.values():
+                job.cancel()
+            self._pending_timings = {}
+
+    def find_first_timing(self, schedule: Schedule) -> Timing | MeasurementFailure | None:
+        """What is on file of a schedule's first timing: no need to compile it again."""
+        key = self._make_key(schedule)
+        row = self.store.find("timing", key)
+        return row.to_timing() if row is not None else self._find_compile_failure(key)
+
+    def count_timed_schedules(self, op: Operator) -> int:
+        """How many schedules of an operator have a timing on file that this device would give now."""
+        key = self._make_key(Schedule(op))
+        rows = self.store.read_rows(operator=key.operator, device=key.device, kind="timing")
+        same = (r.key for r in rows if replace(r.key, schedule_digest=key.schedule_digest, draw=0) == key)
+        return len({k.schedule_digest for k in same})
+
+    def _find_compile_failure(self, key: RecordKey) -> MeasurementFailure | None:
+        """The refusal of the compiler on file. A device may do tomorrow what it failed to do today, and
+        another ekc may emit another text: those are tried again."""
+        row = self.store.find("failure", key)
+        same = (
+            row is not None
+            and row.status.startswith(COMPILE_FAILURE_PREFIX)
+            and row.ekc_version == __version__
+        )
+        return MeasurementFailure(row.status) if row is not None and same else None
+
+    def time(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int = 0
+    ) -> Timing | MeasurementFailure:
+        """Latency, from the file or the device; the kernel is asked for only when it is needed.
+
+        What the compiler or the device refuses is a Failure, and filed too.
+        """
+        outcome = self._find_or_time(schedule, get_kernel, repeat)
+        if isinstance(outcome, Timing):
+            self.cost.add_timing(outcome, self.device.peaks.board_power_w)
+        return outcome
+
+    def _find_or_time(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int
+    ) -> Timing | MeasurementFailure:
+        key = self._make_key(schedule, repeat)
+        row = self.store.find("timing", key)
+        if row is not None:
+            return row.to_timing()
+        refused = self._find_compile_failure(self._make_key(schedule))
+        if refused is not None:
+            return refused
+        try:
+            begun = self._pending_timings.pop(schedule.digest, None)
+            timed = begun.result() if begun is not None else self.device.time(get_kernel(), repeat=repeat)
+            timing = replace(timed, resources=get_kernel().resources)
+        except ToolchainError:
+            raise
+        except (CompileError, ScheduleError) as problem:
+            return self.record_failure(schedule, f"{COMPILE_FAILURE_PREFIX}{problem}")
+        except EkcError as problem:
+            return self.record_failure(schedule, f"device: {problem}")
+        self._add_row("timing", key, schedule, measurement_to_json(timing))
+        return timing
+
+    def meter(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int = 0
+    ) -> Metering | MeasurementFailure:
+        """Power and energy, from the file or the device."""
+        outcome = self._find_or_meter(schedule, get_kernel, window_s, repeat)
+        if isinstance(outcome, Metering):
+            self.cost.add_metering(outcome)
+        return outcome
+
+    def _find_or_meter(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int
+    ) -> Metering | MeasurementFailure:
+        key = self._make_key(schedule, repeat, window_s)
+        row = self.store.find("metering", key)
+        if row is not None:
+            return row.to_metering()
+        try:
+            metering = self.device.meter(get_kernel(), seconds=window_s, repeat=repeat)
+        except ToolchainError:
+            raise
+        except EkcError as problem:
+            return self.record_failure(schedule, f"device: {problem}")
+        self._add_row("metering", key, schedule, measurement_to_json(metering))
+        return metering
+
+    def find_metering_time(self, schedule: Schedule, window_s: float, repeat: int) -> datetime | None:
+        """When this metering was filed; None where nobody knows, as of a recording."""
+        row = self.store.find("metering", self._make_key(schedule, repeat, window_s))
+        return datetime.fromisoformat(row.created) if row is not None else None
+
+    def record_failure(self, schedule: Schedule, status: str) -> MeasurementFailure:
+        """File why a schedule has no figures."""
+        self._add_row("failure", self._make_key(schedule), schedule, {}, status)
+        return MeasurementFailure(status)
+
+    def find_verdict(self, schedule: Schedule) -> str | None:
+        """The verdict on file of an execution of the kernel's PTX. One that only looked at the schedule
+        does not count, nor one by another ekc, which may emit another text."""
+        row = self.store.find("check", self._make_key(schedule))
+        counts = row is not None and is_execution_verdict(row) and row.ekc_version == __version__
+        return row.status if row is not None and counts else None
+
+    def record_verdict(self, schedule: Schedule, verdict: str) -> None:
+        """File the verdict of an execution of the kernel."""
+        by = (
+            f"{self.device.executed_by}; {EXECUTED_BY}"
+            if isinstance(self.device, ExecutionDevice)
+            else EXECUTED_BY
+        )
+        self._add_row("check", self._make_key(schedule), schedule, {"executed_by": by}, verdict)
+
+    def _make_key(self, schedule: Schedule, repeat: int = 0, window_s: float | None = None) -> RecordKey:
+        device = self.device
+        return RecordKey(
+            operator=to_canonical_json(schedule.op.to_json()),
+            schedule_digest=schedule.digest,
+            device=device.name,
+            simulated=device.simulated,
+            driver=device.driver,
+            nvrtc=describe_toolchain(),
+            clock_regime=device.clock_regime,
+            data_policy=device.data_policy,
+            draw=repeat,
+            window_s=window_s,
+        )
+
+    def _add_row(
+        self,
+        kind: RecordKind,
+        key: RecordKey,
+        schedule: Schedule,
+        payload: dict[str, Any],
+        status: str = "ok",
+    ) -> None:
+        self.store.add(RecordRow(kind, key, schedule.to_json(), status, payload))
+
+
+def is_execution_verdict(row: RecordRow) -> bool:
+    """Whether the verdict of a row comes from executing the kernel, and not from its schedule alone."""
+    return bool(row.payload.get("executed_by"))

@@ -1,0 +1,157 @@
+"""A tuning run on a recording of ekc's own: only what was recorded is tried, and nothing is measured.
+
+A genome is the number of a row. Its neighbours are the rows whose analysis is most like its own, so that
+breeding still moves by small and by large steps; the models rank the whole table all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.device import Metering, Peaks, Timing
+from ekc.devices.recording import RecordedDevice, RecordedRow
+from ekc.errors import DeviceError, RecordError
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.schedule.schedule import Schedule
+from ekc.search.cost_model.features import ModelInputs, build_features, make_model_inputs
+from ekc.search.data.population import Population
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.measure import MeasurementFailure, Measurer
+from ekc.search.sketches.naive import make_naive_schedule
+
+MeasurementT = TypeVar("MeasurementT", Timing, Metering)
+NEIGHBOUR_COUNT = 8
+FAR_MOVE_SHARE = 0.5
+"""Share of moves to any row instead of one of the nearest."""
+
+
+class RecordedScheduleSpace:
+    """The rows of a recording that may win, as genomes."""
+
+    def __init__(self, op: Operator, rows: Sequence[RecordedRow], limits: Limits) -> None:
+        self.op, self.rows = op, rows
+        columns = [analyse_program(row.schedule.program, limits) for row in rows]
+        self._quantities = {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
+        self._neighbours = _find_neighbours(build_features(self._quantities))
+
+    def sample(self, random: np.random.Generator, count: int) -> Population:
+        """Uniform over the rows."""
+        return _make_population(random.integers(0, len(self.rows), count))
+
+    def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
+        """Either parent: rows have nothing between them."""
+        taken = random.random(len(mothers)) < 0.5
+        return _make_population(np.where(taken, fathers.genes[:, 0], mothers.genes[:, 0]))
+
+    def mutate(self, random: np.random.Generator, parents: Population) -> Population:
+        """Another row: one of the nearest, or any."""
+        near = self._neighbours[
+            parents.genes[:, 0], random.integers(0, self._neighbours.shape[1], len(parents))
+        ]
+        far = random.integers(0, len(self.rows), len(parents))
+        return _make_population(np.where(random.random(len(parents)) < FAR_MOVE_SHARE, far, near))
+
+    def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
+        """Every row is as it was measured; nothing is to be mended."""
+        return population, Counter()
+
+    def compute_keys(self, population: Population) -> NDArray[np.int64]:
+        """The number of the row, from 1."""
+        return np.asarray(population.genes[:, 0] + 1)
+
+    def build_schedule(self, population: Population, row: int) -> Schedule:
+        """The recorded schedule."""
+        return self._get_row(population, row).schedule
+
+    def get_structure_name(self, population: Population, row: int) -> str:
+        """As it was recorded."""
+        return self._get_row(population, row).structure
+
+    def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
+        """What the models see of the rows, by the analysis of this ekc."""
+        return make_model_inputs(
+            {n: values[population.genes[:, 0]] for n, values in self._quantities.items()}, peaks
+        )
+
+    def _get_row(self, population: Population, row: int) -> RecordedRow:
+        return self.rows[int(population.genes[row, 0])]
+
+
+def _make_population(rows: NDArray[np.int64]) -> Population:
+    return Population(np.zeros(len(rows), dtype=np.int64), rows.reshape(-1, 1))
+
+
+def _find_neighbours(rows: NDArray[np.float32]) -> NDArray[np.int64]:
+    """[n, at most `NEAREST`] of the other rows, nearest first; a lone row is its own neighbour."""
+    spread = rows.std(axis=0)
+    scaled = (rows / np.where(spread > 0, spread, 1.0)).astype(np.float64)
+    found = []
+    for i, one in enumerate(scaled):
+        far = ((scaled - one) ** 2).sum(axis=1)
+        far[i] = np.inf
+        found.append(np.argsort(far, kind="stable")[: max(1, min(NEIGHBOUR_COUNT, len(rows) - 1))])
+    return np.stack(found)
+
+
+def make_recorded_schedule_space(
+    op: Operator, device: RecordedDevice, objective: str
+) -> RecordedScheduleSpace:
+    """What a run may try: rows with a latency, and with an energy where the objective asks for one; failures
+    too, and the baseline left out. Raises `RecordError` where there is none."""
+    rows, baseline = device.recording.find_rows(op), make_naive_schedule(op).digest
+    asked = [r for r in rows if (r.meterings or objective == "latency" if r.timings else r.failure)]
+    usable = [r for r in asked if r.digest != baseline]
+    if not any(r.timings for r in usable):
+        raise RecordError(
+            f"{device.recording.path} holds {len(rows)} rows of {op.name}, none of them metered; "
+            f"only --objective latency can be replayed"
+        )
+    return RecordedScheduleSpace(op, usable, device.limits)
+
+
+class RecordedMeasurer(Measurer):
+    """Looks the figures up; compiles nothing but the finalists that no gate has judged."""
+
+    is_replay: ClassVar[bool] = True
+
+    def __init__(self, device: RecordedDevice) -> None:
+        super().__init__(device, RecordStore(None))
+        self._rows_by_digest = device.recording.by_digest
+
+    def find_first_timing(self, schedule: Schedule) -> Timing | MeasurementFailure | None:
+        """What was recorded: nothing needs to be compiled."""
+        return self._look_up(schedule, lambda row: row.find_timing())
+
+    def _find_or_time(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int
+    ) -> Timing | MeasurementFailure:
+        return self._look_up(schedule, lambda row: row.find_timing(repeat))
+
+    def _find_or_meter(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int
+    ) -> Metering | MeasurementFailure:
+        return self._look_up(schedule, lambda row: row.find_metering(repeat))
+
+    def find_verdict(self, schedule: Schedule) -> str | None:
+        """The verdict of then: it is of the kernel that the figures are of."""
+        row = self._rows_by_digest.get(schedule.digest)
+        return (row.checked if row else "") or super().find_verdict(schedule)
+
+    def _look_up(
+        self, schedule: Schedule, read: Callable[[RecordedRow], MeasurementT]
+    ) -> MeasurementT | MeasurementFailure:
+        row = self._rows_by_digest.get(schedule.digest)
+        if row is None:
+            return MeasurementFailure(f"device: schedule {schedule.digest} was not recorded")
+        try:
+            return read(row)
+        except DeviceError as problem:
+            return MeasurementFailure(str(problem))

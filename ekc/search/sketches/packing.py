@@ -1,0 +1,77 @@
+"""Factors brought into another order before tensor cores multiply them (rule 10): the depth side by side.
+
+A product of a warp wants each factor's depth, or its own axis, side by side in memory. Where a window moves
+over the last dimension, as in an image stored channels first, neither lies so, and elements come one by one.
+A copy in another order costs a launch for each factor; that of the image is read again for every tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ekc.ir import expr as ex
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.program import make_initial_program
+from ekc.ir.schedule import Pack, Tensorize
+from ekc.search.sketches.builder import Structure
+from ekc.search.sketches.divided_axes import divide_compute, find_contiguous_axis
+from ekc.search.sketches.split_k import rename_conflicting_decisions
+from ekc.search.sketches.tensor_cores import find_depth_axis
+
+
+def derive_packed(
+    op: Operator,
+    limits: Limits,
+    base_structures: Iterable[Structure],
+    derive: Callable[[Operator, Limits], list[Structure]],
+) -> list[Structure]:
+    """Every structure for tensor cores of the operator with its factors packed; `of` makes those of a graph,
+    `known` are those without copies."""
+    compute = divide_compute(op, max(op.computes, key=lambda c: c.flops))
+    depth = find_depth_axis(op, compute) if limits.tensor_cores else None
+    steps = _make_pack_steps(op, compute, depth) if depth else []
+    if depth is None or not steps:
+        return []
+    program = make_initial_program(op)
+    for step in steps:
+        program = step.apply(program)
+    tables = {d.name: d.table for s in base_structures for d in s.decisions}
+    name = "packed " + " ".join(step.tensor for step in steps)
+    return [
+        rename_conflicting_decisions(
+            replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)), tables, "packed/"
+        )
+        for s in derive(program.op, limits)
+        if _uses_tensor_cores(s, depth)
+    ]
+
+
+def _uses_tensor_cores(structure: Structure, depth: Axis) -> bool:
+    """Whether products of a warp are summed along the depth: beside it, another sum may be on them too."""
+    tensorized = [step for step in structure.steps if isinstance(step, Tensorize)]
+    return any(step.loop.rpartition(".")[0] == depth.name for step in tensorized)
+
+
+def _make_pack_steps(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
+    """The inputs whose last dimension a window moves over, each with the depth last instead."""
+    loads = ex.find_loads(compute.body)
+    shared = [a for a in compute.reduction_axes if all(a.name in ex.find_variables(x) for x in loads)]
+    taps = {a.name for a in shared if a is not depth and a.extent > 1}
+    inputs = {t.name for t in op.inputs}
+    found = [
+        _make_pack_step(compute, x, depth)
+        for x in loads
+        if ex.find_variables(x.index[-1]) & taps and x.tensor in inputs
+    ]
+    return [step for step in found if step is not None and op.tensors[step.tensor].dtype.is_writable]
+
+
+def _make_pack_step(compute: Compute, load: ex.Load, depth: Axis) -> Pack | None:
+    """The copy whose last dimension is that along the depth; None where no single one has it side by side,
+    or that is last already."""
+    deep = [d for d, form in enumerate(load.index) if find_contiguous_axis(compute, form) == depth.name]
+    if len(deep) != 1 or deep[0] == len(load.index) - 1:
+        return None
+    return Pack(load.tensor, (*(d for d in range(len(load.index)) if d != deep[0]), deep[0]))

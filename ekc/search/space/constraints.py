@@ -1,0 +1,165 @@
+"""Rules and analysis of the structures of a space for many genomes: recorded once, replayed for every
+population. Structures that share steps share what follows from these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.ir.analysis.analysis import quantities
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.program import Program, make_initial_program
+from ekc.ir.refusal import Check
+from ekc.ir.rules.launch import iterate_checks
+from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, record_walks
+from ekc.ir.trace.trace import WalkOutput, WalkTrace
+from ekc.search.sketches.builder import Structure
+
+
+@dataclass(frozen=True, eq=False)
+class SortedGenomes:
+    """Genomes sorted by structure: those of structure i are the rows `bounds[i]` to `bounds[i + 1]`."""
+
+    bounds: Sequence[int]
+    columns: Mapping[str, NDArray[np.int64]]
+    """Values of every hole; a structure that does not have it does not look."""
+
+    def iterate_present(self, structure_indices: Iterable[int]) -> Iterator[tuple[int, slice]]:
+        """Those of some structures that have rows, and these."""
+        for number in sorted(structure_indices):
+            if self.bounds[number + 1] > self.bounds[number]:
+                yield number, slice(self.bounds[number], self.bounds[number + 1])
+
+    def slice_columns(self, rows: slice) -> dict[str, NDArray[np.int64]]:
+        """The columns of some rows."""
+        return {hole: column[rows] for hole, column in self.columns.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class RuleViolation:
+    """A rule, and the rows that break it; a row stands twice where two checks of one name fail."""
+
+    rule: str
+    rows: NDArray[np.intp]
+    failed_checks: Sequence[tuple[NDArray[np.intp], Any, Any]]
+    """Of every check that failed, where in what it needed, and in the limit, these rows are, in turn."""
+
+    @cached_property
+    def violation(self) -> NDArray[np.float64]:
+        """By how much each row is beyond the limit: a ratio of at least 1; 1 where a rule has no numbers."""
+        ratios, done = np.empty(len(self.rows)), 0
+        for at, need, limit in self.failed_checks:
+            ratios[done : done + len(at)] = _compute_violation(need, limit, at)
+            done += len(at)
+        return np.maximum(ratios, 1.0)
+
+
+class StructureEvaluator:
+    """What the Programs of some structures are, as functions of their holes."""
+
+    def __init__(
+        self,
+        op: Operator,
+        structures: Sequence[Structure],
+        limits: Limits,
+        sample: Mapping[str, NDArray[np.int64]],
+    ) -> None:
+        """`sample`: values of every hole to record with, such as a population has; any number of rows."""
+        self.op, self.structures, self.limits = op, structures, limits
+        self._sample = {hole: np.resize(column, RECORDING_ROWS) for hole, column in sample.items()}
+        self._recording: Iterator[WalkTrace] = iter(())
+
+    def record_traces(self) -> None:
+        """Record now what else the first population would wait for."""
+        _ = self._quantity_trace
+
+    def build_program(self, structure: int, values: Mapping[str, Any]) -> Program:
+        """The Program for numbers, or for vectors of them."""
+        program = make_initial_program(self.op)
+        for step in self.structures[structure].steps:
+            program = step.fill_holes(values).apply(program)
+        return program
+
+    def find_violations(self, genomes: SortedGenomes) -> list[RuleViolation]:
+        """Every rule that some rows break."""
+        failed: dict[str, tuple[list[NDArray[np.intp]], list[Any]]] = {}
+        found, astray = self._rule_trace(genomes.columns, genomes.bounds)
+        for structure, rows in genomes.iterate_present(astray):
+            direct = iterate_checks(self.build_program(structure, genomes.slice_columns(rows)), self.limits)
+            found += [WalkOutput(c.rule, rows, _get_check_values(c)) for c in direct]
+        for rule, rows, (ok, need, limit) in found:
+            if not np.logical_and.reduce(ok, axis=None):
+                at = (~ok).nonzero()[0] if np.ndim(ok) else np.arange(rows.stop - rows.start)
+                broken, checked = failed.setdefault(rule, ([], []))
+                broken.append(rows.start + at)
+                checked.append((at, need, limit))
+        return [RuleViolation(rule, np.concatenate(at), checked) for rule, (at, checked) in failed.items()]
+
+    def compute_quantities(self, genomes: SortedGenomes) -> Iterator[tuple[str, slice, Any]]:
+        """The analysis: a quantity, some rows, and what it is for them; a plain number where all agree."""
+        found, astray = self._quantity_trace(genomes.columns, genomes.bounds)
+        for name, rows, (values,) in found:
+            yield name, rows, values
+        for structure, rows in genomes.iterate_present(astray):
+            direct = quantities(self.build_program(structure, genomes.slice_columns(rows)), self.limits)
+            yield from ((name, rows, values) for name, values in direct.items())
+
+    @cached_property
+    def _rule_trace(self) -> WalkTrace:
+        self._recording = record_walks(
+            [self._make_walk(i) for i in range(len(self.structures))], self._sample
+        )
+        return next(self._recording)
+
+    @cached_property
+    def _quantity_trace(self) -> WalkTrace:
+        """Recorded when it is asked for: who only draws and mends needs the rules alone."""
+        _ = self._rule_trace
+        try:
+            return next(self._recording)
+        except BaseException:
+            # What was interrupted does not go on; asked again, it begins with the rules.
+            del self._rule_trace
+            raise
+
+    def _make_walk(self, structure: int) -> Walk:
+        def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[tuple[str, tuple[Any, ...]]]]:
+            program = self.build_program(structure, columns)
+            yield [
+                (c.rule, _get_check_values(c))
+                for c in iterate_checks(program, self.limits)
+                if not _always_holds(c.ok)
+            ]
+            yield [(name, (value,)) for name, value in quantities(program, self.limits).items()]
+
+        return walk
+
+
+def _always_holds(ok: Any) -> bool:
+    """Whether a rule holds whatever the holes are."""
+    return isinstance(ok, (bool, np.bool_)) and bool(ok)
+
+
+def _get_check_values(check: Check) -> tuple[Any, Any, Any]:
+    """Verdict, need and limit of a rule; no need and limit where they are not numbers."""
+    numbers = (
+        check.limit_format == "{}" and not isinstance(check.need, str) and not isinstance(check.limit, str)
+    )
+    return (check.ok, check.need, check.limit) if numbers else (check.ok, None, None)
+
+
+def _compute_violation(need: Any, limit: Any, at: NDArray[np.intp]) -> Any:
+    if need is None:
+        return 1.0
+    most = _select_rows(limit, at)
+    return _select_rows(need, at) / (np.maximum(most, 1) if isinstance(most, np.ndarray) else max(most, 1))
+
+
+def _select_rows(value: Any, at: NDArray[np.intp]) -> Any:
+    return value[at] if isinstance(value, np.ndarray) and value.ndim else value
