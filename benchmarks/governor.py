@@ -7,7 +7,7 @@ each governor; its joules and seconds, measuring and searching included, are hel
 driver's default. Jobs of seeds 0 to 7 were looked at while the governor was built; models are trained on
 seeds 1000 to 1011. What the oracle saved and a governor did not is told by what it was doing meanwhile
 (`governor_regret.py`). All of it is simulated: jobs and cards answer to clocks as recordings of real ones do
-(`ekc/governor/jobs/facts.py`).
+(`ekc/governor/simulation/fitted_constants.py`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from governor_regret import CAUSES, Regret
 
 import ekc
 from ekc.governor.baselines import OracleResult, find_oracle_clocks, run_gpoeo, run_odpp, run_zeus_sweep
-from ekc.governor.baselines.rules import GpoeoRule
+from ekc.governor.baselines.odpp import GpoeoRule
 from ekc.governor.events import Chosen, Event, Shifted
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
-from ekc.governor.jobs.job import SimulatedJob
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
 from ekc.governor.predict import BoostedModel, train_simulated_model
+from ekc.governor.simulation.job import SimulatedJob
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.run import SimulatedRun
 
 DEVICES = ("rtx3090", "h200")
 BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}

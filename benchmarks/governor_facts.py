@@ -1,4 +1,4 @@
-"""Fits the constants of `ekc/governor/jobs/facts.py` to recordings of real GPUs, and prints them.
+"""Fits the constants of `ekc/governor/simulation/fitted_constants.py` to recordings of real GPUs, and prints them.
 
     python governor_facts.py --data DIR
 

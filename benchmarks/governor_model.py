@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import ekc
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
 from ekc.governor.predict import TrainingRow, build_rows, leave_one_out, train_simulated_model
 from ekc.governor.predict.train import JOB_SECONDS, TRAINING_SEEDS
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 
 CARDS = ("rtx3090", "h200")
 NEAR = 0.03

@@ -10,11 +10,10 @@ import numpy as np
 
 from ekc.governor.baselines import OracleResult
 from ekc.governor.events import Applied, Chosen, Event, Shifted, Skipped, Started
-from ekc.governor.jobs.job import SimulatedJob, find_clock_indices
-from ekc.governor.jobs.stage import compute_tables
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values
+from ekc.governor.simulation.job import SimulatedJob, compute_tables, find_clock_indices
+from ekc.governor.simulation.run import SimulatedRun
 
 CAUSES = ("measuring", "searching", "choice", "watching", "late")
 """At the default to learn what a job is; reading candidates; under a choice that is not the oracle's; at the

@@ -24,15 +24,13 @@ import numpy as np
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.governor import objective
-from ekc.governor.baselines.bracketing import BracketSearch
-from ekc.governor.baselines.rules import CostPoint, GpoeoRule
-from ekc.governor.knob import POWER_CAP, SM_CLOCK, ControlVariable
-from ekc.governor.landscape import ResponsePrior
-from ekc.governor.ledger import PhaseReadings
+from ekc.governor import policy as objective
+from ekc.governor.baselines.gpoeo import BracketSearch
+from ekc.governor.baselines.odpp import CostPoint, GpoeoRule
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.governor.reading import JobReading, ProgressRate
+from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
+from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ControlVariable, ResponsePrior
 from ekc.governor.samples import Values
 from ekc.governor.search import LimitSearch
 

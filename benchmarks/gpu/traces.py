@@ -75,7 +75,7 @@ def _trained(kit: Kit, loop: Loop, seconds: float) -> Recorded:
     """Train until time is up; a thread reads the sensors meanwhile. Raises `EkcError` where none tells."""
     import torch
 
-    from ekc.governor.live.nvml_probe import NvmlProbe
+    from ekc.governor.live.probe import NvmlProbe
 
     torch.cuda.set_device(kit.gpu)
     # A part before this one may have left them otherwise.
@@ -114,8 +114,8 @@ def _jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
 
 def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:
     """Of virtual time, however many are asked for."""
-    from ekc.governor.jobs.draw import sample_job
-    from ekc.governor.jobs.world import SimulatedRun
+    from ekc.governor.simulation.random_jobs import sample_job
+    from ekc.governor.simulation.run import SimulatedRun
 
     job = sample_job(kit.seed, kind, DRY_CARD, 4 * DRY_S)
     counted = SimulatedRun(job, kit.seed, has_hooks=True)

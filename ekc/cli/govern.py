@@ -15,8 +15,8 @@ from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.govern_audience import GovernOutput
-    from ekc.governor.live.beside import GovernorExit
-    from ekc.governor.live.book import GovernorLog
+    from ekc.governor.live.governor_process import GovernorExit
+    from ekc.governor.live.report import GovernorLog
     from ekc.governor.policy import Policy
 
 
@@ -128,8 +128,8 @@ def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
     """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
+    from ekc.governor.live.governor_process import GovernorRequest
     from ekc.governor.live.job import AttachedJob, CommandJob
-    from ekc.governor.live.request import GovernorRequest
     from ekc.governor.protocols import Settings
 
     named = tuple(options["gpus"])
@@ -150,8 +150,8 @@ def _govern_job(
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
     )
     job = CommandJob(command) if command else AttachedJob(pid or 0)
-    from ekc.governor.live.beside import govern_job
-    from ekc.governor.live.probes import make_nvml_probe_factory
+    from ekc.governor.live.governor_process import govern_job
+    from ekc.governor.live.probe import make_nvml_probe_factory
 
     return govern_job(job, request, lines, make_nvml_probe_factory(job, options["steps"], lines.on_note))
 
@@ -160,15 +160,15 @@ def _govern_simulated(
     kind: str, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> list[GovernorLog]:
     from ekc.governor.advise import advise
-    from ekc.governor.live import models
+    from ekc.governor.live import pretrained
     from ekc.governor.live.session import GovernedUnit, GovernorSession
     from ekc.governor.live.simulated import make_simulated_unit
     from ekc.governor.loop import govern as steer
-    from ekc.governor.sets_nothing import NullActuator
+    from ekc.governor.protocols import NullActuator
 
-    models.check_model(options["model"])
+    pretrained.check_model(options["model"])
     unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
-    model = models.open_model(options["model"], options["card"])
+    model = pretrained.open_model(options["model"], options["card"])
     if not options["advise"]:
         return GovernorSession([unit], lambda p, a, hear: steer(p, a, policy, hear, model), lines).wait()
     nothing = NullActuator(unit.actuator.gears(), simulated=True)

@@ -14,11 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
 from ekc.governor.events import Applied, Checked, Chosen, Event
-from ekc.governor.live.jsonl import event_to_json
+from ekc.governor.live.report import event_to_json
 
 if TYPE_CHECKING:
-    from ekc.governor.live.book import GovernorLog
-    from ekc.governor.live.report import GovernorReport
+    from ekc.governor.live.report import GovernorLog, GovernorReport
 
 
 class GovernOutput:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from ekc.errors import ActuatorError
 from ekc.governor import phase as phases
+from ekc.governor.change_detection import has_work
 from ekc.governor.events import Ended, Event, EventCallback, Started, format_settings
 from ekc.governor.measure import JobEnded, JobMeter
 from ekc.governor.phase import ResponseModel
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, Probe, Settings
-from ekc.governor.sets_nothing import NullActuator
-from ekc.governor.watch import has_work
+from ekc.governor.protocols import Gears, NullActuator, Probe, Settings
 
 WORK_POLL_S = 2.0
 RECORD_S = 10.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ekc.governor.protocols import Settings
-from ekc.governor.reading import JobReading
+from ekc.governor.readings import JobReading
 
 
 def format_settings(settings: Settings) -> str:

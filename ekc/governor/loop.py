@@ -7,20 +7,28 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ekc.governor import phase as phases
-from ekc.governor.checks import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule
+from ekc.governor.budget import (
+    compute_affordable_slowdown,
+    estimate_payoff,
+    estimate_remaining_s,
+    estimate_time_loss,
+)
+from ekc.governor.change_detection import (
+    CONFIRM_S,
+    LARGE_CHANGE,
+    MIN_CHANGE,
+    BeatMonitor,
+    ChangeDetector,
+    has_work,
+)
 from ekc.governor.events import Applied, Ended, EventCallback, Idled, Resumed, Shifted, Skipped, Started
-from ekc.governor.explore import run_search
-from ekc.governor.landscape import CONFIDENT_SIGMA
-from ekc.governor.ledger import PhaseReadings
 from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
-from ekc.governor.payoff import estimate_payoff, estimate_remaining_s
-from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings
+from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
+from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.reading import NOT_MEASURED
-from ekc.governor.same_work import is_disturbed, is_same_phase
-from ekc.governor.spent import compute_affordable_slowdown, estimate_time_loss
-from ekc.governor.watch import CONFIRM_S, LARGE_CHANGE, MIN_CHANGE, BeatMonitor, ChangeDetector, has_work
+from ekc.governor.readings import NOT_MEASURED, PhaseReadings
+from ekc.governor.response_curve import CONFIDENT_SIGMA
 
 MAX_WAIT_S = 40.0
 """Back-off: the job is left alone so long between two looks, at most."""

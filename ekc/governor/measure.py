@@ -11,7 +11,7 @@ import numpy as np
 from ekc.governor.events import Applied, Event
 from ekc.governor.progress import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
+from ekc.governor.readings import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 
 SETTLE_S = 2.0

@@ -1,4 +1,7 @@
-"""One phase of a job, learned: measured at the default, predicted, searched, and a choice made."""
+"""One phase of a job, learned: measured at the default, predicted, searched, and a choice made.
+
+The search in one phase: SM clocks or caps, then memory clocks where there are several, then the choice.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from typing import Protocol
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.events import Checked, CountersRead, Event, Measured, PeriodFound, Predicted
-from ekc.governor.knob import SM_CLOCK, choose_control
-from ekc.governor.landscape import ResponsePrior
-from ekc.governor.ledger import DefaultComparison, PhaseReadings
+from ekc.governor import policy as objective
+from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
+from ekc.governor.events import Checked, Chosen, CountersRead, Event, Measured, PeriodFound, Predicted
 from ekc.governor.measure import JobMeter, make_reading
 from ekc.governor.period import find_period
+from ekc.governor.period_tracking import find_period_near
+from ekc.governor.phase_match import has_lost_beat, is_disturbed
 from ekc.governor.policy import Policy
 from ekc.governor.progress import (
     MIN_CLARITY,
@@ -25,12 +28,10 @@ from ekc.governor.progress import (
     measure_progress_rate,
 )
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.reading import NOT_MEASURED, JobReading
-from ekc.governor.same_work import has_lost_beat, is_disturbed
+from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings, get_rate_error
+from ekc.governor.response_curve import SM_CLOCK, ResponsePrior, choose_control
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 from ekc.governor.search import LimitSearch
-from ekc.governor.tempo import find_period_near
-from ekc.governor.watch import compute_signature, has_work, make_signature, measure_longest_idle_s
 
 RECORD_MORE_S = 5.0
 MAX_FIRST_S = 75.0
@@ -336,3 +337,79 @@ def _get_last_comparison(phase: Phase, settings: Settings) -> DefaultComparison:
     ]
     told = [o for o in outcomes if np.isfinite(o.slowdown)]
     return told[-1] if told else DefaultComparison(0.0, 0.0, 0.0, 1.0, 0.0)
+
+
+MAX_MEMORY_UTIL = 12.0
+"""Percent of memory use above which a lower memory clock is not tried."""
+MAX_TRADED_SLOWDOWN = 0.02
+"""Slowdown that the SM clock may give back for a lower memory clock."""
+
+
+def run_search(meter: JobMeter, phase: Phase, gears: Gears, on_event: EventCallback) -> None:
+    """Search SM clocks, then memory clocks where there are several, and put the choice in force."""
+    start, joules = meter.probe.now(), meter.probe.read_energy_j()
+    points = len(phase.readings.other_readings)
+    while (place := phase.search.propose_next(phase.readings)) is not None:
+        settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
+        if not measure_settings(meter, phase, settings, "candidate", on_event):
+            break
+        last = phase.readings.other_readings[-1]
+        if phase.readings.estimate_default_error(last.at_s) > max(0.008, 0.8 * get_rate_error(last.pace)):
+            remeasure_default(meter, phase, on_event)
+    if len(phase.readings.default_readings) == 1 and phase.readings.other_readings:
+        remeasure_default(meter, phase, on_event)
+    phase.choice = choose_settings(phase)
+    if gears.memory_mhz and _can_memory_pay(phase):
+        _search_memory_clocks(meter, phase, gears, on_event)
+    meter.set_limits(phase.choice, "the choice")
+    expected = predict_choice(phase)
+    spent = meter.probe.now() - start, meter.probe.read_energy_j() - joules
+    visited = len(phase.readings.other_readings) - points
+    on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, visited, *spent))
+
+
+def _can_memory_pay(phase: Phase) -> bool:
+    use = float(np.mean([r.memory_util for r in phase.readings.default_readings]))
+    return phase.progress.kind in ("steps", "period") and use < MAX_MEMORY_UTIL
+
+
+def _find_faster_settings(
+    phase: Phase, base_settings: Settings, slowdown_reduction: float
+) -> Settings | None:
+    """The choice at the default's memory clock that leaves so much more of the budget."""
+    now = phase.search.fit_response(phase.readings)
+    wanted = predict_settings(phase, base_settings).slowdown - slowdown_reduction
+    fast = np.flatnonzero(
+        (now.slowdown <= wanted) & (now.gears < phase.search.get_default_limit(phase.readings))
+    )
+    return phase.search.control.make_settings(now.gears[fast[0]]) if len(fast) else None
+
+
+def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears, on_event: EventCallback) -> None:
+    """Step down the memory clock at the chosen SM clock while that is allowed and better."""
+    policy = phase.search.policy
+    best, standing = predict_choice(phase), phase.choice
+    top = gears.memory_mhz[-1]
+    for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
+        settings = replace(standing, memory_mhz=memory)
+        if not measure_settings(meter, phase, settings, "candidate", on_event):
+            return
+        now = phase.readings.compare_to_default(phase.readings.other_readings[-1])
+        over = float(objective.compute_violation(policy, now.slowdown, now.saving))
+        if (
+            0 < over <= MAX_TRADED_SLOWDOWN
+            and (faster := _find_faster_settings(phase, standing, over)) is not None
+        ):
+            settings = replace(faster, memory_mhz=memory)
+            if not measure_settings(meter, phase, settings, "candidate", on_event):
+                return
+            now = phase.readings.compare_to_default(phase.readings.other_readings[-1])
+            over = float(objective.compute_violation(policy, now.slowdown, now.saving))
+        if not over <= 0:
+            return
+        if objective.compute_score(policy, now.slowdown, now.saving) >= objective.compute_score(
+            policy, best.slowdown, best.saving
+        ):
+            return
+        best, phase.choice = now, settings
+        phase.search = replace(phase.search, memory_mhz=memory)

@@ -1,13 +1,18 @@
-"""What the governor asks of the world, real or simulated: a probe that watches, an actuator that sets."""
+"""What the governor asks of the world, real or simulated: a probe that watches, an actuator that sets.
+
+An actuator that sets nothing.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 from ekc.devices.clocks.limits import Gears, Settings
+from ekc.errors import ActuatorError
 
 if TYPE_CHECKING:
     from ekc.governor.samples import SensorSamples
+
 
 __all__ = ["Actuator", "Gears", "Probe", "Settings"]
 
@@ -74,3 +79,29 @@ class Probe(Protocol):
     def read_counters(self, seconds: float) -> dict[str, float] | None:
         """Mean counters of the next `seconds` (use of pipes, of memory; 0 to 100); None if not permitted."""
         ...
+
+
+class NullActuator:
+    """For a job that is only watched: no gears, and whatever is asked for beyond "as it is" is refused.
+
+    `could`: what the card could be set to, for advice.
+    """
+
+    label = "nothing (advice only)"
+
+    def __init__(self, possible_gears: Gears, simulated: bool = False) -> None:
+        self.possible_gears = possible_gears
+        self.simulated = simulated
+
+    def gears(self) -> Gears:
+        """None."""
+        return Gears()
+
+    def settings(self) -> Settings:
+        """As it is."""
+        return Settings()
+
+    def apply(self, settings: Settings) -> None:
+        """Raises `ActuatorError` unless nothing is asked for."""
+        if settings != Settings():
+            raise ActuatorError(f"advice only: {settings} is not put in force")

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.knob import ControlVariable
-from ekc.governor.landscape import (
+from ekc.governor import policy as objective
+from ekc.governor.policy import Policy
+from ekc.governor.readings import PhaseReadings
+from ekc.governor.response_curve import (
     CONFIDENT_SIGMA,
+    ControlVariable,
     ResponseCurve,
     ResponsePrior,
     compute_lengthening,
     fit_response_curve,
 )
-from ekc.governor.ledger import PhaseReadings
-from ekc.governor.policy import Policy
 from ekc.governor.samples import Values
 
 SAME_POINT_SHARE = 0.02

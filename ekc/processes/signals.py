@@ -1,8 +1,17 @@
-"""Signals that one process sends another: a user, a shell, a terminal, a batch system."""
+"""Signals that one process sends another: a user, a shell, a terminal, a batch system.
+
+Tells a signal to one process from one to all of a process group.
+
+The receiver cannot know: both look the same to it. So another member of the group blocks all signals; what
+was sent to the group, or to every process of a batch job one by one, is pending there, and `/proc` shows it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+from pathlib import Path
 
 _UNHANDLABLE = {signal.SIGKILL, signal.SIGSTOP}
 _FAULT_SIGNALS = {
@@ -28,3 +37,74 @@ EXTERNAL_SIGNALS = tuple(
     )
 )
 """Real-time signals and those that stop and continue too."""
+
+
+MEMBER_COMMAND = ("cat",)
+"""Small, on every system, ends with its input, and no user ends it by name when this program is meant."""
+
+
+class GroupSignalDetector:
+    """A member of our process group until `close`, or until we end. Without the program, none is there and
+    every signal counts as sent to us alone."""
+
+    def __init__(self) -> None:
+        self._received: set[int] = set()
+        """By witnesses before this one, and not yet asked for."""
+        self._pid, self._input_fd = _start_member()
+
+    def has_received(self, number: int) -> bool:
+        """Whether the group was sent this signal since it was last asked for."""
+        if number not in self._received | _list_pending_signals(self._pid):
+            return False
+        self.clear_signal(number)
+        return True
+
+    def clear_signal(self, number: int) -> None:
+        """A signal is pending until the process ends, so another takes its place."""
+        before = self._pid, self._input_fd
+        self._pid, self._input_fd = _start_member()
+        self._received = (self._received | _list_pending_signals(before[0])) - {number}
+        _end_member(*before)
+
+    def close(self) -> None:
+        """End the process."""
+        _end_member(self._pid, self._input_fd)
+        self._pid, self._input_fd = None, -1
+
+
+def _start_member() -> tuple[int | None, int]:
+    """Process id, and the pipe that ends it; it keeps no file of ours open."""
+    reading, writing = os.pipe()
+    files = [
+        (os.POSIX_SPAWN_DUP2, reading, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
+    try:
+        blocked = signal.valid_signals()
+        return os.posix_spawnp(
+            MEMBER_COMMAND[0], MEMBER_COMMAND, os.environ, file_actions=files, setsigmask=blocked
+        ), writing
+    except OSError:
+        return None, writing
+    finally:
+        os.close(reading)
+
+
+def _list_pending_signals(pid: int | None) -> set[int]:
+    """Signals that wait for a process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return set()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("ShdPnd:", "SigPnd:"))]
+    return {number for number in signal.valid_signals() if any(mask >> (number - 1) & 1 for mask in masks)}
+
+
+def _end_member(pid: int | None, pipe: int) -> None:
+    if pipe >= 0:
+        os.close(pipe)
+    if pid is not None:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

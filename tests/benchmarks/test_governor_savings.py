@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.governor.live.models import open_model
+from ekc.governor.live.pretrained import open_model
 from tests.benchmarks.running import FOLDER, run
 
 
@@ -79,8 +79,8 @@ def test_shifts_are_judged_by_the_true_phase(monkeypatch: pytest.MonkeyPatch) ->
     import governor
 
     from ekc.governor.events import Shifted
-    from ekc.governor.jobs.draw import sample_job
-    from ekc.governor.jobs.world import SimulatedRun
+    from ekc.governor.simulation.random_jobs import sample_job
+    from ekc.governor.simulation.run import SimulatedRun
 
     watcher = governor.Watcher(SimulatedRun(sample_job(0, "compute", "h200", 60.0)))
     assert watcher.shifts(2) == (0, 1)

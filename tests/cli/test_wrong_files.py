@@ -15,7 +15,7 @@ import pytest
 import ekc
 from ekc.cli import main
 from ekc.errors import RecordError
-from ekc.governor.live.models import check_model
+from ekc.governor.live.pretrained import check_model
 from ekc.governor.predict.model import BoostedModel
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.recording.made import record

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.governor.events import Event
-from ekc.governor.jobs.card import find_card
-from ekc.governor.jobs.job import SimulatedJob
-from ekc.governor.jobs.stage import JobStage
-from ekc.governor.jobs.timeline import Timeline, sample_iterations
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import govern
 from ekc.governor.samples import SensorSamples
+from ekc.governor.simulation.card import find_card
+from ekc.governor.simulation.job import JobStage, SimulatedJob
+from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.timeline import Timeline, sample_iterations
 
 HOST_STAGE = JobStage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 PAUSE_STAGE = replace(HOST_STAGE, name="pause", paused=True)

@@ -10,9 +10,8 @@ import time
 
 import numpy as np
 
-from ekc.governor.live.beside import govern_job
+from ekc.governor.live.governor_process import GovernorRequest, govern_job
 from ekc.governor.live.job import CommandJob
-from ekc.governor.live.request import GovernorRequest
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import SensorSamples

@@ -7,15 +7,13 @@ import pytest
 
 from ekc.errors import InvalidInput
 from ekc.governor.baselines import find_oracle_clocks, run_gpoeo, run_odpp, run_zeus_sweep
-from ekc.governor.baselines.odpp import find_fft_period
-from ekc.governor.baselines.rules import CostPoint, GpoeoRule
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
-from ekc.governor.jobs.job import compute_costs
-from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.knob import SM_CLOCK
-from ekc.governor.landscape import ResponsePrior
+from ekc.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
 from ekc.governor.policy import Policy
+from ekc.governor.response_curve import SM_CLOCK, ResponsePrior
 from ekc.governor.samples import SensorSamples
+from ekc.governor.simulation.job import compute_costs
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.run import SimulatedRun
 
 
 class NoModel:

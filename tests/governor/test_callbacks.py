@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.governor.callbacks import lightning_callback, optimizer_hook, transformers_callback
+from ekc.governor.governor import lightning_callback, optimizer_hook, transformers_callback
 from ekc.governor.live.steps import StepCounter, StepReader
 
 

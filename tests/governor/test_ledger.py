@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.governor.ledger import DefaultComparison, PhaseReadings
-from ekc.governor.protocols import Settings
-from ekc.governor.reading import JobReading, ProgressRate
-from ekc.governor.samples import SensorSamples
-from ekc.governor.watch import (
+from ekc.governor.change_detection import (
     REFERENCE_LOOK_COUNT,
     UNSTABLE_S,
     BeatMonitor,
@@ -21,6 +17,9 @@ from ekc.governor.watch import (
     make_signature,
     measure_longest_idle_s,
 )
+from ekc.governor.protocols import Settings
+from ekc.governor.readings import DefaultComparison, JobReading, PhaseReadings, ProgressRate
+from ekc.governor.samples import SensorSamples
 
 LOW_LIMIT = Settings(sm_mhz=1500)
 NO_LIMIT = Settings()

@@ -18,22 +18,19 @@ import pytest
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.advise import Advised, advise
 from ekc.governor.events import Ended, Event
-from ekc.governor.jobs.card import SIMULATED_CARDS
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live import session
-from ekc.governor.live.book import GovernorLog
 from ekc.governor.live.group import GroupActuator, GroupProbe
 from ekc.governor.live.job import KILLED_STATUS, CommandJob
-from ekc.governor.live.jsonl import event_to_json, to_plain_json
-from ekc.governor.live.report import build_report
+from ekc.governor.live.report import GovernorLog, build_report, event_to_json, to_plain_json
 from ekc.governor.live.session import GovernedUnit, GovernorSession
 from ekc.governor.live.simulated import make_simulated_unit
 from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, Settings
+from ekc.governor.protocols import Gears, NullActuator, Settings
 from ekc.governor.samples import SensorSamples
-from ekc.governor.sets_nothing import NullActuator
+from ekc.governor.simulation.card import SIMULATED_CARDS
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.run import SimulatedRun
 from ekc.processes.signals import EXTERNAL_SIGNALS
 from tests.governor.scripted_nvml import ROOT
 
@@ -289,7 +286,7 @@ def test_json_knows_no_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ekc.devices.clocks.lease", "ekc.cli.govern_audience", "ekc.governor.live.request"]
+    "module", ["ekc.devices.clocks.lease", "ekc.cli.govern_audience", "ekc.governor.live.governor_process"]
 )
 def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
     program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"

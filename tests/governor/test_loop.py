@@ -20,15 +20,15 @@ from ekc.governor.events import (
     Skipped,
     Started,
 )
-from ekc.governor.jobs.card import find_card
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
-from ekc.governor.jobs.stage import JobStage
-from ekc.governor.jobs.timeline import Timeline, make_pause
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
 from ekc.governor.measure import JobMeter
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.simulation.card import find_card
+from ekc.governor.simulation.job import JobStage
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.timeline import Timeline, make_pause
 from tests.governor.made_jobs import (
     STAGES,
     DisturbedRun,

@@ -8,16 +8,16 @@ from typing import cast
 import numpy as np
 import pytest
 
+from ekc.governor.budget import estimate_payoff
 from ekc.governor.events import Chosen, Ended, Event, Measured
-from ekc.governor.jobs.draw import sample_job
-from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.landscape import ResponsePrior
 from ekc.governor.loop import govern
-from ekc.governor.payoff import estimate_payoff
 from ekc.governor.phase import ResponseModel
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
+from ekc.governor.response_curve import ResponsePrior
 from ekc.governor.samples import SensorSamples
+from ekc.governor.simulation.random_jobs import sample_job
+from ekc.governor.simulation.run import SimulatedRun
 from tests.governor.made_jobs import (
     make_iterations,
     make_job,

@@ -9,16 +9,16 @@ import pytest
 
 from ekc.governor import phase as phases
 from ekc.governor.events import Applied, Checked, Chosen, Event, EventCallback, Measured, PeriodFound, Shifted
-from ekc.governor.jobs.card import find_card
-from ekc.governor.jobs.draw import sample_job
-from ekc.governor.jobs.stage import JobStage
-from ekc.governor.jobs.timeline import Timeline, insert_evaluations, sample_iterations
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import _ControlLoop, govern
 from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.phase import Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.simulation.card import find_card
+from ekc.governor.simulation.job import JobStage
+from ekc.governor.simulation.random_jobs import sample_job
+from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.timeline import Timeline, insert_evaluations, sample_iterations
 from tests.governor.made_jobs import (
     FORWARD_STAGE,
     STAGE_SECONDS,
@@ -262,7 +262,9 @@ def test_a_small_change_is_searched_at_the_memory_clock_of_the_default() -> None
 def test_a_change_that_the_watch_misses_shows_when_the_default_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ekc.governor.watch.ChangeDetector.is_deviating", lambda self, distance: False)
+    monkeypatch.setattr(
+        "ekc.governor.change_detection.ChangeDetector.is_deviating", lambda self, distance: False
+    )
     made = make_job([make_iterations(300), make_iterations(1500, 1, (1, 4), (0.3, 0.8)).with_regime(1)])
     _, told = run_governed(made)
     (shift,) = select_events(told, Shifted)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ekc.governor.events import Event, Measured
-from ekc.governor.jobs.draw import sample_job
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.loop import MAX_WAIT_S, govern
 from ekc.governor.samples import SensorSamples, concatenate_samples
+from ekc.governor.simulation.random_jobs import sample_job
+from ekc.governor.simulation.run import SimulatedRun
 from tests.governor.made_jobs import select_events
 
 PAUSE_S, IDLE_W = 35.0, 90.0

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 from ekc.errors import ActuatorError
-from ekc.governor.live import energy
-from ekc.governor.live.energy import BoardEnergy
-from ekc.governor.live.nvml_probe import NvmlProbe
-from ekc.governor.live.sampler import SensorSampler
+from ekc.governor.live import sensors
+from ekc.governor.live.probe import NvmlProbe
+from ekc.governor.live.sensors import BoardEnergy, SensorSampler
 from ekc.governor.measure import JobMeter
 from ekc.governor.progress import ProgressSource
-from ekc.governor.protocols import Gears
-from ekc.governor.sets_nothing import NullActuator
+from ekc.governor.protocols import Gears, NullActuator
 from tests.governor.scripted_nvml import ScriptedBoards
 from tests.governor.scripted_reads import ScriptedGpm, script_instant_power
 
@@ -61,7 +59,7 @@ def test_where_no_counter_moves_the_readings_of_power_are_added_up(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch, counter: int | None
 ) -> None:
     """One that stood still was believed: 0 W, whatever was set."""
-    monkeypatch.setattr(energy, "STALL_S", 0.5)
+    monkeypatch.setattr(sensors, "STALL_S", 0.5)
     told: list[str] = []
     watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, told.append)
     monkeypatch.setattr(watching._sensors._sensors, "counter_mj", lambda: counter)

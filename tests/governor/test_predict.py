@@ -13,10 +13,7 @@ from ekc.errors import InvalidInput, RecordError
 from ekc.governor.advise import Advised, advise
 from ekc.governor.events import CountersRead, Event, Predicted
 from ekc.governor.governor import Governor
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
-from ekc.governor.jobs.job import compute_costs, find_clock_indices
-from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.live import models
+from ekc.governor.live import pretrained
 from ekc.governor.loop import govern
 from ekc.governor.measure import JobEnded, make_reading
 from ekc.governor.policy import Policy
@@ -30,9 +27,11 @@ from ekc.governor.predict import (
 )
 from ekc.governor.predict.model import COUNTERS
 from ekc.governor.progress import ProgressSource
-from ekc.governor.protocols import Settings
-from ekc.governor.reading import ProgressRate
-from ekc.governor.sets_nothing import NullActuator
+from ekc.governor.protocols import NullActuator, Settings
+from ekc.governor.readings import ProgressRate
+from ekc.governor.simulation.job import compute_costs, find_clock_indices
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.run import SimulatedRun
 
 FEW_KINDS = ("compute", "memory", "starved")
 
@@ -259,21 +258,21 @@ def test_training_ends_soon_after_nobody_waits_for_it() -> None:
     assert len(asked) == 3
     # And so for who asks by name, once the job that a model is for has ended.
     with pytest.raises(JobEnded):
-        models.open_model("simulated", "NVIDIA H200", lambda: False)
+        pretrained.open_model("simulated", "NVIDIA H200", lambda: False)
 
 
 def test_which_model_is_opened(model: BoostedModel, tmp_path: Path) -> None:
     file = tmp_path / "model.json"
     model.save(file)
-    models.check_model(str(file))
-    assert models.open_model("none", "NVIDIA A40") is None
-    opened = models.open_model(str(file), "NVIDIA GeForce RTX 3090")
+    pretrained.check_model(str(file))
+    assert pretrained.open_model("none", "NVIDIA A40") is None
+    opened = pretrained.open_model(str(file), "NVIDIA GeForce RTX 3090")
     assert opened is not None
     assert opened.card == "rtx3090"
     with pytest.raises(InvalidInput, match="made for rtx3090, and this is NVIDIA GeForce RTX 3090 Ti"):
-        models.open_model(str(file), "NVIDIA GeForce RTX 3090 Ti")
+        pretrained.open_model(str(file), "NVIDIA GeForce RTX 3090 Ti")
     with pytest.raises(InvalidInput, match="there are simulated rtx3090, h200, and this is NVIDIA A40"):
-        models.open_model("simulated", "NVIDIA A40")
+        pretrained.open_model("simulated", "NVIDIA A40")
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", "{}"])

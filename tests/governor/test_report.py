@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ekc.governor.events import Applied, Checked, Chosen, Shifted, Skipped
-from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.live.book import GovernorLog
-from ekc.governor.live.report import build_report
+from ekc.governor.live.report import GovernorLog, build_report
 from ekc.governor.loop import _ControlLoop
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.simulation.run import SimulatedRun
 from tests.governor.made_jobs import make_iterations, make_job
 
 

@@ -8,14 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
-from ekc.governor import objective
-from ekc.governor.curve import CoefficientPrior, fit_polynomial
-from ekc.governor.knob import POWER_CAP, SM_CLOCK, choose_control
-from ekc.governor.landscape import ResponsePrior
-from ekc.governor.ledger import PhaseReadings
+from ekc.governor import policy as objective
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.reading import JobReading, ProgressRate
+from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
+from ekc.governor.response_curve import (
+    POWER_CAP,
+    SM_CLOCK,
+    CoefficientPrior,
+    ResponsePrior,
+    choose_control,
+    fit_polynomial,
+)
 from ekc.governor.search import MAX_POINTS, LimitSearch
 
 GEARS = np.arange(600.0, 1996.0, 15.0)

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.governor import phase as phases
-from ekc.governor.checks import EARLY_CHECK_S, FIRST_CHECK_S, MAX_CHECK_GAP_S, MAX_DOUBTS, CheckSchedule
-from ekc.governor.jobs.draw import sample_job
-from ekc.governor.jobs.world import SimulatedRun
-from ekc.governor.landscape import CONFIDENT_SIGMA
+from ekc.governor.budget import TimeLoss, compute_affordable_slowdown, estimate_time_loss
+from ekc.governor.change_detection import CONFIRM_S
 from ekc.governor.measure import JobMeter
+from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, MAX_CHECK_GAP_S, MAX_DOUBTS, CheckSchedule
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.governor.spent import TimeLoss, compute_affordable_slowdown, estimate_time_loss
-from ekc.governor.watch import CONFIRM_S
+from ekc.governor.response_curve import CONFIDENT_SIGMA
+from ekc.governor.simulation.random_jobs import sample_job
+from ekc.governor.simulation.run import SimulatedRun
 
 HOUR = 3600.0
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.jobs.job import SimulatedJob, compute_costs
+from ekc.governor import policy as objective
 from ekc.governor.policy import Policy
+from ekc.governor.simulation.job import SimulatedJob, compute_costs
 
 
 @dataclass(frozen=True)

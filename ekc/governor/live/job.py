@@ -14,8 +14,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from ekc.errors import InvalidInput
-from ekc.governor.live.witness import GroupSignalDetector
-from ekc.processes.signals import EXTERNAL_SIGNALS
+from ekc.processes.signals import EXTERNAL_SIGNALS, GroupSignalDetector
 
 SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 """What `signal.signal` takes and returns."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.governor.events import Applied, Measured, Shifted
-from ekc.governor.live.book import GovernorLog
+from ekc.governor.live.report import GovernorLog
 
 
 def plot_log(governor_log: GovernorLog, file: Path) -> None:

@@ -1,9 +1,17 @@
-"""The report at the end of a governed job."""
+"""The report at the end of a governed job.
+
+What happened on one GPU, or on a group of them: events as they were told, and a thinned trace.
+
+Events and reports as JSON has them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ekc.governor.advise import Advised
 from ekc.governor.events import (
@@ -11,13 +19,68 @@ from ekc.governor.events import (
     Checked,
     Chosen,
     Ended,
+    Event,
     PeriodFound,
     Shifted,
     Skipped,
     format_settings,
 )
-from ekc.governor.live.book import GovernorLog
-from ekc.governor.live.jsonl import to_plain_json
+from ekc.governor.samples import SensorSamples, Values
+
+TRACE_STEP_S = 1.0
+"""The trace keeps one mean per this long."""
+E = TypeVar("E", bound=Event)
+
+
+@dataclass
+class GovernorLog:
+    """Filled while the loop runs, read by report and plot. `simulated` where no real GPU was behind it."""
+
+    name: str
+    simulated: bool
+    events: list[Event] = field(default_factory=list)
+    trace: list[tuple[float, float, float]] = field(default_factory=list)
+    """Second on the probe's clock, watts of the board, SM clock [MHz]."""
+    problem: str | None = None
+    """Why governing ended before the job did."""
+
+    def select_events(self, kind: type[E]) -> list[E]:
+        """All events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def add_samples(self, samples: SensorSamples) -> None:
+        """Keep the means of each `THIN_S`."""
+        if not len(samples):
+            return
+        rows = np.stack([samples.time_s, samples.power_w, samples.clock_mhz])
+        cuts = np.flatnonzero(np.diff(np.floor(samples.time_s / TRACE_STEP_S))) + 1
+        for part in np.split(rows, cuts, axis=1):
+            at, watts, clock = (_finite_mean(row) for row in part)
+            self.trace.append((at, watts, clock))
+
+
+def _finite_mean(row: Values) -> float:
+    good = row[~np.isnan(row)]
+    return float(good.mean()) if len(good) else float("nan")
+
+
+def event_to_json(name: str, event: Event) -> dict[str, Any]:
+    """One line for machines: its kind, whose it is, the line for people, and its fields."""
+    known = {"event": type(event).__name__, "gpu": name, "line": event.format_line()}
+    return known | {x.name: to_plain_json(getattr(event, x.name)) for x in fields(event)}
+
+
+def to_plain_json(value: Any) -> Any:
+    """As JSON has it, which knows no NaN and no infinity."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_plain_json(asdict(value))
+    if isinstance(value, dict):
+        return {str(k): to_plain_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain_json(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ekc.errors import InvalidInput
-from ekc.governor.jobs.card import SIMULATED_CARDS
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.live.session import GovernedUnit
+from ekc.governor.simulation.card import SIMULATED_CARDS
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.run import SimulatedRun
 
 
 def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:

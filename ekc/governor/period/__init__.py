@@ -4,8 +4,7 @@ As in GPOEO (arXiv 2201.01684) the signals are summed with chosen signs, candida
 wins whose adjacent periods are most alike; how each of these is done differs, see docs/governor.md.
 """
 
-from ekc.governor.period.detect import detect_period
+from ekc.governor.period.detect import Period, Verdict, detect_period
 from ekc.governor.period.online import PeriodRecording, find_period
-from ekc.governor.period.verdict import Period, Verdict
 
 __all__ = ["Period", "PeriodRecording", "Verdict", "detect_period", "find_period"]

@@ -1,20 +1,44 @@
-"""From signals to a period and a verdict."""
+"""From signals to a period and a verdict.
+
+What is said of a period.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
-from ekc.governor.period.candidates import PeriodCandidates, find_candidates, score_lags
-from ekc.governor.period.nested import find_longer_period
-from ekc.governor.period.refine import refine_period
-from ekc.governor.period.signal import SignalViews, build_views, resample_signals
-from ekc.governor.period.similarity import SelfSimilarity, compute_similarities
-from ekc.governor.period.verdict import Period, Verdict
+from ekc.governor.period.candidates import (
+    PeriodCandidates,
+    find_candidates,
+    find_longer_period,
+    refine_period,
+    score_lags,
+)
+from ekc.governor.period.self_similarity import SelfSimilarity, compute_similarities
+from ekc.governor.period.signals import SignalViews, build_views, resample_signals
 from ekc.governor.samples import SensorSamples, Values
+
+Verdict = Literal["periodic", "multiple", "aperiodic", "too_short"]
+
+
+@dataclass(frozen=True)
+class Period:
+    """The period of a signal, or why none is told."""
+
+    seconds: float
+    """Mean period. With another verdict than `periodic` the best guess, good as the length of a window;
+    NaN where there is none."""
+    error: float
+    """How unlike adjacent periods are: 0 where one repeats the other, 1 where they have nothing in common."""
+    verdict: Verdict
+    """`periodic`: an iteration takes `seconds`. `multiple`: a whole number of iterations does, of which the
+    sensor is too slow to show one. `aperiodic`: nothing repeats. `too_short`: not enough was seen to tell."""
+
 
 MIN_CYCLES = 3.0
 """A period is told after so many of it."""

@@ -7,8 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ekc.governor.period.detect import MIN_CYCLES, detect_period
-from ekc.governor.period.verdict import Period
+from ekc.governor.period.detect import MIN_CYCLES, Period, detect_period
 from ekc.governor.samples import SensorSamples, concatenate_samples
 
 FIRST_RECORDING_S = 15.0

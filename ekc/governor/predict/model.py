@@ -17,9 +17,13 @@ import numpy as np
 
 from ekc.boosting import load_trees, predict_values
 from ekc.errors import RecordError
-from ekc.governor.curve import CoefficientPrior
-from ekc.governor.landscape import ResponsePrior, compute_lengthening, compute_reduction
-from ekc.governor.reading import JobReading
+from ekc.governor.readings import JobReading
+from ekc.governor.response_curve import (
+    CoefficientPrior,
+    ResponsePrior,
+    compute_lengthening,
+    compute_reduction,
+)
 from ekc.governor.samples import Values
 
 COUNTERS = ("sm_active", "dram", "tensor", "fma")

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 
 from ekc.boosting import train_trees
-from ekc.governor.jobs.draw import JOB_KINDS, sample_job
-from ekc.governor.jobs.job import PhaseCosts, SimulatedJob, compute_costs
-from ekc.governor.jobs.world import SimulatedRun
 from ekc.governor.measure import JobEnded, make_reading
 from ekc.governor.predict.model import (
     COUNTERS,
@@ -24,7 +21,10 @@ from ekc.governor.predict.model import (
 from ekc.governor.predict.trust import UNIT_SPREAD, estimate_spread, remove_counters
 from ekc.governor.progress import ProgressSource
 from ekc.governor.protocols import Settings
-from ekc.governor.reading import ProgressRate
+from ekc.governor.readings import ProgressRate
+from ekc.governor.simulation.job import PhaseCosts, SimulatedJob, compute_costs
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.run import SimulatedRun
 
 WATCH_S = 30.0
 COUNTER_WINDOW_S = 20.0

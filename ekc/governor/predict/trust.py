@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.landscape import compute_lengthening, compute_reduction
+from ekc.governor import policy
 from ekc.governor.policy import Policy
 from ekc.governor.predict.model import (
     COUNTERS,
@@ -19,6 +18,7 @@ from ekc.governor.predict.model import (
     TrainingRow,
     fit_coefficients,
 )
+from ekc.governor.response_curve import compute_lengthening, compute_reduction
 from ekc.governor.samples import Values
 
 MAX_FOLDS = 8
@@ -116,7 +116,7 @@ def _compute_widening(predictions: Sequence[_LeftOutPrediction], spread: Coeffic
         sigma = np.sqrt((spread.time[0] * x) ** 2 + (spread.time[1] * x**2) ** 2)
         saving = 1 - (1 + one.predicted_power) * (1 + one.predicted_slowdown)
         for budget in BUDGETS:
-            place = objective.find_best(Policy(max_slowdown=budget), one.predicted_slowdown, saving)
+            place = policy.find_best(Policy(max_slowdown=budget), one.predicted_slowdown, saving)
             if place is not None and x[place] > 0:
                 off.append((one.slowdown[place] - one.predicted_slowdown[place]) / sigma[place])
     return max(1.0, float(np.sqrt(np.mean(np.square(off))))) if off else 1.0

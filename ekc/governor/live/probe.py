@@ -1,16 +1,33 @@
-"""The probe of a real GPU."""
+"""The probe of a real GPU.
+
+What a session governs: the GPUs of a job, each for itself or all alike.
+
+The probes of a real job's GPUs.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.errors import ActuatorError
-from ekc.governor.live.energy import BoardEnergy
-from ekc.governor.live.nvml_sensors import INSTANT_WINDOW_S, GovernorSensors, NvmlReading
-from ekc.governor.live.sampler import SensorSampler
+from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
+from ekc.governor.live.job import GovernedJob
+from ekc.governor.live.sensors import (
+    INSTANT_WINDOW_S,
+    BoardEnergy,
+    GovernorSensors,
+    NvmlReading,
+    SensorSampler,
+)
+from ekc.governor.live.session import GovernedUnit
+from ekc.governor.live.steps import StepReader
+from ekc.governor.protocols import NullActuator, Probe
 from ekc.governor.samples import SensorSamples
 
 INSTANT_INTERVAL_S, AVERAGED_INTERVAL_S = 0.05, 0.1
@@ -92,3 +109,58 @@ class NvmlProbe:
             if sampler is not None and sampler.failure is not None:
                 return
             time.sleep(min(POLL_S, left))
+
+
+ProbeFactory = Callable[[str], Probe]
+"""Makes the probe of a GPU, named by UUID."""
+
+
+def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
+    """Under lease: one unit, or with `each` one per GPU."""
+    gpus = [actuator.lease.reference.gpu for actuator in keeper.actuators]
+    if each or len(gpus) == 1:
+        return [
+            GovernedUnit(format_gpu_names(g), make_probe(g), a)
+            for g, a in zip(gpus, keeper.actuators, strict=True)
+        ]
+    return [
+        GovernedUnit(
+            format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), GroupActuator(keeper.actuators)
+        )
+    ]
+
+
+def make_watched_units(gpus: Sequence[str], make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
+    """For advice: the same, and nothing can be set."""
+    if each or len(gpus) == 1:
+        return [
+            GovernedUnit(format_gpu_names(gpu), make_probe(gpu), NullActuator(NvmlLimitReader(gpu).gears()))
+            for gpu in gpus
+        ]
+    could = intersect_gears([NvmlLimitReader(gpu).gears() for gpu in gpus])
+    return [GovernedUnit(format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), NullActuator(could))]
+
+
+def format_gpu_names(*gpus: str) -> str:
+    """For people: "GPU 0", "GPUs 0, 1"."""
+    numbers = [str(NvmlLimitReader(gpu).index) for gpu in gpus]
+    return f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+def _make_group_probe(gpus: Sequence[str], make_probe: ProbeFactory) -> Probe:
+    return GroupProbe([make_probe(gpu) for gpu in gpus])
+
+
+def make_nvml_probe_factory(
+    job: GovernedJob, steps_file: Path | None, on_message: Callable[[str], None]
+) -> ProbeFactory:
+    """Probes that watch as long as the job runs; `tell` gets a line where a sensor is not believed.
+
+    Raises `InvalidInput` for a file that counts no steps.
+    """
+    counted = StepReader(steps_file) if steps_file else _read_no_steps
+    return lambda gpu: NvmlProbe(gpu, job.is_running, counted, on_message)
+
+
+def _read_no_steps() -> None:
+    return None

@@ -1,4 +1,7 @@
-"""A governor beside a real job: whatever becomes of the governor, the job runs as it would have."""
+"""A governor beside a real job: whatever becomes of the governor, the job runs as it would have.
+
+What the user asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ekc.arguments import format_value
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, EkcError, InvalidInput
 from ekc.governor.events import EventCallback
-from ekc.governor.live import gpus, models
-from ekc.governor.live.book import GovernorLog
+from ekc.governor.live import gpus, pretrained
 from ekc.governor.live.job import GovernedJob
-from ekc.governor.live.request import GovernorRequest
+from ekc.governor.live.pretrained import NO_MODEL, check_model
+from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
+from ekc.governor.live.report import GovernorLog
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
-from ekc.governor.live.units import ProbeFactory, make_governed_units, make_watched_units
 from ekc.governor.measure import JobEnded
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Actuator, Probe
-from ekc.governor.sets_nothing import NullActuator
+from ekc.governor.protocols import Actuator, NullActuator, Probe, Settings
 
 if TYPE_CHECKING:
     from ekc.governor.phase import ResponseModel
+
+
+ACTUATORS = ("auto", "nvml", "zeusd")
+
+
+@dataclass(frozen=True)
+class GovernorRequest:
+    """How a real job is to be governed. Raises `InvalidInput` where there is no such actuator or model."""
+
+    policy: Policy
+    gpus: tuple[str, ...] = ()
+    """UUIDs; empty for those that the job uses."""
+    gpus_of: int | None = None
+    """Process whose family's GPUs these are, if not the job."""
+    actuator: str = "auto"
+    advise: bool = False
+    each: bool = False
+    """A loop for each GPU; otherwise one for all of them together."""
+    model: str = NO_MODEL
+    """"none", "simulated", or a file that holds one."""
+    previous_settings: Settings | None = None
+    """Clock limits that hold already, since they cannot be read."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
+            given = self.actuator if isinstance(self.actuator, str) else format_value(self.actuator)
+            raise InvalidInput(f"--actuator {given}: it must be one of {', '.join(ACTUATORS)}")
+        check_model(self.model)
 
 
 class GovernorListener(SessionListener, Protocol):
@@ -162,9 +193,9 @@ class _OpenedSession:
         word = self._request.model
         try:
             cards = sorted({NvmlLimitReader(gpu).product_name for gpu in gpus})
-            if len(cards) > 1 and word != models.NO_MODEL:
+            if len(cards) > 1 and word != pretrained.NO_MODEL:
                 raise InvalidInput(f"--model {word}: a model is of one card, and here are {', '.join(cards)}")
-            return models.open_model(word, cards[0], self._job.is_running)
+            return pretrained.open_model(word, cards[0], self._job.is_running)
         except EkcError as problem:
             self._listener.on_note(f"{problem}; governed without a model")
             return None

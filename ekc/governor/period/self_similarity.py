@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.governor.period.signal import SignalViews
+from ekc.governor.period.signals import SignalViews
 from ekc.governor.samples import Values
 
 POINTS_PER_LAG = 4

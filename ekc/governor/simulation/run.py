@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.simulated.residual import make_generator
-from ekc.governor.jobs.job import SimulatedJob, find_clock_indices
-from ekc.governor.jobs.sensors import TrueSignals, sample_sensors
-from ekc.governor.jobs.stage import StageTables, compute_tables
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import SensorSamples
+from ekc.governor.simulation.card import TrueSignals, sample_sensors
+from ekc.governor.simulation.job import SimulatedJob, StageTables, compute_tables, find_clock_indices
 
 Values = NDArray[np.float64]
 SWITCH_RANGE_S = (0.02, 0.3)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.governor.jobs.card import SimulatedCard
-from ekc.governor.jobs.job import SimulatedJob, Values
-from ekc.governor.jobs.stage import JobStage
+from ekc.governor.simulation.card import SimulatedCard
+from ekc.governor.simulation.job import JobStage, SimulatedJob, Values
 
 ITERATION_JITTER = 0.006
 """Iteration from iteration, one sigma of the log (estimate)."""

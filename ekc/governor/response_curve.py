@@ -1,4 +1,12 @@
-"""What is believed of every gear of a knob after some readings: slowdown, how sure, and joules saved."""
+"""Smooth curves through few noisy points: time and power of a job over its SM clock.
+
+Bayesian least squares on polynomials: points weigh by their error, and what no point tells is left to a
+prior, which is what recorded kernels do (`knob.py`) or what a model predicts.
+
+What a search turns: the limit of the SM clock or, where clocks cannot be set, the power cap.
+
+What is believed of every gear of a knob after some readings: slowdown, how sure, and joules saved.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +14,118 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.curve import CoefficientPrior, PolynomialFit, fit_polynomial
-from ekc.governor.knob import ControlVariable
-from ekc.governor.ledger import PhaseReadings
+from ekc.governor import policy as objective
 from ekc.governor.policy import Policy
+from ekc.governor.protocols import Gears, Settings
+from ekc.governor.readings import PhaseReadings
 from ekc.governor.samples import Values
+
+MIN_ZERO_ERROR = 1e-4
+"""No zero is known better."""
+
+
+@dataclass(frozen=True)
+class CoefficientPrior:
+    """Normal beliefs about the coefficients of x, x^2, ...; at x = 0 stands the default, so no constant."""
+
+    mean: tuple[float, ...]
+    sigma: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PolynomialFit:
+    """A polynomial without constant, and how sure."""
+
+    weights: Values
+    covariance: Values
+
+    def predict_mean(self, x: Values) -> Values:
+        """Expected value."""
+        return np.asarray(_build_powers(x, len(self.weights)) @ self.weights)
+
+    def predict_std(self, x: Values) -> Values:
+        """Standard deviation of that."""
+        rows = _build_powers(x, len(self.weights))
+        return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", rows, self.covariance, rows)))
+
+
+def _build_powers(x: Values, count: int) -> Values:
+    return np.asarray(np.asarray(x, float)[:, None] ** np.arange(1, count + 1)[None, :])
+
+
+def fit_polynomial(
+    x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float = MIN_ZERO_ERROR
+) -> PolynomialFit:
+    """The curve after points (x, y) with standard errors; arrays of one length, which may be 0.
+
+    `shared`: standard error of the zero that all points are held against. It is found along with the curve,
+    so that it makes all of them unsure together.
+    """
+    count = len(prior.mean)
+    rows = np.column_stack([_build_powers(x, count), np.ones(len(x))]) / np.asarray(error)[:, None]
+    sigma = np.array([*prior.sigma, max(zero_error, MIN_ZERO_ERROR)])
+    covariance = np.linalg.inv(rows.T @ rows + np.diag(1 / sigma**2))
+    told = rows.T @ (np.asarray(y) / np.asarray(error))
+    weight = covariance @ (told + np.array([*prior.mean, 0.0]) / sigma**2)
+    return PolynomialFit(np.asarray(weight[:count], float), np.asarray(covariance[:count, :count], float))
+
+
+@dataclass(frozen=True)
+class ControlVariable:
+    """One limit, and what is believed of its effect before anything was read.
+
+    Beliefs are over x = default / limit - 1 for time, and over y = 1 - limit / default for power, where the
+    default is the clock at which the job runs, or the watts that its kernels draw, without the limit.
+    """
+
+    name: str
+    time_prior: CoefficientPrior
+    power_prior: CoefficientPrior
+    is_bounded: bool
+    """Whether kernels can be slowed by no more than the limit was lowered."""
+
+    def select_gears(self, gears: Gears) -> Values:
+        """Where it can be set, ascending."""
+        return np.array(gears.sm_mhz if self.name == "sm" else gears.power_w, float)
+
+    def get_default_value(self, readings: PhaseReadings) -> float:
+        """Where the default stands on its scale."""
+        return (
+            readings.get_default_clock_mhz()
+            if self.name == "sm"
+            else CAP_MARGIN * readings.get_default_watts()
+        )
+
+    def get_value(self, settings: Settings) -> float | None:
+        """Its value in settings."""
+        return settings.sm_mhz if self.name == "sm" else settings.power_w
+
+    def make_settings(self, value: float, memory_mhz: int | None = None) -> Settings:
+        """Set so."""
+        if self.name == "sm":
+            return Settings(sm_mhz=int(value), memory_mhz=memory_mhz)
+        return Settings(power_w=float(value), memory_mhz=memory_mhz)
+
+
+CAP_MARGIN = 1.25
+"""A cap is felt before the mean comes near it: some kernels draw more than the mean (estimate)."""
+SM_CLOCK = ControlVariable(
+    "sm", CoefficientPrior((0.6, 0.3), (0.35, 0.6)), CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True
+)
+"""Recorded kernels (`jobs/facts.py`): time follows 0.55 to 1 of the clock at its top, and more below."""
+POWER_CAP = ControlVariable(
+    "cap",
+    CoefficientPrior((0.2, 0.5), (0.4, 0.8)),
+    CoefficientPrior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)),
+    False,
+)
+"""A watt less costs little time at first, and more and more: power follows about the cube of the clock."""
+
+
+def choose_control(gears: Gears) -> ControlVariable:
+    """What there is to turn; clocks before caps."""
+    return SM_CLOCK if gears.sm_mhz or not gears.power_w else POWER_CAP
+
 
 OUTLIER_SIGMAS = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""

@@ -1,16 +1,22 @@
-"""Whether it is still the work that it was: readings of one phase, and phases, held against each other."""
+"""Whether it is still the work that it was: readings of one phase, and phases, held against each other.
+
+When the default is measured again: soon where a choice is not known well, seldomer as long as checks
+agree, and at once where the job looks as if it had changed.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ekc.governor.ledger import DRIFT_PER_S
-from ekc.governor.reading import JobReading
+from ekc.governor.change_detection import CONFIRM_S
+from ekc.governor.readings import DRIFT_PER_S, JobReading
 
 if TYPE_CHECKING:
     from ekc.governor.phase import Phase
+
 
 MAX_PERIOD_CHANGE = 0.01
 """How much a period may differ between two looks at the default, beyond its error and drift."""
@@ -69,3 +75,38 @@ def is_same_phase(phase: Phase, earlier: Phase) -> bool:
         not phase.progress.period_s > 0
         or abs(phase.progress.period_s / earlier.progress.period_s - 1) < MAX_PERIOD_DISTANCE
     )
+
+
+FIRST_CHECK_S = 240.0
+EARLY_CHECK_S = 120.0
+"""The first where a choice is not known well, and the least between two that a seeming change asks for."""
+MAX_CHECK_GAP_S = 1800.0
+MAX_DOUBTS = 2
+"""So many checks in a row that find another default are a change that the watch has missed."""
+
+
+@dataclass
+class CheckSchedule:
+    """Those of one choice, by the probe's clock."""
+
+    last_s: float
+    gap_s: float
+    _doubt_count: int = 0
+    _early_gap_s: float | None = None
+
+    def is_due(self, at_s: float, suspected: bool) -> bool:
+        """Whether it is time; `suspected` where the job looks other than it did."""
+        gap = self.gap_s if self._early_gap_s is None else self._early_gap_s
+        return at_s - self.last_s > (min(gap, EARLY_CHECK_S) if suspected else gap)
+
+    def record_agreement(self, at_s: float) -> None:
+        """The default was as it used to be, and the choice did as believed."""
+        self.last_s, self._doubt_count, self._early_gap_s = at_s, 0, None
+        self.gap_s = min(2 * self.gap_s, MAX_CHECK_GAP_S)
+
+    def record_doubt(self, at_s: float) -> bool:
+        """It was not: it is looked at again soon, since an evaluation comes and goes. Whether that was so too
+        often."""
+        self.last_s, self._early_gap_s = at_s, CONFIRM_S
+        self._doubt_count += 1
+        return self._doubt_count >= MAX_DOUBTS

@@ -54,7 +54,7 @@ def open_model(
         if not _is_same_card(model.card, card):
             raise InvalidInput(f"--model {model_name}: made for {model.card}, and this is {card}")
         return model
-    from ekc.governor.jobs.card import SIMULATED_CARDS
+    from ekc.governor.simulation.card import SIMULATED_CARDS
 
     like = [name for name in SIMULATED_CARDS if _is_same_card(name, card)]
     if not like:

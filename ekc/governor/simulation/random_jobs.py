@@ -9,11 +9,10 @@ import numpy as np
 
 from ekc.devices.simulated.residual import make_generator
 from ekc.errors import InvalidInput
-from ekc.governor.jobs.card import find_card
-from ekc.governor.jobs.facts import KERNEL_FITS, POWER_FITS
-from ekc.governor.jobs.job import SimulatedJob, compute_costs
-from ekc.governor.jobs.stage import JobStage
-from ekc.governor.jobs.timeline import (
+from ekc.governor.simulation.card import find_card
+from ekc.governor.simulation.fitted_constants import KERNEL_FITS, POWER_FITS
+from ekc.governor.simulation.job import JobStage, SimulatedJob, compute_costs
+from ekc.governor.simulation.timeline import (
     Timeline,
     insert_evaluations,
     make_pause,
