@@ -38,7 +38,7 @@ from tune_table import table
 
 import ekc
 from ekc import devices
-from ekc.cli.sources import read_schedule
+from ekc.cli.schedule_source import read_schedule
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.host import find_free_memory, format_bytes
+from ekc.host_memory import find_free_memory, format_bytes
 
 GIB = 1 << 30
 
@@ -56,7 +56,7 @@ def test_the_limit_of_the_process_itself() -> None:
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 29, resource.RLIM_INFINITY))
-from ekc.host import find_free_memory
+from ekc.host_memory import find_free_memory
 print(find_free_memory())
 """
     printed = subprocess.run(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ekc.cli.commands import main
+from ekc.cli.main import main
 
 __all__ = ["main"]

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.executed import describe_execution, format_accesses, format_counts
-from ekc.cli.operators import ALLOW_NEGATIVES
-from ekc.cli.output import json_option, print_json, print_text
-from ekc.cli.sources import ScheduleSource, schedule_source
+from ekc.cli.arguments import ALLOW_NEGATIVES
+from ekc.cli.output import (
+    describe_execution,
+    format_accesses,
+    format_counts,
+    json_option,
+    print_json,
+    print_text,
+)
+from ekc.cli.schedule_source import ScheduleSource, schedule_source
 
 if TYPE_CHECKING:
     from ekc.codegen.compiled import CompiledKernel, Launch, Resources

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.given import refuse_unused_options
-from ekc.cli.operators import ALLOW_NEGATIVES, OperatorRequest, operator_arguments, refuse_options
+from ekc.cli.arguments import (
+    ALLOW_NEGATIVES,
+    OperatorRequest,
+    operator_arguments,
+    refuse_options,
+    refuse_unused_options,
+)
 from ekc.cli.output import json_option, print_json, print_text
-from ekc.cli.sources import CHOICE_OPTIONS, any_toolchain_option, choice_options, read_schedule, target_option
+from ekc.cli.schedule_source import (
+    CHOICE_OPTIONS,
+    any_toolchain_option,
+    choice_options,
+    read_schedule,
+    target_option,
+)
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -69,7 +80,7 @@ def explain(
         exact = account(one, other, device)
         _print_account(exact.to_json() if as_json else _format_account(exact, one, words), one, other, device)
         return
-    from ekc.cli import explain_learned as learned
+    from ekc.cli import explain_features as learned
     from ekc.search.explain.by_feature import explain_learned
 
     found = explain_learned(one, other, device, records)

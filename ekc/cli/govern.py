@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.given import refuse_unused_options
-from ekc.cli.output import log, print_text
-from ekc.cli.status import EXIT_BAD_INPUT
+from ekc.cli.arguments import refuse_unused_options
+from ekc.cli.output import EXIT_BAD_INPUT, log, print_text
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.cli.govern_audience import GovernOutput
+    from ekc.cli.govern_output import GovernOutput
     from ekc.governor.live.governor_process import GovernorExit
     from ekc.governor.live.report import GovernorLog
     from ekc.governor.policy import Policy
@@ -107,7 +106,7 @@ def govern(
         refuse_unused_options(GPU_OPTIONS, "it is for GPUs, and --simulate has none; leave it out")
     else:
         refuse_unused_options(SIMULATE_OPTIONS, "it is for --simulate KIND; leave it out")
-    from ekc.cli.govern_audience import GovernOutput
+    from ekc.cli.govern_output import GovernOutput
     from ekc.governor.policy import Policy
 
     policy = Policy(objective, max_slowdown, min_saving, remaining)

@@ -9,10 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ekc.cli.arguments import OPERATOR_KINDS, build_operator
 from ekc.cli.layer_file import Layer, read_layers
-from ekc.cli.operators import OPERATOR_KINDS, build_operator
-from ekc.cli.output import ensure_writable, join_lines, log, print_json, print_text
-from ekc.cli.status import EXIT_BAD_INPUT, EXIT_INTERRUPTED, find_exit_status
+from ekc.cli.output import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    ensure_writable,
+    find_exit_status,
+    join_lines,
+    log,
+    print_json,
+    print_text,
+)
 from ekc.codegen.export import make_kernel_name
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.summary import choose_unit, describe_energy_source, format_figure, format_speedup

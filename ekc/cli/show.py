@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ekc.cli.operators import ALLOW_NEGATIVES
+from ekc.cli.arguments import ALLOW_NEGATIVES
 from ekc.cli.output import json_option, print_json, print_text
-from ekc.cli.sources import ScheduleSource, schedule_source
+from ekc.cli.schedule_source import ScheduleSource, schedule_source
 
 
 @click.command(context_settings=ALLOW_NEGATIVES)

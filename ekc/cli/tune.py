@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments
 from ekc.cli.event_log import EventLog
-from ekc.cli.operators import ALLOW_NEGATIVES, OperatorRequest, operator_arguments
 from ekc.cli.output import (
     DEFAULT_FOLDER,
     ensure_writable,
+    find_exit_status,
     format_written,
     json_option,
     print_json,
     print_text,
 )
-from ekc.cli.sources import choice_options, log_replaced, target_option
-from ekc.cli.status import find_exit_status
+from ekc.cli.schedule_source import choice_options, log_replaced, target_option
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device
 from ekc.errors import DeviceError
-from ekc.host import format_bytes
+from ekc.host_memory import format_bytes
 from ekc.ir.operator import Operator
 from ekc.ir.tensor_memory import check_host_memory, check_memory_fits, format_byte_total
 

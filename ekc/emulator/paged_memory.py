@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ekc.emulator.memory import AddressProbe, AddressSpace, Allocation, Index
 from ekc.errors import EkcError
-from ekc.host import find_free_memory, format_bytes
+from ekc.host_memory import find_free_memory, format_bytes
 
 PAGE_BYTES = 1 << 10
 """Bytes of a page: a few rows of a tile, so that one that is read by columns does not bring in its rows."""

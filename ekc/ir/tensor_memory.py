@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ekc.errors import InvalidInput
-from ekc.host import find_free_memory, format_bytes
+from ekc.host_memory import find_free_memory, format_bytes
 from ekc.ir import expr as ex
 from ekc.ir.operator import Axis, Compute, Operator
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.cli.commands import main
+from ekc.cli.main import main
 from ekc.codegen.generate import describe_toolchain
 from tests.search.runs import tune
 

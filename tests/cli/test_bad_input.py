@@ -315,7 +315,7 @@ def test_interrupted_outside_tune(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ekc.cli.sources.ScheduleSource.find_schedule", stop)
+    monkeypatch.setattr("ekc.cli.schedule_source.ScheduleSource.find_schedule", stop)
     assert main(["show", "matmul", "4", "4", "4"]) == 130
     assert capsys.readouterr().err.strip() == "ekc: interrupted"
 

@@ -17,7 +17,8 @@ import click
 import pytest
 
 import ekc
-from ekc.cli import commands, main
+from ekc.cli import main
+from ekc.cli import main as commands
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from tests.devices import faults

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ekc.cli import main
+from ekc.cli.arguments import OPERATOR_KINDS, build_operator
 from ekc.cli.layer_file import read_layers
-from ekc.cli.operators import OPERATOR_KINDS, build_operator
 
 FORMS = [
     (

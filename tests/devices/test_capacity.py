@@ -20,7 +20,7 @@ from ekc.devices.recording.writer import RecordingWriter
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
-from ekc.host import HostMemory
+from ekc.host_memory import HostMemory
 from ekc.ir import tensor_memory
 from ekc.ir.operator import Operator
 from ekc.ir.tensor_memory import find_largest_extent

@@ -72,7 +72,7 @@ def test_every_python_block() -> None:
 
 
 def test_every_operator_and_device_is_named_and_no_other() -> None:
-    from ekc.cli.operators import OPERATOR_KINDS
+    from ekc.cli.arguments import OPERATOR_KINDS
     from ekc.devices.simulated import specs
 
     (table,) = re.findall(r"^Operators, .*\n\n((?:\|.*\n)+)", PAGE, re.MULTILINE)

@@ -286,7 +286,7 @@ def test_json_knows_no_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ekc.devices.clocks.lease", "ekc.cli.govern_audience", "ekc.governor.live.governor_process"]
+    "module", ["ekc.devices.clocks.lease", "ekc.cli.govern_output", "ekc.governor.live.governor_process"]
 )
 def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
     program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"

@@ -19,7 +19,7 @@ from typing import IO
 import pytest
 
 import ekc
-from ekc.cli.commands import main
+from ekc.cli.main import main
 from ekc.search.database import database
 from ekc.search.database.database import RecordStore
 from tests.search.records.test_store import KEY, ROOT, ROW

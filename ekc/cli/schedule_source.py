@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.given import refuse_unused_options
-from ekc.cli.operators import OperatorRequest, operator_arguments
+from ekc.cli.arguments import OperatorRequest, operator_arguments, refuse_unused_options
 from ekc.cli.output import log
 from ekc.errors import EkcError, InvalidInput
 

@@ -18,12 +18,10 @@ from ekc.cli.check import check
 from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
 from ekc.cli.govern import govern
-from ekc.cli.known import best, export
-from ekc.cli.output import join_lines, log, open_missing_streams
-from ekc.cli.recording import recording
+from ekc.cli.output import EXIT_BAD_INPUT, EXIT_INTERRUPTED, join_lines, log, open_missing_streams
+from ekc.cli.records import best, export, recording
 from ekc.cli.run import run
 from ekc.cli.show import show
-from ekc.cli.status import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from ekc.cli.tune import tune
 from ekc.errors import CompileError, EkcError
 from ekc.version import __version__

@@ -2,6 +2,8 @@
 
 Which arguments a kind takes is read off the function that makes it; no kind is spelled out here but
 for its name.
+
+Options that the command line gives and nobody would read: refused, since dropping them would mislead.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.ir.operator import Operator
+
 
 OPERATOR_KINDS = (
     *("matmul", "batch_matmul", "matvec", "einsum"),
@@ -245,3 +249,12 @@ def refuse_options(context: click.Context, _: click.Parameter, values: Words) ->
                 value, possibilities=difflib.get_close_matches(value, known), ctx=context
             )
     return values
+
+
+def refuse_unused_options(unused: Container[str | None], reason: str) -> None:
+    """Raises `InvalidInput` where one of these parameters of the running command is given."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in unused and source is ParameterSource.COMMANDLINE:
+            raise InvalidInput(f"{parameter.opts[0]}: {reason}")

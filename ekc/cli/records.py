@@ -1,0 +1,275 @@
+"""`ekc best` and `ekc export`: what earlier runs found, without tuning.
+
+`ekc recording`: what a recording holds, and the JSON in which other tuners take it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments, refuse_options
+from ekc.cli.output import (
+    DEFAULT_FOLDER,
+    ensure_writable,
+    format_written,
+    json_option,
+    log,
+    print_json,
+    print_text,
+)
+from ekc.cli.schedule_source import (
+    LocatedSchedule,
+    ScheduleSource,
+    any_toolchain_option,
+    choice_options,
+    log_replaced,
+    schedule_source,
+    target_option,
+)
+from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.devices.device import Device
+
+
+@click.command(context_settings=ALLOW_NEGATIVES)
+@operator_arguments
+@click.option(
+    "--records", type=click.Path(path_type=Path), required=True, help="The record file to look into."
+)
+@any_toolchain_option
+@choice_options
+@target_option
+@json_option
+def best(
+    request: OperatorRequest,
+    records: Path,
+    any_toolchain: bool,
+    target: str,
+    objective: str,
+    max_slowdown: float,
+    as_json: bool,
+) -> None:
+    """The best schedule on file for an operator and a device."""
+    from ekc import devices
+    from ekc.codegen.generate import describe_toolchain
+    from ekc.search.database.query import SelectionRule, choose_best
+    from ekc.search.summary import (
+        choose_unit,
+        describe_rounding,
+        format_figure,
+        format_relative_interval,
+        wrap_note,
+    )
+    from ekc.tables import format_table
+
+    op, rule, device = request.make_operator(), SelectionRule(objective, max_slowdown), devices.open(target)
+    trial = choose_best(op, records, device, rule, any_toolchain)
+    if as_json:
+        print_json(
+            {"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
+            | vars(rule)
+            | trial.to_json()
+        )
+        return
+    latency, energy = choose_unit([trial.latency_s], "s"), choose_unit([trial.energy_j], "J")
+    row = (
+        format_figure(trial.latency_s, latency[0])
+        + format_relative_interval(trial.latency_s, trial.latency_interval_s),
+        format_figure(trial.power_w),
+        format_figure(trial.energy_j, energy[0])
+        + format_relative_interval(trial.energy_j, trial.energy_interval_j),
+    )
+    elsewhere = trial.measured_elsewhere
+    title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}" + (
+        "\nMeasured elsewhere: these figures are not of this device and toolchain." if elsewhere else ""
+    )
+    print_text(
+        format_table(
+            (f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, label_count=0
+        )
+    )
+    notes = [
+        *wrap_note("best", str(rule)),
+        *wrap_note("figures", f"measured elsewhere: {elsewhere}" if elsewhere else ""),
+        *wrap_note(
+            "compiled", f"afresh for {device.arch} with NVRTC {describe_toolchain()}" if elsewhere else ""
+        ),
+        *wrap_note("checked", trial.checked or "not executed"),
+        *wrap_note("atomics", describe_rounding(trial)),
+    ]
+    print_text("\n".join(["", *notes, "", trial.schedule.to_python()]))
+
+
+@click.command(context_settings=ALLOW_NEGATIVES)
+@schedule_source
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    help="Folder for the kernel.",
+)
+@click.option("--name", help="What files and functions are called. [default: as the operator]")
+@json_option
+def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -> None:
+    """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function.
+
+    Without --records or --schedule it is the naive one. Two shapes of one operator need two names to lie in
+    one folder, and to be linked into one program.
+    """
+    import ekc
+    from ekc import devices
+    from ekc.codegen import export as bundle
+
+    found, device = source.find_schedule(), devices.open(source.target)
+    ensure_writable(out)
+    kernel = ekc.compile(found.schedule, arch=device.arch, limits=device.limits, name=name)
+    log_replaced(out, found.schedule.op, name)
+    paths = bundle.export(
+        kernel.compiled, found.schedule, out, provenance=_describe_provenance(found, device)
+    )
+    if as_json:
+        print_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
+    else:
+        print_text(format_written(paths))
+
+
+def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, str]:
+    """Where the schedule and its figures come from."""
+    facts = {"origin": found.origin}
+    trial = found.trial
+    if trial is None:
+        return facts | {"figures": "none: not measured"}
+    there = trial.measured_elsewhere
+    facts["device"] = there or f"{device.label}, {device.clock_regime}"
+    if there:
+        facts["figures"] = "measured elsewhere, on that device and with those programs; compiled afresh"
+    if trial.latency_s is not None:
+        facts["latency"] = f"{trial.latency_s * 1e6:.2f} us"
+    if trial.energy_j is not None:
+        how = ("metered" if trial.metered else "predicted") + (" elsewhere" if there else "")
+        facts["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({how})"
+    return facts | {"result": trial.checked or "not executed"}
+
+
+FILE_ARGUMENT = click.argument("file", type=click.Path(path_type=Path), callback=refuse_options)
+
+
+@click.group()
+def recording() -> None:
+    """Files of measured schedules, which --target recorded:FILE replays."""
+
+
+@recording.command()
+@FILE_ARGUMENT
+@json_option
+def show(file: Path, as_json: bool) -> None:
+    """What is in a recording: the device, when, and for each operator how much was measured."""
+    from ekc.devices.recording import read_recording
+    from ekc.tables import format_table
+
+    found = read_recording(file)
+    facts = [_summarize_operator(found, number) for number in range(len(found.operators))]
+    if as_json:
+        origin = found.origin
+        device = {"name": origin.name, "simulated": origin.simulated, "label": origin.description}
+        print_json({"device": device, "driver": origin.driver, "operators": facts})
+        return
+    heads = ("operator", "schedules", "timed", "metered", "failed", "fastest [us]")
+    rows = [tuple("-" if value is None else str(value) for value in one.values()) for one in facts]
+    print_text(
+        format_table(
+            heads, rows, f"{found.origin.description}, {found.origin.driver}, {found.origin.clock_regime}"
+        )
+    )
+
+
+def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
+    mine = [row for row in recorded.rows if row.operator == number]
+    times = [row.find_timing().latency_s for row in mine if row.timings]
+    return {
+        "operator": str(recorded.operators[number]).splitlines()[0],
+        "schedules": len(mine),
+        "timed": len(times),
+        "metered": sum(bool(row.meterings) for row in mine),
+        "failed": sum(bool(row.failure) for row in mine),
+        "fastest_us": float(f"{1e6 * min(times):.4g}") if times else None,
+    }
+
+
+@recording.command(context_settings=ALLOW_NEGATIVES)
+@FILE_ARGUMENT
+@operator_arguments
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
+def t4(file: Path, request: OperatorRequest, out: Path) -> None:
+    """Write the rows of an operator as T4 JSON, which Kernel Tuner and its peers read.
+
+    OPERATOR may be left out where the recording holds one only.
+    """
+    from ekc.devices.recording import read_recording
+    from ekc.search.replay.t4 import to_t4
+
+    data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
+    try:
+        out.write_text(json.dumps(data))
+    except OSError as problem:
+        raise InvalidInput(f"--out: {out} cannot be written ({problem.strerror})") from problem
+    print_text(f"wrote {out}: {len(data['results'])} configurations, {data['ekc']['device']}")
+
+
+@recording.command()
+@FILE_ARGUMENT
+@click.option("--figure", default="time", show_default=True, help="The measurement to make small.")
+@click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@json_option
+def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> None:
+    """Replay the search on the T4 JSON of any tuner: what it would have found there, in how many trials."""
+    import numpy as np
+
+    from ekc.search.replay.replay import replay_search
+    from ekc.search.replay.t4 import from_t4
+    from ekc.search.replay.table_space import TableSpace
+
+    try:
+        table = from_t4(file.read_text(encoding="utf-8"), figure)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{file}: {problem}") from problem
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise InvalidInput(f"{file} cannot be read ({reason})") from problem
+    trials = min(trials, len(table.figures))
+    rows = replay_search(table, TableSpace(table), trials, seed, _make_trial_logger(trials))
+    found = float(np.nanmin(table.figures[rows]))
+    facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best_figure}
+    if as_json:
+        print_json({"figure": figure, "unit": table.unit, **facts})
+    else:
+        unit = f" {table.unit}" if table.unit else ""
+        told = f"{figure} {found:.6g}{unit} after {len(rows)} of {len(table.figures)} rows of {file}"
+        print_text(
+            f"{told}; the best of all is {table.best_figure:.6g}{unit} ({found / table.best_figure:.3f} times)"
+        )
+
+
+def _make_trial_logger(trials: int) -> Callable[[int], None]:
+    """Logs how many rows were tried, every few seconds."""
+    from ekc.search.progress import PROGRESS_INTERVAL_S
+
+    began = last = time.monotonic()
+
+    def tell(tried: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_INTERVAL_S:
+            last = now
+            log(f"{now - began:5.0f} s  {tried}/{trials} trials")
+
+    return tell
