@@ -115,7 +115,7 @@ _NAMES_BY_MODULE = {
     "ekc.search.data.result": ("Trial", "TuningResult"),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-_SUBPACKAGES = ("codegen", "devices", "emulator", "governor", "ir", "search")
+_SUBPACKAGES = ("codegen", "devices", "emulator", "governor", "ir", "runtime", "search")
 
 __all__ = [
     "ActuatorError",

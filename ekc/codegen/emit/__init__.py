@@ -1,1 +1,1 @@
-"""TODO package ekc/codegen/emit."""
+"""Text of each kind of node: names, loops, copies, accumulators, tensor-core instructions, addresses."""

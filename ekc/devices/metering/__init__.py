@@ -1,1 +1,1 @@
-"""TODO package ekc/devices/metering."""
+"""Energy of a kernel: windows of repeated launches, readings of power and energy counters."""

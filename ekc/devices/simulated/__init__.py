@@ -1,1 +1,1 @@
-"""TODO package ekc/devices/simulated."""
+"""Simulated devices: counts of the compiled code, memory traffic, latency, power and sensors of a GPU model."""

@@ -1,1 +1,1 @@
-"""TODO package ekc/ir/hardware."""
+"""Facts of the hardware: resource limits, capabilities of each architecture, shapes of matrix instructions."""

@@ -1,1 +1,1 @@
-"""TODO package ekc/ir/lowering."""
+"""A program lowered to the launches, buffers and nodes of its kernels."""

@@ -1,1 +1,1 @@
-"""TODO package ekc/search/data."""
+"""Plain data that all of the search shares: populations, options, candidates, results, costs, events."""

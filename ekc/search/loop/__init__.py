@@ -1,1 +1,1 @@
-"""TODO package ekc/search/loop."""
+"""The search loop: generations, breeding, measuring, selection, finals, stopping."""

@@ -1,1 +1,1 @@
-"""TODO package ekc/search/sketches."""
+"""Structures of schedules: step lists with holes, one module for each rule that derives them from an operator."""
