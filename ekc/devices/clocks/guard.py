@@ -125,4 +125,5 @@ def _print_line(line: str) -> None:
         return
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

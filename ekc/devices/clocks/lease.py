@@ -279,7 +279,7 @@ class LeaseKeeper:
         leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
         try:
             guard = subprocess.Popen(
-                [sys.executable, "-m", "ekc.devices.clocks.lease", *leases],
+                [sys.executable, "-m", "ekc.devices.clocks.guard", *leases],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,  # No lock of a buffer, which another thread may hold while somebody forks.
