@@ -30,8 +30,8 @@ import numpy as np
 from governor_aperiodic import APERIODIC, aperiodic
 from governor_traces import KINDS, Trace, periodic
 from gpu.trace_file import read as read_traces
-from tune_table import table
 
+from benchmarks.search.tune_table import table
 from ekc.errors import EkcError
 from ekc.governor import Period, detect_period
 from ekc.version import __version__

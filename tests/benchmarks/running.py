@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 
 
-def run(script: str, tmp_path: Path, *options: str, **environment: str) -> tuple[str, dict[str, Any]]:
-    """What a benchmark printed, and its JSON."""
+def run(module: str, tmp_path: Path, *options: str, **environment: str) -> tuple[str, dict[str, Any]]:
+    """The text that `python -m benchmarks.<module>` prints, and its JSON."""
     file = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(FOLDER / script), "--json", str(file), *options],
+        [sys.executable, "-m", f"benchmarks.{module}", "--json", str(file), *options],
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(FOLDER.parent)} | environment,
+        env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)} | environment,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(file.read_text())

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.common import clblast, estimated
 from ekc.devices.simulated.launch_counts import AccessGroup, profile_kernel
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.runtime.execute import execute
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import clblast
-import estimated
 
 SIDE = 128
 PLAIN = clblast.Xgemm(32, 64, 32, 8, 16, 0, 0, 2, 2, 1, 0, 0, 0, 0)

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.benchmarks.running import FOLDER, run
+from tests.benchmarks.running import run
 from tests.benchmarks.test_tiny import made_up_rows
 
 
 @pytest.fixture
-def residual(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import fidelity_residual
+def residual() -> Any:
+    from benchmarks.simulator import residual
 
-    return fidelity_residual
+    return residual
 
 
 def path(traits: NDArray[np.float64], alike: float, random: np.random.Generator) -> NDArray[np.float64]:
@@ -68,8 +67,8 @@ def test_a_learner_leaves_what_no_setting_explains(residual: Any) -> None:
 
 
 def test_repeats_of_one_kernel_count_once(residual: Any, tmp_path: Path) -> None:
-    from fidelity_learner import line
-    from recordings import Recording
+    from benchmarks.common.recordings import Recording
+    from benchmarks.simulator.learner import line
 
     random = np.random.default_rng(3)
     with gzip.open(tmp_path / "made_up.csv.gz", "wt", newline="") as stream:
@@ -86,7 +85,7 @@ def test_repeats_of_one_kernel_count_once(residual: Any, tmp_path: Path) -> None
 
 
 def test_the_command_in_a_tiny_form(residual: Any, tmp_path: Path) -> None:
-    from recordings import RECORDINGS
+    from benchmarks.common.recordings import RECORDINGS
 
     for recording in RECORDINGS:
         rows = made_up_rows()
@@ -99,7 +98,7 @@ def test_the_command_in_a_tiny_form(residual: Any, tmp_path: Path) -> None:
             writer.writeheader()
             writer.writerows(row | figures | {"power_w": 200.0 + n} for n, row in enumerate(rows))
     options = ("--data", str(tmp_path), "--only", "residual", "--rows", "8")
-    text, found = run("simulator_fidelity.py", tmp_path, *options)
+    text, found = run("simulator.fidelity", tmp_path, *options)
     told = found["residual"]
     spaces = [(one["space"], one["figure"]) for one in told["learner"]]
     assert len(spaces) == len(set(spaces)) == 8

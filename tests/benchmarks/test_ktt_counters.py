@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
 WIDTH, HEIGHT, HALF = 40, 24, 1
 
 
 @pytest.fixture
-def ktt(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import ktt_counters
+def ktt() -> Any:
+    from benchmarks.simulator import counters
 
-    return ktt_counters
+    return counters
 
 
 def multiply_adds(bx: int, by: int, tx: int, ty: int) -> int:
@@ -63,11 +62,11 @@ def test_tiny_form_of_the_benchmark(ktt: Any, tmp_path: Path) -> None:
     write_table(ktt, tmp_path, designs)
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "ktt_counters.py"), "--data", str(tmp_path), "--json", str(out)],
+        [sys.executable, "-m", "benchmarks.simulator.counters", "--data", str(tmp_path), "--json", str(out)],
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
@@ -118,18 +117,17 @@ def test_a_counter_passes_when_it_ranks_as_measured(ktt: Any) -> None:
 
 def test_missing_recordings_are_told_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "ktt_counters.py"), "--data", str(tmp_path)],
+        [sys.executable, "-m", "benchmarks.simulator.counters", "--data", str(tmp_path)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 2
     assert "has no ktt_convolution_rtx_2080_ti_counters.csv.gz" in done.stderr.splitlines()[-1]
 
 
-def test_spearman(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import ranking
+def test_spearman() -> None:
+    from benchmarks.common import ranking
 
     a = np.array([1.0, 2.0, 3.0, 4.0])
     assert ranking.spearman(a, np.exp(a)) == pytest.approx(1.0)

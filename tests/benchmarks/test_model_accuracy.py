@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 
 from ekc.devices.recording import read_recording
-from tests.benchmarks.running import FOLDER, run
+from tests.benchmarks.running import run
 from tests.devices.recording.made import COUNT, record
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import model_accuracy
+def bench() -> ModuleType:
+    from benchmarks.cost_model import recording
 
-    return model_accuracy
+    return recording
 
 
 def test_it_runs_and_says_what_it_is_of(tmp_path: Path, bench: ModuleType) -> None:
     file = record(tmp_path / "all.jsonl.gz", every=1)
-    text, figures = run("model_accuracy.py", tmp_path, str(file))
+    text, figures = run("cost_model.recording", tmp_path, str(file))
     assert "a100 (simulated), recorded" in text
     assert "Simulated: the energies are those of a model, not of a GPU." in text
     model, rule, prior, other = figures["lines"]

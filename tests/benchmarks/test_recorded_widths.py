@@ -27,7 +27,7 @@ def test_recorded_widths(tmp_path: Path) -> None:
             writer = csv.DictWriter(stream, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    text, figures = run("recorded_widths.py", tmp_path, "--data", str(tmp_path), "--pairs", "2")
+    text, figures = run("simulator.load_width", tmp_path, "--data", str(tmp_path), "--pairs", "2")
     assert "of 6 pairs the wider was faster in 50%" in text
     assert [(x["way"], x["pairs"], x["faster"]) for x in figures["lines"]] == [
         ("shared", 1, 1.0),

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import ekc
+from benchmarks.codegen import sass
 from ekc.codegen.generate import compile_schedule
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-def _module(name: str) -> ModuleType:
-    """A script of benchmarks/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-sass = _module("sass")
+ROOT = Path(__file__).parents[2]
 
 
 def code(*lines: str) -> tuple[object, ...]:
@@ -152,7 +137,8 @@ def reported(tmp_path: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
     done = subprocess.run(
         [
             sys.executable,
-            str(FOLDER / "sass_report.py"),
+            "-m",
+            "benchmarks.codegen.sass_report",
             "--target",
             "a100",
             "--json",
@@ -162,7 +148,7 @@ def reported(tmp_path: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(FOLDER.parent)},
+        env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(figures.read_text())["lines"]

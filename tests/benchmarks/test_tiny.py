@@ -15,23 +15,30 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.benchmarks.running import FOLDER, run
+from tests.benchmarks.running import ROOT, run
 
 
-@pytest.mark.parametrize("script", sorted(p.name for p in FOLDER.glob("*.py") if "argparse" in p.read_text()))
-def test_every_benchmark_explains_itself(script: str) -> None:
+@pytest.mark.parametrize(
+    "module",
+    sorted(
+        ".".join(p.relative_to(ROOT).with_suffix("").parts)
+        for p in (ROOT / "benchmarks").rglob("*.py")
+        if "argparse" in p.read_text() and "gpu" not in p.parts and "__main__" in p.read_text()
+    ),
+)
+def test_every_benchmark_explains_itself(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(FOLDER / script), "--help"],
+        [sys.executable, "-m", module, "--help"],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: {script}")
+    assert done.stdout.startswith("usage: ")
 
 
 def test_search_rate(tmp_path: Path) -> None:
-    text, figures = run("search_rate.py", tmp_path, "--seconds", "0.1", "--population", "512", "--seed", "1")
+    text, figures = run("search.rate", tmp_path, "--seconds", "0.1", "--population", "512", "--seed", "1")
     assert "candidates/s" in text
     assert "a100 (simulated)" in text
     (row,) = figures["rows"]
@@ -48,7 +55,7 @@ def test_search_rate(tmp_path: Path) -> None:
 
 def test_search_depth(tmp_path: Path) -> None:
     options = ("--only", "MV", "--seeds", "2", "--trials", "8", "--long", "16", "--random", "40")
-    text, figures = run("search_depth.py", tmp_path, *options, "--records", str(tmp_path / "kept"))
+    text, figures = run("search.depth", tmp_path, *options, "--records", str(tmp_path / "kept"))
     (line,) = figures["lines"]
     assert "a100 (simulated)" in text
     assert len(line["winners_s"]) == 2
@@ -70,7 +77,7 @@ def test_search_depth_without_residual(tmp_path: Path) -> None:
 
 def test_warm_start(tmp_path: Path) -> None:
     options = ("--only", "MV", "--seeds", "1", "--trials", "10", "--taught", "10")
-    text, figures = run("warm_start.py", tmp_path, *options)
+    text, figures = run("search.warm_start", tmp_path, *options)
     assert "a100 (simulated)" in text
     assert [line["taught_by"] for line in figures["lines"]] == ["other shapes", "rtx4090 (simulated)", "both"]
     for line in figures["lines"]:
@@ -79,7 +86,7 @@ def test_warm_start(tmp_path: Path) -> None:
 
 
 def test_tune_table(tmp_path: Path) -> None:
-    text, figures = run("tune_table.py", tmp_path, "--only", "MM 127x255x63", "--trials", "8")
+    text, figures = run("search.tune_table", tmp_path, "--only", "MM 127x255x63", "--trials", "8")
     (line,) = figures["lines"]
     assert "a100 (simulated)" in text
     assert "PTX was executed on the CPU" in text
@@ -106,11 +113,9 @@ def test_tune_table_against_the_schedule_by_hand(tmp_path: Path) -> None:
 
 def test_a_wrong_kept_kernel_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import ekc
+    from benchmarks.search import tune_table
     from ekc.search.data.result import Trial
     from ekc.search.sketches.naive import make_naive_schedule
-
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import tune_table
 
     op = ekc.matmul(16, 16, 16)
     trial = Trial(make_naive_schedule(op), "naive", "ok")
@@ -147,7 +152,6 @@ def test_emulator_rate(tmp_path: Path) -> None:
 
 
 def test_a_slow_large_or_wrong_run_fails_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
     import emulator_rate as rate
 
     good = {"right": True, "findings": [], "seconds": 3.9, "peak_bytes": 2**29}
@@ -195,7 +199,7 @@ def recorded_gemm(folder: Path) -> None:
 
 def test_prior_accuracy(tmp_path: Path) -> None:
     recorded_gemm(tmp_path)
-    text, figures = run("prior_accuracy.py", tmp_path, "--data", str(tmp_path), "--rows", "6")
+    text, figures = run("cost_model.analytic", tmp_path, "--data", str(tmp_path), "--rows", "6")
     assert "recordings of real GPUs" in text
     lines = figures["lines"]
     assert [line["rows"] for line in lines] == [6, 2] * 3 + [8]
@@ -207,7 +211,7 @@ def test_prior_accuracy(tmp_path: Path) -> None:
 
 def test_register_estimate(tmp_path: Path) -> None:
     options = ("--only", "conv 1x64", "--draws", "4")
-    text, figures = run("register_estimate.py", tmp_path, *options, "--a-round", "0")
+    text, figures = run("cost_model.registers", tmp_path, *options, "--a-round", "0")
     assert "0 registers a round" in text
     (line,) = figures["lines"]
     assert line["compiled"] == 4
@@ -218,7 +222,7 @@ def test_register_estimate(tmp_path: Path) -> None:
 def test_simulator_fidelity(tmp_path: Path) -> None:
     recorded_gemm(tmp_path)
     options = ("--only", "clblast", "--rows", "6")
-    text, figures = run("simulator_fidelity.py", tmp_path, "--data", str(tmp_path), *options)
+    text, figures = run("simulator.fidelity", tmp_path, "--data", str(tmp_path), *options)
     assert "all predictions are simulated" in text
     latency = [line for line in figures["lines"] if line["what"].startswith("latency")]
     assert [line["how"] for line in latency] == ["6 compiled", "not compiled, estimated"] * 3
@@ -252,7 +256,7 @@ def recorded_products(folder: Path) -> None:
 def test_simulator_fidelity_of_tensor_cores(tmp_path: Path) -> None:
     recorded_products(tmp_path)
     options = ("--only", "h200", "--shapes", "1", "--trials", "4", "--seed", "1")
-    text, figures = run("simulator_fidelity.py", tmp_path, "--data", str(tmp_path), *options)
+    text, figures = run("simulator.fidelity", tmp_path, "--data", str(tmp_path), *options)
     assert "h200 (simulated)" in text
     told = figures["h200"]
     assert told["rows"] == 400
@@ -266,17 +270,16 @@ def test_simulator_fidelity_of_tensor_cores(tmp_path: Path) -> None:
 
 
 def test_power_is_scored_against_rows_of_like_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import fidelity_h200
+    from benchmarks.simulator import h200
 
     recorded_products(tmp_path)
-    rows = [row for row in fidelity_h200.read(tmp_path) if row.seconds >= fidelity_h200.LONG_S]
+    rows = [row for row in h200.read(tmp_path) if row.seconds >= h200.LONG_S]
     assert {row.m for row in rows} == {8192}
     other = {"ratio": 1.0, "simulated_tflops": 1e-3, "simulated_s": 1.0, "gbytes": 1.0, "simulated_w": 1.0}
     like = other | {"simulated_tflops": 300.0, "simulated_s": 2 * 8192**3 / 300e12, "gbytes": 0.403}
     ours = [like | {"simulated_w": watt} for watt in (400.0, 410.0, 420.0, 430.0, 440.0)]
-    assert fidelity_h200.scored(rows, [*ours[1:], other], 0) is None
-    found = fidelity_h200.scored(rows, [*ours, other], 0)
+    assert h200.scored(rows, [*ours[1:], other], 0) is None
+    found = h200.scored(rows, [*ours, other], 0)
     assert found is not None
     # Rows of 300 TFLOP/s take 3.7 ms and draw about 443 W.
     assert found["shipped"]["rows"] == found["trivial"]["table by TFLOP/s"]["rows"] == 5
@@ -288,31 +291,30 @@ def test_power_is_scored_against_rows_of_like_rates(tmp_path: Path, monkeypatch:
 def test_a_shape_says_what_multiplies_and_whether_it_is_faster_without_tensor_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import fidelity_h200
+    from benchmarks.simulator import h200
 
     shape = {"shape": [3, 768, 2048], "recorded_s": 7.4e-6, "recorded_tflops": 1.3, "recorded_w": 156.0}
     ours = {"simulated_s": 21e-6, "ratio": 2.8, "simulated_tflops": 0.4, "simulated_w": 185.0}
     warp, group = ours | {"warpgroup": False, "parts": False}, ours | {"warpgroup": True, "parts": True}
     faster = {"without_s": 4.63e-6}
     shapes = [shape | warp, shape | group | faster, shape | faster]
-    told = fidelity_h200.text({"trials": 64, "shapes": shapes, "ratio": {}, "power": None}).splitlines()[4:7]
+    told = h200.text({"trials": 64, "shapes": shapes, "ratio": {}, "power": None}).splitlines()[4:7]
     assert [line.endswith("  4.6 without them") for line in told] == [False, True, True]
     assert told[0].endswith("  mma")
     assert "  wgmma, in parts  " in told[1]
 
 
 def test_the_page_of_the_simulated_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import fidelity_docs
     import numpy as np
+
+    from benchmarks.simulator import write_docs
 
     times = np.array([0.01, 0.02, 0.09])
     texts = {"clblast": "the figures", "h200": "the shapes"}
-    fidelity_docs.write(texts, {"a100": (times, 1.1 * times)}, tmp_path)
+    write_docs.write(texts, {"a100": (times, 1.1 * times)}, tmp_path)
     page = (tmp_path / "simulated-devices.md").read_text()
     assert page.count("the figures") == page.count("the shapes") == 1
-    fidelity_docs.write({"h200": "other shapes"}, {}, tmp_path)
+    write_docs.write({"h200": "other shapes"}, {}, tmp_path)
     assert (tmp_path / "simulated-devices.md").read_text() == page.replace("the shapes", "other shapes")
     plot = ElementTree.parse(tmp_path / "simulated-a100.svg")
     assert len(plot.findall(".//{http://www.w3.org/2000/svg}circle")) == 3
@@ -333,7 +335,7 @@ def recorded_hotspot(folder: Path) -> None:
 def test_search_quality(tmp_path: Path) -> None:
     recorded_hotspot(tmp_path)
     options = ("--data", str(tmp_path), "--only", "hotspot A4000 energy", "--seeds", "3", "--trials", "24")
-    text, figures = run("search_quality.py", tmp_path, *options, "--kernel-tuner", "/bin/false")
+    text, figures = run("search.quality", tmp_path, *options, "--kernel-tuner", "/bin/false")
     ours, drawn = figures["lines"]
     assert [ours["search"], drawn["search"]] == ["ekc", "random search"]
     assert "Kernel Tuner not installed" in text
@@ -395,10 +397,9 @@ def test_what_was_measured_once_says_nothing_of_noise(tmp_path: Path) -> None:
 def test_settings_that_a_kernel_does_not_use_make_no_new_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import energy_model
-    import energy_rows
     import numpy as np
+
+    from benchmarks.cost_model import energy, energy_rows
 
     names = [n for n in COLUMNS.split() if n != "PRECISION"] + ["time_ms", "energy_j"]
     rows = [
@@ -407,7 +408,7 @@ def test_settings_that_a_kernel_does_not_use_make_no_new_kernel(
     ]
     with gzip.open(tmp_path / "a100_gemm_energy.csv.gz", "wt", newline="") as file:
         csv.writer(file).writerows([names, *rows])
-    (recording,) = (r for r in energy_model.ENERGIES if r.name == "GEMM A100 energy")
+    (recording,) = (r for r in energy.ENERGIES if r.name == "GEMM A100 energy")
     whole = energy_rows.kernels(tmp_path, recording)
     # Of each tile: one kernel with neither staged, two with one staged, four with both.
     assert len(np.unique(whole.kernel)) == 3 * (1 + 2 + 2 + 4)
@@ -419,14 +420,14 @@ def test_settings_that_a_kernel_does_not_use_make_no_new_kernel(
         seen.append(set(known.kernel.tolist()) & set(asked.kernel.tolist()))
         return asked.energy
 
-    np.testing.assert_array_equal(energy_model.folded(whole, spy, 0), whole.energy)
+    np.testing.assert_array_equal(energy.folded(whole, spy, 0), whole.energy)
     assert seen == [set()] * 5
 
 
 def test_paper(tmp_path: Path) -> None:
     records = tmp_path / "records"
     options = ("--only", "MV 1024x8192 a100", "--seeds", "1", "--trials", "8", "--records", str(records))
-    text, figures = run("paper.py", tmp_path, *options, "--plots", str(tmp_path), "--processes", "1")
+    text, figures = run("search.paper", tmp_path, *options, "--plots", str(tmp_path), "--processes", "1")
     lines = {line["variant"]: line for line in figures["lines"]}
     assert len(lines) == 7
     assert "virtual s" in text
@@ -442,12 +443,12 @@ def test_paper(tmp_path: Path) -> None:
     assert set(figures["saving_within_a_run"]) == {"pairs", "median", "median_interval", "most"}
     assert re.search(r"median \S+% \(\S+% to \S+%\), maximum \S+%, 1 of 1 pairs", text)
     # Finished runs are read; where only the measurements are left, the runs come out the same.
-    again, same = run("paper.py", tmp_path, *options, "--processes", "1")
+    again, same = run("search.paper", tmp_path, *options, "--processes", "1")
     assert same == figures
     assert "mJ," not in again
     (log,) = records.glob("*.jsonl")
     log.unlink()
-    _, filed = run("paper.py", tmp_path, *options, "--processes", "1")
+    _, filed = run("search.paper", tmp_path, *options, "--processes", "1")
     unlike = {"search_s"}
     assert [{k: v for k, v in x.items() if k not in unlike} for x in filed["lines"]] == [
         {k: v for k, v in x.items() if k not in unlike} for x in figures["lines"]
@@ -456,7 +457,7 @@ def test_paper(tmp_path: Path) -> None:
 
 def test_sums_in_parts(tmp_path: Path) -> None:
     options = ("--only", "MV", "--trials", "4", "--seed", "1")
-    text, figures = run("in_parts.py", tmp_path, *options)
+    text, figures = run("search.split_k", tmp_path, *options)
     assert "a100 (simulated)" in text
     (line,) = figures["lines"]
     whole, both = line["structures"]

@@ -62,7 +62,7 @@ class LatencyConstants:
 
 
 FITTED_CONSTANTS = LatencyConstants(norm=3.5, global_cycles=0.33)
-"""Fitted by benchmarks/simulator_fidelity.py on half of the CLBlast rows that it samples (A100, RTX 3090,
+"""Fitted by benchmarks/simulator/fidelity.py on half of the CLBlast rows that it samples (A100, RTX 3090,
 RTX 2080 Ti; seed 0), rounded."""
 
 

@@ -3,7 +3,7 @@
 Real kernels lie off any formula, and kernels alike lie off it alike. So time and dynamic energy of a launch
 have two factors each. One is shared: a Gaussian process over the traits of launches, one path of it for each
 device. One is the kernel's own, keyed by SHA-256 of what was compiled. Sizes are what
-`benchmarks/simulator_fidelity.py --only residual` finds in recordings (docs/simulated-devices.md), whose
+`benchmarks/simulator/fidelity.py --only residual` finds in recordings (docs/simulated-devices.md), whose
 kernels run for milliseconds: they say nothing of the time to start one, which all kernels share.
 docs/architecture.md says how they were decided.
 

@@ -46,7 +46,7 @@ RESERVED_REGISTERS = 24
 """Registers left for addresses and loop counters when the accumulators and tiles are counted."""
 REGISTERS_PER_ROUND = 2
 """Of a copy of a pipelined tile, written out: where a round reads and where it writes change with none of the
-loops inside, so compilers work out both beforehand and keep them (`benchmarks/register_estimate.py`)."""
+loops inside, so compilers work out both beforehand and keep them (`benchmarks/cost_model/registers.py`)."""
 
 
 def iterate_checks(program: Program, limits: Limits) -> Iterator[Check]:

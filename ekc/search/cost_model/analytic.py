@@ -1,7 +1,7 @@
 """What physics alone expects: a latency and a power from counted work and the device's ceilings.
 
 A few lines with round constants of our own: the learned models start from these and learn what they miss,
-and where a model is not faithful these rule. `benchmarks/prior_accuracy.py` holds them against recordings.
+and where a model is not faithful these rule. `benchmarks/cost_model/analytic.py` holds them against recordings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARED_PJ, L2_PJ, DRAM_PJ = 6.0, 54.0, 51.0
 """Of one byte."""
 L1_PJ = 30.0
 """Of a byte of a sector, whether L1 has it or L2 must send it. Round, and what suits recorded kernels best
-that read the same from global memory again and again (a100_gemm_clocks; `benchmarks/prior_accuracy.py`)."""
+that read the same from global memory again and again (a100_gemm_clocks; `benchmarks/cost_model/analytic.py`)."""
 WAVEFRONT_BYTES = 4.0 * BANKS
 """What one pass through the banks of L1 and shared memory, which are the same, gives."""
 _REQUEST_KINDS = (("global", "load"), ("global", "store"), ("shared", "load"), ("shared", "store"))

@@ -29,7 +29,7 @@ MIN_SHARE, INITIAL_SHARE, MAX_SHARE = 0.05, 0.13, 1.0
 """Of the timed kernels. At the ceiling there is one to meter for each that was timed."""
 EXPECTED_FINALS_METERINGS = 3.75
 """So many finalists are metered there for the first time where little was metered before: the mean of 60 runs
-of 64 trials (`benchmarks/paper.py`)."""
+of 64 trials (`benchmarks/search/paper.py`)."""
 INITIAL_METERINGS = 4
 """Kernels of the first round that are metered, ahead of the share: without them nothing is known."""
 SHRINK_FACTOR, GROWTH_FACTOR = 0.7, 2.5

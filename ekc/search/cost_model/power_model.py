@@ -28,7 +28,7 @@ SHARPNESS = 2.0
 """A kernel of twice the least energy weighs 2**-sharpness in the line, as in the trees."""
 PRIOR_SLOPE, PRIOR_SLOPE_VARIANCE = 0.5, 0.003
 """What the slope of the line is drawn to, and the variance of the log prior that weighs as much. Recorded
-kernels have 0.75 (`benchmarks/prior_accuracy.py`); drawn to 0.7 a run where power is constant takes three
+kernels have 0.75 (`benchmarks/cost_model/analytic.py`); drawn to 0.7 a run where power is constant takes three
 times as many meterings to notice, and ranks hardly better elsewhere."""
 TREE_SHARE = 0.25
 """Few kernels are metered, and trees want many."""

@@ -136,7 +136,7 @@ class StructureBuilder:
     def add_vector_width(self, kind: str, tensor: str, min_width: int = 1) -> Hole:
         """How many elements of a tensor move at once: as many as may, `least` at the fewest. Fewer are more
         instructions for the same bytes: of 19,172 pairs of recorded GEMMs that differ in one width, the wider
-        was the faster in 92 % (benchmarks/recorded_widths.py)."""
+        was the faster in 92 % (benchmarks/simulator/load_width.py)."""
         values = tuple(v for v in list_vector_widths(self.op, tensor) if v >= min_width)
         decision = make_choice(f"{self.prefix}{kind}.{tensor}", values, starts_at_max=True)
         self.decisions.append(decision)

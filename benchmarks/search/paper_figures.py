@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from paper_runs import ADAPTIVE, EVERYTHING, LATENCY, MAX_SLOWDOWN
+
+from benchmarks.search.paper_runs import ADAPTIVE, EVERYTHING, LATENCY, MAX_SLOWDOWN
 
 LOSS_BAR, SHARE_BAR = 1.01, 0.15
 """Median energy of adaptive metering over that of metering everything; metered of all timed kernels."""

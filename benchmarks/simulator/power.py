@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fidelity_fma import fma_kernel
-from fidelity_rows import (
+from numpy.typing import NDArray
+
+from benchmarks.simulator.fma import fma_kernel
+from benchmarks.simulator.rows import (
     CLOCKS,
     FMA,
     SIDE,
@@ -21,8 +23,7 @@ from fidelity_rows import (
     read,
     table,
 )
-from fidelity_scores import Vector, by_table, constant, recorded, run, score, watts
-from numpy.typing import NDArray
+from benchmarks.simulator.scores import Vector, by_table, constant, recorded, run, score, watts
 
 POWER_BAR = 0.10
 FLOPS = 2.0 * SIDE**3

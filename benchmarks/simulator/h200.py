@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fidelity_rows import table
-from fidelity_scores import Vector, by_table, constant, score, watts
 from numpy.typing import NDArray
 
 import ekc
+from benchmarks.simulator.rows import table
+from benchmarks.simulator.scores import Vector, by_table, constant, score, watts
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel

@@ -1,6 +1,6 @@
 """What wider loads were worth on real GPUs, and what the simulated ones make of them.
 
-    python benchmarks/recorded_widths.py --data DIR [--json FILE] [--pairs N] [--seed N] [--cache DIR]
+    python -m benchmarks.simulator.load_width --data DIR [--json FILE] [--pairs N] [--seed N] [--cache DIR]
 
 Pairs of recorded CLBlast kernels that differ in one vector width alone (VWM, VWN: 1 to 2 or 2 to 4 floats),
 by whether that operand comes through shared memory or from global memory. `faster`: share of the pairs in
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clblast import Xgemm
-from fidelity_rows import LATENCY, Recording, by_compiling, read
-from tune_table import table
 
+from benchmarks.common.clblast import Xgemm
+from benchmarks.search.tune_table import table
+from benchmarks.simulator.rows import LATENCY, Recording, by_compiling, read
 from ekc.devices.simulated.latency import estimate_latency
 
 FAST = 0.2

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from recordings import Recording, read
 
+from benchmarks.common.recordings import Recording, read
 from ekc.search.replay.table_space import compute_table_features
 
 Array = NDArray[np.float64]

@@ -14,15 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import fidelity_learner
 import numpy as np
-from clblast import WIDEST, Xgemm
-from fidelity_learner import left, robust
-from fidelity_rows import LATENCY, Recording, Row, Work, by_compiling, by_estimate, known, read
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from tune_table import table
 
+from benchmarks.common.clblast import WIDEST, Xgemm
+from benchmarks.search.tune_table import table
+from benchmarks.simulator import learner
+from benchmarks.simulator.learner import left, robust
+from benchmarks.simulator.rows import LATENCY, Recording, Row, Work, by_compiling, by_estimate, known, read
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.residual import (
     LENGTH_SCALE_OCTAVES,
@@ -186,7 +186,7 @@ def measure(data: Path, rows: int, seed: int) -> dict[str, Any]:
     fits = {by: fitted(bins, by) for by in ("robust", "rms")}
     last = LATENCY[1]
     return {
-        "learner": fidelity_learner.lines(data, seed),
+        "learner": learner.lines(data, seed),
         "spaces": spaces,
         "fit": {by: fit and asdict(fit) for by, fit in fits.items()},
         "shipped": asdict(SHIPPED),

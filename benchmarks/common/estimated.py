@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-import clblast
 import numpy as np
-from clblast import WIDEST, Xgemm
 from numpy.typing import NDArray
 
+from benchmarks.common import clblast
+from benchmarks.common.clblast import WIDEST, Xgemm
 from ekc.codegen.compiled import Launch, Resources
 from ekc.codegen.generate import generate
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile

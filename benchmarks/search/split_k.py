@@ -1,6 +1,6 @@
 """What it is worth to cut long sums into parts over blocks: the same search with and without.
 
-    python benchmarks/in_parts.py [--json FILE] [--only TEXT] [--target NAME] [--trials N] [--seed N]
+    python -m benchmarks.search.split_k [--json FILE] [--only TEXT] [--target NAME] [--trials N] [--seed N]
 
 Each operator is tuned for speed on a simulated device twice, among all structures of its space and among
 those without parts (rule 9 of docs/schedule-space.md). Few outputs of long sums should gain; where they
@@ -18,9 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tune_table import table
-
 import ekc
+from benchmarks.search.tune_table import table
 from ekc import devices
 from ekc.devices.simulated import specs
 from ekc.search.data.options import TuneOptions

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from paper_runs import ADAPTIVE, EVERYTHING
+
+from benchmarks.search.paper_runs import ADAPTIVE, EVERYTHING
 
 Line = dict[str, Any]
 NOTE = "simulated devices, virtual meter"

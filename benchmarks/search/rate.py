@@ -1,6 +1,6 @@
 """Candidates a second that the search breeds, repairs, featurises and scores by what it believes of them.
 
-    python benchmarks/search_rate.py [--json FILE] [--seed N] [--seconds S] [--population N ...]
+    python -m benchmarks.search.rate [--json FILE] [--seed N] [--seconds S] [--population N ...]
 
 Over all structures of matmul 1024^3 on the simulated a100, with the tuner's own task; its beliefs have
 learned made-up figures of as many schedules as a run of 128 trials measures, for the speed of scoring

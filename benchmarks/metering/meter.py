@@ -1,6 +1,6 @@
 """What the meter makes of GPUs whose power is known: its error, and how often its interval holds the truth.
 
-    python benchmarks/meter.py [--draws 500] [--seconds 3] [--seed 0] [--json FILE]
+    python -m benchmarks.metering.meter [--draws 500] [--seconds 3] [--seed 0] [--json FILE]
 
 The meter and the sensors are the real ones, over a scripted NVML on a virtual clock (tests/devices/nvml); no
 GPU draws these powers. "any" mixes all kinds. The last rows have no bar: calls as long as the sensor's own
@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ekc.version import __version__
 from tests.devices.nvml.card import Card, any_card

@@ -1,6 +1,6 @@
 """Registers and spills as the rules expect them, held against ptxas.
 
-    python benchmarks/register_estimate.py [--json FILE] [--only TEXT] [--draws N] [--seed N] [--a-round N]
+    python -m benchmarks.cost_model.registers [--json FILE] [--only TEXT] [--draws N] [--seed N] [--a-round N]
 
 Legal schedules as a run first meets them: bred on what physics alone expects, then drawn from the better
 half. Each is compiled for sm_80. *spill*: share that ptxas gives a stack of more than 64 bytes; *median*: of
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tune_table import OPERATORS, TARGET, table
 
 import ekc
+from benchmarks.search.tune_table import OPERATORS, TARGET, table
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
 from ekc.ir.lowering.lower import derive_launches

@@ -1,6 +1,6 @@
 """The six operators of the main job, tuned on the simulated a100, and every kept kernel verified.
 
-    python benchmarks/tune_table.py [--json FILE] [--only NAME] [--trials N] [--seed N]
+    python -m benchmarks.search.tune_table [--json FILE] [--only NAME] [--trials N] [--seed N]
 
 Kept are the best, the fastest and every kernel of the latency-energy front. Each must compile for
 sm_80 and sm_90; executed on the CPU under a sanitizer, the PTX of both must agree with a float64

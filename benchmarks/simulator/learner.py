@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from energy_rows import USED_IF, deviations
 from numpy.typing import NDArray
-from recordings import RECORDINGS, Recording, read
 
+from benchmarks.common.recordings import RECORDINGS, Recording, read
+from benchmarks.cost_model.energy_rows import USED_IF, deviations
 from ekc.search.replay.table_space import compute_table_features
 
 Vector = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """The search of the paper (arXiv 2411.18873), proved by ablation on simulated devices.
 
-    python benchmarks/paper.py [--json FILE] [--only TEXT] [--seeds N] [--trials N] [--plots DIR]
+    python -m benchmarks.search.paper [--json FILE] [--only TEXT] [--seeds N] [--trials N] [--plots DIR]
 
 Matrix products, matrix-vector products and convolutions on the simulated a100 and rtx4090. Every variant
 of the search starts from the same seeds. "metering" is what a real meter would take, window, warm-up and
@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from paper_figures import (
+
+import ekc
+from benchmarks.search.paper_figures import (
     median_and_most,
     per_place,
     per_variant,
@@ -30,10 +32,8 @@ from paper_figures import (
     savings_within,
     verdict,
 )
-from paper_runs import DEVICES, METHODS, OPERATORS, runs_of
-from tune_table import table
-
-import ekc
+from benchmarks.search.paper_runs import DEVICES, METHODS, OPERATORS, runs_of
+from benchmarks.search.tune_table import table
 
 TRIALS, SEEDS = 64, 5
 
@@ -127,7 +127,7 @@ def saving_text(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
 def plots(lines: list[dict[str, Any]], folder: Path) -> str:
     """Draw, and say what was drawn or why not."""
     try:
-        from paper_plots import draw
+        from benchmarks.search.paper_plots import draw
 
         return "plots: " + ", ".join(map(str, draw(lines, folder)))
     except ImportError:

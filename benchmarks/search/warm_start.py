@@ -1,6 +1,6 @@
 """What records of other shapes and of another device are worth to a short run.
 
-    python benchmarks/warm_start.py [--json FILE] [--only TEXT] [--trials N] [--taught N] [--seeds N]
+    python -m benchmarks.search.warm_start [--json FILE] [--only TEXT] [--trials N] [--taught N] [--seeds N]
         [--seed N]
 
 For three operators on the simulated a100: `--taught` trials of two other shapes there, and of the operator
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tune_table import table
 
 import ekc
+from benchmarks.search.tune_table import table
 from ekc import devices
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.features import make_model_inputs

@@ -1,15 +1,15 @@
 """Simulated devices held against recordings of real GPUs.
 
-    python benchmarks/simulator_fidelity.py --data DIR [--json FILE] [--seed N] [--rows N] [--sample-only]
+    python -m benchmarks.simulator.fidelity --data DIR [--json FILE] [--seed N] [--rows N] [--sample-only]
         [--shapes N] [--trials N] [--only PART] [--cache DIR] [--write-docs]
 
 CLBlast configurations become schedules of ekc (clblast.py). Of each recording a stratified sample goes
 through NVRTC and ptxas, and every other row through the analysis with a register estimate (estimated.py).
 Half of the sampled configurations fit the free constants of the latency model, the other half scores;
 beside each figure stands a predictor that knows next to nothing. What the simulator gets wrong is split into
-a part that kernels alike share and one of each kernel's own (fidelity_residual.py). Then products of bfloat16
+a part that kernels alike share and one of each kernel's own (residual.py). Then products of bfloat16
 are tuned for the simulated h200, and their fastest kernels stand beside those that a library was recorded to
-run there (fidelity_h200.py). No GPU is needed; every prediction is simulated.
+run there (h200.py). No GPU is needed; every prediction is simulated.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import fidelity_docs
-import fidelity_h200
-import fidelity_residual
 import numpy as np
-from fidelity_power import power_lines
-from fidelity_rows import (
+from numpy.typing import NDArray
+
+import ekc
+from benchmarks.simulator import h200, residual, write_docs
+from benchmarks.simulator.power import power_lines
+from benchmarks.simulator.rows import (
     LATENCY,
     Pairs,
     Recording,
@@ -43,10 +44,7 @@ from fidelity_rows import (
     read,
     stratified,
 )
-from fidelity_scores import SHIPPED, Fit, by_tile, constant, fit, recorded, run, score, times
-from numpy.typing import NDArray
-
-import ekc
+from benchmarks.simulator.scores import SHIPPED, Fit, by_tile, constant, fit, recorded, run, score, times
 from ekc.codegen import nvrtc
 from ekc.errors import InvalidInput
 
@@ -161,12 +159,12 @@ def text(result: dict[str, Any]) -> str:
 
 _MEASURED: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
     "clblast": lambda asked, _: measure(asked.data, asked.rows, asked.seed, not asked.sample_only),
-    "residual": lambda asked, _: fidelity_residual.measure(asked.data, asked.rows, asked.seed),
-    "h200": lambda asked, place: fidelity_h200.compare(
+    "residual": lambda asked, _: residual.measure(asked.data, asked.rows, asked.seed),
+    "h200": lambda asked, place: h200.compare(
         asked.data, asked.shapes, asked.trials, asked.seed, place / "h200.db"
     ),
 }
-_TEXTS = {"clblast": text, "residual": fidelity_residual.text, "h200": fidelity_h200.text}
+_TEXTS = {"clblast": text, "residual": residual.text, "h200": h200.text}
 
 
 def main() -> None:
@@ -203,7 +201,7 @@ def main() -> None:
     texts = {part: _TEXTS[part](result) for part, result in results.items()}
     print("\n".join(texts.values()))
     if arguments.write_docs:
-        fidelity_docs.write(texts, plots)
+        write_docs.write(texts, plots)
     passed = all(result["pass"] for result in results.values())
     print("pass" if passed else "FAIL")
     if arguments.json:

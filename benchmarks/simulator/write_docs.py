@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "docs"
 SIZE, EDGE = 320, 40
 PAGE = """# Simulated devices, and how wrong they are
 
-Written by `benchmarks/simulator_fidelity.py --write-docs`; do not edit by hand. Nothing on this page ran on
+Written by `benchmarks/simulator/fidelity.py --write-docs`; do not edit by hand. Nothing on this page ran on
 a GPU of ours: recordings that others made of real GPUs stand beside what the simulator says of the same
 kernels.
 

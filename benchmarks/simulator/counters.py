@@ -1,6 +1,6 @@
 """Counters of the PTX machine beside those that Nsight measured on an RTX 2080 Ti, ranked.
 
-    python benchmarks/ktt_counters.py --data DIR [--json FILE] [--seed N] [--rows N]
+    python -m benchmarks.simulator.counters --data DIR [--json FILE] [--seed N] [--rows N]
 
 DIR holds ktt_convolution_rtx_2080_ti_counters.csv.gz: a 15x15 convolution in 1320 designs, each with and
 without PADDING and READ_ONLY. Seeded designs of every block width and tile area run in the machine as a
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ktt_kernels import ARCH, BLOCKS, Design, of_schedule, of_text
 from numpy.typing import NDArray
-from ranking import spearman
-from tune_table import table
 
 import ekc
+from benchmarks.common.ranking import spearman
+from benchmarks.search.tune_table import table
+from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, of_schedule, of_text
 from ekc.codegen import nvrtc
 from ekc.errors import EkcError, InvalidInput, ScheduleError
 

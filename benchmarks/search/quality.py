@@ -1,6 +1,6 @@
 """The search of ekc replayed on other people's measurements, beside Kernel Tuner and random search.
 
-    python benchmarks/search_quality.py --data DIR [--json FILE] [--seeds N] [--only NAME] [--trials N]
+    python -m benchmarks.search.quality --data DIR [--json FILE] [--seeds N] [--only NAME] [--trials N]
                                         [--kernel-tuner PYTHON] [--strategies A,B]
 
 DIR holds the recordings. Every run gets so many evaluations (200 for GEMM, 100 for the others) of rows that
@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from recordings import RECORDINGS, Recording, read
-from tune_table import table
 
 import ekc
+from benchmarks.common.recordings import RECORDINGS, Recording, read
+from benchmarks.search.tune_table import table
 from ekc.errors import InvalidInput
 from ekc.search.replay.replay import replay_search
 from ekc.search.replay.table_space import MeasurementTable, TableSpace

@@ -1,6 +1,6 @@
 """What ptxas made of the best schedules: the main loop, instruction by instruction.
 
-    python benchmarks/sass_report.py [--json FILE] [--only TEXT] [--trials N] [--seed N] [--records DIR]
+    python -m benchmarks.codegen.sass_report [--json FILE] [--only TEXT] [--trials N] [--seed N] [--records DIR]
         [--target NAME ...] [--residual] [--schedule FILE ...]
 
 Tunes operators for speed on the simulated a100 and h200 and disassembles the fastest schedule of each, and
@@ -32,11 +32,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sass import Account, NoDisassembler, account, disassembled
-from search_depth import run
-from tune_table import table
-
 import ekc
+from benchmarks.codegen.sass import Account, NoDisassembler, account, disassembled
+from benchmarks.search.depth import run
+from benchmarks.search.tune_table import table
 from ekc import devices
 from ekc.cli.schedule_source import read_schedule
 from ekc.codegen.compiled import CompiledKernel

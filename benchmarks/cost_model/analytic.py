@@ -1,6 +1,6 @@
 """What physics alone expects (`ekc.search.cost_model.analytic`), held against recordings of real GPUs.
 
-    python benchmarks/prior_accuracy.py --data DIR [--rows N] [--seed N] [--json FILE]
+    python -m benchmarks.cost_model.analytic --data DIR [--rows N] [--seed N] [--json FILE]
 
 DIR holds the recordings. CLBlast configurations become schedules of ekc (clblast.py), their analysis is all
 that the prior sees: nothing is compiled. Latency: a stratified sample of each recorded space, and its
@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import clblast
 import numpy as np
-from fidelity_rows import CLOCKS, LATENCY, SIDE, Recording, Row, read, stratified
 from numpy.typing import NDArray
-from ranking import spearman
-from tune_table import table
 
 import ekc
+from benchmarks.common import clblast
+from benchmarks.common.ranking import spearman
+from benchmarks.search.tune_table import table
+from benchmarks.simulator.rows import CLOCKS, LATENCY, SIDE, Recording, Row, read, stratified
 from ekc import devices
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput

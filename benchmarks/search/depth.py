@@ -1,6 +1,6 @@
 """Is a run of 256 trials deep enough? Held against 5,000 random schedules, and against a longer run.
 
-    python benchmarks/search_depth.py [--json FILE] [--only TEXT] [--seeds N] [--seed N]
+    python -m benchmarks.search.depth [--json FILE] [--only TEXT] [--seeds N] [--seed N]
         [--trials N] [--random N] [--long N] [--records DIR] [--no-residual]
 
 For each operator of `tune_table.py` on the simulated a100, objective latency, so that one figure is compared.
@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tune_table import OPERATORS, table
 
 import ekc
+from benchmarks.search.tune_table import OPERATORS, table
 from ekc import devices
 from ekc.codegen.generate import generate
 from ekc.devices.device import Device

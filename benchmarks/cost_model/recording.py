@@ -1,6 +1,6 @@
 """The energy model of ekc on a recording: every schedule predicted from the others, beside simpler rules.
 
-    python benchmarks/model_accuracy.py FILE [--json FILE] [--seed N] [--folds K]
+    python -m benchmarks.cost_model.recording FILE [--json FILE] [--seed N] [--folds K]
 
 FILE is a recording (`docs/recordings.md`). Of each operator the metered schedules are dealt into K folds, no
 schedule in two; the model learns from K - 1 of them and predicts the energy of the rest, whose latency it is
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ranking import spearman
-from tune_table import table
 
 import ekc
+from benchmarks.common.ranking import spearman
+from benchmarks.search.tune_table import table
 from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import EkcError

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import clblast
 import numpy as np
-from clblast import Xgemm
-from estimated import estimated
 from numpy.typing import NDArray
 
+from benchmarks.common import clblast
+from benchmarks.common.clblast import Xgemm
+from benchmarks.common.estimated import estimated
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.events import Events, count_events

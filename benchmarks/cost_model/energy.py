@@ -1,6 +1,6 @@
 """The energy model of ekc on kernels that others measured, beside latency x constant power.
 
-    python benchmarks/energy_model.py --data DIR [--json FILE] [--seed N] [--only NAME]
+    python -m benchmarks.cost_model.energy --data DIR [--json FILE] [--seed N] [--only NAME]
 
 DIR holds the recordings. Five folds, no kernel in two of them. A tuner has timed a kernel before it predicts
 its energy, so "time known" is its situation: energy = measured time x predicted power. "Configuration alone"
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from energy_rows import HOTSPOT, Kernels, kernels, noise, noise_text
 from numpy.typing import NDArray
-from ranking import spearman
-from recordings import RECORDINGS, Recording
-from tune_table import table
 
 import ekc
+from benchmarks.common.ranking import spearman
+from benchmarks.common.recordings import RECORDINGS, Recording
+from benchmarks.cost_model.energy_rows import HOTSPOT, Kernels, kernels, noise, noise_text
+from benchmarks.search.tune_table import table
 from ekc.errors import InvalidInput
 from ekc.search.cost_model.power_model import TREE_SHARE
 from ekc.search.cost_model.surrogate import Surrogate

@@ -1,6 +1,6 @@
 """Lane-instructions a second of the PTX machine, and the memory it takes.
 
-    python benchmarks/emulator_rate.py [--json FILE] [--seed N] [--side N] [--large N] [--naive N]
+    python -m benchmarks.emulator.rate [--json FILE] [--seed N] [--side N] [--large N] [--naive N]
 
 fp32 MM 1024^3 by the hand-written schedule of tune_table.py, whole, with and without the sanitizer;
 4096^3 on a few chosen blocks; a naive matmul written in CUDA, and beside it numba's CUDA simulator on
@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tune_table import by_hand, table
 
 import ekc
+from benchmarks.search.tune_table import by_hand, table
 from ekc import emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from fidelity_rows import LATENCY, Pairs, Recording, Work
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
+from benchmarks.simulator.rows import LATENCY, Pairs, Recording, Work
 from ekc.devices.simulated import power
 from ekc.devices.simulated.latency import FITTED_CONSTANTS, LatencyConstants, estimate_latency
 from ekc.devices.simulated.operating_point import KernelWork as Todo
