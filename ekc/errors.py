@@ -6,10 +6,7 @@ prints it and leaves with status 2; a traceback out of ekc is a bug in ekc.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ekc.ir.refusal import Refusal
+from dataclasses import dataclass
 
 
 class EkcError(Exception):
@@ -18,6 +15,21 @@ class EkcError(Exception):
 
 class InvalidInput(EkcError, ValueError):
     """A value from outside (extent, dtype, axis name, array, option) that cannot be used."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a step or a schedule is not legal."""
+
+    rule: str
+    need: str
+    limit: str
+    nearest: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rule}: needs {self.need}, the limit is {self.limit}; nearest legal choice: {self.nearest}"
+        )
 
 
 class ScheduleError(EkcError):

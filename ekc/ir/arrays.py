@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.ir.operator import TensorSpec
+    from ekc.ir.compute import TensorSpec
 
 _ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__cuda_array_interface__", "__dlpack__")
 """Attributes of an object that is an array to some library."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, find_range, to_affine
-from ekc.ir.operator import Compute
+from ekc.ir.compute import Compute
 
 
 def find_quotient_period(compute: Compute, axis: str) -> int:

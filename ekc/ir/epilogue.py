@@ -20,20 +20,22 @@ import numpy as np
 from ekc.arguments import format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec
+from ekc.ir.compute_builder import Graph
 from ekc.ir.dtypes import FLOAT32, DType, parse_dtype
 from ekc.ir.expr import check_depth
-from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
+from ekc.ir.graph import OperatorGraph
 from ekc.ir.validate import check_identifier, check_int, list_required_parameters, to_tuple
 
 _OUTPUT_SUFFIX = re.compile(r"_out\d*\Z")
 
 
 def append_epilogue(
-    op: Operator,
+    op: Graph,
     body: Callable[..., ex.Operand],
     shapes: Mapping[str, tuple[int, ...]],
     out_dtype: str | None,
-) -> Operator:
+) -> Graph:
     """`op` and one more compute, elementwise in its result; see `Operator.epilogue`."""
     if out_dtype is not None and not isinstance(out_dtype, (str, DType)):
         raise InvalidInput(
@@ -63,7 +65,7 @@ def _make_output_name(name: str, taken: set[str]) -> str:
     return found
 
 
-def _check_shape(op: Operator, result: TensorSpec, name: str, shape: Any) -> tuple[int, ...]:
+def _check_shape(op: OperatorGraph, result: TensorSpec, name: str, shape: Any) -> tuple[int, ...]:
     check_identifier("tensor", name)
     if name in op.tensors:
         raise InvalidInput(f"epilogue: {name!r} is a tensor of {op.name} already; try {name + '_2'!r}")

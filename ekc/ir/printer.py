@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, Extent
+from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.hardware.wgmma import WgmmaFamily
@@ -36,7 +37,6 @@ from ekc.ir.lowering.nodes import (
     WriteNode,
 )
 from ekc.ir.lowering.regions import Region, Segment
-from ekc.ir.operator import Compute
 from ekc.ir.program import Loop, Program
 
 _MAX_ALIGNED_WIDTH = 68

@@ -16,8 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.expr import Expr
-from ekc.ir.operator import Compute, Operator, TensorSpec
+from ekc.ir.operator import Operator
 from ekc.ir.refusal import Check, make_schedule_error
 
 BLOCK_LEVELS = ("block.x", "block.y", "block.z")
@@ -218,11 +219,6 @@ class Program:
         """The Program with one nest replaced and the checks of a step added."""
         nests = tuple(new if n is old else n for n in self.nests)
         return Program(self.op, nests, (*self.checks, *checks))
-
-    def __str__(self) -> str:
-        from ekc.ir.printer import format_program
-
-        return format_program(self)
 
 
 def make_initial_program(op: Operator) -> Program:

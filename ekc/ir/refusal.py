@@ -12,22 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.errors import ScheduleError
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a step or a schedule is not legal."""
-
-    rule: str
-    need: str
-    limit: str
-    nearest: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rule}: needs {self.need}, the limit is {self.limit}; nearest legal choice: {self.nearest}"
-        )
+from ekc.errors import Refusal, ScheduleError
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from ekc.errors import InvalidInput
 from ekc.host_memory import find_free_memory, format_bytes
 from ekc.ir import expr as ex
-from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.compute import Axis, Compute
+from ekc.ir.graph import OperatorGraph
 
 TensorDimension = tuple[str, int]
 """A tensor's name, and the number of one of its dimensions."""
 
 
-def find_largest_extent(op: Operator, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
+def find_largest_extent(op: OperatorGraph, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
     """The axis that needs to shrink least, and the largest extent of it at which some tensors, now of these
     `sizes` in bytes, take no more than `limit`; None where no single axis will do. Tensors shrink in
     proportion."""
@@ -45,7 +46,7 @@ def _search_extent(extent: int, sizes: Mapping[str, int], times: Mapping[str, in
     return low
 
 
-def _group_dimensions_by_axis(op: Operator) -> Iterator[tuple[Axis, set[TensorDimension]]]:
+def _group_dimensions_by_axis(op: OperatorGraph) -> Iterator[tuple[Axis, set[TensorDimension]]]:
     """Axes of the computes, the last first, each with the dimensions of tensors that grow with it. An axis of
     another compute along the same dimension is the same."""
     reported = set[TensorDimension]()
@@ -57,7 +58,7 @@ def _group_dimensions_by_axis(op: Operator) -> Iterator[tuple[Axis, set[TensorDi
                 yield axis, reached
 
 
-def _find_linked_dimensions(op: Operator, compute: Compute, axis: Axis) -> set[TensorDimension]:
+def _find_linked_dimensions(op: OperatorGraph, compute: Compute, axis: Axis) -> set[TensorDimension]:
     reached, left = set[TensorDimension](), [(compute, axis)]
     while left:
         one, along = left.pop()
@@ -84,7 +85,12 @@ def _list_dimensions(compute: Compute, axis: Axis) -> Iterator[TensorDimension]:
 
 
 def check_memory_fits(
-    op: Operator, label: str, needed: Mapping[str, int], limit: int, limit_text: str, alternative: str = ""
+    op: OperatorGraph,
+    label: str,
+    needed: Mapping[str, int],
+    limit: int,
+    limit_text: str,
+    alternative: str = "",
 ) -> None:
     """Raises `InvalidInput` where bytes of tensors, by name, are together more than `limit`; `there` says
     whose limit it is, and `otherwise` what else would do."""
@@ -98,7 +104,7 @@ def check_memory_fits(
 
 
 def check_host_memory(
-    op: Operator, label: str, copy_counts: Mapping[str, float], alternative: str = ""
+    op: OperatorGraph, label: str, copy_counts: Mapping[str, float], alternative: str = ""
 ) -> None:
     """The same for the memory that this host has left, where each tensor is held some times its size."""
     needed = {name: int(often * op.tensors[name].bytes) for name, often in copy_counts.items()}

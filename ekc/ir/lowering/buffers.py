@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import AffineForm, Extent, find_range
+from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DType
 from ekc.ir.lowering.layouts import (
     SWIZZLE_PATTERN_BYTES,
@@ -18,7 +19,6 @@ from ekc.ir.lowering.layouts import (
     find_swizzle_period,
 )
 from ekc.ir.lowering.regions import Region
-from ekc.ir.operator import TensorSpec
 from ekc.ir.refusal import make_schedule_error
 from ekc.ir.trace.recorder import has_any
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import find_read_type
 from ekc.ir.lowering.buffers import (
     Buffer,
@@ -55,7 +56,6 @@ from ekc.ir.lowering.nodes import (
 )
 from ekc.ir.lowering.regions import Region, find_region, make_segment_variables
 from ekc.ir.lowering.tensor_tiles import TensorTile, find_tensor_tile
-from ekc.ir.operator import Axis, Compute, TensorSpec
 from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import make_schedule_error
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent
+from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.mma import (
     LANE_GROUPS,
     LANES_PER_GROUP,
@@ -25,7 +26,6 @@ from ekc.ir.hardware.mma import (
 )
 from ekc.ir.hardware.wgmma import MAX_STRIPS, STRIP_COLUMNS, WARPGROUP_WARPS, WgmmaFamily, find_wgmma_family
 from ekc.ir.lowering.memory_access import to_affine_index
-from ekc.ir.operator import TensorSpec
 from ekc.ir.program import Loop, Nest
 from ekc.ir.refusal import Check, make_schedule_error
 

@@ -14,9 +14,11 @@ from math import prod
 from ekc.arguments import check_flag, check_text
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute import TensorSpec
+from ekc.ir.compute_builder import Tensor, check_shape, make_compute
 from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
-from ekc.ir.operator import Operator, TensorSpec
-from ekc.ir.operators.compute import Tensor, check_shape, compute, make_compute
+from ekc.ir.operator import Operator
+from ekc.ir.operators.compute import compute
 
 
 def matmul(

@@ -12,8 +12,10 @@ import math
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.operator import MAX_ELEMENTS, Operator
-from ekc.ir.operators.compute import Tensor, compute
+from ekc.ir.compute import MAX_ELEMENTS
+from ekc.ir.compute_builder import Tensor
+from ekc.ir.operator import Operator
+from ekc.ir.operators.compute import compute
 from ekc.ir.operators.convolutions import (
     Channels,
     FilterWindow,

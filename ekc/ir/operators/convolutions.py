@@ -17,8 +17,10 @@ from typing import Any
 from ekc.arguments import check_choice, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.operator import MAX_ELEMENTS, Operator
-from ekc.ir.operators.compute import Tensor, compute
+from ekc.ir.compute import MAX_ELEMENTS
+from ekc.ir.compute_builder import Tensor
+from ekc.ir.operator import Operator
+from ekc.ir.operators.compute import compute
 from ekc.ir.validate import check_int, to_tuple
 
 PerDimension = int | tuple[int, ...]

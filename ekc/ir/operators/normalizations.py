@@ -14,9 +14,10 @@ import numpy as np
 from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute_builder import Tensor, check_shape
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import Tensor, check_shape, compute
+from ekc.ir.operators.compute import compute
 from ekc.ir.operators.reductions import Axes, normalize_axes
 
 

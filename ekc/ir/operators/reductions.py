@@ -11,9 +11,10 @@ import numpy as np
 from ekc.arguments import check_choice, check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute_builder import Tensor, check_shape
 from ekc.ir.dtypes import INT32, parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import Tensor, check_shape, compute
+from ekc.ir.operators.compute import compute
 from ekc.ir.validate import to_tuple
 
 Axes = int | tuple[int, ...] | None

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.lowering.fusion import has_load
-from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
+from ekc.ir.operator import Operator
 from ekc.ir.program import Nest, Program, make_initial_program
 from ekc.ir.refusal import make_schedule_error
 from ekc.ir.schedule.step import Step

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ekc.ir.compute import Compute
 from ekc.ir.lowering.fusion import (
     find_out_of_bounds_read,
     fuse_epilogue,
@@ -16,7 +17,6 @@ from ekc.ir.lowering.fusion import (
     is_clamped_on_store,
     is_elementwise,
 )
-from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program
 from ekc.ir.refusal import make_schedule_error
 from ekc.ir.schedule.step import Step

@@ -11,6 +11,7 @@ from typing import Any
 from ekc.arguments import check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
+from ekc.ir.printer import format_program
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.schedule import (
     Atomic,
@@ -189,7 +190,7 @@ class Schedule:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        return str(self.program)
+        return format_program(self.program)
 
 
 def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:
