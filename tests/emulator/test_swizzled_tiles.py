@@ -119,7 +119,7 @@ def test_rows_that_are_no_power_of_two_are_foretold_nearly() -> None:
 
 
 def test_no_vector_leaves_its_chunk_and_no_element_its_line() -> None:
-    from ekc.ir.lowering.layouts import SWIZZLE_CHUNKS, apply_swizzle
+    from ekc.ir.hardware.memory import SWIZZLE_CHUNKS, apply_swizzle
 
     for itemsize in (1, 2, 4):
         elements = np.arange(2048 // itemsize)

@@ -8,7 +8,7 @@ of wgmma.mma_async):
     sums   element e   row 16 * warp + group + 8 * (e / 2 % 2), column 8 * (e / 4) + 2 * place + e % 2
 
 Nobody holds the factors: a *descriptor* of 64 bits says where their tiles lie in shared memory, stored in
-panels (`ekc.ir.lowering.layouts`) and swizzled by 8 chunks. Their rows run along the depth, or across it:
+panels (`ekc.ir.hardware.memory`) and swizzled by 8 chunks. Their rows run along the depth, or across it:
 
     along     what lies a row apart: rows of a (columns of b), eight of them a pattern of 1024 bytes
     across    what lies a row apart: the depth, eight of it a pattern; a line has 64 rows of a (columns of b)
@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType, convert_values, parse_dtype
+from ekc.ir.hardware.memory import SWIZZLE_CHUNKS, SWIZZLE_PATTERN_BYTES
 from ekc.ir.hardware.mma import SUMS_PER_LANE, format_register_group
-from ekc.ir.lowering.layouts import SWIZZLE_CHUNKS, SWIZZLE_PATTERN_BYTES
 
 WARPGROUP_WARPS = 4
 """Of a warpgroup."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ekc.ir.affine import AffineForm, Extent, find_range
 from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DType
-from ekc.ir.lowering.layouts import (
+from ekc.ir.hardware.memory import (
     SWIZZLE_PATTERN_BYTES,
     apply_panel_layout,
     apply_swizzle,
@@ -38,6 +38,14 @@ class BoundsGuard:
     """Whether it can reach `extent`."""
 
 
+def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
+    """Whether any of the guards is needed (for a population, for which members)."""
+    some: Any = np.asanyarray(False)
+    for g in guards:
+        some = some | np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check)
+    return some
+
+
 @dataclass(frozen=True, eq=False)
 class Buffer:
     """Memory on chip that holds a region: its segments in storage order, rows padded."""
@@ -54,9 +62,9 @@ class Buffer:
     """Extents in storage order, pad included."""
     copy_count: Extent
     swizzle: Extent = 1
-    """Chunks of 16 bytes that change places within each line of 128 (`ekc.ir.lowering.layouts`)."""
+    """Chunks of 16 bytes that change places within each line of 128 (`ekc.ir.hardware.memory`)."""
     panel: int = 0
-    """Elements of a row that lie side by side before those of the next row (`ekc.ir.lowering.layouts`); 0 is all."""
+    """Elements of a row that lie side by side before those of the next row (`ekc.ir.hardware.memory`); 0 is all."""
 
     @property
     def elements(self) -> Extent:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import Extent, max_extent, min_extent
-from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.hardware.limits import Limits
-from ekc.ir.lowering.layouts import SHARED_LINE_BYTES
+from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, Node, ReduceNode, StageNode, walk_nodes
 from ekc.ir.program import Program, Staging

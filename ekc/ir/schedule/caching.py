@@ -11,8 +11,8 @@ import numpy as np
 from ekc.ir import expr as ex
 from ekc.ir.affine import Extent
 from ekc.ir.dtypes import DType
+from ekc.ir.hardware.memory import SHARED_LINE_BYTES, count_panel_elements
 from ekc.ir.lowering.fusion import find_misplaced_producer, find_staging_depth, has_load, is_clamped_on_store
-from ekc.ir.lowering.layouts import SHARED_LINE_BYTES, count_panel_elements
 from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import Check, make_schedule_error
 from ekc.ir.schedule.step import Step, is_vector_width
