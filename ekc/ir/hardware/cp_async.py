@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import Extent
-from ekc.ir.hardware.limits import is_arch_at_least
 
 MAX_PIPELINE_STAGES = 6
 """Copies of a tile in shared memory; a deeper pipeline hides nothing more and costs residents."""
-MIN_CP_ASYNC_ARCH = 80
-"""sm_80: the first target that has the instructions."""
 CP_ASYNC_COMMIT_PTX = "cp.async.commit_group;"
 CP_ASYNC_WAIT_PTX = "cp.async.wait_group %0;"
 """%0: how many of the newest groups may still be on their way."""
@@ -43,11 +40,6 @@ ASYNC_COPIES_BY_BYTES = {
     16: AsyncCopy(16, "cp.async.cg.shared.global [%0], [%1], 16"),
 }
 """By width. The widest goes past L1, which would keep what nobody reads again."""
-
-
-def has_async_copies(arch: str) -> bool:
-    """Whether a target ("sm_80") has the instructions; NVRTC refuses what is no target at all."""
-    return is_arch_at_least(arch, MIN_CP_ASYNC_ARCH)
 
 
 def count_tiles_ahead(stages: Extent) -> Extent:

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType, convert_values, parse_dtype
-from ekc.ir.hardware.limits import is_arch_at_least
 
 MMA_ROWS, MMA_COLUMNS = 16, 8
 LANE_GROUPS, LANES_PER_GROUP = 8, 4
@@ -29,8 +28,6 @@ SUMS_PER_LANE = 4
 REGISTER_BYTES = 4
 LDMATRIX_ROW_BYTES = 16
 """What one lane points at for `ldmatrix`: a row of a matrix of 8 rows."""
-MIN_MMA_ARCH = 80
-"""sm_80: the first target that has all of these. (sm_75 has a smaller one of float16, which is not here.)"""
 
 
 @dataclass(frozen=True)
@@ -99,11 +96,6 @@ MMA_INSTRUCTIONS = (
     MmaInstruction("mma.m16n8k32", INT8, 32, "s32.s8.s8.s32"),
 )
 """The deepest of each type that all targets from sm_80 on have: fewest instructions for the work."""
-
-
-def has_mma(arch: str) -> bool:
-    """Whether a target ("sm_80") has the instructions."""
-    return is_arch_at_least(arch, MIN_MMA_ARCH)
 
 
 def find_mma_instruction(dtype: DType) -> MmaInstruction | None:

@@ -20,7 +20,6 @@ products only after a fence between the two ways to memory (PTX ISA, "Async prox
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,11 +133,6 @@ class WgmmaDescriptor:
         """The 64 bits, the beginning left 0."""
         swizzle_of_128_bytes = 1
         return self.leading_bytes >> 4 << 16 | self.stride_bytes >> 4 << 32 | swizzle_of_128_bytes << 62
-
-
-def has_wgmma(arch: str) -> bool:
-    """Whether a target has the instructions: sm_90a alone, which no later one follows."""
-    return re.fullmatch(r"(sm|compute)_90a", arch) is not None
 
 
 def find_wgmma_family(dtype: DType) -> WgmmaFamily | None:

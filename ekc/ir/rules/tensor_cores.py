@@ -13,7 +13,7 @@ import numpy as np
 from ekc.ir.affine import Atom, Extent
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS
-from ekc.ir.hardware.mma import MIN_MMA_ARCH
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH
 from ekc.ir.hardware.wgmma import WGMMA_SWIZZLE, WgmmaFamily
 from ekc.ir.lowering.buffers import Buffer, has_needed_guard
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, MmaNode, SharedFactor, walk_nodes
@@ -135,7 +135,7 @@ def _make_target_check(node: MmaNode, limits: Limits) -> Check:
     name = node.tile.instruction.name
     if isinstance(node.tile.instruction, WgmmaFamily):
         return Check(f"{TENSORIZE_RULE} {name}", limits.group_products, name, "sm_90a alone", "mma.m16n8k16")
-    targets = f"targets from sm_{MIN_MMA_ARCH} on"
+    targets = f"targets from {FIRST_AMPERE_ARCH} on"
     return Check(f"{TENSORIZE_RULE} {name}", limits.tensor_cores, name, targets, "leave tensorize out")
 
 

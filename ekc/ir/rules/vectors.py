@@ -19,8 +19,9 @@ from ekc.ir.affine import (
     find_carry_period,
     find_displacement,
 )
-from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES, MIN_CP_ASYNC_ARCH
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
 from ekc.ir.refusal import Check
@@ -142,7 +143,7 @@ def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
         if isinstance(node, StageNode) and node.is_async:
             rule = f"async copy of {node.staging.name}"
             if not limits.async_copies:
-                limit = f"targets from sm_{MIN_CP_ASYNC_ARCH} on"
+                limit = f"targets from {FIRST_AMPERE_ARCH} on"
                 yield Check(rule, False, "cp.async", limit, REGISTER_COPY_HINT)
             yield from _check_copy_widths(node, rule)
 
