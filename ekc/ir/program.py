@@ -197,7 +197,9 @@ class Program:
     op: Operator
     nests: tuple[Nest, ...]
     checks: tuple[Check, ...] = field(default=(), repr=False)
-    """What the steps so far asked of the numbers; all true for a single Program."""
+    """Checks that the steps so far added; all of them pass for a single Program."""
+    launches: tuple[object, ...] | None = field(default=None, init=False, repr=False)
+    """The launch trees, kept by `ekc.ir.lowering.lower.derive_launches` once it has derived them."""
 
     def find_nest(self, loop: str, rule: str) -> Nest:
         """The nest that holds a loop; refused, with the nearest name, where none does."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -87,8 +88,14 @@ def make_zero_fill_nest(nest: Nest) -> Nest:
 
 
 def derive_launches(program: Program) -> tuple[LaunchTree, ...]:
-    """The launches of a Program, in order. One that adds to its output follows one that clears it."""
-    return tuple(kernel for nest in program.nests for kernel in _derive_nest(nest, program.op.tensors))
+    """The launches of a Program, in order. One that adds to its output follows one that clears it.
+
+    They are derived once for each Program and kept in its `launches`.
+    """
+    if program.launches is None:
+        trees = (kernel for nest in program.nests for kernel in _derive_nest(nest, program.op.tensors))
+        object.__setattr__(program, "launches", tuple(trees))
+    return cast(tuple[LaunchTree, ...], program.launches)
 
 
 def _derive_nest(nest: Nest, tensors: Mapping[str, TensorSpec]) -> Iterator[LaunchTree]:
