@@ -152,7 +152,7 @@ def _declare_tensor(declared: dict[str, TensorSpec], spec: TensorSpec) -> None:
     for extent in spec.shape:
         check_int(f"extent of {spec.name}", extent, MAX_ELEMENTS)
     if spec.elements > MAX_ELEMENTS:
-        raise InvalidInput(f"tensor: {spec.name} has {spec.elements} elements, the limit is 2**40")
+        raise InvalidInput(f"tensor: {spec.name} has {spec.elements} elements, at most 2**40")
     declared[spec.name] = spec
 
 

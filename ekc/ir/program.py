@@ -8,7 +8,6 @@ for a whole population that shares its structure.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +18,7 @@ from ekc.ir.affine import AffineForm, Extent, make_variable
 from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.expr import Expr
 from ekc.ir.operator import Operator
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.refusal import Check, make_unknown_name_error
 
 BLOCK_LEVELS = ("block.x", "block.y", "block.z")
 THREAD_LEVELS = ("thread.x", "thread.y", "thread.z")
@@ -207,10 +206,7 @@ class Program:
             if loop in nest.extents:
                 return nest
         names = [name for nest in self.nests for name in nest.extents]
-        near = difflib.get_close_matches(str(loop), names, n=1, cutoff=0.0) or names[:1]
-        raise make_schedule_error(
-            rule, f"a loop called {loop!r}", f"the loops {', '.join(names)}", repr(near[0])
-        )
+        raise make_unknown_name_error(rule, "loop", loop, names)
 
     @property
     def nondeterministic_outputs(self) -> tuple[str, ...]:

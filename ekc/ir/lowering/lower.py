@@ -224,7 +224,7 @@ class _LaunchBuilder:
             raise make_schedule_error(
                 "cache_write",
                 f"a region of {self.compute.output.name} without gaps",
-                "fused loops step through one of its axes out of order",
+                f"fused loops step through an axis of {self.compute.output.name} out of order",
                 "split instead of fuse, or fuse loops of different axes",
             )
         return region

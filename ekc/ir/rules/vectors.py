@@ -24,7 +24,7 @@ from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.target import FIRST_AMPERE_ARCH
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
-from ekc.ir.refusal import Check
+from ekc.ir.refusal import Check, at_most, fits, requires
 
 
 def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
@@ -50,27 +50,27 @@ def _check_vector(
 ) -> Iterator[Check]:
     v = np.asanyarray(vector)
     rule, unit = f"vector width of {name}", "elements at once"
-    size = vector * source.dtype.bytes
-    yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
+    fewer = f"use {MAX_ACCESS_BYTES // source.dtype.bytes} elements or fewer"
+    yield at_most(rule, vector * source.dtype.bytes, MAX_ACCESS_BYTES, "bytes at once", fewer)
     own = region.segments[segment] if segment is not None else None
     stride, extent = (own.stride, own.extent) if own else (0, 1)
     contiguous = np.asanyarray(stride) == 1
     neighbours = (v == 1) | (contiguous & (np.asanyarray(extent) % v == 0))
     near = np.where(contiguous, np.gcd(extent, v), 1)
-    yield Check(rule, neighbours, vector, extent, near, unit, "a tile row of {} neighbours, a multiple of it")
+    yield fits(rule, neighbours, vector, "must divide a tile row of {} neighbours", near, unit, extent)
     atoms: set[Atom] = {f"#{segment}"}
     if own and own.is_joint:
         beside, atoms = _find_run_length(source, f"#{segment}")
         whole, near = np.asanyarray(beside) % v == 0, np.gcd(beside, vector)
-        yield Check(rule, whole, vector, beside, near, unit, "runs of {} neighbours, a multiple of it")
+        yield fits(rule, whole, vector, "must divide runs of {} neighbours", near, unit, beside)
     others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
     together, near = _find_common_divisor(others, v)
-    yield Check(rule, (v == 1) | together, vector, None, near, unit, "rows that start at multiples of it")
+    yield fits(rule, (v == 1) | together, vector, "must divide the start of every row", near, unit)
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
         row = last[0].extent
         whole, near = (v == 1) | (row % v == 0), np.gcd(row, v)
-        yield Check(rule, whole, vector, row, near, unit, "a tensor row of {}, a multiple of it")
+        yield fits(rule, whole, vector, "must divide a tensor row of {}", near, unit, row)
 
 
 def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
@@ -125,8 +125,7 @@ def _check_destination(node: StageNode) -> Iterator[Check]:
     v = np.asanyarray(node.staging.vector)
     together, near = _find_common_divisor(_list_steps(node.target_address, f"#{node.vector_segment}"), v)
     rule, ok = f"vector width of {node.staging.name}", (v == 1) | together
-    needed = "a pad that is a multiple of it"
-    yield Check(rule, ok, node.staging.vector, None, near, "elements at once", needed)
+    yield fits(rule, ok, node.staging.vector, "must divide the pad", near, "elements at once")
 
 
 def _list_steps(address: AffineForm, own: str) -> list[Extent]:
@@ -134,7 +133,7 @@ def _list_steps(address: AffineForm, own: str) -> list[Extent]:
     return [c for a, c in address.terms if a != own] + [address.const]
 
 
-REGISTER_COPY_HINT = 'pipeline(..., copy="register")'
+REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
 
 
 def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
@@ -143,8 +142,8 @@ def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
         if isinstance(node, StageNode) and node.is_async:
             rule = f"async copy of {node.staging.name}"
             if not limits.async_copies:
-                limit = f"targets from {FIRST_AMPERE_ARCH} on"
-                yield Check(rule, False, "cp.async", limit, REGISTER_COPY_HINT)
+                problem = f"targets before {FIRST_AMPERE_ARCH} have no cp.async"
+                yield requires(rule, False, "cp.async", problem, REGISTER_COPY_HINT)
             yield from _check_copy_widths(node, rule)
 
 
@@ -153,12 +152,10 @@ def _check_copy_widths(node: StageNode, rule: str) -> Iterator[Check]:
     vector, each = np.asanyarray(node.staging.vector), node.buffer.dtype.bytes
     together = node.buffer.fastest_segment == node.vector_segment
     if not together:
-        limit, nearest = (
-            "1, the order being another",
-            "1" if each in ASYNC_COPIES_BY_BYTES else REGISTER_COPY_HINT,
-        )
-        yield Check(rule, vector == 1, node.staging.vector, limit, nearest, "elements at once")
+        limit = "must be 1, as the copy changes the order of dimensions"
+        nearest = "1" if each in ASYNC_COPIES_BY_BYTES else REGISTER_COPY_HINT
+        yield fits(rule, vector == 1, node.staging.vector, limit, nearest, "elements at once")
     size = vector * each
     moved = (size == 4) | (size == 8) | (size == 16)
-    nearest = f"vector={max(1, 4 // each)}" if together else REGISTER_COPY_HINT
-    yield Check(rule, moved, node.staging.vector * each, "4, 8 or 16", nearest, "bytes at once")
+    nearest = f"use vector={max(1, 4 // each)}" if together else REGISTER_COPY_HINT
+    yield fits(rule, moved, node.staging.vector * each, "must be 4, 8 or 16", nearest, "bytes at once")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from ekc.ir.affine import Extent, max_extent, min_extent
 from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
 from ekc.ir.lowering.memory_access import find_direct_reads
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.refusal import at_least, fits, make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step, is_vector_width
 
 
@@ -44,27 +43,30 @@ class Bind(Step):
         loop = nest.find_loop(self.loop)
         allowed = (*BLOCK_LEVELS, *THREAD_LEVELS, "vthread")
         if self.level not in allowed:
-            near = difflib.get_close_matches(str(self.level), allowed, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                "bind", f"level {self.level!r}", f"the levels {', '.join(allowed)}", repr(near)
-            )
+            raise make_unknown_name_error("bind", "level", self.level, allowed)
         if loop.level != "serial":
             raise make_schedule_error(
-                "bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop"
+                "bind",
+                f"unbound loop {loop.name}",
+                f"loop {loop.name} is bound to {loop.level}",
+                "bind another loop",
             )
         shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.is_atomic else ())
         if loop.is_reduction and self.level not in shared:
             name = nest.compute.output.name
-            over_blocks = f', or atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
+            over_blocks = f', or call atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
             raise make_schedule_error(
                 "bind",
-                f"reduction loop {loop.name} on {self.level}",
-                "spatial loops there",
-                f"thread.x, or leave it serial{over_blocks}",
+                f"a spatial loop for {self.level}",
+                f"loop {loop.name} is a reduction, and {self.level} takes spatial loops",
+                f"bind it to thread.x, or leave it serial{over_blocks}",
             )
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
             raise make_schedule_error(
-                "bind", f"{loop.name} to hold no staging", "a staging sits in it", "bind before cache_read"
+                "bind",
+                f"no staging in {loop.name}",
+                f"a staging sits in loop {loop.name}",
+                "bind before cache_read",
             )
         return program.replace_nest(
             nest, nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
@@ -93,13 +95,14 @@ class Unroll(Step):
         loop = nest.find_loop(self.loop)
         if not loop.is_serial:
             raise make_schedule_error(
-                "unroll", f"{loop.name} to be serial", f"it is bound to {loop.level}", "a serial loop"
+                "unroll",
+                "a serial loop",
+                f"loop {loop.name} is bound to {loop.level}",
+                "unroll a serial loop",
             )
         factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
         wanted = 1 if self.factor is None else self.factor
-        check = Check(
-            f"unroll {loop.name}", np.asanyarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor"
-        )
+        check = at_least(f"unroll {loop.name}", wanted, 1, "as a factor")
         return program.replace_nest(
             nest, nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor)), check
         )
@@ -133,9 +136,8 @@ class Vectorize(Step):
         self._check_loop(nest, loop)
         width = np.asanyarray(loop.extent)
         legal = (width > 1) & is_vector_width(width)
-        check = Check(
-            f"vectorize {loop.name}", legal, loop.extent, "2, 4, 8 or 16", "split the loop by 4", "elements"
-        )
+        rule, near = f"vectorize {loop.name}", "split the loop by 4"
+        check = fits(rule, legal, loop.extent, "must be 2, 4, 8 or 16", near, "elements")
         around = [x.name for x in nest.loops[:-1] if x.is_serial]
         stagings = tuple(
             Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
@@ -149,23 +151,24 @@ class Vectorize(Step):
 
     def _check_loop(self, nest: Nest, loop: Loop) -> None:
         if loop is not nest.loops[-1]:
+            inside = nest.loops[-1].name
             raise make_schedule_error(
-                "vectorize",
-                f"{loop.name} innermost",
-                f"{nest.loops[-1].name} lies inside it",
-                repr(nest.loops[-1].name),
+                "vectorize", f"{loop.name} innermost", f"loop {inside} is inside {loop.name}", repr(inside)
             )
         if loop.level != "serial" or loop.is_reduction:
             raise make_schedule_error(
-                "vectorize", "a serial spatial loop", f"{loop.name} is not", "the innermost spatial loop"
+                "vectorize",
+                "a serial spatial loop",
+                f"loop {loop.name} is not a serial spatial loop",
+                "vectorize the innermost spatial loop",
             )
         users = [s.name for s in nest.stagings if s.at == loop.name]
         if users:
             raise make_schedule_error(
                 "vectorize",
-                f"{loop.name} to hold no staging",
-                f"{users[0]} sits in it",
-                f'compute_at("{users[0]}", ...)',
+                f"no staging in {loop.name}",
+                f"{users[0]} sits in loop {loop.name}",
+                f'move it: compute_at("{users[0]}", ...)',
             )
         axis = nest.compute.spatial_axes[-1].name
         if dict(nest.axis_forms[axis].terms).get(loop.name) != 1:
@@ -173,8 +176,8 @@ class Vectorize(Step):
             raise make_schedule_error(
                 "vectorize",
                 f"neighbours in {output} along {loop.name}",
-                f"those run along {axis}",
-                f"the innermost piece of {axis}",
+                f"neighbours in {output} run along {axis}, not along {loop.name}",
+                f"vectorize the innermost piece of {axis}",
             )
 
 
@@ -237,23 +240,23 @@ class Pipeline(Step):
             raise make_schedule_error(
                 "pipeline",
                 f"a shared staging in {loop.name}",
-                "none sits there",
-                "cache_read(..., at=...) first",
+                f"loop {loop.name} has no shared staging",
+                f"call cache_read(..., at={loop.name!r}) first",
             )
         if any(s.producer for s in nest.stagings if s.at == loop.name):
             raise make_schedule_error(
-                "pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is"
+                "pipeline",
+                "tiles that are copied",
+                f"a tile of loop {loop.name} is computed on the spot",
+                "leave the loop as it is",
             )
         if self.copy not in _STAGE_LIMITS:
-            near = difflib.get_close_matches(str(self.copy), _STAGE_LIMITS, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                "pipeline", f"copy={self.copy!r}", f"the ways {', '.join(_STAGE_LIMITS)}", repr(near)
-            )
+            raise make_unknown_name_error("pipeline", "copy", self.copy, _STAGE_LIMITS, plural="copies")
         least, most = _STAGE_LIMITS[self.copy]
         legal = (np.asanyarray(self.stages) >= least) & (np.asanyarray(self.stages) <= most)
-        limit = f"{least} or {most}" if most - least == 1 else f"{least} to {most}"
+        limit = f"must be {least} or {most}" if most - least == 1 else f"must be {least} to {most}"
         nearest = min_extent(max_extent(self.stages, 2), most)
-        check = Check(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
+        check = fits(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
         return program.replace_nest(
             nest,
             nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy)),

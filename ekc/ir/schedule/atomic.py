@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ekc.ir.program import Nest, Program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 
 
@@ -40,11 +39,14 @@ class Atomic(Step):
         nest = self._find_nest(program)
         if nest.is_atomic:
             raise make_schedule_error(
-                self.kind, f"{self.tensor} named once", "it is atomic", "leave the second out"
+                self.kind,
+                f"{self.tensor} named once",
+                f"{self.tensor} is atomic already",
+                "leave the second out",
             )
         if not nest.compute.reduction_axes:
             raise make_schedule_error(
-                self.kind, f"{self.tensor} to be a sum", "it sums nothing", "leave it out"
+                self.kind, f"a sum {self.tensor}", f"{self.tensor} sums nothing", "leave it out"
             )
         longest = max(nest.compute.reduction_axes, key=lambda a: a.extent)
         self._check_addable(nest, f'rfactor("{longest.name}", ...)')
@@ -54,28 +56,25 @@ class Atomic(Step):
         """Refuse an element that is no plain sum of its parts; `parts` is the step that takes those too."""
         compute = nest.compute
         if compute.combine != "sum":
-            limit = f"parts are added, and it is a {compute.combine}"
-            raise make_schedule_error(self.kind, f"{self.tensor} to be a sum", limit, parts)
+            problem = f"atomics add parts, and {self.tensor} is a {compute.combine}"
+            raise make_schedule_error(self.kind, f"a sum {self.tensor}", problem, f"use {parts}")
         if nest.epilogue is not None:
             raise make_schedule_error(
                 self.kind,
                 f"{self.tensor} written as it is summed",
-                f"{nest.output.name} is put behind it, and no block knows which is the last",
+                f"{nest.output.name} is fused behind {self.tensor}, and no block knows which is the last",
                 f'leave compute_inline("{self.tensor}") out, or {parts} first',
             )
         if compute.output.dtype is not compute.acc_dtype:
             raise make_schedule_error(
                 self.kind,
                 f"{self.tensor} as {compute.acc_dtype}, as it is summed",
-                f"it is kept as {compute.output.dtype}, which would round each part",
-                f'out_dtype="{compute.acc_dtype}", or {parts}',
+                f"{self.tensor} is stored as {compute.output.dtype}, which would round each part",
+                f'use out_dtype="{compute.acc_dtype}", or {parts}',
             )
 
     def _find_nest(self, program: Program) -> Nest:
         nests = {n.compute.output.name: n for n in program.nests}
         if self.tensor not in nests:
-            near = difflib.get_close_matches(self.tensor, nests, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                self.kind, f"an output called {self.tensor!r}", f"the outputs {', '.join(nests)}", repr(near)
-            )
+            raise make_unknown_name_error(self.kind, "output", self.tensor, nests)
         return nests[self.tensor]

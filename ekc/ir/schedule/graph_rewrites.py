@@ -9,7 +9,6 @@ The step that brings a tensor into another order by a launch of its own.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from ekc.ir.dtypes import parse_dtype
 from ekc.ir.lowering.fusion import has_load
 from ekc.ir.operator import Operator
 from ekc.ir.program import Nest, Program, make_initial_program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_over_limit_error, make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 from ekc.ir.validate import make_unique_name
 
@@ -95,15 +94,16 @@ class RFactor(Step):
         nest = program.find_nest(self.axis, self.kind)
         if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
             raise self._make_error(
-                f"the loops of {nest.output.name} to be as they were", "a step taken on them", "rfactor first"
+                f"unchanged loops of {nest.output.name}",
+                f"the loops of {nest.output.name} were changed",
+                "rfactor first",
             )
         axis = nest.compute.find_axis(self.axis)
         if not axis.is_reduction:
             sums = [a.name for a in nest.compute.reduction_axes]
-            nearest = f'rfactor("{sums[0]}", ...)' if sums else "leave it out"
-            raise self._make_error(
-                "a reduction axis", f"{axis.name}, which {nest.output.name} is indexed by", nearest
-            )
+            nearest = f'use rfactor("{sums[0]}", ...)' if sums else "leave it out"
+            problem = f"{axis.name} is no reduction axis; {nest.output.name} is indexed by it"
+            raise self._make_error("a reduction axis", problem, nearest)
         self._check_parts(axis)
         op = split_reduction(program.op, nest.compute, self.axis, self.parts)
         at = next(n for n, c in enumerate(program.op.computes) if c is nest.compute)
@@ -116,9 +116,8 @@ class RFactor(Step):
             return
         legal = [n for n in range(2, min(axis.extent, MAX_SEARCHED_PARTS)) if axis.extent % n == 0]
         near = str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out"
-        raise self._make_error(
-            f"{self.parts} parts of {axis.name}", f"the divisors of {axis.extent} between 1 and that", near
-        )
+        limit = f"must be a divisor of {axis.extent} between 1 and {axis.extent}"
+        raise make_over_limit_error(self.kind, f"{self.parts} parts of {axis.name}", limit, near)
 
     def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
         return make_schedule_error(self.kind, need, limit, nearest)
@@ -191,14 +190,14 @@ class Pack(Step):
         spec = self._find_input(program)
         if not spec.dtype.is_writable:
             raise self._make_error(
-                f"a tensor of {spec.dtype} stored", f"{spec.dtype} is only read", "leave it out"
+                f"{spec.dtype} that can be stored", f"{spec.dtype} can only be read", "leave it out"
             )
         readers = [n for n in program.nests if self._is_read_by(n)]
         for nest in readers:
             if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
                 raise self._make_error(
-                    f"the loops of {nest.output.name} to be as they were",
-                    "a step taken on them",
+                    f"unchanged loops of {nest.output.name}",
+                    f"the loops of {nest.output.name} were changed",
                     "pack first",
                 )
         self._check_order(spec)
@@ -217,19 +216,15 @@ class Pack(Step):
         inputs = {t.name: t for t in program.op.inputs}
         if self.tensor not in inputs or not any(map(self._is_read_by, program.nests)):
             read = [t for t in inputs if any(t in _list_read_tensors(n) for n in program.nests)]
-            near = difflib.get_close_matches(self.tensor, read, 1, 0.0)
-            nearest = repr(near[0]) if near else "leave it out"
-            known = ", ".join(read) or "none"
-            raise self._make_error(f"an input called {self.tensor!r}", f"those read: {known}", nearest)
+            raise make_unknown_name_error(self.kind, "input", self.tensor, read)
         return inputs[self.tensor]
 
     def _check_order(self, spec: TensorSpec) -> None:
         own = tuple(range(len(spec.shape)))
         if self.order == own or tuple(sorted(self.order)) != own:
             nearest = str((*own[:-2], *own[:-3:-1])) if len(own) > 1 else "leave it out"
-            raise self._make_error(
-                f"the dimensions of {spec.name} in the order {self.order}", f"another order of {own}", nearest
-            )
+            need = f"the dimensions of {spec.name} in the order {self.order}"
+            raise make_over_limit_error(self.kind, need, f"must be another order of {own}", nearest)
 
     def _is_read_by(self, nest: Nest) -> bool:
         return self.tensor in _list_read_tensors(nest)

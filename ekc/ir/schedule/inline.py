@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -18,7 +17,7 @@ from ekc.ir.lowering.fusion import (
     is_elementwise,
 )
 from ekc.ir.program import Nest, Program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 
 _SEPARATE_LAUNCH_HINT = "leave it a launch of its own"
@@ -61,17 +60,15 @@ class ComputeInline(Step):
         """See the class."""
         made = {n.output.name: n for n in program.nests[:-1]}
         if self.tensor not in made:
-            near = difflib.get_close_matches(self.tensor, made, n=1, cutoff=0.0)
-            limit = (
-                f"the tensors between computes {', '.join(made)}" if made else "no tensor between computes"
+            raise make_unknown_name_error(
+                self.kind, "tensor between computes", self.tensor, made, plural="tensors between computes"
             )
-            raise self._make_error(repr(self.tensor), limit, repr(near[0]) if near else "leave it out")
         self._check_not_copied(program)
         nest = made[self.tensor]
         if is_clamped_on_store(nest.epilogue or nest.compute):
             raise self._make_error(
                 f"{self.tensor} as {nest.output.dtype}",
-                "only storing it cuts it off at its limits",
+                f"only storing {self.tensor} clamps it to {nest.output.dtype}",
                 _SEPARATE_LAUNCH_HINT,
             )
         if nest.is_unscheduled and not nest.compute.reduction_axes:
@@ -83,7 +80,9 @@ class ComputeInline(Step):
             for s in nest.stagings:
                 if s.tensor == self.tensor or (s.producer and has_load(s.producer, self.tensor)):
                     raise self._make_error(
-                        f"{self.tensor} read where it lies", f"{s.name} is made of it", "compute_inline first"
+                        f"{self.tensor} read from memory",
+                        f"{s.name} is made from {self.tensor}",
+                        "compute_inline first",
                     )
 
     def _inline_into_readers(self, program: Program, producer: Nest) -> Program:
@@ -97,8 +96,8 @@ class ComputeInline(Step):
                 if stray is not None:
                     raise self._make_error(
                         f"0 for {stray} outside {self.tensor}",
-                        f"{compute.body}, which is not 0 there",
-                        f'compute_at("{self.tensor}", ...)',
+                        f"{stray} outside {self.tensor} is 0, and {compute.body} is not",
+                        f'use compute_at("{self.tensor}", ...)',
                     )
             last = nest.epilogue and inline_producer(nest.epilogue, compute)
             nests.append(replace(nest, compute=inline_producer(nest.compute, compute), epilogue=last))
@@ -112,25 +111,29 @@ class ComputeInline(Step):
         spec = producer.output
         if not is_elementwise(compute, spec):
             raise self._make_error(
-                f"{spec.name} read at its own element", f"{compute} is no such reader", _SEPARATE_LAUNCH_HINT
+                f"{spec.name} read at its own element",
+                f"{compute} reads other elements of {spec.name}",
+                _SEPARATE_LAUNCH_HINT,
             )
         if producer.epilogue:
             self._check_same_accumulator(producer.epilogue, compute)
         if not reader.is_unscheduled:
             raise self._make_error(
-                f"{compute.output.name} not yet scheduled", "its loops were changed", "compute_inline first"
+                f"unscheduled {compute.output.name}",
+                f"the loops of {compute.output.name} were changed",
+                "compute_inline first",
             )
         if producer.is_atomic:
             raise self._make_error(
                 f"{spec.name} whole in one block",
-                "blocks add their parts of it by atomics",
+                f"blocks add their parts of {spec.name} by atomics",
                 f'{_SEPARATE_LAUNCH_HINT}, or leave atomic("{producer.compute.output.name}") out',
             )
         if not producer.has_accumulator:
             raise self._make_error(
                 f"{spec.name} held in registers",
-                "no memory for it until it is complete",
-                f'cache_write("{producer.compute.output.name}") first',
+                f"{spec.name} has no accumulator",
+                f'call cache_write("{producer.compute.output.name}") first',
             )
         fused = replace(producer, epilogue=fuse_epilogue(producer, compute))
         # In the place of the reader: whatever else that reads has been made by then.
@@ -140,15 +143,15 @@ class ComputeInline(Step):
     def _check_same_accumulator(self, producer: Compute, reader: Compute) -> None:
         if has_other_accumulator(producer, reader):
             raise self._make_error(
-                f"{self.tensor} worked out in {producer.acc_dtype}",
-                f"{reader.output.name} is worked out in {reader.acc_dtype}",
+                f"{self.tensor} computed in {reader.acc_dtype}",
+                f"{self.tensor} is summed in {producer.acc_dtype}, its reader in {reader.acc_dtype}",
                 _SEPARATE_LAUNCH_HINT,
             )
 
     def _find_reader(self, program: Program) -> tuple[Nest, Compute]:
         readers = list(self._iterate_readers(program))
         if len(readers) != 1:
-            count = f"{len(readers)} read it" if readers else "none reads it"
+            count = f"{len(readers) or 'no'} computes read {self.tensor}"
             raise self._make_error(f"{self.tensor} read by one compute", count, _SEPARATE_LAUNCH_HINT)
         return readers[0]
 

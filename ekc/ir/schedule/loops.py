@@ -24,7 +24,7 @@ from ekc.ir.affine import (
 from ekc.ir.divisions import find_quotient_period, simplify_quotients
 from ekc.ir.lowering.fusion import find_misplaced_producer, find_staging_depth
 from ekc.ir.program import Loop, Nest, Program
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.refusal import Check, at_least, fits, make_over_limit_error, make_schedule_error
 from ekc.ir.schedule.step import MAX_STEP_NUMBER, Step
 
 
@@ -33,18 +33,21 @@ def check_loop_unmodified(rule: str, nest: Nest, loop: Loop) -> None:
     if loop.level != "serial":
         raise make_schedule_error(
             rule,
-            f"{loop.name} to be a serial loop",
-            f"{loop.name} is bound to {loop.level}",
+            f"serial loop {loop.name}",
+            f"loop {loop.name} is bound to {loop.level}",
             f"{rule} before bind",
         )
     if np.any(np.asanyarray(loop.unroll) != 1):
         raise make_schedule_error(
-            rule, f"{loop.name} to be as it was", f"{loop.name} is unrolled", f"{rule} before unroll"
+            rule, f"unchanged loop {loop.name}", f"loop {loop.name} is unrolled", f"{rule} before unroll"
         )
     users = [s.name for s in nest.stagings if s.at == loop.name]
     if users:
         raise make_schedule_error(
-            rule, f"{loop.name} to hold no staging", f"{users[0]} sits in it", f"{rule} before cache_read"
+            rule,
+            f"no staging in {loop.name}",
+            f"{users[0]} sits in loop {loop.name}",
+            f"{rule} before cache_read",
         )
 
 
@@ -54,7 +57,7 @@ def check_names_free(rule: str, program: Program, names: list[str]) -> None:
     taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
     if taken:
         raise make_schedule_error(
-            rule, f"the name {taken} to be free", "a loop has it", "axes of other names"
+            rule, f"free name {taken}", f"a loop is named {taken} already", "rename the axes"
         )
 
 
@@ -87,11 +90,11 @@ class Split(Step):
         check_loop_unmodified("split", nest, loop)
         if not self.factors:
             raise make_schedule_error(
-                "split", "at least one factor", "0 given", f'split("{self.loop}", (1,))'
+                "split", "at least one factor", "factors is empty", f'use split("{self.loop}", (1,))'
             )
         checks = [_make_factor_check(self.loop, f) for f in self.factors]
         strides = [_multiply_factors(self.factors[i:]) for i in range(len(self.factors) + 1)]
-        _check_iteration_count("split", strides[0], "smaller factors")
+        _check_iteration_count("split", strides[0], "use smaller factors")
         outer = ceil_div(loop.extent, max_extent(strides[0], 1))
         checks.append(_make_divides_check(nest, loop, strides[0]))
         names = [f"{loop.name}.{i}" for i in range(len(strides))]
@@ -104,7 +107,7 @@ class Split(Step):
 
 
 def _make_factor_check(loop: str, factor: Extent) -> Check:
-    return Check(f"split {loop}", np.asanyarray(factor) >= 1, factor, "at least 1", "1", "as a factor")
+    return at_least(f"split {loop}", factor, 1, "as a factor")
 
 
 def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
@@ -117,15 +120,8 @@ def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
             find_range(form.select_outside({loop.name}), nest.extents)[1],
         )
         ok = ok | ((least >= nest.compute.find_axis(axis).extent) & (rest < least))
-    return Check(
-        f"split {loop.name}",
-        ok,
-        step,
-        loop.extent,
-        _find_nearest_divisor,
-        "as product of factors",
-        "a divisor of {}",
-    )
+    limit, unit = "must be a divisor of {}", "as product of factors"
+    return fits(f"split {loop.name}", ok, step, limit, _find_nearest_divisor, unit, loop.extent)
 
 
 def _find_nearest_divisor(target: int, extent: int) -> int:
@@ -151,7 +147,7 @@ def _find_atom_lower_bound(atom: Atom, loop: Loop) -> Extent:
 def _check_iteration_count(rule: str, iterations: Extent, nearest: str) -> None:
     """Refuse more than 64-bit numbers could tell apart later on; a population draws no such numbers."""
     if isinstance(iterations, int) and iterations > MAX_STEP_NUMBER:
-        raise make_schedule_error(rule, f"{iterations} iterations", str(MAX_STEP_NUMBER), nearest)
+        raise make_over_limit_error(rule, f"{iterations} iterations", f"at most {MAX_STEP_NUMBER}", nearest)
 
 
 def _multiply_factors(factors: tuple[Extent, ...]) -> Extent:
@@ -189,8 +185,8 @@ class Fuse(Step):
             raise make_schedule_error(
                 "fuse",
                 "two loops of one nest",
-                f"{self.outer} and {self.inner} are of two",
-                "loops of one compute",
+                f"{self.outer} and {self.inner} belong to two computes",
+                "fuse loops of one compute",
             )
         a, b = nest.find_loop(self.outer), nest.find_loop(self.inner)
         for loop in (a, b):
@@ -200,12 +196,15 @@ class Fuse(Step):
             raise make_schedule_error(
                 "fuse",
                 f"{b.name} directly inside {a.name}",
-                "they are apart",
-                f'reorder("{a.name}", "{b.name}") first',
+                f"loop {b.name} is not directly inside {a.name}",
+                f'call reorder("{a.name}", "{b.name}") first',
             )
         if a.is_reduction != b.is_reduction:
             raise make_schedule_error(
-                "fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind"
+                "fuse",
+                "two spatial or two reduction loops",
+                f"one of {a.name} and {b.name} is spatial, the other a reduction",
+                "fuse loops of one kind",
             )
         name = f"{a.name}_{b.name}"
         check_names_free("fuse", program, [name])
@@ -214,7 +213,7 @@ class Fuse(Step):
             a.name: AffineForm(((QuasiAffine("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
             b.name: AffineForm(((QuasiAffine("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
         }
-        _check_iteration_count("fuse", a.extent * b.extent, "leave them apart")
+        _check_iteration_count("fuse", a.extent * b.extent, "leave the loops unfused")
         joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.is_reduction)
         return program.replace_nest(nest, nest.replace_loops((a.name, b.name), (joint,), values))
 
@@ -247,8 +246,8 @@ class Reorder(Step):
                 raise make_schedule_error(
                     "reorder",
                     "loops of one compute",
-                    f"{name} belongs to another",
-                    "one reorder for each compute",
+                    f"{name} belongs to another compute than {self.loops[0]}",
+                    "call reorder once for each compute",
                 )
         twice = [n for n in self.loops if self.loops.count(n) > 1]
         if twice:
@@ -275,7 +274,7 @@ def _check_loop_order(nest: Nest) -> None:
             raise make_schedule_error(
                 "reorder",
                 f"{s.at} inside {source.at}",
-                f"{source.name} is filled there",
+                f"{source.name} is filled in {source.at}, and {s.name} reads it in {s.at}",
                 "reorder before cache_read",
             )
     wrong = find_misplaced_producer(nest)
@@ -284,13 +283,16 @@ def _check_loop_order(nest: Nest) -> None:
         raise make_schedule_error(
             "reorder",
             f"{source.at} outside {user.at}",
-            f"{user.tensor} is computed from {source.tensor} there",
+            f"{user.tensor} is computed from {source.tensor} in {user.at}",
             "reorder before compute_at",
         )
     vectors = [x.name for x in nest.loops if x.level == "vector"]
     if vectors and nest.loops[-1].name != vectors[-1]:
         raise make_schedule_error(
-            "reorder", f"{vectors[-1]} innermost", "it runs in vectors", "reorder before vectorize"
+            "reorder",
+            f"{vectors[-1]} innermost",
+            f"loop {vectors[-1]} is vectorized",
+            "reorder before vectorize",
         )
 
 
@@ -342,9 +344,12 @@ class Divide(Step):
 
     def _check_axis(self, nest: Nest) -> None:
         if self.axis not in nest.axis_forms:
-            need = f"{self.axis} to be an axis of {nest.output.name}"
+            need = f"an axis of {nest.output.name}"
             raise make_schedule_error(
-                self.kind, need, "a piece of one", f'split("{self.axis}", ({self.by},))'
+                self.kind,
+                need,
+                f"loop {self.axis} is a piece of an axis",
+                f'use split("{self.axis}", ({self.by},))',
             )
 
     def _check_axes_uncut(self, nest: Nest) -> None:
@@ -353,7 +358,7 @@ class Divide(Step):
             whole = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
             if tuple(atom for atom, _ in form.terms) != whole:
                 raise make_schedule_error(
-                    self.kind, f"the axes of {nest.output.name} whole", f"{axis} is cut", "divide first"
+                    self.kind, f"uncut axes of {nest.output.name}", f"axis {axis} is cut", "divide first"
                 )
 
     def _check_divisor(self, nest: Nest) -> None:
@@ -365,14 +370,14 @@ class Divide(Step):
             raise make_schedule_error(
                 self.kind,
                 f"a quotient or remainder of {self.axis}",
-                f"{nest.compute.output.name} reads none",
-                f'split("{self.axis}", ({self.by},))',
+                f"{nest.compute.output.name} reads no quotient or remainder of {self.axis}",
+                f'use split("{self.axis}", ({self.by},))',
             )
         if self.by < 1 or self.by % turns or self.by >= extent:
             near = max(1, min(round(self.by / turns), ceil_div(extent, turns) - 1)) * turns
-            raise make_schedule_error(
+            raise make_over_limit_error(
                 self.kind,
                 f"{self.axis} by {self.by}",
-                f"multiples of {turns} below {extent}",
+                f"must be a multiple of {turns} below {extent}",
                 str(near) if near < extent else "leave it out",
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ from ekc.ir.hardware.mma import MMA_INSTRUCTIONS
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES as GROUP_PRODUCTS
 from ekc.ir.lowering.tensor_tiles import check_tile_extents, find_tensor_tile
 from ekc.ir.program import Program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 
 
@@ -60,13 +59,12 @@ class Tensorize(Step):
         nest = program.find_nest(self.loop, "tensorize")
         names = list(dict.fromkeys(p.name for p in (*MMA_INSTRUCTIONS, *GROUP_PRODUCTS)))
         if self.instruction not in names:
-            near = difflib.get_close_matches(str(self.instruction), names, n=1, cutoff=0.0)[0]
-            limit = f"the instructions {', '.join(names)}"
-            raise make_schedule_error("tensorize", f"instruction {self.instruction!r}", limit, repr(near))
+            raise make_unknown_name_error("tensorize", "instruction", self.instruction, names)
         new = replace(nest, instruction=self.instruction)
         tile = find_tensor_tile(new, program.op.tensors)
         if self.loop != tile.depth_loop.name:
+            problem = f"loop {self.loop} is not the innermost reduction loop"
             raise make_schedule_error(
-                "tensorize", f"loop {self.loop!r}", "the reduced one innermost", repr(tile.depth_loop.name)
+                "tensorize", "the innermost reduction loop", problem, repr(tile.depth_loop.name)
             )
         return program.replace_nest(nest, new, *check_tile_extents(new, tile))
