@@ -87,10 +87,9 @@ def step_from_json(data: Any) -> Step:
         raise InvalidInput(f"step: {data!r} is not a JSON object with a 'step' field")
     cls = STEP_CLASSES.get(data["step"]) if isinstance(data["step"], str) else None
     if cls is None:
-        near = difflib.get_close_matches(str(data["step"]), STEP_CLASSES, n=1, cutoff=0.0)[0]
-        raise InvalidInput(
-            f"step: {data['step']!r} is none of {', '.join(STEP_CLASSES)}; the nearest is {near!r}"
-        )
+        kinds = sorted(STEP_CLASSES)
+        near = difflib.get_close_matches(str(data["step"]), kinds, n=1, cutoff=0.0)[0]
+        raise InvalidInput(f"step: {data['step']!r} is none of {', '.join(kinds)}; the nearest is {near!r}")
     values = {k: _lists_to_tuples(v) for k, v in data.items() if k != "step"}
     known = [f.name for f in dataclasses.fields(cls)]
     for name in values:
