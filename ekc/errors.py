@@ -30,7 +30,7 @@ class Refusal:
     need: str
     """The number, name or state that the rule is about: "4096", "loop 'z'", "a shared staging in k"."""
     limit: str
-    """The limit, the known names, or the fact that stands against it: "at most 1024"."""
+    """The limit, the known names, or the fact that breaks the rule: "at most 1024"."""
     nearest: str
     """The nearest legal choice: a value, or an instruction such as "bind before cache_read"."""
 

@@ -13,9 +13,9 @@ from ekc.ir import expr as ex
 from ekc.ir.dtypes import DType
 
 MAX_ELEMENTS = 2**40
-"""No GPU holds a tensor of more elements; a larger extent is a slip of the keyboard."""
+"""Most elements of a tensor; no GPU holds more, so a larger extent is a typing error."""
 COMBINERS = ("sum", "prod", "max", "min")
-"""How a reduction combines; `ekc.ir.dtypes.find_reduction_identity` says where it starts."""
+"""Ways to combine values in a reduction; `ekc.ir.dtypes.find_reduction_identity` has their start values."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Compute:
 
     @property
     def flops(self) -> float:
-        """Arithmetic operations as written: those of the body and one combine, at every point. What reads 0
-        outside a tensor counts too, as the taps that a transposed convolution leaves out do."""
+        """Arithmetic operations as written: those of the body and one combine, at every point. Points that
+        read 0 outside a tensor count too, as the taps that a transposed convolution skips."""
         operations = len(list_operations(self.body)) + bool(self.reduction_axes)
         return float(operations) * math.prod(float(a.extent) for a in self.axes)
 

@@ -1,19 +1,16 @@
-"""The element types of the IR: what each is called in NumPy and in CUDA, and how values pass between them.
+"""The element types of the IR: their names in NumPy and CUDA, and conversions between them.
 
 A compute reads elements, widens each to its accumulator, sums there, and rounds the result once when it
-is stored. `converted` is that passage, for arrays; `ekc.codegen.emit.types` writes the same in C.
+is stored. `convert_values` does so for arrays; `ekc.codegen.emit.types` writes the same in C.
 
 tf32 is float32 in memory. Each element is rounded where arithmetic reads it: to 10 bits of significand, to
 nearest, halves away from zero (`cvt.rna.tf32.f32`). A product of two is then exact in float32, the sum is
 one of float32, and what is stored is float32. The reference rounds the inputs likewise.
 
-Which element types a compute may read, sum in and store, each refusal with the nearest legal choice.
-
-A float accumulator is float32; float16 sums would lose what the type has to give, and need packed pairs to
-be any faster. An integer accumulator is int32, with one rule for each input. Sums of int8 are exact: where
-their extents would let them leave int32, they are refused. The values of int32 inputs are not known
-beforehand: sums and products of those wrap modulo 2**32, as in CUDA and NumPy, in kernel, evaluator and
-reference, and verification says where one did.
+A float accumulator is float32: float16 sums would lose digits, and are faster only in packed pairs. An
+integer accumulator is int32, with one rule for each input. Sums of int8 are exact: `ekc.ir.element_types`
+refuses extents with which they could leave int32. Sums and products of int32 inputs wrap modulo 2**32, as in
+CUDA and NumPy, in kernel, interpreter and reference; verification reports where one did.
 """
 
 from __future__ import annotations
@@ -40,30 +37,30 @@ class DType:
 
     name: str
     bytes: int
-    """Size in memory."""
+    """Size of an element in memory, in bytes."""
     cuda_name: str
-    """Its type name in the emitted CUDA text."""
+    """Name of the type in the emitted CUDA text."""
     numpy_dtype: np.dtype[Any]
     """The NumPy type that holds the same values (tf32: float32)."""
     epsilon: float
     """Distance from 1 to the next value of a float type; 0 for integers, which are exact."""
     default_accumulator: str
-    """What sums of it are kept in, unless told otherwise."""
+    """Name of the type that sums of this type are accumulated in by default."""
     default_result: str
-    """What such sums are stored as, unless told otherwise."""
+    """Name of the type that such sums are stored as by default."""
     storable_types: tuple[str, ...] = ()
-    """As an accumulator: the types its sums can be stored as; () for a type that accumulates nothing."""
+    """Types that sums in this accumulator can be stored as; () for a type that is no accumulator."""
     summable_types: tuple[str, ...] = ()
-    """As an accumulator: the types it can sum."""
+    """Types that this accumulator can sum."""
 
     @property
     def is_integer(self) -> bool:
-        """Whether its values are whole numbers, and arithmetic on them exact."""
+        """Whether values of the type are integers, with exact arithmetic."""
         return not self.epsilon
 
     @property
     def is_writable(self) -> bool:
-        """Whether kernels write tensors of it: tf32 is only read."""
+        """Whether kernels can write tensors of the type: tf32 can only be read."""
         return self.name in parse_dtype(self.default_accumulator).storable_types
 
     @property
@@ -74,12 +71,12 @@ class DType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy type, under the name by which NumPy 2.0 to 2.3 ask for it."""
+        """The NumPy type, for NumPy 2.0 to 2.3."""
         return self.numpy_dtype
 
     @property
     def __numpy_dtype__(self) -> np.dtype[Any]:
-        """The same, for NumPy 2.4 and later."""
+        """The NumPy type, for NumPy 2.4 and later."""
         return self.numpy_dtype
 
     def __str__(self) -> str:
@@ -88,7 +85,7 @@ class DType:
     __repr__ = __str__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # One object per type, in copies and other processes too: types are told apart by identity.
+        # One object per type, in copies and other processes too: types are compared by identity.
         return parse_dtype, (self.name,)
 
 
@@ -112,7 +109,7 @@ DTYPE_NAMES = tuple(_DTYPES)
 
 
 _C_SYNONYMS = {"half": ["float16"], "float": ["float32"], "double": ["float32"], "char": ["int8"]}
-"""What C calls some of them: the spelling is far from ours."""
+"""Names of types in C that are spelled far from ours, and the nearest names here."""
 
 
 def parse_dtype(name: str | DType) -> DType:
@@ -131,7 +128,7 @@ def parse_dtype(name: str | DType) -> DType:
 def choose_accumulator_and_result(
     dtype: str | DType, acc_dtype: str | None, out_dtype: str | None
 ) -> tuple[DType, DType]:
-    """What a compute over `dtype` is summed in and stored as, where one or both are left to the default."""
+    """The (accumulator, result) types of a compute over `dtype`; None takes the default."""
     element = parse_dtype(dtype)
     acc = parse_dtype(element.default_accumulator if acc_dtype is None else acc_dtype)
     usual = element.default_result if element.default_result in acc.storable_types else acc.name
@@ -139,13 +136,13 @@ def choose_accumulator_and_result(
 
 
 def find_read_type(dtype: DType, acc: DType) -> DType:
-    """The type of an element in the arithmetic of an accumulator: that of the accumulator, or float32 of a
-    float that an int32 accumulator does not sum but compares."""
+    """The type of an element in the arithmetic of an accumulator: that of the accumulator, or float32 for a
+    float that an int32 accumulator only compares."""
     return acc if dtype.name in acc.summable_types else parse_dtype(dtype.default_accumulator)
 
 
 def find_reduction_identity(combine: str, dtype: DType) -> float | int:
-    """What a reduction starts from: nothing it meets is changed by it."""
+    """The value that a reduction starts from, which changes no other value that it is combined with."""
     if combine in ("sum", "prod"):
         neutral = int(combine == "prod")
         return neutral if dtype.is_integer else float(neutral)
@@ -155,7 +152,7 @@ def find_reduction_identity(combine: str, dtype: DType) -> float | int:
 
 
 def find_poison_value(dtype: DType) -> float | int:
-    """What on-chip memory is filled with before anything is stored: NaN, or a number that spoils any sum."""
+    """The value that fills on-chip memory before a store: NaN, or an integer that spoils any sum."""
     return dtype.integer_limits[0] + 1 if dtype.is_integer else math.nan
 
 

@@ -12,15 +12,15 @@ from ekc.ir.dtypes import FLOAT32, INT8, INT32, DType, parse_dtype
 from ekc.ir.functions import apply_binary
 
 ValueRange = tuple[int, int] | None
-"""Least and greatest value; None where nothing is known but the type."""
+"""(least, greatest) value of an integer tensor; None for the full range of its type."""
 _EXACT_INT32_OPERATIONS = ("+", "-", "*", "min", "max", "abs")
-"""Operations that int32 computes exactly, modulo 2**32; a quotient or a root is none."""
+"""Operations that int32 computes exactly, modulo 2**32."""
 
 
 def check_element_types(
     compute: Compute, tensors: Mapping[str, TensorSpec], ranges: dict[str, ValueRange]
 ) -> None:
-    """Refuse element types that no kernel can be made of; `spans` gains what the output can hold."""
+    """Refuse element types that no kernel can be made of; `ranges` gains the range of the output."""
     acc, out, name = compute.acc_dtype, compute.output.dtype, compute.output.name
     read = [tensors[load.tensor] for load in _list_summed_loads(compute.body)]
     if not acc.storable_types:
@@ -49,7 +49,7 @@ def check_element_types(
 
 
 def _list_summed_loads(e: ex.Expr) -> Iterator[ex.Load]:
-    """The reads that the accumulator works with: all but those that are only compared."""
+    """The tensor reads that enter the sum: all but those that are only compared."""
     if isinstance(e, ex.Load):
         yield e
         return
@@ -88,7 +88,7 @@ def _find_nearest_storable(out: DType, acc: DType) -> str:
 def _find_reduction_range(
     compute: Compute, ranges: Mapping[str, ValueRange], tensors: Mapping[str, TensorSpec]
 ) -> ValueRange:
-    """What an integer compute can reach, partial sums in any order included."""
+    """The range of an integer compute, partial sums in any order included."""
     extents = {a.name: a.extent for a in compute.axes}
     one = _find_range(compute.body, compute.output.name, extents, ranges, tensors)
     if one is None or not compute.reduction_axes or compute.combine in ("max", "min"):
@@ -144,10 +144,10 @@ def _find_range(
         chosen = [_find_range(part, name, extents, ranges, tensors) for part in (e.then, e.otherwise)]
         both = [span for span in chosen if span is not None]
         return (min(low for low, _ in both), max(high for _, high in both)) if len(both) == 2 else None
-    what = e.op if isinstance(e, ex.Binary) else e.function if isinstance(e, ex.Call) else str(e)
-    if what not in _EXACT_INT32_OPERATIONS:
+    operation = e.op if isinstance(e, ex.Binary) else e.function if isinstance(e, ex.Call) else str(e)
+    if operation not in _EXACT_INT32_OPERATIONS:
         raise InvalidInput(
-            f"acc_dtype: {what!r} in the body of {name} is not exact in int32; the nearest is 'float32', "
+            f"acc_dtype: {operation!r} in the body of {name} is not exact in int32; the nearest is 'float32', "
             f"stored as {', '.join(map(repr, FLOAT32.storable_types))} (an epilogue takes out_dtype alone)"
         )
     parts = [_find_range(part, name, extents, ranges, tensors) for part in ex.children(e)]

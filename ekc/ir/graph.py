@@ -37,7 +37,7 @@ class OperatorGraph:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What the kernel returns."""
+        """The tensors that the kernel returns."""
         return (self.computes[-1].output,)
 
     @cached_property
@@ -74,7 +74,7 @@ class OperatorGraph:
 
     @cached_property
     def digest(self) -> str:
-        """A name for the contents: equal operators have equal digests, on any machine."""
+        """Hash of the contents, 16 hex digits: equal operators have equal digests, on any machine."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def check_array_count(self, arrays: Sequence[Any]) -> None:
@@ -106,7 +106,7 @@ class OperatorGraph:
 
 
 def _validate_operator(op: OperatorGraph) -> None:
-    """Refuse names that would not survive in CUDA text, and graphs that do not hang together."""
+    """Refuse names that CUDA text cannot have, and graphs whose parts do not fit each other."""
     check_identifier("operator", op.name)
     if not isinstance(op.inputs, tuple) or not all(isinstance(t, TensorSpec) for t in op.inputs):
         raise InvalidInput(f"inputs: {format_value(op.inputs)} is no tuple of tensors; ekc.compute makes one")
@@ -115,11 +115,11 @@ def _validate_operator(op: OperatorGraph) -> None:
         raise InvalidInput(
             f"computes: {format_value(op.computes)} is no tuple of computes; ekc.compute makes one"
         )
-    known: dict[str, TensorSpec] = {}
+    declared: dict[str, TensorSpec] = {}
     for spec in op.inputs:
-        _declare_tensor(known, spec)
+        _declare_tensor(declared, spec)
     axes: set[str] = set()
-    spans: dict[str, ValueRange] = {}
+    ranges: dict[str, ValueRange] = {}
     for compute in op.computes:
         for axis in compute.axes:
             check_identifier("axis", axis.name)
@@ -131,15 +131,15 @@ def _validate_operator(op: OperatorGraph) -> None:
             axes.add(axis.name)
         check_choice("combine", compute.combine, COMBINERS)
         check_depth(compute.output.name, compute.body, ex.children)
-        _check_body(op, compute, known)
-        check_element_types(compute, known, spans)
-        _declare_tensor(known, compute.output)
+        _check_body(op, compute, declared)
+        check_element_types(compute, declared, ranges)
+        _declare_tensor(declared, compute.output)
         shape = tuple(a.extent for a in compute.spatial_axes)
         if compute.output.shape != shape or compute.axes != (*compute.spatial_axes, *compute.reduction_axes):
             raise InvalidInput(
                 f"{op.name}: {compute.output} is not indexed by its spatial axes {shape}, reductions last"
             )
-    for name in sorted(axes & set(known)):
+    for name in sorted(axes & set(declared)):
         raise InvalidInput(f"axis: {name!r} is the name of a tensor too; try {name.lower() + '_'!r}")
 
 

@@ -21,7 +21,7 @@ class Operator(OperatorGraph):
     def reference(self, *arrays: Any) -> Any:
         """The result in NumPy with float64 accumulation; arrays in the order of `inputs`.
 
-        Integers are exact; what reads int32 wraps modulo 2**32, as in a kernel.
+        Integers are exact; arithmetic on int32 inputs wraps modulo 2**32, as in a kernel.
         The result is an array of the first input's library, a tensor for tensors of PyTorch on the CPU.
         """
         result = evaluate_reference(self, arrays)
@@ -42,7 +42,8 @@ class Operator(OperatorGraph):
     ) -> Operator:
         """This operator followed by one more compute that may read everything before it.
 
-        `dtype` is that of the further inputs; without it, what sums of the first input are stored as.
+        `dtype` is the type of the further inputs. By default it is the type that sums of the first input are
+        stored as.
 
         >>> ekc.matmul(8, 8, 8).then("D", axes={"p": 8, "q": 8}, body=lambda C, p, q: ekc.relu(C[p, q]))
         """

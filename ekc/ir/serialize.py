@@ -52,7 +52,7 @@ def operator_from_json(data: Any) -> Operator:
 
 
 def _list_parts(data: Any) -> list[Any]:
-    """What a nested list is made of."""
+    """The parts of a nested list."""
     return data if isinstance(data, list) else []
 
 

@@ -1,8 +1,6 @@
-"""Which extent of an operator to lower, and how far, so that its tensors fit a number of bytes.
+"""Whether the tensors of an operator fit into memory, checked before anything is allocated.
 
-Whether the tensors of an operator fit, asked before anything is allocated.
-
-The line names what is needed, what there is and the largest extent that would do.
+The error names the bytes needed, the bytes available and the largest extent of an axis that would fit.
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ TensorDimension = tuple[str, int]
 
 
 def find_largest_extent(op: OperatorGraph, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
-    """The axis that needs to shrink least, and the largest extent of it at which some tensors, now of these
-    `sizes` in bytes, take no more than `limit`; None where no single axis will do. Tensors shrink in
-    proportion."""
+    """The axis that has to shrink least, and the largest extent of it with which tensors of these `sizes`
+    take at most `limit` bytes; None where no single axis is enough. Tensors shrink in proportion."""
     found = []
     for axis, dimensions in _group_dimensions_by_axis(op):
         times = {name: sum(tensor == name for tensor, _ in dimensions) for name in sizes}
@@ -47,8 +44,8 @@ def _search_extent(extent: int, sizes: Mapping[str, int], times: Mapping[str, in
 
 
 def _group_dimensions_by_axis(op: OperatorGraph) -> Iterator[tuple[Axis, set[TensorDimension]]]:
-    """Axes of the computes, the last first, each with the dimensions of tensors that grow with it. An axis of
-    another compute along the same dimension is the same."""
+    """Axes of the computes, the last first, each with the tensor dimensions that grow with it. Axes of two
+    computes along the same dimension count as one."""
     reported = set[TensorDimension]()
     for compute in reversed(op.computes):
         for axis in compute.axes:
@@ -71,7 +68,7 @@ def _find_linked_dimensions(op: OperatorGraph, compute: Compute, axis: Axis) -> 
 
 
 def _list_dimensions(compute: Compute, axis: Axis) -> Iterator[TensorDimension]:
-    """The dimensions that a compute goes through by an axis."""
+    """The tensor dimensions that a compute indexes by an axis."""
     for d, own in enumerate(compute.spatial_axes):
         if own == axis:
             yield compute.output.name, d
@@ -79,7 +76,7 @@ def _list_dimensions(compute: Compute, axis: Axis) -> Iterator[TensorDimension]:
     for load in ex.find_loads(compute.body):
         for d, index in enumerate(load.index):
             names = ex.find_variables(index)
-            # In h + r, a row and a tap, the row goes through the dimension.
+            # In h + r, a row and a tap, the row is the axis along the dimension.
             if names and max(sorted(names), key=lambda name: extents[name]) == axis.name:
                 yield load.tensor, d
 
