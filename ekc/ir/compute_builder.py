@@ -111,9 +111,8 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     check_identifier("tensor", name)
     extents = to_tuple(shape)
     if extents is None:
-        raise InvalidInput(
-            f"shape of {name}: {format_value(shape)} is not a tuple of extents; try ({_suggest_extent(shape)},)"
-        )
+        fix = f"try ({_suggest_extent(shape)},)"
+        raise InvalidInput(f"shape of {name}: {format_value(shape)} is not a tuple of extents; {fix}")
     if not extents:
         raise InvalidInput(f"shape of {name}: () has no dimensions; try (1,)")
     return tuple(check_int(f"extent of {name}", e, MAX_ELEMENTS) for e in extents)

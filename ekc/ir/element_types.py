@@ -146,9 +146,10 @@ def _find_range(
         return (min(low for low, _ in both), max(high for _, high in both)) if len(both) == 2 else None
     operation = e.op if isinstance(e, ex.Binary) else e.function if isinstance(e, ex.Call) else str(e)
     if operation not in _EXACT_INT32_OPERATIONS:
+        types = ", ".join(map(repr, FLOAT32.storable_types))
         raise InvalidInput(
             f"acc_dtype: {operation!r} in the body of {name} is not exact in int32; the nearest is 'float32', "
-            f"stored as {', '.join(map(repr, FLOAT32.storable_types))} (an epilogue takes out_dtype alone)"
+            f"stored as {types} (an epilogue takes out_dtype alone)"
         )
     parts = [_find_range(part, name, extents, ranges, tensors) for part in ex.children(e)]
     ends = _find_operation_range(e, [p for p in parts if p is not None]) if None not in parts else None

@@ -498,5 +498,6 @@ def check_depth(label: str, root: T, children: Callable[[T], Iterable[T]]) -> T:
         if not level:
             return root
     raise InvalidInput(
-        f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; use a reduction axis"
+        f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; "
+        "use a reduction axis"
     )

@@ -175,7 +175,8 @@ def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
 def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
     fits, pair = find_ldmatrix_fit(node), int(count_fragments_per_load(node))
     if not fits.is_possible:
-        how = f"{node.registers_per_lane * node.fragment_count} x {node.instruction.elements_per_register} {node.source.dtype}"
+        count = node.registers_per_lane * node.fragment_count
+        how = f"{count} x {node.instruction.elements_per_register} {node.source.dtype}"
     else:
         trans = "" if fits.direct else ".trans"
         how = f"{node.fragment_count // pair} x ldmatrix.x{node.registers_per_lane * pair}{trans}"
@@ -228,7 +229,8 @@ def _list_stage_remarks(kernel: LaunchTree, node: StageNode) -> Iterator[str]:
     if buffer.scope == "fragment":
         yield "by the lanes of a warp together"
     elif buffer.scope == "shared":
-        yield f"{_format_count(kernel.thread_count, 'thread')} x {_format_vector_type(node.source.dtype, width)}"
+        threads = _format_count(kernel.thread_count, "thread")
+        yield f"{threads} x {_format_vector_type(node.source.dtype, width)}"
     else:
         yield f"{-(-buffer.region.size // width)} x {_format_vector_type(node.source.dtype, width)}"
     before = node.source.buffer.order if node.source.buffer else tuple(range(len(buffer.order)))

@@ -30,8 +30,8 @@ def check_identifier(label: str, name: Any) -> str:
     """A name that is safe in CUDA text: a letter, then letters, digits and underscores; no keyword."""
     if not isinstance(name, str) or not _IDENTIFIER.match(name):
         raise InvalidInput(
-            f"{label}: {format_value(name)} is not an identifier (a letter from a to z, then letters, digits, _); "
-            f"try {_suggest_identifier(name if isinstance(name, str) else format_value(name))!r}"
+            f"{label}: {format_value(name)} is not an identifier (a letter from a to z, then letters, "
+            f"digits, _); try {_suggest_identifier(name if isinstance(name, str) else format_value(name))!r}"
         )
     if name in _RESERVED_WORDS or keyword.iskeyword(name):
         raise InvalidInput(
@@ -67,7 +67,8 @@ def check_int(label: str, value: Any, maximum: int, minimum: int = 1) -> int:
     if isinstance(value, bool) or not minimum <= number <= maximum:
         near = min(max(number, minimum), maximum)
         raise InvalidInput(
-            f"{label}: {format_value(value)} is outside {minimum} to {maximum}; the nearest legal value is {near}"
+            f"{label}: {format_value(value)} is outside {minimum} to {maximum}; "
+            f"the nearest legal value is {near}"
         )
     return number
 

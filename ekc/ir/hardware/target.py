@@ -10,7 +10,7 @@ from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits
 
 @dataclass(frozen=True)
 class ArchCapabilities:
-    """What code compiled for one architecture may use."""
+    """Instructions and shared memory that code compiled for one architecture can use."""
 
     has_cp_async: bool
     """Whether the architecture has asynchronous copies (`ekc.ir.hardware.cp_async`)."""
@@ -48,8 +48,9 @@ capabilities; PTX ISA, target notes of cp.async, mma and wgmma)."""
 
 
 def find_capabilities(arch: str) -> ArchCapabilities:
-    """The row of a target ("sm_80"). A target outside the table has the instructions of the newest row that is
-    not newer, and the shared memory that every target has; a name without a number counts as the newest."""
+    """The row of a target ("sm_80"). A target outside the table has the instructions of the newest row that
+    is not newer, and the shared memory that every target has; a name without a number counts as the
+    newest."""
     found = re.search(r"(\d+)([a-z]?)", arch)
     number, suffix = found.groups() if found else ("999", "")
     exact = ARCH_CAPABILITIES.get(number + suffix) or ARCH_CAPABILITIES.get(number)

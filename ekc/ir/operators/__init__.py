@@ -1,4 +1,4 @@
-"""The operators that ekc brings along, each written as an expression, and `compute` for your own."""
+"""The built-in operators, each written as an expression, and `compute` for operators of your own."""
 
 from ekc.ir.compute_builder import Tensor
 from ekc.ir.operators.compute import compute

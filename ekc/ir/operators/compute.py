@@ -1,4 +1,4 @@
-"""`compute`: an operator of your own, from axes, inputs and a body. Every other file here ends in it."""
+"""`compute`: an operator from axes, inputs and a body. The built-in operators are made with it."""
 
 from __future__ import annotations
 

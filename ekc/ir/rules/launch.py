@@ -1,10 +1,7 @@
 """The rules a whole Program must keep before it can become a kernel.
 
-Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors;
-the API raises the first refusal, the breeder reads the masks, replay and the record store use the
-same functions.
-
-What sums that blocks share must keep to.
+Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors. The API
+raises the first refusal, the search reads the masks, replay and the record store use the same functions.
 """
 
 from __future__ import annotations
@@ -26,8 +23,8 @@ from ekc.ir.rules.vectors import check_async_copies, check_vectors
 
 
 def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """What is added by atomics is held until a thread is done, and added element by element: vectors of
-    atomic additions begin with sm_90."""
+    """Sums that are added by atomics need an accumulator, and are added element by element: vectors of atomic
+    additions exist from sm_90 on only."""
     nest, name = kernel.nest, kernel.nest.compute.output.name
     if not nest.is_atomic:
         return
@@ -39,16 +36,17 @@ def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 MAX_STATEMENTS = 8192
-"""Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
+"""Most statements of one kernel after unrolling; with more, compiling takes long and the code leaves the
+instruction cache."""
 RESERVED_REGISTERS = 24
-"""Registers left for addresses and loop counters when the accumulators and tiles are counted."""
+"""Registers of a thread that are reserved for addresses and loop counters."""
 REGISTERS_PER_ROUND = 2
-"""Of a copy of a pipelined tile, written out: where a round reads and where it writes change with none of the
-loops inside, so compilers work out both beforehand and keep them (`benchmarks/register_estimate.py`)."""
+"""Registers for the two addresses of each unrolled round of a copy of a pipelined tile. The addresses do not
+change with the loops inside, so compilers keep them in registers (`benchmarks/register_estimate.py`)."""
 
 
 def iterate_checks(program: Program, limits: Limits) -> Iterator[Check]:
-    """Every rule applied to every launch, and what the steps asked of their numbers."""
+    """The checks of the steps, then every rule applied to every launch."""
     yield from program.checks
     for kernel in derive_launches(program):
         for rule in LAUNCH_RULES:
@@ -70,7 +68,7 @@ def check_threads(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 def check_grid(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Grids have limits too, and y and z are small."""
+    """The extents of a grid, of which y and z have small limits."""
     for level, limit in (
         ("block.x", limits.grid_x),
         ("block.y", limits.grid_yz),
@@ -88,8 +86,8 @@ def check_shared_memory(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Accumulators and register tiles of one thread, with room for addresses, without spilling: a spilled
-    kernel may take a hundred times as long."""
+    """Accumulators, register tiles and addresses of one thread must fit its registers: a kernel that spills
+    may take a hundred times as long."""
     need = estimate_registers(kernel)
     most = min_extent(
         limits.registers_per_thread, limits.registers_per_sm // max_extent(kernel.thread_count, 32)
@@ -100,8 +98,8 @@ def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 def estimate_registers(kernel: LaunchTree) -> Extent:
-    """32-bit registers that the tiles of one thread take, prefetched shared tiles included, and that copies
-    of pipelined tiles take for their addresses."""
+    """32-bit registers of one thread for its tiles, prefetched shared tiles included, and for the addresses
+    of copies of pipelined tiles."""
     total = count_prefetch_registers(kernel) + REGISTERS_PER_ROUND * count_copy_rounds(kernel)
     for b in kernel.buffers:
         if b.scope != "shared":
@@ -111,7 +109,7 @@ def estimate_registers(kernel: LaunchTree) -> Extent:
 
 
 def count_prefetch_registers(kernel: LaunchTree) -> Extent:
-    """32-bit registers in which a thread holds the next shared tiles while it uses the last."""
+    """32-bit registers in which a thread keeps the next shared tiles while it uses the current ones."""
     total: Extent = 0
     for b in kernel.buffers:
         staging = kernel.nest.find_staging(b.name)
@@ -138,13 +136,13 @@ def _is_register_copy(kernel: LaunchTree, staging: Staging) -> bool:
 
 
 def check_unrolled_size(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """The innermost statements after unrolling."""
+    """Number of statements after unrolling."""
     n = count_statements(kernel.body)
     yield at_most("unrolling", n, MAX_STATEMENTS, "statements", "use a smaller unroll factor or tile")
 
 
 def count_statements(nodes: tuple[Node, ...]) -> Extent:
-    """How many statements the compiler sees after unrolling."""
+    """Number of statements after unrolling."""
     total: Extent = 0
     for node in nodes:
         if isinstance(node, LoopNode):
@@ -158,7 +156,7 @@ def count_statements(nodes: tuple[Node, ...]) -> Extent:
 
 
 def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """A block loop inside a serial loop would not be spread over blocks."""
+    """Block loops must be outside of serial loops."""
     outer: str | None = None
     for loop in kernel.nest.loops:
         if loop.is_serial and outer is None:
@@ -171,7 +169,7 @@ def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """An output narrower than its accumulator must be held until complete."""
+    """An output of another type than its sum needs an accumulator."""
     compute = kernel.nest.compute
     if (
         compute.reduction_axes
@@ -185,7 +183,7 @@ def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check
 
 
 def check_reduction_lanes(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Reduction loops over threads: neighbours, within whole warps, powers of two, and an accumulator."""
+    """Reduction loops over threads: side by side, within full warps, powers of two, and an accumulator."""
     lanes = [x for x in kernel.thread_loops if x.is_reduction]
     if not lanes:
         return
@@ -230,14 +228,15 @@ def _is_power_of_two(n: Any) -> Any:
 
 
 def check_fused_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """A computed stage has no neighbours to move together."""
+    """A tile that is computed on the spot cannot be filled in vectors."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode) and node.producer_reads is not None:
             yield exactly(f"vector width of {node.staging.name}", node.staging.vector, 1, "elements at once")
 
 
 def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Reductions on the spot: whole warps, and as many for each element as divide those of the block."""
+    """Reductions on the spot need full warps, and a number of warps per element that divides the warps of the
+    block."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, ReduceNode):
             rule, warps = "reduction on the spot", node.staging.warps
@@ -249,8 +248,7 @@ def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check
 
 
 def check_tile_lines(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """A swizzled tile has whole lines: an element may change places with any of its line. Panels are of
-    whole lines too."""
+    """Swizzled tiles and panels consist of whole lines: an element may change places with any of its line."""
     for b in kernel.buffers:
         if b.is_swizzled:
             size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)

@@ -1,6 +1,6 @@
-"""What a product on tensor cores asks of a launch: the target, the loops' lengths, no edge that cuts it.
+"""Rules of tensor-core products: the target, the extents of loops, and tiles that no edge cuts.
 
-What a product of a warpgroup asks of a tile that it finds in shared memory by a descriptor.
+wgmma reads shared tiles by descriptors, which have rules of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ekc.ir.refusal import Check, exactly, fits, requires
 
 
 def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
-    """Copied ahead, in swizzled panels, its elements where the descriptor says that they are."""
+    """The tile must be filled by cp.async, in swizzled panels, with its elements where the descriptor has
+    them."""
     buffer = factor.source.buffer
     assert buffer is not None
     rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
@@ -39,19 +40,20 @@ def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) ->
     patterns = np.asanyarray(buffer.row_count) % SWIZZLE_CHUNKS[-1] == 0
     limit = f"must be a multiple of {SWIZZLE_CHUNKS[-1]}"
     yield fits(rule, patterns, buffer.row_count, limit, 64, f"rows of {buffer.name}")
-    turned = is_mn_major(node, factor)
-    if turned is None:
+    mn_major = is_mn_major(node, factor)
+    if mn_major is None:
         need = f"{factor.source.spec.name} stored along its rows or along the depth"
         problem = f"{buffer.name} is stored neither along its rows nor along the depth"
         near = "use unfused axes, another order=, or mma.m16n8k16"
         yield requires(rule, False, need, problem, near)
         return
     yield from _check_tile_strides(rule, node, factor)
-    yield from _check_tile_starts(rule, kernel, node, factor, turned)
+    yield from _check_tile_starts(rule, kernel, node, factor, mn_major)
 
 
 def _check_async_source(rule: str, kernel: LaunchTree, factor: SharedFactor) -> Iterator[Check]:
-    """The fence between copies and products stands where copies are waited for."""
+    """The tile must come by asynchronous copies: the fence that products need is placed at the wait for
+    these."""
     staging = factor.staging
     how = f'call pipeline("{staging.at}", stages=3, copy="async")'
     problem = f"{staging.name} is not filled by asynchronous copies"
@@ -59,7 +61,7 @@ def _check_async_source(rule: str, kernel: LaunchTree, factor: SharedFactor) -> 
 
 
 def _check_tile_strides(rule: str, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
-    """The loops of the product move through the tile as the instruction does."""
+    """The loops of the product must move through the tile as the instruction does."""
     assert factor.source.buffer is not None
     steps = dict(factor.source.address.terms)
     for loop, step in find_tile_strides(node, factor).items():
@@ -71,7 +73,7 @@ def _check_tile_strides(rule: str, node: MmaNode, factor: SharedFactor) -> Itera
 def _check_tile_starts(
     rule: str, kernel: LaunchTree, node: MmaNode, factor: SharedFactor, is_mn_major: bool
 ) -> Iterator[Check]:
-    """The other loops lead to where a tile may begin."""
+    """The other loops must lead to places where a tile can begin."""
     buffer, product = factor.source.buffer, node.tile.instruction
     assert buffer is not None
     limit, nearest = (
@@ -95,15 +97,15 @@ def _check_tile_starts(
 
 
 def _find_inner_loops(kernel: LaunchTree, factor: SharedFactor) -> frozenset[str]:
-    """The loops that run while a tile stays: where they lead is told as a sum."""
+    """The serial loops inside the loop that stages the tile."""
     serial = [x.name for x in kernel.nest.loops if x.is_serial]
     at = factor.staging.at
     return frozenset(serial if at is None else serial[serial.index(at) + 1 :])
 
 
 def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
-    """Whether a tile may begin so many elements further on: at other patterns, at another panel, or, where
-    rows run along the depth, at the next product's part of them."""
+    """Whether a tile can begin `step` elements later: at another pattern or panel, or, where rows run along
+    the depth, at the next product's part of the rows."""
     width: Extent = buffer.row_pitch
     along = buffer.panel if is_mn_major else depth
     within = (step >= 0) & (step < width) & (step % along == 0)
@@ -111,17 +113,17 @@ def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
 
 
 def check_tensor_products(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Every product of a launch, and no fragment without one."""
+    """Every product of a launch, and no fragment without a product."""
     products = [node for node in walk_nodes(kernel.body) if isinstance(node, MmaNode)]
     for node in products:
         yield _make_target_check(node, limits)
         yield from check_tile_extents(kernel.nest, node.tile)
         for factor in (node.a, node.b):
             yield from _check_factor(kernel, node, factor)
-        whole = ~np.asanyarray(has_needed_guard(node.compute.guards))
+        unguarded = ~np.asanyarray(has_needed_guard(node.compute.guards))
         problem = "the depth ends inside a product, past its zero-filled tiles"
         rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
-        yield requires(rule, whole, "no guard on the depth", problem, "split the depth by exact divisors")
+        yield requires(rule, unguarded, "no guard on the depth", problem, "split the depth by exact divisors")
     for staging in kernel.nest.stagings:
         if staging.scope == "fragment" and not products:
             need, problem = f"a product that reads {staging.name}", f"no product reads {staging.name}"
@@ -129,7 +131,7 @@ def check_tensor_products(kernel: LaunchTree, limits: Limits) -> Iterator[Check]
 
 
 def _make_target_check(node: MmaNode, limits: Limits) -> Check:
-    """The target has the instruction."""
+    """The target must have the instruction."""
     name = node.tile.instruction.name
     if isinstance(node.tile.instruction, WgmmaFamily):
         rule, problem = f"{TENSORIZE_RULE} {name}", "only sm_90a has the instruction"
@@ -139,11 +141,11 @@ def _make_target_check(node: MmaNode, limits: Limits) -> Check:
 
 
 def _check_factor(kernel: LaunchTree, node: MmaNode, factor: FragmentNode | SharedFactor) -> Iterator[Check]:
-    """Elements of the instruction's type, where it finds them."""
+    """The factor must have the instruction's type, and be where the instruction reads it."""
     if isinstance(factor, SharedFactor):
         yield from check_descriptor(kernel, node, factor)
-    # A sum made on the spot lies there as it is summed, not as the tensor would be stored.
-    staging, held, product = factor.staging, factor.source.dtype, node.tile.instruction
-    need, problem = f"{staging.source} of {product.dtype}", f"{staging.source} is {held}, as it is summed"
+    # A sum that is computed on the spot has the accumulator's type, not that of the stored tensor.
+    staging, dtype, product = factor.staging, factor.source.dtype, node.tile.instruction
+    need, problem = f"{staging.source} of {product.dtype}", f"{staging.source} is {dtype}, as it is summed"
     remedy = f"leave {staging.tensor} a launch of its own"
-    yield requires(f"{TENSORIZE_RULE} {product.name}", held is product.dtype, need, problem, remedy)
+    yield requires(f"{TENSORIZE_RULE} {product.name}", dtype is product.dtype, need, problem, remedy)

@@ -1,6 +1,7 @@
-"""What a vector can move: neighbours, aligned, 16 bytes at most, never across the end of a tile or tensor.
+"""Rules of vectors and asynchronous copies.
 
-What an asynchronous copy can move: 4, 8 or 16 bytes at once, as they lie, on targets that have it.
+A vector moves aligned neighbours, at most 16 bytes, and never crosses the end of a tile or tensor. An
+asynchronous copy moves 4, 8 or 16 bytes at once, in the order of memory, on targets that have it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ekc.ir.refusal import Check, at_most, fits, requires
 
 
 def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Vector copies and writes: at most 16 bytes, aligned, and never across the end of a tile or tensor."""
+    """Vector copies and writes must have at most 16 bytes, be aligned, and end within the tile and tensor."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode):
             yield from _check_vector(
@@ -74,7 +75,8 @@ def _check_vector(
 
 
 def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
-    """Whether all steps are multiples of a width, and the greatest part of it of which they are."""
+    """(whether all steps are multiples of a width, the greatest divisor of the width that divides all
+    steps)."""
     every: Any = True
     near = width
     for step in steps:
@@ -83,9 +85,12 @@ def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]
 
 
 def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]:
-    """Along a joint loop, neighbours are such until its fastest digit turns over: after how many, and which
-    term of the address that digit is. One is alone where that digit is not the tensor's last dimension. A
-    tile in shared memory has no such ends: neighbours of the loop are neighbours there, if stored last."""
+    """(number of neighbours, terms of the address that make them) along a joint loop.
+
+    Iterations are neighbours in memory until the fastest digit of the loop turns over. Where that digit is
+    not the tensor's last dimension, the number is 1. A tile in shared memory has no such end: iterations are
+    neighbours where the dimension is stored last.
+    """
     if source.buffer is not None:
         beside = np.asanyarray(dict(source.address.terms).get(own, 0)) == 1
         return np.where(beside, MAX_ACCESS_BYTES, 1), {own}
@@ -100,14 +105,14 @@ def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]
     digit = last[0][0]
     if not _is_loop_digit(digit, own):
         return 1, set()
-    # A slower digit (the axis fused last is not the tensor's last dimension) rests at the first step.
+    # A slower digit (the axis fused last is not the tensor's last dimension) does not move at the first step.
     fastest = np.asanyarray(find_displacement(AffineForm(((digit, 1),)), own, 1)) == 1
     return np.where(fastest, find_carry_period(digit, own), 1), {digit}
 
 
 def _is_loop_digit(digit: QuasiAffine, own: str) -> bool:
-    """Whether a joint loop alone makes a digit. What a body adds on the way, as the 1 of x[(j + 1) % 8],
-    moves the places where it turns over, and vectors that start at multiples of their width run across."""
+    """Whether a digit depends on a joint loop alone, without a constant. A constant, as the 1 of x[(j + 1) %
+    8], moves the place where the digit turns over, and a vector could cross it."""
     if np.any(np.asanyarray(digit.inner.const) != 0):
         return False
     if own in dict(digit.inner.terms):
@@ -119,7 +124,7 @@ def _is_loop_digit(digit: QuasiAffine, own: str) -> bool:
 
 
 def _check_destination(node: StageNode) -> Iterator[Check]:
-    """Where the buffer keeps the neighbours side by side, its other steps must stay aligned too."""
+    """Where neighbours are neighbours in the buffer too, the other steps of its address must stay aligned."""
     if node.buffer.fastest_segment != node.vector_segment or node.source.dtype is not node.buffer.dtype:
         return
     v = np.asanyarray(node.staging.vector)
@@ -129,7 +134,7 @@ def _check_destination(node: StageNode) -> Iterator[Check]:
 
 
 def _list_steps(address: AffineForm, own: str) -> list[Extent]:
-    """Every step an address can take but that along the vector, and where it starts."""
+    """The steps of an address but the one along the vector, and its start."""
     return [c for a, c in address.terms if a != own] + [address.const]
 
 
@@ -137,7 +142,7 @@ REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
 
 
 def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Every asynchronous copy of a launch, held against the instructions there are."""
+    """Every asynchronous copy of a launch needs an instruction that can do it."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode) and node.is_async:
             rule = f"async copy of {node.staging.name}"
@@ -148,7 +153,7 @@ def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 def _check_copy_widths(node: StageNode, rule: str) -> Iterator[Check]:
-    """Neighbours that stay neighbours move together; into another order, each element goes alone."""
+    """Elements are copied together where they stay neighbours, and one by one into another order."""
     vector, each = np.asanyarray(node.staging.vector), node.buffer.dtype.bytes
     together = node.buffer.fastest_segment == node.vector_segment
     if not together:

@@ -1,4 +1,4 @@
-"""Steps that say how a loop runs: on which hardware index, written out, in vectors, overlapped."""
+"""Steps that set how a loop runs: bound to hardware, unrolled, in vectors, pipelined."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ class Bind(Step):
 
         for i.0 in 32          ->   block.y i.0 in 32
 
-    Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several
-    loops may share one index; the innermost of them runs fastest. A reduction loop on thread.x is
-    summed across lanes: it has an extent of 2, 4, 8, 16 or 32 (all that are summed so together, side by
-    side), in a block of whole warps. 2, 4, 8 or 16 threads may run faster than it, where a warp still holds
-    the whole sum. Rules say so of the whole kernel. One on blocks is summed in memory, where `atomic` allows
-    it.
-    Refuses: an unknown loop or level, a loop already bound, one that holds a staging (but as vthread), a
-    reduction loop elsewhere than on thread.x, or on blocks that add by atomics.
+    Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several loops may
+    share one index; the innermost of them runs fastest. A reduction loop on thread.x is summed across lanes.
+    All such loops are side by side and have together an extent of 2, 4, 8, 16 or 32, in a block of full
+    warps. 2, 4, 8 or 16 threads may run faster, if one warp still has all terms of a sum. Rules check that
+    for the kernel. A reduction loop on blocks is summed in memory, where `atomic` allows it. Refuses: an
+    unknown loop or level, a bound loop, a loop with a staging (except as vthread), a reduction loop on
+    another level than thread.x, unless blocks add by atomics.
     """
 
     kind: ClassVar[str] = "bind"
@@ -81,8 +80,8 @@ class Unroll(Step):
 
         for k.1 in 8           ->   for k.1 in 8                unroll
 
-    Loops that pick registers are always written out, whether asked or not: registers have no index.
-    Refuses: an unknown loop, one on blocks or threads, a factor below 1.
+    Loops that index registers are always unrolled, as registers have no index at run time.
+    Refuses: an unknown loop, a loop on blocks or threads, a factor below 1.
     """
 
     kind: ClassVar[str] = "unroll"
@@ -120,10 +119,10 @@ class Vectorize(Step):
                                         Y[i, j] = X.register[j.1]
                                       write Y                                  float4
 
-    Every tensor read straight from global memory with neighbours along the loop is staged in
-    registers, and the result written the same way.
-    Refuses: a loop that is not innermost, or bound, or of a reduction, or holds a staging, or does not
-    run along the output's last axis; an extent that is no vector width.
+    Tensors read from global memory with neighbours along the loop are staged in registers as vectors, and the
+    result is written as vectors.
+    Refuses: a loop that is not innermost, is bound, is a reduction, has a staging, or does not run along the
+    output's last axis; an extent that is no vector width.
     """
 
     kind: ClassVar[str] = "vectorize"
@@ -182,7 +181,7 @@ class Vectorize(Step):
 
 
 def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str]:
-    """Tensors the compute reads straight from global memory, neighbours for neighbouring iterations."""
+    """Tensors that the compute reads from global memory, with neighbours at neighbouring iterations."""
     nest = next(n for n in program.nests if n.compute.output.name == output)
     found = []
     for tensor, forms in find_direct_reads(nest).items():
@@ -194,8 +193,8 @@ def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str
 
 
 _STAGE_LIMITS = {"register": (1, 2), "async": (2, MAX_PIPELINE_STAGES)}
-"""Fewest and most copies of a tile, by the way it comes. Without a second one nothing overlaps: left at 1,
-a loop through registers runs as if it were no pipeline."""
+"""(fewest, most) stages by way of copying. With one stage nothing overlaps, and a loop that copies through
+registers runs as without a pipeline."""
 
 
 @dataclass(frozen=True)
@@ -215,16 +214,16 @@ class Pipeline(Step):
 
                                ->   copy tiles 0 and 1, each a group
                                     for k.0                     pipeline 3, async
-                                      wait until at most 1 group is on its way, barrier
+                                      wait until at most 1 group is in flight, barrier
                                       copy tile k.0 + 2 over tile k.0 - 1, a group
                                       use tile k.0
 
-    Where products of a warpgroup alone use a tile, they run by themselves: started before the copies are
-    issued, waited for after it.
+    Where only wgmma uses a tile, its products are asynchronous too: they start before the copies are issued,
+    and are waited for after that.
     Asynchronous copies (cp.async) take no registers and one barrier an iteration. They move 4, 8 or 16 bytes
-    at once, an element of 4 bytes where the order changes, and need a target from sm_80 on: rules say so.
-    Refuses: an unknown loop, a loop with no shared staging (none sits in one on blocks or threads), one whose
-    tile is computed on the spot, another way to copy, a depth other than 1 or 2 (2 to 6 where asynchronous).
+    at once (an element of 4 bytes where the order changes) and need a target from sm_80 on; rules check that.
+    Refuses: an unknown loop, a loop without a shared staging, a tile that is computed on the spot, an unknown
+    way to copy, other stages than 1 or 2 (asynchronous: 2 to 6).
     """
 
     kind: ClassVar[str] = "pipeline"

@@ -12,7 +12,7 @@ from ekc.ir.schedule.step import Step
 
 @dataclass(frozen=True)
 class Atomic(Step):
-    """Add what is held of a sum to memory by atomic additions, so that its loops may be spread over blocks.
+    """Add the accumulator of a sum to memory by atomics, so that reduction loops may be bound to blocks.
 
     `atomic("C")`, and then `bind("k.0", "block.y")`::
 
@@ -23,12 +23,12 @@ class Atomic(Step):
               C.acc += A[i, k] * ...                C.acc += A[i, k] * ...
           write C.acc -> C                        add C.acc -> C              atomic
 
-    No tensor of parts is kept, as `rfactor` does; a launch before clears the output. Blocks add in the order
-    in which they end, so floating-point results differ from run to run by rounding; integers do not. The
-    search never takes it by itself. Called atomic in Halide; split-K with atomics in libraries.
-    Needs an accumulator of the output's type (`cache_write`) that is added element by element: rules say so.
-    Refuses: a tensor that no compute writes, one named twice, what is not a sum, an output of another type
-    than the sum (each part would be rounded), computes put behind the sum.
+    Unlike `rfactor` it needs no tensor of partial sums; a launch before clears the output. Blocks add in the
+    order in which they end, so floating-point results differ from run to run by rounding; integers do not.
+    The search does not use this step. Called atomic in Halide; split-K with atomics in libraries. Rules check
+    that the sum has an accumulator (`cache_write`) and is added element by element. Refuses: a tensor that no
+    compute writes, a tensor that is atomic already, a compute that is no sum, an output of another type than
+    the sum (each part would be rounded), computes fused behind the sum.
     """
 
     kind: ClassVar[str] = "atomic"
@@ -53,7 +53,8 @@ class Atomic(Step):
         return program.replace_nest(nest, replace(nest, is_atomic=True))
 
     def _check_addable(self, nest: Nest, parts: str) -> None:
-        """Refuse an element that is no plain sum of its parts; `parts` is the step that takes those too."""
+        """Refuse an output that is no plain sum of its parts; `parts` is the step that is suggested
+        instead."""
         compute = nest.compute
         if compute.combine != "sum":
             problem = f"atomics add parts, and {self.tensor} is a {compute.combine}"

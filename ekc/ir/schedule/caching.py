@@ -1,4 +1,4 @@
-"""Steps that bring data closer: tiles in shared memory and registers, results held in registers."""
+"""Steps that stage data: tiles in shared memory and registers, accumulators, and producers (compute_at)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VECTOR_WIDTHS = "must be 1, 2, 4, 8 or 16"
 
 
 def _check_at(rule: str, nest: Nest, at: str | None) -> None:
-    """A staging sits in a serial loop of its own nest, or outside all of them."""
+    """Refuse a staging in a loop that is not a serial loop of its nest; None is outside all loops."""
     if at is None:
         return
     serial = [x.name for x in nest.loops if x.is_serial and x.level != "vector"]
@@ -47,20 +47,18 @@ class CacheRead(Step):
                                       barrier
                                       ... A.shared[k, i] ...
 
-    The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector`
-    elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
-    first; `pad` adds elements to each stored row, against bank conflicts. So does `swizzle=8` (4, 2):
-    chunks of 16 bytes change places within each line of 128, by the line's number. That takes no space, but
-    integer instructions for each read, few only where a lane reads whole chunks. `panel=64` (lines of 128
-    bytes) stores the first line of every row before the second of any, as products of a warpgroup want it.
-    A "fragment" is held by the lanes of a warp together, for `tensorize`: it is filled from a shared copy,
-    and the instruction says how it lies.
-    Where several computes read the tensor, the loop tells which is meant; `reader`, the name of its output,
-    tells it without a loop.
-    Halide and TVM call it cache_read too, Exo stage_mem.
-    Refuses: an unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from
-    registers; a fragment filled from anything but shared memory, or with a layout of its own; panels that are
-    not lines of 128 bytes, or not in shared memory.
+    The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector` elements
+    move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest first; `pad` adds
+    elements to each stored row, against bank conflicts. `swizzle=8` (or 4, 2) does the same without extra
+    space: chunks of 16 bytes change places within each line of 128 bytes, by the line's number. It costs
+    integer instructions for each read, few where a lane reads full chunks. `panel=64` (lines of 128 bytes)
+    stores the first line of every row before the second line of any row, as wgmma needs it. A "fragment" is
+    spread over the lanes of a warp, for `tensorize`. It is filled from a shared copy, and the instruction
+    fixes its layout. Where several computes read the tensor, the loop `at` selects one; `reader`, the name of
+    its output, selects it without a loop. Halide and TVM call it cache_read too, Exo stage_mem. Refuses: an
+    unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from registers; a fragment
+    filled from other memory than shared, or with a layout of its own; panels that are not lines of 128 bytes,
+    or not in shared memory.
     """
 
     kind: ClassVar[str] = "cache_read"
@@ -101,7 +99,8 @@ class CacheRead(Step):
         return program.replace_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
 
     def _make_swizzle_check(self, rule: str) -> Check:
-        """Chunks change places by twos, fours or eights, and registers have no banks."""
+        """The check that a swizzle is 2, 4 or 8 chunks, and of a tile in shared memory: registers have no
+        banks."""
         chunks = np.asanyarray(self.swizzle)
         legal = (chunks == 1) | ((chunks == 2) | (chunks == 4) | (chunks == 8)) & (self.scope == "shared")
         limit = "must be 1, 2, 4 or 8" if self.scope == "shared" else "must be 1"
@@ -109,7 +108,7 @@ class CacheRead(Step):
         return fits(rule, legal, self.swizzle, limit, nearest, "chunks to swizzle")
 
     def _check_panels(self, dtype: DType) -> None:
-        """Panels are lines of shared memory."""
+        """Refuse panels that are no lines of shared memory."""
         line = count_panel_elements(dtype.bytes)
         if self.panel and (self.panel != line or self.scope != "shared"):
             limit = f"must be {line} of {dtype} (a line of {SHARED_LINE_BYTES} bytes), in shared memory"
@@ -117,7 +116,7 @@ class CacheRead(Step):
             raise make_over_limit_error("cache_read", need, limit, f"use panel={line}")
 
     def _check_fragment(self, nest: Nest, new: Staging) -> None:
-        """The instruction deals a fragment out, from a tile that all lanes of the warp see."""
+        """Refuse a fragment that is not filled from a shared tile, or that has a layout of its own."""
         source = nest.find_staging(new.source)
         if source is None or source.scope != "shared":
             first = f'call cache_read("{new.tensor}", "shared") first, then read "{new.tensor}.shared"'
@@ -176,20 +175,21 @@ class CacheRead(Step):
 
 
 def _make_unpipelined_check(nest: Nest, tensor: str, at: str | None) -> Check:
-    """A tile computed on the spot cannot be fetched ahead."""
+    """The check that the loop of a tile computed on the spot has one stage: the tile cannot be fetched
+    ahead."""
     stages = 1 if at is None else nest.find_loop(at).stages
     ok = np.asanyarray(stages) <= 1
     return fits(f"compute_at {tensor}", ok, stages, "must be 1", "1", f"stages in {at}")
 
 
 def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None, reader: str) -> Nest:
-    """The nest whose body reads `tensor` (and writes `reader`, or holds the loop `at`, where several do)."""
+    """The nest whose body reads `tensor`; of several the one that writes `reader`, or has the loop `at`."""
     readers = [n for n in program.nests if has_load(n.compute, tensor)]
     readers = [n for n in readers if source == tensor or n.find_staging(source)]
     if not readers:
-        known = [load.tensor for n in program.nests for load in ex.find_loads(n.compute.body)]
-        known += [s.name for n in program.nests for s in n.stagings]
-        raise make_unknown_name_error("cache_read", "tensor read", source, known, plural="tensors read")
+        names = [load.tensor for n in program.nests for load in ex.find_loads(n.compute.body)]
+        names += [s.name for n in program.nests for s in n.stagings]
+        raise make_unknown_name_error("cache_read", "tensor read", source, names, plural="tensors read")
     if reader:
         outputs = [n.compute.output.name for n in readers]
         if reader not in outputs:
@@ -203,7 +203,7 @@ def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None
 
 @dataclass(frozen=True)
 class CacheWrite(Step):
-    """Hold the output of a compute in registers until it is complete, then write it once.
+    """Keep the output of a compute in registers until it is complete, then write it once.
 
     `cache_write("C", "register", vector=4)`::
 
@@ -212,7 +212,7 @@ class CacheWrite(Step):
                                       C.acc[...] += ...
                                     write C.acc -> C            float4
 
-    The accumulator has the operator's accumulation dtype; an output of another type needs it.
+    The accumulator has the accumulation dtype of the compute; an output of another type needs it.
     Refuses: a tensor that no compute writes, a scope other than register, a second accumulator.
     """
 
@@ -260,8 +260,9 @@ class ComputeAt(Step):
                     barrier
                     ... T.shared[i, k] ...
 
-    Where the earlier tensor is reduced, `warps` warps share each of its elements: their lanes walk along the
-    last reduction axis side by side and combine by shuffles. `compute_at("top", None, warps=2)`::
+    Where the earlier tensor is a reduction, `warps` warps share each of its elements: their lanes move along
+    the last reduction axis side by side, and combine their values by shuffles. `compute_at("top", None,
+    warps=2)`::
 
         launch 1: for i, k: top[i] = max(X[i, k])
         launch 2: for p, q: Y[p, q] = X[p, q] - top[p]
@@ -271,12 +272,11 @@ class ComputeAt(Step):
                     barrier
                     ... Y[p, q] = X[p, q] - top.shared[p]
 
-    What is computed on the spot reads a copy in shared memory that was there before it. Several readers are
-    one when all lie in one nest: move the last of a chain first.
-    Halide and TVM: compute_at. Elements that two blocks need are computed twice.
-    Refuses: an unknown name or loop, a tensor read in more than one nest or copied already, one whose loops
-    are already scheduled, a place that a reader computed on the spot lies outside of, a pipelined loop for
-    what is computed, a reduced tensor that storing clamps, `warps` where nothing is reduced.
+    The computed values may read an earlier copy in shared memory. All readers of the tensor must be in one
+    nest: move the last tensor of a chain first. Halide and TVM: compute_at. Elements that two blocks need are
+    computed twice. Refuses: an unknown name or loop; a tensor that is read in more than one nest, is copied
+    already, or has scheduled loops; a place inside that of a computed reader; a pipelined loop; a reduction
+    that storing clamps; `warps` where nothing is reduced.
     """
 
     kind: ClassVar[str] = "compute_at"
@@ -328,7 +328,7 @@ class ComputeAt(Step):
         )
 
     def _check_no_warps(self, tensor: str) -> None:
-        """Only a reduction is shared out among warps."""
+        """Refuse `warps` for a tensor that is no reduction."""
         if np.any(np.not_equal(self.warps, 1)):
             raise make_schedule_error(
                 "compute_at", f"a reduction {tensor}", f"{tensor} reduces nothing", "use warps=1"
@@ -380,7 +380,7 @@ class ComputeAt(Step):
         )
 
     def _check_producer_order(self, nest: Nest) -> Nest:
-        """What is computed on the spot needs its sources there, or further out."""
+        """The nest; refused where a producer is computed outside the place of a tensor that it reads."""
         wrong = find_misplaced_producer(nest)
         if wrong:
             source, user = wrong
@@ -394,5 +394,5 @@ class ComputeAt(Step):
 
 
 def _find_fused_readers(nest: Nest, tensor: str) -> list[Staging]:
-    """What is computed on the spot from a tensor."""
+    """The producers (compute_at) that read a tensor."""
     return [s for s in nest.stagings if s.producer and has_load(s.producer, tensor)]

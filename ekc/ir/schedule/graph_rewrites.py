@@ -1,10 +1,7 @@
-"""The step that cuts a reduction into two launches.
+"""Steps that rewrite the graph of computes.
 
-A reduction in two computes: partial results of equal parts, and what they come to together.
-
-A tensor copied into another order of its dimensions, and everything that reads the copy instead.
-
-The step that brings a tensor into another order by a launch of its own.
+`rfactor` cuts a reduction into two computes: partial results of equal parts, and their reduction. `pack`
+copies an input into another order of its dimensions, and lets the computes read the copy.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ from ekc.ir.validate import make_unique_name
 
 
 def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
-    """The operator with one compute in place of two: `parts` of a reduction axis, which they divide, each
-    reduced by itself into a tensor of the accumulator's type, and these reduced.
+    """The operator with two computes in place of one. The first reduces each of `parts` equal parts of an
+    axis, into a tensor of the accumulator's type; the second reduces the parts.
 
     C[i, j] = sum[k < 64] A[i, k] * B[k, j], in 4 parts of k, becomes
         C_parts[k_part, i, j] = sum[k < 16] A[i, k_part*16 + k] * B[k_part*16 + k, j]
@@ -39,11 +36,11 @@ def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Op
         (parts, *compute.output.shape),
         compute.acc_dtype,
     )
-    whole = ex.Var(part.name) * within + ex.Var(axis)
+    index = ex.Var(part.name) * within + ex.Var(axis)
     first = Compute(
         spec,
         (part, *(replace(a, extent=within) if a.name == axis else a for a in compute.axes)),
-        ex.substitute(compute.body, {axis: whole}),
+        ex.substitute(compute.body, {axis: index}),
         compute.combine,
         compute.acc_dtype,
     )
@@ -59,12 +56,12 @@ def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Op
 
 
 MAX_SEARCHED_PARTS = 2**16
-"""As far as a nearest divisor is looked for."""
+"""Largest number of parts that is considered as the nearest legal choice."""
 
 
 @dataclass(frozen=True)
 class RFactor(Step):
-    """Reduce equal parts of an axis each by itself, then what came of them: two launches.
+    """Reduce equal parts of an axis in a first launch, and their results in a second.
 
     `rfactor("k", 4)`::
 
@@ -78,11 +75,11 @@ class RFactor(Step):
                                             for k_part_ in 4
                                               C[i_, j_] += C_parts[k_part_, i_, j_]
 
-    The parts lie in a tensor of the accumulator's type in the workspace; their axis can be spread over
-    blocks, so that few outputs of long sums fill a GPU. It comes before all other steps on the loops of the
-    compute, and the loops of both computes are scheduled after it. An epilogue stays behind the second.
+    The partial results are a tensor of the accumulator's type in the workspace. Their axis can be bound to
+    blocks, so that few outputs of long sums fill a GPU. The step comes before all other steps on the loops of
+    the compute; the loops of both computes are scheduled after it. An epilogue stays behind the second.
     Called rfactor in Halide and TVM (where the parts are a loop), split-K in libraries of matrix products.
-    Refuses: an unknown axis, one that is not reduced, a nest with steps taken, parts that do not divide.
+    Refuses: an unknown axis, an axis that is no reduction, changed loops, parts that do not divide.
     """
 
     kind: ClassVar[str] = "rfactor"
@@ -124,8 +121,8 @@ class RFactor(Step):
 
 
 def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
-    """The operator with one compute more, in front of the first that reads the tensor: a copy of it whose
-    dimensions stand in `order`, slowest first.
+    """The operator with one compute more, before the first that reads the tensor: a copy whose dimensions
+    have the given `order`, slowest first.
 
     C[i, j] = sum[k < 64] A[i, k] * B[k, j], B in the order (1, 0), becomes
         B_packed[B_1, B_0] = B[B_0, B_1]
@@ -161,7 +158,7 @@ def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
 
 @dataclass(frozen=True)
 class Pack(Step):
-    """Copy an input into another order of its dimensions first, then read the copy: a launch more.
+    """Copy an input into another order of its dimensions, in a launch of its own, and read the copy.
 
     `pack("A", (1, 0))`::
 
@@ -173,12 +170,12 @@ class Pack(Step):
                                             for k
                                               C[i, j] += A_packed[k, i] * ...
 
-    `order` names the dimensions of the input as the copy has them, slowest first. The copy lies in the
-    workspace; each of its loops is named for the dimension it goes along. What is read often with neighbours
-    far apart, as the channels of an image stored channels first, is then read side by side. It comes before
-    all other steps on the loops that read the tensor. TVM says cache_read to global memory and
-    transform_layout, libraries of matrix products say packing.
-    Refuses: what is no input, an order that is none or no other, a nest with steps taken, tf32.
+    `order` gives the dimensions of the input in the order of the copy, slowest first. The copy is in the
+    workspace; each of its loops is named after its dimension. It helps where neighbours of a reader are
+    distant in memory, as channels of an image stored channels first. The step comes before all other steps on
+    the loops that read the tensor. TVM: cache_read to global memory and transform_layout; libraries of matrix
+    products: packing. Refuses: a tensor that is no input, an order that is no other permutation, changed
+    loops, tf32.
     """
 
     kind: ClassVar[str] = "pack"
@@ -234,6 +231,6 @@ class Pack(Step):
 
 
 def _list_read_tensors(nest: Nest) -> set[str]:
-    """What it reads, in whatever part of it."""
+    """Names of the tensors that any part of a nest reads."""
     computes = [nest.compute, nest.epilogue, *(s.producer for s in nest.stagings)]
     return {load.tensor for c in computes if c is not None for load in ex.find_loads(c.body)}

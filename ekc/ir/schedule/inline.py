@@ -1,4 +1,4 @@
-"""The step that keeps a tensor between two computes out of memory."""
+"""The step that fuses a tensor between two computes into one of them."""
 
 from __future__ import annotations
 
@@ -25,32 +25,31 @@ _SEPARATE_LAUNCH_HINT = "leave it a launch of its own"
 
 @dataclass(frozen=True)
 class ComputeInline(Step):
-    """Let a tensor between two computes never be stored: its value is used where it is made.
+    """Use the value of a tensor between two computes where it is computed, without storing it.
 
-    `compute_inline("C")`, where C is a sum held in registers, puts its reader behind the sum::
+    `compute_inline("C")`, where C is a sum in registers, fuses its reader behind the sum::
 
         launch 1: write C.acc -> C
         launch 2: D[p, q] = max(C[p, q] + bias[q], 0)
           ->
         launch 1: write max(C.acc + bias[j], 0) -> D
 
-    `compute_inline("T")`, where T is a plain compute without a sum, puts it into its readers::
+    `compute_inline("T")`, where T is a compute without a sum, writes it into its readers::
 
         launch 1: T[p, q] = max(X[p, q], 0)
         launch 2: C[i, j] += T[i, k] * B[k, j]
           ->
         launch 1: C[i, j] += max(X[i, k], 0) * B[k, j]
 
-    Which of the two follows from T. Without a sum and with no step taken on its loops, it is written into
-    all its readers, and worked out as often as they read it. Otherwise it must be held in registers, and
-    its one reader reads it at its own element, sums nothing, and has no step taken; the reader's loops go.
-    Values between the two are not rounded to the dtype of T. Called compute_inline in Halide and TVM; the
-    first form is TVM's reverse_compute_inline, named there after the reader.
-    Refuses: a tensor that is no compute's, the operator's result, a tensor that is copied or computed on
-    the spot; in the first form a sum not held, several readers, a reader of other elements or with steps
-    taken; in the second a read outside T, which gives 0, where the body would not;
-    in both a tensor whose storing clamps it (int32 kept as int8), and a body that its reader would work
-    out in another type.
+    The tensor decides which form applies. Without a sum and with unchanged loops it is written into all its
+    readers, and computed at each read. Otherwise it needs an accumulator, and its one reader must be
+    elementwise, without a sum and with unchanged loops; the loops of the reader vanish. Values between the
+    two are not rounded to the dtype of the tensor. Called compute_inline in Halide and TVM; the first form is
+    TVM's reverse_compute_inline, named there after the reader. Refuses: a tensor that no compute writes, the
+    operator's result, a tensor that is copied or computed on the spot; in the first form a sum without
+    accumulator, several readers, a reader of other elements or with changed loops; in the second form a read
+    outside the tensor, which gives 0, where the body would not; in both forms a tensor that storing clamps
+    (int32 stored as int8), and a body that its reader would compute in another type.
     """
 
     kind: ClassVar[str] = "compute_inline"
@@ -136,7 +135,7 @@ class ComputeInline(Step):
                 f'call cache_write("{producer.compute.output.name}") first',
             )
         fused = replace(producer, epilogue=fuse_epilogue(producer, compute))
-        # In the place of the reader: whatever else that reads has been made by then.
+        # In the place of the reader: everything else that it reads is computed by then.
         nests = (fused if n is reader else n for n in program.nests if n is not producer)
         return replace(program, nests=tuple(nests))
 

@@ -1,7 +1,4 @@
-"""Steps that cut, join and order loops.
-
-The step that cuts an axis where the quotients of it turn over.
-"""
+"""Steps that cut, join and order loops: split, fuse, reorder, and divide for axes with quotients."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from ekc.ir.schedule.step import MAX_STEP_NUMBER, Step
 
 
 def check_loop_unmodified(rule: str, nest: Nest, loop: Loop) -> None:
-    """Refuse to cut or join a loop that is bound or that a staging sits in."""
+    """Refuse to cut or join a loop that is bound, is unrolled, or has a staging."""
     if loop.level != "serial":
         raise make_schedule_error(
             rule,
@@ -52,7 +49,7 @@ def check_loop_unmodified(rule: str, nest: Nest, loop: Loop) -> None:
 
 
 def check_names_free(rule: str, program: Program, names: list[str]) -> None:
-    """Refuse names that loops have: of axes a, b and a_b, the pieces of a fused with b are called as those of
+    """Refuse names that other loops have. Of axes a, b and a_b, the loop fused from a and b would be named as
     the third."""
     taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
     if taken:
@@ -72,11 +69,11 @@ class Split(Step):
                                         for i.2 in 16
                                           for i.3 in 4          i = i.0*128 + i.1*64 + i.2*4 + i.3
 
-    The outermost takes what is left, rounded up: a factor that does not divide adds a guard where
-    the tensor ends. Inside another loop of its axis there is no such end, so there it must divide.
+    The outermost extent is the rest, rounded up: a factor that does not divide adds a guard where the tensor
+    ends. An inner piece of an axis has no such end, so its factors must divide.
     Called split in Halide and TVM, divide_loop in Exo.
-    Refuses: an unknown loop, a loop already bound, unrolled or holding a staging, a factor below 1,
-    factors that do not divide an inner loop, pieces named as loops that there are.
+    Refuses: an unknown loop, a loop that is bound, is unrolled or has a staging, a factor below 1,
+    factors that do not divide an inner loop, pieces with names of other loops.
     """
 
     kind: ClassVar[str] = "split"
@@ -111,7 +108,8 @@ def _make_factor_check(loop: str, factor: Extent) -> Check:
 
 
 def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
-    """Iterations past a loop's end must fall outside the axis, so the loop must be its outermost piece."""
+    """The check that factors divide a loop, unless iterations past its end are outside the axis, as they are
+    for the outermost piece."""
     step = max_extent(step, 1)
     ok = np.asanyarray(loop.extent % step == 0)
     for axis, form in nest.axis_forms.items():
@@ -125,13 +123,13 @@ def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
 
 
 def _find_nearest_divisor(target: int, extent: int) -> int:
-    """The divisor of an extent that is nearest to what was wanted, the smaller of two."""
+    """The divisor of an extent that is nearest to `target`, the smaller of two."""
     small = [d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0]
     return min((d for s in small for d in (s, extent // s)), key=lambda d: (abs(d - target), d))
 
 
 def _find_lower_bound(form: AffineForm, loop: Loop) -> Extent:
-    """A lower bound of an index once `loop` has reached its extent."""
+    """A lower bound of an index at iterations of `loop` past its extent."""
     total = form.const
     for atom, coefficient in form.terms:
         total = total + coefficient * _find_atom_lower_bound(atom, loop)
@@ -145,7 +143,7 @@ def _find_atom_lower_bound(atom: Atom, loop: Loop) -> Extent:
 
 
 def _check_iteration_count(rule: str, iterations: Extent, nearest: str) -> None:
-    """Refuse more than 64-bit numbers could tell apart later on; a population draws no such numbers."""
+    """Refuse more iterations than 64-bit indices can count later; populations have no such numbers."""
     if isinstance(iterations, int) and iterations > MAX_STEP_NUMBER:
         raise make_over_limit_error(rule, f"{iterations} iterations", f"at most {MAX_STEP_NUMBER}", nearest)
 
@@ -166,11 +164,11 @@ class Fuse(Step):
         for i.0 in 4           ->   for i.0_j.0 in 12           i.0 = i.0_j.0 / 3, j.0 = i.0_j.0 % 3
           for j.0 in 3
 
-    Halide, TVM and Exo (mult_loops) have it too. Loops bound to the same hardware index share it
-    without being fused; fuse is for cutting the joint loop anew. A tile that cuts it is staged as one of a
-    view of the tensor (`ekc.ir.lowering.implicit_gemm`): fused pixels make a convolution a matrix product.
-    Refuses: unknown loops, loops of two computes or that are not neighbours, a spatial with a reduction
-    loop, loops that are bound, unrolled or hold a staging, a name that is taken.
+    Halide, TVM and Exo (mult_loops) have it too. Loops bound to the same hardware index share it without
+    being fused; fuse is for joint loops that are cut again. A tile that cuts a joint loop is staged as part
+    of a view of the tensor (`ekc.ir.lowering.implicit_gemm`): fused pixels make a convolution a matrix
+    product. Refuses: unknown loops, loops of two computes, loops that are not neighbours, a spatial and a
+    reduction loop, loops that are bound, are unrolled or have a staging, a name that is taken.
     """
 
     kind: ClassVar[str] = "fuse"
@@ -208,10 +206,10 @@ class Fuse(Step):
             )
         name = f"{a.name}_{b.name}"
         check_names_free("fuse", program, [name])
-        whole = make_variable(name)
+        joint_form = make_variable(name)
         values = {
-            a.name: AffineForm(((QuasiAffine("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
-            b.name: AffineForm(((QuasiAffine("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
+            a.name: AffineForm(((QuasiAffine("//", joint_form, b.extent, f"{name}//{b.name}"), 1),)),
+            b.name: AffineForm(((QuasiAffine("%", joint_form, b.extent, f"{name}%{b.name}"), 1),)),
         }
         _check_iteration_count("fuse", a.extent * b.extent, "leave the loops unfused")
         joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.is_reduction)
@@ -220,7 +218,7 @@ class Fuse(Step):
 
 @dataclass(frozen=True)
 class Reorder(Step):
-    """Put loops into the given order; they share out the places they held, other loops stay.
+    """Put loops into the given order. They take the places that they had together; other loops stay.
 
     `reorder("k", "i")`::
 
@@ -262,12 +260,12 @@ class Reorder(Step):
         return program.replace_nest(nest, new)
 
     def to_python(self) -> str:
-        """`.reorder("k", "i")`: the names stand as arguments of their own."""
+        """`.reorder("k", "i")`: each name is an argument."""
         return f".reorder({', '.join(f'{n!r}' for n in self.loops)})".replace("'", '"')
 
 
 def _check_loop_order(nest: Nest) -> None:
-    """What earlier steps relied on must still hold in the new order."""
+    """Refuse an order that breaks a condition of earlier steps."""
     for s in nest.stagings:
         source = nest.find_staging(s.source)
         if source and find_staging_depth(nest, s.at) < find_staging_depth(nest, source.at):
@@ -307,13 +305,13 @@ class Divide(Step):
             Y[o] += X[o // 16 * 128 + c] * ...       for c in 128
                                                        Y[o.0*16 + o.1] += X[o.0*128 + c] * ...
 
-    A `split` into the same two loops leaves the quotient as it is: what a tile needs must follow from the
-    steps, whatever their factors are. Groups of channels and the phases of a transposed convolution are told
-    apart like this. `by` is a multiple of what the axis is divided by; where it does not divide the extent,
-    a guard is added where the tensor ends. Exo: divide_loop and simplify; TVM simplifies after each split.
-    Refuses: an unknown loop, one that is bound, unrolled, holds a staging or is a piece of an axis, an axis
-    that nothing read divides, a number that is no multiple of its divisors or not below its extent, a nest
-    with other axes cut before, names that are taken.
+    A `split` into the same two loops does not simplify the quotient, because the region of a tile must follow
+    from the steps for any factors. Use `divide` for groups of channels and for phases of a transposed
+    convolution. `by` is a multiple of the divisors of the axis; where it does not divide the extent, a guard
+    is added where the tensor ends. Exo: divide_loop and simplify; TVM simplifies after each split. Refuses:
+    an unknown loop; a loop that is bound, is unrolled, has a staging or is a piece of an axis; an axis
+    without quotients; a number that is no multiple of the divisors or not below the extent; a nest with axes
+    that are cut; names that are taken.
     """
 
     kind: ClassVar[str] = "divide"
@@ -353,10 +351,11 @@ class Divide(Step):
             )
 
     def _check_axes_uncut(self, nest: Nest) -> None:
-        """Numbers that a population has a vector of would have as many answers."""
+        """Refuse a nest with cut axes: with vectors of factors, a quotient would have a form for each
+        member."""
         for axis, form in nest.axis_forms.items():
-            whole = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
-            if tuple(atom for atom, _ in form.terms) != whole:
+            uncut = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
+            if tuple(atom for atom, _ in form.terms) != uncut:
                 raise make_schedule_error(
                     self.kind, f"uncut axes of {nest.output.name}", f"axis {axis} is cut", "divide first"
                 )
