@@ -13,7 +13,7 @@ from ekc.ir.lowering.memory_access import count_block_elements, find_global_read
 from ekc.ir.lowering.nodes import LaunchTree
 
 if TYPE_CHECKING:
-    from ekc.ir.operator import TensorSpec
+    from ekc.ir.compute import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.analysis.coalescing import SECTOR_BYTES
 from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.memory import SECTOR_BYTES
 from ekc.ir.operators import matmul, matvec
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.examples import tiled_matmul, two_launches

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ekc.ir.operators as o
-from ekc.ir.lowering.layouts import (
+from ekc.ir.hardware.memory import (
     SWIZZLE_PATTERN_BYTES,
     apply_panel_layout,
     apply_swizzle,

@@ -14,9 +14,9 @@ from ekc.codegen.emit.scope import Scope
 from ekc.codegen.emit.types import Arithmetic, choose_move_type, format_conversion, format_zero
 from ekc.codegen.render import NodeView
 from ekc.ir.affine import AffineForm, make_variable
-from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.analysis.issued_accesses import compute_fetch_width
 from ekc.ir.dtypes import find_read_type, find_reduction_identity
+from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.buffers import TensorAccess, substitute_access
 from ekc.ir.lowering.memory_access import map_axes_to_element
 from ekc.ir.lowering.nodes import ComputeNode, InitNode, LaneCombineNode, ReduceNode, WriteNode

@@ -15,8 +15,8 @@ from ekc.codegen.emit.mma import count_filled_fragments
 from ekc.codegen.emit.names import CNames
 from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
+from ekc.ir.hardware.memory import find_swizzle_period
 from ekc.ir.lowering.buffers import TensorAccess
-from ekc.ir.lowering.layouts import find_swizzle_period
 from ekc.ir.lowering.nodes import FragmentNode, LoopNode
 
 

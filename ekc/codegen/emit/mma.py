@@ -7,8 +7,8 @@ from typing import Any
 
 from ekc.codegen.emit.names import CNames, format_digit
 from ekc.ir.affine import AffineForm
-from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType, parse_dtype
+from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.mma import SUMS_PER_LANE, LdmatrixInstruction, MmaInstruction
 from ekc.ir.lowering.buffers import TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import (

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from ekc.codegen.emit.types import Arithmetic
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, find_atom_range
+from ekc.ir.hardware.memory import CHUNK_BYTES
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.fusion import find_fused_reads
-from ekc.ir.lowering.layouts import CHUNK_BYTES
 from ekc.ir.lowering.memory_access import find_global_reads, to_affine_index
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region

@@ -11,6 +11,7 @@ from ekc.codegen.emit.names import CNames
 from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.dtypes import parse_dtype
+from ekc.ir.hardware.memory import SHARED_LINE_BYTES
 from ekc.ir.hardware.mma import SUMS_PER_LANE
 from ekc.ir.hardware.wgmma import (
     PROXY_FENCE_PTX,
@@ -22,7 +23,6 @@ from ekc.ir.hardware.wgmma import (
     WgmmaInstruction,
 )
 from ekc.ir.lowering.buffers import Buffer, TensorAccess, substitute_access
-from ekc.ir.lowering.layouts import SHARED_LINE_BYTES
 from ekc.ir.lowering.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, walk_nodes
 from ekc.ir.lowering.wgmma_descriptors import find_tile_start, is_mn_major
 

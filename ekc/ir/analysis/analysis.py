@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.analysis.guards import LaneSteps, compute_pass_shares, merge_guards
 from ekc.ir.analysis.issued_accesses import (
     compute_conversion_cost,
@@ -30,8 +29,10 @@ from ekc.ir.analysis.issued_accesses import (
 from ekc.ir.analysis.occupancy import compute_parallelism, compute_reuse
 from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
 from ekc.ir.analysis.traffic import TrafficCounter, collect_extents
+from ekc.ir.compute import Compute, list_operations
 from ekc.ir.dtypes import TF32, find_read_type
 from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.mma import MMA_ROWS
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, substitute_access
@@ -42,7 +43,6 @@ from ekc.ir.lowering.fragments import (
     iterate_ldmatrix_variants,
     list_element_strides,
 )
-from ekc.ir.lowering.layouts import SHARED_LINE_BYTES
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import (
     BarrierNode,
@@ -61,7 +61,6 @@ from ekc.ir.lowering.nodes import (
     WriteNode,
 )
 from ekc.ir.lowering.regions import Region
-from ekc.ir.operator import Compute, list_operations
 from ekc.ir.program import Program
 from ekc.ir.trace.recorder import has_any
 

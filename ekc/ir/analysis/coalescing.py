@@ -20,12 +20,16 @@ from numpy.typing import NDArray
 
 from ekc.ir.affine import ceil_div
 from ekc.ir.analysis.population_math import Lookup
-from ekc.ir.lowering.layouts import SHARED_LINE_BYTES, SWIZZLE_CHUNKS, apply_swizzle
+from ekc.ir.hardware.memory import (
+    BANK_BYTES,
+    BANKS,
+    SECTOR_BYTES,
+    SHARED_LINE_BYTES,
+    SWIZZLE_CHUNKS,
+    WARP,
+    apply_swizzle,
+)
 
-WARP = 32
-SECTOR_BYTES = 32
-BANKS = 32
-BANK_BYTES = 4
 _WORD_BITS = 48
 
 

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, ceil_div, find_atom_range
-from ekc.ir.analysis.coalescing import WARP, split_lanes
+from ekc.ir.analysis.coalescing import split_lanes
 from ekc.ir.analysis.population_math import Lookup
+from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.buffers import BoundsGuard
 
 _MAX_COUNTED_VALUES = 1 << 16
@@ -115,14 +116,6 @@ class PassShares:
     """The share of iterations of single lanes."""
     warp_share: PassShare
     """The share of iterations in which some lane of the warp is let through."""
-
-
-def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
-    """Whether any of them is needed (for a population, for which members)."""
-    some: Any = np.asanyarray(False)
-    for g in guards:
-        some = some | np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check)
-    return some
 
 
 def merge_guards(

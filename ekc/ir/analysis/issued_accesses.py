@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import Atom, Extent, find_atom_variables, min_extent
-from ekc.ir.analysis.guards import has_needed_guard
 from ekc.ir.analysis.population_math import Lookup
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
-from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
+from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, has_needed_guard
 from ekc.ir.lowering.nodes import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
 from ekc.ir.program import Nest
 

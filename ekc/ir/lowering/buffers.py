@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ekc.ir.affine import AffineForm, Extent, find_range
+from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DType
-from ekc.ir.lowering.layouts import (
+from ekc.ir.hardware.memory import (
     SWIZZLE_PATTERN_BYTES,
     apply_panel_layout,
     apply_swizzle,
@@ -18,7 +19,6 @@ from ekc.ir.lowering.layouts import (
     find_swizzle_period,
 )
 from ekc.ir.lowering.regions import Region
-from ekc.ir.operator import TensorSpec
 from ekc.ir.refusal import make_schedule_error
 from ekc.ir.trace.recorder import has_any
 
@@ -38,6 +38,14 @@ class BoundsGuard:
     """Whether it can reach `extent`."""
 
 
+def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
+    """Whether any of the guards is needed (for a population, for which members)."""
+    some: Any = np.asanyarray(False)
+    for g in guards:
+        some = some | np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check)
+    return some
+
+
 @dataclass(frozen=True, eq=False)
 class Buffer:
     """Memory on chip that holds a region: its segments in storage order, rows padded."""
@@ -54,9 +62,9 @@ class Buffer:
     """Extents in storage order, pad included."""
     copy_count: Extent
     swizzle: Extent = 1
-    """Chunks of 16 bytes that change places within each line of 128 (`ekc.ir.lowering.layouts`)."""
+    """Chunks of 16 bytes that change places within each line of 128 (`ekc.ir.hardware.memory`)."""
     panel: int = 0
-    """Elements of a row that lie side by side before those of the next row (`ekc.ir.lowering.layouts`); 0 is all."""
+    """Elements of a row that lie side by side before those of the next row (`ekc.ir.hardware.memory`); 0 is all."""
 
     @property
     def elements(self) -> Extent:
@@ -246,7 +254,7 @@ def locate_element(buffer: Buffer, coordinates: tuple[AffineForm, ...]) -> tuple
         raise make_schedule_error(
             "compute_at",
             f"{buffer.name} as a box of the tensor",
-            "its tile cuts a joint loop",
+            f"the tile {buffer.name} cuts a joint loop",
             "compute_at before fuse, or copy from global memory",
         )
     return _locate_in_segments(buffer, coordinates, None)
@@ -261,7 +269,7 @@ def _locate_in_segments(
         raise make_schedule_error(
             "cache_read",
             f"{buffer.name} without gaps",
-            "a serial loop outside it cuts its tile in slices",
+            f"a serial loop outside the tile {buffer.name} cuts it in slices",
             "reorder that loop inside, or copy from global memory",
         )
     forms = []

@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import AffineForm, Extent
-from ekc.ir.analysis.coalescing import SECTOR_BYTES
+from ekc.ir.hardware.memory import CACHE_LINE_BYTES, SECTOR_BYTES
 from ekc.ir.lowering.nodes import StageNode
-
-CACHE_LINE_BYTES = 128
-"""What a cache line holds, and a round of shared memory's banks."""
 
 
 def find_strip_width(node: StageNode, threads: Extent) -> Extent:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
-from ekc.ir.analysis.coalescing import BANKS, SECTOR_BYTES
+from ekc.ir.hardware.memory import BANKS, SECTOR_BYTES
 
 LAUNCH_LATENCY_S = 2e-6
 """Start of an empty kernel, roughly, on any recent GPU."""
