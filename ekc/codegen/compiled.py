@@ -7,13 +7,10 @@ What one block touches of each global tensor: what a device model needs to know 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
 from ekc.ir.lowering.nodes import LaunchTree
-
-if TYPE_CHECKING:
-    from ekc.ir.operator import TensorSpec
+from ekc.ir.operator import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,20 +10,19 @@ from ekc.codegen import nvrtc
 from ekc.codegen.cache import compile_cached
 from ekc.codegen.compiled import CompiledKernel, Launch, list_footprints
 from ekc.codegen.emit.copies import format_declaration
-from ekc.codegen.emit.mma import collect_warp_instructions, format_lane_lines
+from ekc.codegen.emit.device_functions import build_device_functions
+from ekc.codegen.emit.mma import format_lane_lines
 from ekc.codegen.emit.names import format_index_lines
-from ekc.codegen.emit.nodes import make_views
+from ekc.codegen.emit.nodes import build_node_texts
 from ekc.codegen.emit.scope import Scope
 from ekc.codegen.emit.shared_memory import count_dynamic_shared_bytes, format_shared_declarations
-from ekc.codegen.emit.wgmma import build_group_functions
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import collect_words, drop_unused_constants, render_template
-from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES, CP_ASYNC_COMMIT_PTX, CP_ASYNC_WAIT_PTX
 from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
 from ekc.ir.hardware.target import restrict_to_arch
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_global_reads
-from ekc.ir.lowering.nodes import LaunchTree, StageNode, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
@@ -55,28 +53,11 @@ def generate(schedule: Schedule, limits: Limits | None = None, name: str | None 
     for number, kernel in enumerate(trees):
         function = f"ekc_{name or schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
         launches.append(_make_launch(kernel, function))
-        blocks.append(_build_kernel_text(kernel, launches[-1]))
+        blocks.append(_build_kernel_values(kernel, launches[-1]))
     text = drop_unused_constants(render_template("kernels.cu.j2", kernels=blocks))
-    copies = [
-        ASYNC_COPIES_BY_BYTES[n] for n in sorted({n for tree in trees for n in _iterate_copy_bytes(tree)})
-    ]
-    values = {
-        "header": format_header(schedule),
-        "used": collect_words(text),
-        "copies": copies,
-        "commit": CP_ASYNC_COMMIT_PTX,
-        "wait": CP_ASYNC_WAIT_PTX,
-        **collect_warp_instructions([*trees]),
-        **build_group_functions(trees),
-    }
-    return GeneratedSource(render_template("kernel.cu.j2", kernels=text, **values), tuple(launches))
-
-
-def _iterate_copy_bytes(kernel: LaunchTree) -> Iterator[int]:
-    """The widths of its asynchronous copies."""
-    for node in walk_nodes(kernel.body):
-        if isinstance(node, StageNode) and node.is_async:
-            yield int(node.staging.vector) * node.buffer.dtype.bytes
+    functions = build_device_functions(collect_words(text))
+    source = render_template("kernel.cu.j2", kernels=text, header=format_header(schedule), **functions)
+    return GeneratedSource(source, tuple(launches))
 
 
 def compile_schedule(
@@ -139,7 +120,7 @@ def _list_arguments(kernel: LaunchTree) -> tuple[str, ...]:
     return (*find_global_reads(kernel.nest), kernel.nest.output.name)
 
 
-def _build_kernel_text(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
+def _build_kernel_values(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
     scope = Scope.for_kernel(kernel)
     names = scope.names
     out = launch.arguments[-1]
@@ -149,7 +130,7 @@ def _build_kernel_text(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
     ]
     held = f"{kernel.nest.compute.output.name}.acc"
     own = [format_declaration(b, names) for b in kernel.buffers if b.name == held]
-    body = make_views(scope, kernel.body)
+    body = build_node_texts(scope, kernel.body)
     return {
         "name": launch.name,
         "grid": launch.grid,

@@ -1,17 +1,12 @@
-"""The Jinja2 environment: templates in, CUDA text out.
+"""The Jinja2 environment: templates in, CUDA text out, without constants that nothing in their scope uses.
 
-Generated text without the constants that nothing in their scope uses.
-
-Templates write each coordinate and counter that a copy may need; which of them it does need depends on
-strips, guards and the values computed before the loop. nvcc warns of each constant that nothing uses.
-
-What the templates print: one small record of C text per node of the tree.
+Templates write each coordinate and counter that a copy may need. Which of them a copy does need depends on
+strips, guards and the values computed before the loop; nvcc warns of each constant that nothing uses.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -76,18 +71,3 @@ def drop_unused_constants(text: str) -> str:
         used[-1] |= collect_words(constant[2] if constant else code) - {counter[1] if counter else ""}
         kept.append(line)
     return "".join(reversed(kept))
-
-
-@dataclass(frozen=True)
-class NodeView:
-    """One node for the templates: its kind and the C text it needs."""
-
-    kind: str
-    text: dict[str, Any] = field(default_factory=dict)
-    body: tuple[NodeView, ...] = ()
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.text[name]
-        except KeyError:
-            raise AttributeError(name) from None

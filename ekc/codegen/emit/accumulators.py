@@ -10,9 +10,8 @@ from typing import Any
 
 from ekc.codegen.emit.copies import format_box, format_coordinates, shift_cell
 from ekc.codegen.emit.names import CNames, to_c_name
-from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.scope import NodeText, Scope
 from ekc.codegen.emit.types import Arithmetic, choose_move_type, format_conversion, format_zero
-from ekc.codegen.render import NodeView
 from ekc.ir.affine import AffineForm, make_variable
 from ekc.ir.analysis.issued_accesses import compute_fetch_width
 from ekc.ir.dtypes import find_read_type, find_reduction_identity
@@ -27,7 +26,7 @@ _MAX_UNROLLED_WALKS = 8
 walk is one of up to 8 steps itself."""
 
 
-def make_init_view(scope: Scope, node: InitNode) -> NodeView:
+def build_init_text(scope: Scope, node: InitNode) -> NodeText:
     """Where a sum begins: in its accumulator, or in the result itself."""
     compute = scope.kernel.nest.compute
     acc = compute.acc_dtype
@@ -35,17 +34,17 @@ def make_init_view(scope: Scope, node: InitNode) -> NodeView:
     names, loops = scope.make_tile_loops(node.region, None, 1)
     if node.buffer is not None:
         target = names.format_cell(node.buffer, make_segment_variables(node.region))
-        return NodeView("init", {"loops": loops, "target": target, "start": start, "guard": ""})
+        return NodeText("init", {"loops": loops, "target": target, "start": start, "guard": ""})
     guard, start = (
         names.format_condition(node.target.guards),
         format_conversion(start, acc, compute.output.dtype),
     )
-    return NodeView(
+    return NodeText(
         "init", {"loops": loops, "target": names.format_element(node.target), "start": start, "guard": guard}
     )
 
 
-def make_compute_view(scope: Scope, node: ComputeNode) -> NodeView:
+def build_compute_text(scope: Scope, node: ComputeNode) -> NodeText:
     """One value worked out, and set or combined with what was there."""
     compute = node.nest.compute
     acc = compute.acc_dtype
@@ -60,12 +59,12 @@ def make_compute_view(scope: Scope, node: ComputeNode) -> NodeView:
     guard = scope.names.format_condition(node.guards)
     if not compute.reduction_axes:
         statement = f"{target} = {format_conversion(value, acc, node.target.dtype)};"
-        return NodeView("compute", {"statement": statement, "guard": guard})
+        return NodeText("compute", {"statement": statement, "guard": guard})
     statement = arithmetic.format_combine(compute.combine, target, value)
-    return NodeView("compute", {"statement": statement, "guard": guard})
+    return NodeText("compute", {"statement": statement, "guard": guard})
 
 
-def make_combine_view(scope: Scope, node: LaneCombineNode) -> NodeView:
+def build_combine_text(scope: Scope, node: LaneCombineNode) -> NodeText:
     """Accumulators of lanes joined by shuffles."""
     names, loops = scope.make_tile_loops(node.buffer.region, None, 1)
     target = names.format_cell(node.buffer, make_segment_variables(node.buffer.region))
@@ -78,7 +77,7 @@ def make_combine_view(scope: Scope, node: LaneCombineNode) -> NodeView:
     update = Arithmetic.for_compute(compute, scope.kernel.tensors).format_combine(
         compute.combine, target, other
     )
-    return NodeView(
+    return NodeText(
         "combine",
         {
             "loops": loops,
@@ -91,7 +90,7 @@ def make_combine_view(scope: Scope, node: LaneCombineNode) -> NodeView:
     )
 
 
-def make_reduce_view(scope: Scope, node: ReduceNode) -> NodeView:
+def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
     """Elements of a region dealt out to groups of warps; each copy of the buffer is what one warp has."""
     compute, buffer, region = node.compute, node.buffer, node.buffer.region
     names = scope.names.for_region(region, scope.names.name_shared_coordinates(scope.kernel, region))
@@ -140,10 +139,10 @@ def make_reduce_view(scope: Scope, node: ReduceNode) -> NodeView:
             compute.combine, "reduced", names.format_cell(buffer, cell, "part")
         ),
     }
-    return NodeView("reduce", text)
+    return NodeText("reduce", text)
 
 
-def make_write_view(scope: Scope, node: WriteNode) -> NodeView:
+def build_write_text(scope: Scope, node: WriteNode) -> NodeText:
     """An accumulator into its tensor: as it is, added to what is there, or through an epilogue."""
     vector, spec = int(node.vector), node.target.spec
     names, loops = scope.make_tile_loops(node.region, node.vector_segment, vector)
@@ -165,10 +164,10 @@ def make_write_view(scope: Scope, node: WriteNode) -> NodeView:
         "what": f"{names[node.buffer.name]} -> {names[spec.name]}",
     }
     if node.is_atomic:
-        return NodeView("add", text)
+        return NodeText("add", text)
     if scope.kernel.nest.epilogue is None:
-        return NodeView("write", text)
-    return NodeView("write_through", text | _build_epilogue(scope, node, names))
+        return NodeText("write", text)
+    return NodeText("write_through", text | _build_epilogue(scope, node, names))
 
 
 def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, Any]:

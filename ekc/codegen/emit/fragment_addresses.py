@@ -24,7 +24,7 @@ from ekc.ir.lowering.nodes import FragmentNode, LoopNode
 class FragmentRowAddress:
     """Where a lane's rows lie: the text that tells it before the loop, and the text of one inside."""
 
-    start_text: dict[str, Any]
+    start_values: dict[str, Any]
     source: str
 
 

@@ -8,10 +8,9 @@ from typing import Any
 from ekc.codegen.emit.copies import build_cooperative_copy, count_rounds
 from ekc.codegen.emit.fragment_addresses import collect_loops, hoist_fragment_rows
 from ekc.codegen.emit.mma import add_lane_parts, find_lane_row
-from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.scope import NodeText, Scope
 from ekc.codegen.emit.strength_reduction import hoist_copy_starts, unroll_rounds
 from ekc.codegen.emit.wgmma import format_wait, hoist_tile_start
-from ekc.codegen.render import NodeView
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.lowering.nodes import (
     BarrierNode,
@@ -26,11 +25,11 @@ from ekc.ir.lowering.nodes import (
     walk_nodes,
 )
 
-ViewMaker = Callable[[Sequence[Node]], tuple[NodeView, ...]]
+BodyBuilder = Callable[[Sequence[Node]], tuple[NodeText, ...]]
 """Makes the views of what a loop holds."""
 
 
-def make_pipelined_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> NodeView:
+def build_pipelined_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
     """Two copies: fetch the next tile into registers, use this one, then store the fetched tile."""
     name = scope.names[node.loop.name]
     stages = list_shared_stages(node)
@@ -46,9 +45,9 @@ def make_pipelined_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> N
         scope.preamble += found.before_loops
         starts = found.before_tile_loop
     rows = _hoist_fragment_rows(scope, rest)
-    fetches, commits = (tuple(NodeView(kind, c) for c in copies) for kind in ("fetch", "commit"))
-    body = make_body(rest)
-    text = build_loop_text(scope, node) | {
+    fetches, commits = (tuple(NodeText(kind, c) for c in copies) for kind in ("fetch", "commit"))
+    body = build_body(rest)
+    text = build_loop_values(scope, node) | {
         "fetches": fetches,
         "commits": commits,
         "buffers": [_build_fetch_buffer(scope, s) for s in stages],
@@ -56,10 +55,10 @@ def make_pipelined_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> N
         "rows": rows,
         "written": _format_unroll(scope, node),
     }
-    return NodeView("pipeline", text, body)
+    return NodeText("pipeline", text, body)
 
 
-def make_overlapped_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> NodeView:
+def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
     """Several copies: each tile is copied by itself some iterations before its use."""
     name, stages, copies = scope.names[node.loop.name], int(node.loop.stages), list_shared_stages(node)
     scope.copy_indices |= {s.buffer.name: f"{name}_copy" for s in copies}
@@ -73,11 +72,11 @@ def make_overlapped_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> 
     rows = [*_hoist_fragment_rows(scope, rest), *_hoist_tile_starts(scope, node.loop.name, rest)]
     # Products that run by themselves are started first, and waited for when the copies have been issued.
     group = rest[0] if len(rest) == 1 and isinstance(rest[0], WgmmaGroupNode) else None
-    text = build_loop_text(scope, node) | {
+    text = build_loop_values(scope, node) | {
         "stages": stages,
         "ahead": count_tiles_ahead(stages),
         "left": count_pending_groups(stages),
-        "copies": tuple(NodeView("async_stage", text) for text in texts),
+        "copies": tuple(NodeText("async_stage", text) for text in texts),
         "starts": starts,
         "rows": rows,
         "seen": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
@@ -85,7 +84,7 @@ def make_overlapped_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> 
         "wait": format_wait(scope.kernel, scope.names) if group else "",
         "written": _format_unroll(scope, node),
     }
-    return NodeView("async_pipeline", text, make_body(group.body if group else rest))
+    return NodeText("async_pipeline", text, build_body(group.body if group else rest))
 
 
 def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
@@ -100,7 +99,7 @@ def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, 
         found = hoist_fragment_rows(node, row, add_lane_parts(scope.names), collect_loops(inside), copy)
         if copy and found:
             scope.fragment_rows[node.stage.buffer.name] = found.source
-            starts.append(found.start_text)
+            starts.append(found.start_values)
     return starts
 
 
@@ -117,13 +116,13 @@ def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[d
                     node, factor, scope.names, collect_loops(inside), scope.copy_indices[name]
                 )
                 scope.fragment_rows[name] = found.source
-                starts.append(found.start_text)
+                starts.append(found.start_values)
     return starts
 
 
 def _format_unroll(scope: Scope, node: LoopNode) -> str:
     """How much of a pipelined loop is written out: none of it, unless a step says so."""
-    return " 1" if int(node.loop.unroll) == 1 else str(build_loop_text(scope, node)["unroll"])
+    return " 1" if int(node.loop.unroll) == 1 else str(build_loop_values(scope, node)["unroll"])
 
 
 def _build_fetch_buffer(scope: Scope, stage: StageNode) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def _build_fetch_buffer(scope: Scope, stage: StageNode) -> dict[str, Any]:
     }
 
 
-def build_loop_text(scope: Scope, node: LoopNode) -> dict[str, Any]:
+def build_loop_values(scope: Scope, node: LoopNode) -> dict[str, Any]:
     """What every loop says of itself: counter, trips, how far it is unrolled."""
     loop = node.loop
     full = node.must_unroll or int(loop.unroll) >= int(loop.extent)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ekc.codegen.emit.names import CNames, format_digit
 from ekc.ir.affine import AffineForm
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType, parse_dtype
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.mma import SUMS_PER_LANE, LdmatrixInstruction, MmaInstruction
 from ekc.ir.lowering.buffers import TensorAccess, substitute_access
@@ -40,48 +40,11 @@ def format_lane_lines(kernel: LaunchTree) -> list[str]:
     return lines
 
 
-def collect_warp_instructions(kernels: list[LaunchTree]) -> dict[str, Any]:
-    """The instructions that some kernels use, for the functions around them."""
-    nodes = [node for kernel in kernels for node in walk_nodes(kernel.body)]
-    loads = {_find_matrix_load(n) for n in nodes if isinstance(n, FragmentNode)} - {None}
-    products = {n.tile.instruction for n in nodes if isinstance(n, MmaNode)}
-    of_warps = [p for p in products if isinstance(p, MmaInstruction)]
-    return {
-        "matrix_loads": [_build_load_function(x) for x in sorted(filter(None, loads), key=_name_load)],
-        "products": [_build_product_function(p) for p in sorted(of_warps, key=_name_product)],
-    }
-
-
-def _build_load_function(load: LdmatrixInstruction) -> dict[str, str]:
-    registers = [f"r{i}" for i in range(load.matrix_count)]
-    return {
-        "name": _name_load(load),
-        "parameters": ", ".join(f"unsigned int& {r}" for r in registers),
-        "ptx": load.ptx,
-        "outputs": ", ".join(f'"=r"({r})' for r in registers),
-    }
-
-
-def _build_product_function(product: MmaInstruction) -> dict[str, str]:
-    acc = parse_dtype(product.dtype.default_accumulator)
-    sums = [f"c{i}" for i in range(SUMS_PER_LANE)]
-    sizes = {"a": product.a_registers, "b": product.b_registers}
-    factors = [f"const unsigned int (&{name})[{n}]" for name, n in sizes.items()]
-    return {
-        "name": _name_product(product),
-        "what": f"{product.name} of {product.dtype}",
-        "parameters": ", ".join([*(f"{acc.cuda_name}& {c}" for c in sums), *factors]),
-        "ptx": product.ptx,
-        "sums": ", ".join(f'"+{"r" if acc.is_integer else "f"}"({c})' for c in sums),
-        "factors": ", ".join(f'"r"({name}[{i}])' for name, n in sizes.items() for i in range(n)),
-    }
-
-
-def _name_product(product: MmaInstruction) -> str:
+def name_product_function(product: MmaInstruction) -> str:
     return f"{product.name.replace('.', '_')}_{product.dtype}"
 
 
-def _name_load(load: LdmatrixInstruction) -> str:
+def name_load_function(load: LdmatrixInstruction) -> str:
     return f"load_matrices_{load.matrix_count}{'_transposed' * load.is_transposed}"
 
 
@@ -112,7 +75,7 @@ def add_lane_parts(names: CNames) -> CNames:
     return names.with_names(_LANE_PART_NAMES)
 
 
-def build_fragment_text(node: FragmentNode, names: CNames, copy: str, source: str) -> dict[str, Any]:
+def build_fragment_values(node: FragmentNode, names: CNames, copy: str, source: str) -> dict[str, Any]:
     """A fragment's registers and how they are filled: from `source`, where that says where a lane's rows lie,
     else from the copy of a pipelined tile that `copy` picks."""
     name, load = names[node.stage.buffer.name], _find_matrix_load(node)
@@ -143,7 +106,12 @@ def build_fragment_text(node: FragmentNode, names: CNames, copy: str, source: st
         source
         or f"shared_place(&{add_lane_parts(names).format_cell(_get_shared_buffer(node), row.segment_coordinates, copy)})"
     )
-    return text | {"function": _name_load(load), "targets": targets, "source": source, "rounded": rounded}
+    return text | {
+        "function": name_load_function(load),
+        "targets": targets,
+        "source": source,
+        "rounded": rounded,
+    }
 
 
 def count_filled_fragments(node: FragmentNode) -> int:
@@ -191,7 +159,7 @@ def _pack_register(elements: list[str], dtype: DType) -> str:
     return " | ".join(f"{part} << {i * bits}" if i else part for i, part in enumerate(parts))
 
 
-def build_product_text(node: MmaNode, names: CNames) -> dict[str, Any]:
+def build_product_values(node: MmaNode, names: CNames) -> dict[str, Any]:
     """The call of a product: its sums, and the fragments that the loops around pick."""
     target, tile = node.compute.target, node.tile
     assert target.buffer is not None
@@ -207,4 +175,4 @@ def build_product_text(node: MmaNode, names: CNames) -> dict[str, Any]:
         }
         sums.append(names.format_cell(target.buffer, substitute_access(target, place).segment_coordinates))
     fragments = [_format_fragment(node.a, names), _format_fragment(node.b, names)]
-    return {"call": f"{_name_product(tile.instruction)}({', '.join([*sums, *fragments])});"}
+    return {"call": f"{name_product_function(tile.instruction)}({', '.join([*sums, *fragments])});"}

@@ -135,7 +135,7 @@ def split_round_by_strip(text: dict[str, Any]) -> tuple[str, str]:
     return ("", "round") if each == 1 else (f"round % {each}", f"round / {each}")
 
 
-CopyText = dict[str, Any]
+CopyValues = dict[str, Any]
 
 
 def uses_pointer_increments(kernel: LaunchTree) -> bool:
@@ -159,7 +159,7 @@ class PerRound:
     """What a strip adds."""
 
     @classmethod
-    def for_copy(cls, text: CopyText, round_step: int | None, strip_step: int | None) -> PerRound:
+    def for_copy(cls, text: CopyValues, round_step: int | None, strip_step: int | None) -> PerRound:
         """`apart`: from one round of a strip to the next, where that is a number; `strip_apart`: from one
         strip to the next."""
         if text["strips"] == 1 or strip_step is None:
@@ -168,7 +168,7 @@ class PerRound:
         further = f" + {again} * {strip_step}" if strip_step else ""
         return cls(text["rounds"] // text["strips"], round_step, turn, further)
 
-    def make_variable(self, kind: str, name: str, value: str) -> CopyText:
+    def make_variable(self, kind: str, name: str, value: str) -> CopyValues:
         """A variable worked out before the loop."""
         way = "each" if self.round_step is None else "once"
         return {"type": kind, "name": name, "way": way, "value": value, "count": self.round_count}
@@ -185,10 +185,10 @@ class Preamble:
     """What tells where rounds of copies start and go: before all loops, and before the one that brings the
     tiles."""
 
-    before_loops: list[CopyText] = field(default_factory=list)
-    before_tile_loop: list[CopyText] = field(default_factory=list)
+    before_loops: list[CopyValues] = field(default_factory=list)
+    before_tile_loop: list[CopyValues] = field(default_factory=list)
 
-    def add_copy(self, copy: CopyText, early: Sequence[CopyText], late: Sequence[CopyText]) -> None:
+    def add_copy(self, copy: CopyValues, early: Sequence[CopyValues], late: Sequence[CopyValues]) -> None:
         """What is told of one copy."""
         for told, where in ((early, self.before_loops), (late, self.before_tile_loop)):
             if told:
@@ -197,8 +197,8 @@ class Preamble:
 
 
 def hoist_copy_starts(
-    kernel: LaunchTree, names: CNames, loop: Loop, stages: Sequence[StageNode], texts: list[CopyText]
-) -> tuple[list[CopyText], Preamble]:
+    kernel: LaunchTree, names: CNames, loop: Loop, stages: Sequence[StageNode], texts: list[CopyValues]
+) -> tuple[list[CopyValues], Preamble]:
     """The texts of all copies that a loop makes in a kernel that walks, and what tells where each starts and
     goes."""
     found, starts = [], Preamble()
@@ -213,8 +213,8 @@ def hoist_copy_starts(
 
 
 def _hoist_source(
-    kernel: LaunchTree, text: CopyText, node: StageNode, loop: Loop, names: CNames
-) -> tuple[CopyText, list[CopyText], list[CopyText]]:
+    kernel: LaunchTree, text: CopyValues, node: StageNode, loop: Loop, names: CNames
+) -> tuple[CopyValues, list[CopyValues], list[CopyValues]]:
     """The text of a copy whose rounds start so far from a pointer that the loop moves on, and what tells how
     far, early and late; as it was where `loop` moves the source by a quotient or remainder.
 
@@ -248,7 +248,7 @@ def _hoist_source(
 
 def _hoist_offset(
     around: OuterLoopOffsets, source: TensorAccess, name: str, each: PerRound
-) -> tuple[list[CopyText], list[CopyText]]:
+) -> tuple[list[CopyValues], list[CopyValues]]:
     """How far rounds start, told early and late.
 
     X_shared_from[round] = X_shared_from_base[round] + r * 3584
@@ -267,7 +267,7 @@ def _hoist_offset(
 
 def _hoist_guards(
     around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, each: PerRound
-) -> tuple[list[CopyText], list[CopyText]]:
+) -> tuple[list[CopyValues], list[CopyValues]]:
     """Whether rounds read inside, told early and late.
 
     X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r)) == 0
@@ -281,7 +281,7 @@ def _hoist_guards(
     return [each.make_variable("unsigned int", never, keep_in_register(mask))], [late]
 
 
-def _hoist_target(text: CopyText, node: StageNode, names: CNames) -> tuple[CopyText, list[CopyText]]:
+def _hoist_target(text: CopyValues, node: StageNode, names: CNames) -> tuple[CopyValues, list[CopyValues]]:
     """The text of a copy that goes where it was told in the first copy of its tile, and what tells it, in
     bytes; as it was where neighbours in a vector are none in the tile.
 
@@ -306,7 +306,7 @@ def format_copy_offset(buffer: Buffer, copy: str) -> str:
     return f"{factor} * {count_copy_elements(buffer) * buffer.dtype.bytes}"
 
 
-def _find_source_round_step(text: CopyText, node: StageNode) -> int | None:
+def _find_source_round_step(text: CopyValues, node: StageNode) -> int | None:
     """Elements from one round to the next in the source, where they move one plain coordinate: a number that
     an instruction can hold."""
     if text["rounds"] == text["strips"]:
@@ -316,7 +316,7 @@ def _find_source_round_step(text: CopyText, node: StageNode) -> int | None:
     return int(dict(node.source.address.terms).get("#0", 0)) * int(text["slowest"])
 
 
-def _find_target_round_step(text: CopyText, buffer: Buffer) -> int | None:
+def _find_target_round_step(text: CopyValues, buffer: Buffer) -> int | None:
     """Bytes from one round to the next in the tile, where that is a number."""
     if text["rounds"] == text["strips"]:
         return 0
@@ -325,7 +325,7 @@ def _find_target_round_step(text: CopyText, buffer: Buffer) -> int | None:
     return _convert_step_to_bytes(buffer, int(buffer.strides[0]) * int(text["slowest"]))
 
 
-def _find_target_strip_step(text: CopyText, buffer: Buffer) -> int | None:
+def _find_target_strip_step(text: CopyValues, buffer: Buffer) -> int | None:
     """Bytes from one strip to the next in the tile, where that is a number."""
     return _convert_step_to_bytes(buffer, int(buffer.strides[-1]) * int(text["strip"]))
 

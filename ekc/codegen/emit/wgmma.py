@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ekc.codegen.emit.names import CNames
 from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
-from ekc.ir.dtypes import parse_dtype
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES
-from ekc.ir.hardware.mma import SUMS_PER_LANE
 from ekc.ir.hardware.wgmma import (
-    PROXY_FENCE_PTX,
-    WGMMA_COMMIT_PTX,
-    WGMMA_FENCE_PTX,
-    WGMMA_WAIT_PTX,
     WgmmaDescriptor,
     WgmmaFamily,
     WgmmaInstruction,
@@ -25,19 +18,6 @@ from ekc.ir.hardware.wgmma import (
 from ekc.ir.lowering.buffers import Buffer, TensorAccess, substitute_access
 from ekc.ir.lowering.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, walk_nodes
 from ekc.ir.lowering.wgmma_descriptors import find_tile_start, is_mn_major
-
-
-def build_group_functions(kernels: Iterable[LaunchTree]) -> dict[str, Any]:
-    """The functions around kernels that have products of a warpgroup; nothing where none has."""
-    found = {_make_instruction(n) for k in kernels for n in list_group_products(k)}
-    functions = [_build_group_function(f) for f in sorted(found, key=lambda f: f.function_name)]
-    return {
-        "group_products": functions,
-        "seen": PROXY_FENCE_PTX,
-        "begin": WGMMA_FENCE_PTX,
-        "commit_group": WGMMA_COMMIT_PTX,
-        "wait_group": WGMMA_WAIT_PTX,
-    }
 
 
 def list_group_products(kernel: LaunchTree) -> list[MmaNode]:
@@ -53,28 +33,7 @@ def _make_instruction(node: MmaNode) -> WgmmaInstruction:
     return WgmmaInstruction(tile.instruction, int(tile.strip_loop.extent), bool(ways[0]), bool(ways[1]))
 
 
-def _build_group_function(instruction: WgmmaInstruction) -> dict[str, Any]:
-    product = instruction.family
-    sums = [
-        f'"+f"({_format_sum(product.find_sum_element(element))})' for element in range(instruction.sum_count)
-    ]
-    return {
-        "name": instruction.function_name,
-        "what": f"{product.format_name(instruction.strip_count)} of {product.dtype}",
-        "type": parse_dtype(product.dtype.default_accumulator).cuda_name,
-        "ptx": textwrap.wrap(instruction.ptx, 96, drop_whitespace=False, break_long_words=False),
-        "sums": [", ".join(sums[i : i + SUMS_PER_LANE]) for i in range(0, len(sums), SUMS_PER_LANE)],
-    }
-
-
-def _format_sum(place: tuple[int, int, int]) -> str:
-    """`c[3 * strip + half]`."""
-    steps = zip(place, ("strip", "half", "pair"), strict=True)
-    terms = [name if n == 1 else f"{n} * {name}" for n, name in steps if n]
-    return f"c[{' + '.join(terms) or '0'}]"
-
-
-def build_group_product_text(node: MmaNode, names: CNames, places: Mapping[str, str]) -> dict[str, Any]:
+def build_group_product_values(node: MmaNode, names: CNames, places: Mapping[str, str]) -> dict[str, Any]:
     """The call of a product: where its sums begin and how far apart they are, and its descriptors; `places`
     tells by tile where it begins."""
     target, tile = node.compute.target, node.tile
@@ -110,7 +69,7 @@ def _format_descriptor(node: MmaNode, factor: SharedFactor, places: Mapping[str,
 class TileAddress:
     """Where tiles begin: the text that tells it before the loop, and the text of one inside."""
 
-    start_text: dict[str, Any]
+    start_values: dict[str, Any]
     source: str
 
 
