@@ -27,8 +27,9 @@ from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
-GENERATOR = 4
-"""Raise it whenever the text of some schedule changes: figures of another text do not answer."""
+GENERATOR = 5
+"""Number of the generator. Raise it whenever the text of some schedule changes: measurements of another text are
+not used (`ekc.search.database.conditions`)."""
 
 
 def describe_toolchain() -> str:
@@ -139,6 +140,6 @@ def _build_kernel_values(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
         "parameters": parameters,
         "declarations": [*format_shared_declarations(kernel, names), *own],
         "indices": [*format_index_lines(kernel, names), *format_lane_lines(kernel)],
-        "early": scope.preamble,
+        "preamble": scope.preamble,
         "body": body,
     }

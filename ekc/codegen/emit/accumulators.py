@@ -123,9 +123,9 @@ def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
         "last": names[last.name],
         "steps": steps,
         "tail": f"{names[last.name]} < {last.extent}" if steps * group != last.extent else "",
-        "update": arithmetic.format_combine(compute.combine, "reduced", value),
+        "update": arithmetic.format_combine(compute.combine, "accumulator", value),
         "meet": arithmetic.format_combine(
-            compute.combine, "reduced", "__shfl_xor_sync(0xffffffffu, reduced, lane)"
+            compute.combine, "accumulator", "__shfl_xor_sync(0xffffffffu, accumulator, lane)"
         ),
         "guard": names.format_condition(node.source.guards),
         "type": buffer.dtype.cuda_name,
@@ -136,7 +136,7 @@ def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
         "join_rounds": -(-size // scope.thread_count),
         "result": names.format_cell(buffer, cell, scope.copy_indices[buffer.name]),
         "join": arithmetic.format_combine(
-            compute.combine, "reduced", names.format_cell(buffer, cell, "part")
+            compute.combine, "accumulator", names.format_cell(buffer, cell, "part")
         ),
     }
     return NodeText("reduce", text)
@@ -179,14 +179,14 @@ def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, A
     here = dict(
         zip(
             node.reads,
-            names.find_free_names([f"{to_c_name(x.tensor)}_here" for x in node.reads]),
+            names.find_free_names([f"{to_c_name(x.tensor)}_value" for x in node.reads]),
             strict=True,
         )
     )
     near = dict(
         zip(
             node.reads,
-            names.find_free_names([f"{to_c_name(x.tensor)}_near" for x in node.reads]),
+            names.find_free_names([f"{to_c_name(x.tensor)}_vector" for x in node.reads]),
             strict=True,
         )
     )

@@ -123,10 +123,10 @@ def _build_copy(scope: Scope, node: StageNode, vector: int, names: CNames) -> di
         "targets": [
             names.format_cell(buffer, shift_cell(cell, node.vector_segment, v), copy) for v in range(vector)
         ],
-        "values": [format_conversion(f"moved[{v}]", dtype, buffer.dtype) for v in range(vector)],
+        "values": [format_conversion(f"packed[{v}]", dtype, buffer.dtype) for v in range(vector)],
         "name": names[buffer.name],
-        "place": "",
-        "walk": {},
+        "address": "",
+        "pointer": {},
     }
 
 

@@ -58,8 +58,8 @@ def build_device_functions(words: frozenset[str]) -> dict[str, Any]:
         "group_products": [
             _build_group_function(_GROUP_PRODUCTS[name]) for name in sorted(words & _GROUP_PRODUCTS.keys())
         ],
-        "seen": PROXY_FENCE_PTX,
-        "begin": WGMMA_FENCE_PTX,
+        "proxy_fence": PROXY_FENCE_PTX,
+        "fence": WGMMA_FENCE_PTX,
         "commit_group": WGMMA_COMMIT_PTX,
         "wait_group": WGMMA_WAIT_PTX,
     }

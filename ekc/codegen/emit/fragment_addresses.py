@@ -34,7 +34,7 @@ def hoist_fragment_rows(
     """The rows of a fragment, `loops` being those between the one that brings the tile and its use; None
     where a loop that is not written out moves them by more than a sum.
 
-        &A_shared[k_0_copy][i_1 * 64 + i_2 * 16 + ..]   ->   A_fragment_from + k_0_copy * 4096 + i_2 * 1024
+        &A_shared[k_0_copy][i_1 * 64 + i_2 * 16 + ..]   ->   A_fragment_address + k_0_copy * 4096 + i_2 * 1024
     """
     buffer = row.buffer
     assert buffer is not None
@@ -46,7 +46,7 @@ def hoist_fragment_rows(
         return None
     innermost = {x.name for x in node.fragment_loops[-1:]}
     plain = {name: step for name, step in steps.items() if name not in turning}
-    (start,) = names.find_free_names([f"{names[node.stage.buffer.name]}_from"])
+    (start,) = names.find_free_names([f"{names[node.stage.buffer.name]}_address"])
     first = replace(names, zero=names.zero | plain.keys())
     extents = [int(loops[name].loop.extent) for name in turning]
     picked = start + "".join(f"[{names[name]}]" for name in turning)

@@ -79,7 +79,7 @@ def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBui
         "copies": tuple(NodeText("async_stage", text) for text in texts),
         "starts": starts,
         "rows": rows,
-        "seen": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
+        "needs_proxy_fence": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
         "grouped": group is not None,
         "wait": format_wait(scope.kernel, scope.names) if group else "",
         "written": _format_unroll(scope, node),

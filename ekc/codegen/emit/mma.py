@@ -104,7 +104,7 @@ def build_fragment_values(node: FragmentNode, names: CNames, copy: str, source: 
     rounded = targets if node.source.dtype is TF32 else []
     source = (
         source
-        or f"shared_place(&{add_lane_parts(names).format_cell(_get_shared_buffer(node), row.segment_coordinates, copy)})"
+        or f"shared_address(&{add_lane_parts(names).format_cell(_get_shared_buffer(node), row.segment_coordinates, copy)})"
     )
     return text | {
         "function": name_load_function(load),

@@ -79,7 +79,7 @@ def to_c_name(name: str) -> str:
 
 def _list_derived_names(own: str) -> tuple[str, ...]:
     """Names that a pipeline makes: of the loop counter, of the fetched tile, and of copies of a tile."""
-    return f"{own}_now", f"{own}_next", f"{own}_copy", f"{own}_slot", f"{own}_spent"
+    return f"{own}_now", f"{own}_next", f"{own}_copy", f"{own}_slot", f"{own}_free"
 
 
 @dataclass(frozen=True)
@@ -199,12 +199,14 @@ class CNames:
         return f"{self[buffer.name]}{which}{inside}"
 
     def format_place(self, buffer: Buffer, address: str) -> str:
-        """Where the element at an address lies: `swizzled<8, 8>(paneled<128, 64, 64>(d0 * 128 + d1))`."""
+        """Where the element at an address lies: `swizzle_index<8, 8>(panel_index<128, 64, 64>(d0 * 128 + d1))`."""
         if buffer.panel:
-            address = f"paneled<{int(buffer.row_pitch)}, {int(buffer.row_count)}, {buffer.panel}>({address})"
+            address = (
+                f"panel_index<{int(buffer.row_pitch)}, {int(buffer.row_count)}, {buffer.panel}>({address})"
+            )
         if int(buffer.swizzle) > 1:
             each = CHUNK_BYTES // buffer.dtype.bytes
-            address = f"swizzled<{int(buffer.swizzle)}, {each}>({address})"
+            address = f"swizzle_index<{int(buffer.swizzle)}, {each}>({address})"
         return address
 
     def format_offset(self, access: TensorAccess) -> str:

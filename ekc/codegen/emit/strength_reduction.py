@@ -71,7 +71,7 @@ class OuterLoopOffsets:
         masks, turns, first = [], [], 0
         for (g, ((loop, step),)), count in zip(moved, counts, strict=True):
             left = AffineForm(tuple(t for t in g.form.terms if t[0] != loop), g.form.const)
-            mask = f"turns_outside<{count}, {step}>({self.names.format_linear(left)}, {g.extent})"
+            mask = f"out_of_bounds_mask<{count}, {step}>({self.names.format_linear(left)}, {g.extent})"
             masks.append(f"{mask} << {first}" if first else mask)
             turns.append(f"1u << ({self.names[loop]} + {first})" if first else f"1u << {self.names[loop]}")
             first += count
@@ -90,12 +90,12 @@ class OuterLoopOffsets:
 
 def keep_in_register(number: str) -> str:
     """A number that stays in a register."""
-    return f"kept({number})"
+    return f"keep_in_register({number})"
 
 
 def keep_address_in_register(element: str) -> str:
     """The place of an element of a shared tile, likewise."""
-    return keep_in_register(f"shared_place(&{element})")
+    return keep_in_register(f"shared_address(&{element})")
 
 
 def unroll_rounds(text: dict[str, Any], region: Region) -> dict[str, Any]:
@@ -218,13 +218,13 @@ def _hoist_source(
     """The text of a copy whose rounds start so far from a pointer that the loop moves on, and what tells how
     far, early and late; as it was where `loop` moves the source by a quotient or remainder.
 
-        &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_walk[X_shared_from[round]], X_shared_walk += 32
+        &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_pointer[X_shared_offset[round]], X_shared_pointer += 32
     """
     source = node.source
     if node.producer_reads is not None or _is_moved_by_quotient(node, loop.name):
         return text, [], []
-    walk, start, inside = names.find_free_names(
-        [f"{text['name']}_{part}" for part in ("walk", "from", "inside")]
+    pointer, start, inside, outside = names.find_free_names(
+        [f"{text['name']}_{part}" for part in ("pointer", "offset", "inside", "outside")]
     )
     fixed = tuple(g for g in source.guards if loop.name not in g.form.find_variables())
     moving = names.format_condition(tuple(g for g in source.guards if loop.name in g.form.find_variables()))
@@ -237,13 +237,18 @@ def _hoist_source(
         whether = PerRound.for_copy(
             text, None, None if any(last in g.form.find_variables() for g in fixed) else 0
         )
-        masks, tests = _hoist_guards(around, fixed, inside, whether)
+        masks, tests = _hoist_guards(around, fixed, inside, outside, whether)
         early, late, test = early + masks, late + tests, whether.format_round(inside)
     guard = " && ".join(filter(None, [test, moving]))
     step = int(dict(source.address.terms).get(loop.name, 0))
-    pointer = {"type": source.spec.dtype.cuda_name, "name": walk, "of": names[source.spec.name], "step": step}
-    place = f"{walk}[{each.format_round(start)}]"
-    return text | {"source": place, "guard": guard, "walk": pointer}, early, late
+    declared = {
+        "type": source.spec.dtype.cuda_name,
+        "name": pointer,
+        "of": names[source.spec.name],
+        "step": step,
+    }
+    element = f"{pointer}[{each.format_round(start)}]"
+    return text | {"source": element, "guard": guard, "pointer": declared}, early, late
 
 
 def _hoist_offset(
@@ -251,7 +256,7 @@ def _hoist_offset(
 ) -> tuple[list[CopyValues], list[CopyValues]]:
     """How far rounds start, told early and late.
 
-    X_shared_from[round] = X_shared_from_base[round] + r * 3584
+    X_shared_offset[round] = X_shared_offset_base[round] + r * 3584
     """
     parted = around.split_offset(source)
     if parted is None:
@@ -266,38 +271,37 @@ def _hoist_offset(
 
 
 def _hoist_guards(
-    around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, each: PerRound
+    around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, outside: str, each: PerRound
 ) -> tuple[list[CopyValues], list[CopyValues]]:
     """Whether rounds read inside, told early and late.
 
-    X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r)) == 0
+    X_shared_inside[round] = (X_shared_outside[round] & (1u << r)) == 0
     """
     parted = around.split_condition(guards)
     if parted is None:
         return [], [each.make_variable("bool", name, around.names.format_condition(guards))]
-    (never,) = around.names.find_free_names([f"{name}_never"])
     mask, turn = parted
-    late = each.make_variable("bool", name, f"({never}[round] & ({turn})) == 0")
-    return [each.make_variable("unsigned int", never, keep_in_register(mask))], [late]
+    late = each.make_variable("bool", name, f"({outside}[round] & ({turn})) == 0")
+    return [each.make_variable("unsigned int", outside, keep_in_register(mask))], [late]
 
 
 def _hoist_target(text: CopyValues, node: StageNode, names: CNames) -> tuple[CopyValues, list[CopyValues]]:
     """The text of a copy that goes where it was told in the first copy of its tile, and what tells it, in
     bytes; as it was where neighbours in a vector are none in the tile.
 
-        &X_shared[c_0_copy][n_p_q][c]   ->   X_shared_to + round * 2560 + c_0_copy * 5120
+        &X_shared[c_0_copy][n_p_q][c]   ->   X_shared_address + round * 2560 + c_0_copy * 5120
     """
     if text["vector"] > 1 and not text["contiguous"]:
         return text, []
     buffer = node.buffer
-    (start,) = names.find_free_names([f"{text['name']}_to"])
+    (start,) = names.find_free_names([f"{text['name']}_address"])
     each = PerRound.for_copy(
         text, _find_target_round_step(text, buffer), _find_target_strip_step(text, buffer)
     )
-    place = f"{each.format_round(start)} + {format_copy_offset(buffer, text['parity'])}"
+    address = f"{each.format_round(start)} + {format_copy_offset(buffer, text['parity'])}"
     first = keep_address_in_register(names.format_cell(buffer, make_segment_variables(buffer.region), "0"))
-    at = f"shared_at<{buffer.dtype.cuda_name}>({place})"
-    return text | {"target": at, "place": place}, [each.make_variable("unsigned int", start, first)]
+    at = f"shared_element<{buffer.dtype.cuda_name}>({address})"
+    return text | {"target": at, "address": address}, [each.make_variable("unsigned int", start, first)]
 
 
 def format_copy_offset(buffer: Buffer, copy: str) -> str:

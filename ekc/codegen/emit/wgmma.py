@@ -62,7 +62,7 @@ def _format_descriptor(node: MmaNode, factor: SharedFactor, places: Mapping[str,
     bits = WgmmaDescriptor.for_tile(
         bool(is_mn_major(node, factor)), int(buffer.row_count), SHARED_LINE_BYTES
     ).bits
-    return f"described<{bits:#x}>({places[buffer.name]})"
+    return f"make_descriptor<{bits:#x}>({places[buffer.name]})"
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def hoist_tile_start(
     """Where the tiles of a factor begin, `loops` being those between the one that brings them and their use.
 
     &B_shared[k_0_copy][k_1 * 16][j_1 * 64]
-      ->   B_shared_begin + k_0_copy * 16384 + k_1 * 2048 + paneled<..>(j_1 * 64) * 2
+      ->   B_shared_start + k_0_copy * 16384 + k_1 * 2048 + panel_index<..>(j_1 * 64) * 2
     """
     begin = find_tile_start(node, factor)
     buffer = begin.buffer
     assert buffer is not None
-    (start,) = names.find_free_names([f"{names[buffer.name]}_begin"])
+    (start,) = names.find_free_names([f"{names[buffer.name]}_start"])
     inside = _select_loop_terms(begin, loops)
     outside = replace(names, zero=names.zero | {a for a, _ in inside.terms if isinstance(a, str)})
     text = {
