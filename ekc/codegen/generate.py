@@ -28,12 +28,12 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
 GENERATOR = 5
-"""Number of the generator. Raise it whenever the text of some schedule changes: measurements of another text are
-not used (`ekc.search.database.conditions`)."""
+"""Number of the generator. Raise it whenever the text of some schedule changes: measurements of another text
+are not used (`ekc.search.database.conditions`)."""
 
 
 def describe_toolchain() -> str:
-    """What makes machine code of a schedule: NVRTC, and which text it is given."""
+    """Compiler and generator that turn a schedule into machine code: `13.5, generator 5`."""
     return f"{nvrtc.version()}, generator {GENERATOR}"
 
 
@@ -46,8 +46,10 @@ class GeneratedSource:
 
 
 def generate(schedule: Schedule, limits: Limits | None = None, name: str | None = None) -> GeneratedSource:
-    """CUDA text for a schedule, its functions called `ekc_<name>` (the operator's name if nothing is said);
-    refuses (ScheduleError) what breaks a rule or a limit of the target."""
+    """CUDA text for a schedule. Its functions are called `ekc_<name>`, by default after the operator.
+
+    Raises `ScheduleError` where the schedule breaks a rule or a limit of the target.
+    """
     enforce_rules(schedule.program, limits or Limits())
     launches, blocks = [], []
     trees = derive_launches(schedule.program)
@@ -66,16 +68,17 @@ def compile_schedule(
 ) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
     limits = limits or Limits(shared_bytes_per_block=find_max_shared_bytes(arch))
-    made = generate(schedule, restrict_to_arch(limits, arch), name)
+    generated = generate(schedule, restrict_to_arch(limits, arch), name)
     return replace(
-        assemble_kernel(schedule, made, compile_cached(made.source, arch)), name=name or schedule.op.name
+        assemble_kernel(schedule, generated, compile_cached(generated.source, arch)),
+        name=name or schedule.op.name,
     )
 
 
 def assemble_kernel(schedule: Schedule, generated: GeneratedSource, output: NvrtcOutput) -> CompiledKernel:
-    """Generated text and what NVRTC made of it, as one value."""
+    """Generated text and the output of NVRTC, as one value."""
     op, program = schedule.op, schedule.program
-    left = {n.output.name for n in program.nests} - {t.name for t in op.outputs}
+    intermediate = {n.output.name for n in program.nests} - {t.name for t in op.outputs}
     return CompiledKernel(
         name=op.name,
         cuda_source=generated.source,
@@ -86,7 +89,7 @@ def assemble_kernel(schedule: Schedule, generated: GeneratedSource, output: Nvrt
         nvrtc_version=output.nvrtc_version,
         launches=generated.launches,
         resources=tuple(output.resources[x.name] for x in generated.launches),
-        workspace_bytes=sum(program.op.tensors[name].bytes for name in left),
+        workspace_bytes=sum(program.op.tensors[name].bytes for name in intermediate),
         flops=op.flops,
         min_bytes=op.min_bytes,
         inputs=op.inputs,
@@ -129,8 +132,8 @@ def _build_kernel_values(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
         f"{'' if t == out else 'const '}{kernel.tensors[t].dtype.cuda_name}* __restrict__ {names[t]}"
         for t in launch.arguments
     ]
-    held = f"{kernel.nest.compute.output.name}.acc"
-    own = [format_declaration(b, names) for b in kernel.buffers if b.name == held]
+    accumulator = f"{kernel.nest.compute.output.name}.acc"
+    own = [format_declaration(b, names) for b in kernel.buffers if b.name == accumulator]
     body = build_node_texts(scope, kernel.body)
     return {
         "name": launch.name,

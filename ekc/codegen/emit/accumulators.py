@@ -1,6 +1,7 @@
-"""Accumulators: how they begin, take in a value, and are joined over lanes and warps.
+"""Text of accumulators: initial values, updates, reductions over lanes and warps, and the store of the
+result.
 
-Results on their way to global memory, through an epilogue where there is one.
+A result goes to global memory as it is, by atomic addition, or through an epilogue.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from ekc.ir.lowering.nodes import ComputeNode, InitNode, LaneCombineNode, Reduce
 from ekc.ir.lowering.regions import make_segment_variables
 
 _MAX_UNROLLED_WALKS = 8
-"""A reduction on the spot over several axes walks along its last one so often in a row, without loops; each
-walk is one of up to 8 steps itself."""
+"""Most iterations of the outer axes of a fused reduction that are unrolled; the loop over its last axis,
+inside, is unrolled by 8."""
 
 
 def build_init_text(scope: Scope, node: InitNode) -> NodeText:
-    """Where a sum begins: in its accumulator, or in the result itself."""
+    """Initial value of a reduction: in its accumulator, or in the result itself."""
     compute = scope.kernel.nest.compute
     acc = compute.acc_dtype
     start = Arithmetic(acc).format_literal(find_reduction_identity(compute.combine, acc))
@@ -45,7 +46,7 @@ def build_init_text(scope: Scope, node: InitNode) -> NodeText:
 
 
 def build_compute_text(scope: Scope, node: ComputeNode) -> NodeText:
-    """One value worked out, and set or combined with what was there."""
+    """One value computed, and stored or combined with the accumulator."""
     compute = node.nest.compute
     acc = compute.acc_dtype
     arithmetic = Arithmetic.for_compute(compute, scope.kernel.tensors)
@@ -65,7 +66,7 @@ def build_compute_text(scope: Scope, node: ComputeNode) -> NodeText:
 
 
 def build_combine_text(scope: Scope, node: LaneCombineNode) -> NodeText:
-    """Accumulators of lanes joined by shuffles."""
+    """Accumulators of lanes combined by shuffles."""
     names, loops = scope.make_tile_loops(node.buffer.region, None, 1)
     target = names.format_cell(node.buffer, make_segment_variables(node.buffer.region))
     lanes = 1
@@ -91,7 +92,8 @@ def build_combine_text(scope: Scope, node: LaneCombineNode) -> NodeText:
 
 
 def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
-    """Elements of a region dealt out to groups of warps; each copy of the buffer is what one warp has."""
+    """A reduction by groups of warps, an element of a region each; each copy of the buffer has one warp's
+    part."""
     compute, buffer, region = node.compute, node.buffer, node.buffer.region
     names = scope.names.for_region(region, scope.names.name_shared_coordinates(scope.kernel, region))
     size, warps = int(region.size), int(node.staging.warps)
@@ -108,9 +110,9 @@ def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
         compute.body, arithmetic, axes, lambda x: scope.format_read(node.reads[x], acc, names)
     )
     steps = -(-last.extent // group)
-    here = format_box(scope.names, node.staging.tensor, region)
+    box = format_box(scope.names, node.staging.tensor, region)
     text = {
-        "what": f"{compute.combine} at {here} -> {names[buffer.name]}",
+        "what": f"{compute.combine} at {box} -> {names[buffer.name]}",
         "rounds": -(-size // per_round),
         "per_round": per_round,
         "exact": size % per_round == 0,
@@ -143,7 +145,7 @@ def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
 
 
 def build_write_text(scope: Scope, node: WriteNode) -> NodeText:
-    """An accumulator into its tensor: as it is, added to what is there, or through an epilogue."""
+    """Store of an accumulator: as it is, by atomic addition, or through an epilogue."""
     vector, spec = int(node.vector), node.target.spec
     names, loops = scope.make_tile_loops(node.region, node.vector_segment, vector)
     cell = make_segment_variables(node.region)
@@ -171,19 +173,18 @@ def build_write_text(scope: Scope, node: WriteNode) -> NodeText:
 
 
 def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, Any]:
-    """An element worked out when it is written: what is read for it, and the value, in element `part`
-    of the vector."""
+    """Values of an epilogue: what it reads, and the value of element `part` of the vector that is stored."""
     vector, spec, axis = int(node.vector), node.target.spec, f"#{node.vector_segment}"
     move = {axis: AffineForm(((axis, 1), ("part", 1)))} if vector > 1 else {}
     inside = names.with_names({"part": "part"}, {"part": vector})
-    here = dict(
+    values_by_read = dict(
         zip(
             node.reads,
             names.find_free_names([f"{to_c_name(x.tensor)}_value" for x in node.reads]),
             strict=True,
         )
     )
-    near = dict(
+    vectors = dict(
         zip(
             node.reads,
             names.find_free_names([f"{to_c_name(x.tensor)}_vector" for x in node.reads]),
@@ -197,13 +198,13 @@ def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, A
         width, kind = int(compute_fetch_width(node, access)), find_read_type(access.dtype, acc)
         text = scope.format_read(substitute_access(access, move), acc, inside)
         if width > 1:
-            fetches.append(_build_fetch(scope, access, near[load], width, vector, axis, names))
-            text = format_conversion(f"{near[load]}[part]", access.dtype, kind)
-        values.append({"name": here[load], "text": text, "type": kind.cuda_name})
+            fetches.append(_build_fetch(scope, access, vectors[load], width, vector, axis, names))
+            text = format_conversion(f"{vectors[load]}[part]", access.dtype, kind)
+        values.append({"name": values_by_read[load], "text": text, "type": kind.cuda_name})
     index = (form.substitute(move) for form in node.target.index)
     axes = dict(zip((a.name for a in scope.kernel.nest.compute.spatial_axes), index, strict=True))
     value = inside.format_value(
-        node.value, Arithmetic.for_compute(compute, scope.kernel.tensors), axes, lambda x: here[x]
+        node.value, Arithmetic.for_compute(compute, scope.kernel.tensors), axes, lambda x: values_by_read[x]
     )
     return {
         "fetches": fetches,
@@ -213,15 +214,15 @@ def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, A
 
 
 def _build_fetch(
-    scope: Scope, access: TensorAccess, near: str, width: int, vector: int, axis: str, names: CNames
+    scope: Scope, access: TensorAccess, array: str, width: int, vector: int, axis: str, names: CNames
 ) -> dict[str, Any]:
-    """A read of the neighbours that a vector needs, `width` at a time."""
+    """A read of the elements that a vector needs, `width` at a time."""
     dtype = access.dtype
     starts = [
         substitute_access(access, {axis: AffineForm(((axis, 1),), at)}) for at in range(0, vector, width)
     ]
     return {
-        "declare": f"alignas({dtype.bytes * width}) {dtype.cuda_name} {near}[{vector}];",
+        "declare": f"alignas({dtype.bytes * width}) {dtype.cuda_name} {array}[{vector}];",
         "move": choose_move_type(dtype, width),
-        "parts": [(f"{near}[{i * width}]", names.format_element(start)) for i, start in enumerate(starts)],
+        "parts": [(f"{array}[{i * width}]", names.format_element(start)) for i, start in enumerate(starts)],
     }

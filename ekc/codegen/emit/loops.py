@@ -1,4 +1,4 @@
-"""Loops that copy the tiles of later iterations while they use that of this one."""
+"""Text of loops: plain ones, and pipelined ones that copy tiles of later iterations while they use one."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from ekc.ir.lowering.nodes import (
 )
 
 BodyBuilder = Callable[[Sequence[Node]], tuple[NodeText, ...]]
-"""Makes the views of what a loop holds."""
+"""Builds the texts of the nodes in the body of a loop."""
 
 
 def build_pipelined_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
-    """Two copies: fetch the next tile into registers, use this one, then store the fetched tile."""
+    """Double buffering: fetch the next tile into registers, use this one, then store the fetched tile."""
     name = scope.names[node.loop.name]
     stages = list_shared_stages(node)
     rest = [n for n in node.body if n not in stages and not isinstance(n, BarrierNode)]
     for s in stages:
         scope.copy_indices[s.buffer.name] = f"{name} % 2"
-    # The fetched elements live in registers, which have no index: every round is written out.
+    # The fetched elements are in registers, which cannot be indexed: every round is unrolled.
     copies = [build_cooperative_copy(scope, s) | {"unroll": ""} for s in stages]
     starts: list[dict[str, Any]] = []
     if scope.uses_pointer_increments:
-        copies = [unroll_rounds(text, s.buffer.region) for text, s in zip(copies, stages, strict=True)]
+        copies = [unroll_rounds(copy, s.buffer.region) for copy, s in zip(copies, stages, strict=True)]
         copies, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, stages, copies)
         scope.preamble += found.before_loops
         starts = found.before_tile_loop
@@ -53,13 +53,14 @@ def build_pipelined_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuil
         "buffers": [_build_fetch_buffer(scope, s) for s in stages],
         "starts": starts,
         "rows": rows,
-        "written": _format_unroll(scope, node),
+        "main_unroll": _format_unroll(scope, node),
     }
     return NodeText("pipeline", text, body)
 
 
 def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
-    """Several copies: each tile is copied by itself some iterations before its use."""
+    """Asynchronous pipeline: each tile is copied some iterations before its use, into one of several
+    buffers."""
     name, stages, copies = scope.names[node.loop.name], int(node.loop.stages), list_shared_stages(node)
     scope.copy_indices |= {s.buffer.name: f"{name}_copy" for s in copies}
     texts = [unroll_rounds(build_cooperative_copy(scope, s), s.buffer.region) for s in copies]
@@ -70,25 +71,25 @@ def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBui
         starts = found.before_tile_loop
     rest: Sequence[Node] = [n for n in node.body if n not in copies and not isinstance(n, CopyWaitNode)]
     rows = [*_hoist_fragment_rows(scope, rest), *_hoist_tile_starts(scope, node.loop.name, rest)]
-    # Products that run by themselves are started first, and waited for when the copies have been issued.
+    # Asynchronous products are started first; the wait for them comes after the copies have been issued.
     group = rest[0] if len(rest) == 1 and isinstance(rest[0], WgmmaGroupNode) else None
     text = build_loop_values(scope, node) | {
         "stages": stages,
         "ahead": count_tiles_ahead(stages),
-        "left": count_pending_groups(stages),
-        "copies": tuple(NodeText("async_stage", text) for text in texts),
+        "pending": count_pending_groups(stages),
+        "copies": tuple(NodeText("async_stage", copy) for copy in texts),
         "starts": starts,
         "rows": rows,
         "needs_proxy_fence": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
         "grouped": group is not None,
         "wait": format_wait(scope.kernel, scope.names) if group else "",
-        "written": _format_unroll(scope, node),
+        "main_unroll": _format_unroll(scope, node),
     }
     return NodeText("async_pipeline", text, build_body(group.body if group else rest))
 
 
 def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """What tells where the rows of fragments lie that nodes of a pipelined loop take."""
+    """Values of the row addresses of fragments that a pipelined loop loads from its tiles."""
     starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
         row = find_lane_row(node) if isinstance(node, FragmentNode) else None
@@ -104,7 +105,7 @@ def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, 
 
 
 def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """What tells where tiles begin that a loop brings and products of a warpgroup find by themselves."""
+    """Values of the start addresses of tiles that `loop` copies and `wgmma` reads."""
     starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
         if not isinstance(node, MmaNode):
@@ -121,7 +122,7 @@ def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[d
 
 
 def _format_unroll(scope: Scope, node: LoopNode) -> str:
-    """How much of a pipelined loop is written out: none of it, unless a step says so."""
+    """Unroll factor of a pipelined loop: 1, unless a step of the schedule sets it."""
     return " 1" if int(node.loop.unroll) == 1 else str(build_loop_values(scope, node)["unroll"])
 
 
@@ -135,7 +136,7 @@ def _build_fetch_buffer(scope: Scope, stage: StageNode) -> dict[str, Any]:
 
 
 def build_loop_values(scope: Scope, node: LoopNode) -> dict[str, Any]:
-    """What every loop says of itself: counter, trips, how far it is unrolled."""
+    """Values of every loop: name and type of the counter, iterations, unroll factor."""
     loop = node.loop
     full = node.must_unroll or int(loop.unroll) >= int(loop.extent)
     unroll = "" if full else f" {int(loop.unroll)}"
@@ -144,5 +145,5 @@ def build_loop_values(scope: Scope, node: LoopNode) -> dict[str, Any]:
 
 
 def list_shared_stages(node: LoopNode) -> list[StageNode]:
-    """The copies that a pipelined loop overlaps; none where compute_at has moved them to another loop."""
+    """The shared tiles that a pipelined loop copies; none where compute_at has moved them to another loop."""
     return [n for n in node.body if isinstance(n, StageNode) and n.buffer.scope == "shared"]

@@ -1,7 +1,7 @@
-"""The views of a kernel's tree, node by node.
+"""Text of a kernel's tree, node by node.
 
-Templates know node kinds (loop, stage, fragment, init, compute, product, combine, write, barrier) and
-nothing of operators; everything that needs arithmetic is worked out here and in the files named `*_views`.
+Templates know node kinds (loop, stage, fragment, init, compute, product, combine, write, barrier) and nothing
+of operators. Everything that needs arithmetic is computed in `ekc.codegen.emit`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ekc.ir.lowering.nodes import (
 
 
 def build_node_texts(scope: Scope, nodes: Sequence[Node]) -> tuple[NodeText, ...]:
-    """The views of nodes in order."""
+    """The texts of nodes, in order."""
     return tuple(_build_node_text(scope, n) for n in nodes)
 
 
