@@ -26,7 +26,7 @@ from ekc.forks import hold_forks
 from ekc.version import __version__
 
 if TYPE_CHECKING:
-    from ekc import codegen, devices, emulator, governor
+    from ekc import codegen, devices, emulator, governor, runtime
     from ekc.governor.governor import Governor
     from ekc.ir.expr import (
         abs,
@@ -165,6 +165,7 @@ __all__ = [
     "relu",
     "rms_norm",
     "rsqrt",
+    "runtime",
     "sigmoid",
     "silu",
     "softmax",

@@ -21,7 +21,7 @@ except ImportError as problem:
 from ekc.arguments import format_value
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import detach_tensor
-from ekc.ir.operator import TensorSpec
+from ekc.ir.compute import TensorSpec
 from ekc.runtime.kernel import Kernel
 
 _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)

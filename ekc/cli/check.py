@@ -25,7 +25,7 @@ from ekc.cli.schedule_source import ScheduleSource, schedule_source
 if TYPE_CHECKING:
     from ekc.codegen.compiled import CompiledKernel, Launch, Resources
     from ekc.devices.device import Device
-    from ekc.ir.refusal import Refusal
+    from ekc.errors import Refusal
     from ekc.ir.schedule.schedule import Schedule
 
 _VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")

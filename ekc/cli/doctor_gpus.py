@@ -10,7 +10,7 @@ from ekc.devices.device import UNREPORTED
 from ekc.devices.nvml.library import call_nvml, explain_refusal, find_uuid, load_nvml
 from ekc.devices.nvml.sensors import GpuSensors, SensorBehaviour, observe_sensors
 from ekc.errors import EkcError
-from ekc.ir.hardware.limits import make_arch
+from ekc.ir.hardware.target import make_arch
 
 
 def describe_gpus(nvrtc: str | None, archs: list[str]) -> dict[str, Any]:

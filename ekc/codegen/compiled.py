@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ekc.ir.compute import TensorSpec
 from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
 from ekc.ir.lowering.nodes import LaunchTree
-from ekc.ir.operator import TensorSpec
 
 
 @dataclass(frozen=True)

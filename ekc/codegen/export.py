@@ -18,7 +18,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.emit.names import to_c_name
 from ekc.codegen.render import render_template
 from ekc.errors import InvalidInput
-from ekc.ir.operator import Operator, TensorSpec
+from ekc.ir.compute import TensorSpec
+from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_identifier
 from ekc.version import __version__

@@ -18,8 +18,8 @@ from ekc.codegen.emit.scope import Scope
 from ekc.codegen.emit.shared_memory import count_dynamic_shared_bytes, format_shared_declarations
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import collect_words, drop_unused_constants, render_template
-from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
-from ekc.ir.hardware.target import restrict_to_arch
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import find_capabilities, restrict_to_arch
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_global_reads
 from ekc.ir.lowering.nodes import LaunchTree
@@ -67,7 +67,7 @@ def compile_schedule(
     schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None, name: str | None = None
 ) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
-    limits = limits or Limits(shared_bytes_per_block=find_max_shared_bytes(arch))
+    limits = limits or Limits(shared_bytes_per_block=find_capabilities(arch).shared_bytes)
     generated = generate(schedule, restrict_to_arch(limits, arch), name)
     return replace(
         assemble_kernel(schedule, generated, compile_cached(generated.source, arch)),

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
+from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.limits import Limits
-from ekc.ir.interpreter.random_arrays import InputTensor
-from ekc.ir.operator import TensorSpec
+from ekc.ir.random_arrays import InputTensor
 
 POWER_CAP = "power cap"
 """The throttle reason of a board that draws all it may."""

@@ -1,1 +1,1 @@
-"""Expressions, operators, Programs and the steps that rewrite them. Knows nobody else in ekc."""
+"""Expressions, operators, Programs and the steps that rewrite them. Imports no other package of ekc."""

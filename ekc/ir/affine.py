@@ -1,7 +1,7 @@
 """Index arithmetic: sums of coefficient times loop variable, whose coefficients may be vectors.
 
 Splitting replaces a variable by a sum; fusing replaces it by a quotient and a remainder of the
-fused variable (a `Quasi` atom). Coefficients and extents are Python integers for one Program and
+fused variable (a `QuasiAffine` atom). Coefficients and extents are Python integers for one Program and
 int64 vectors for a population, and no branch here looks at their values.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from ekc.ir.expr import Binary, Const, Expr, Var
 
 Extent = Any
-"""An int, or an int64 vector with one entry per Program of a population."""
+"""Type of an extent: an int, or an int64 vector with one entry per Program of a population."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class QuasiAffine:
         return hash(self.tag)
 
     def find_variables(self) -> frozenset[str]:
-        """The loop variables it depends on."""
+        """The loop variables that the atom depends on."""
         return self.inner.find_variables()
 
 
@@ -60,7 +60,7 @@ class AffineForm:
         return AffineForm(tuple(mine.items()), self.const + other.const)
 
     def scale(self, factor: Extent) -> AffineForm:
-        """Every coefficient times `factor`."""
+        """The form with every coefficient multiplied by `factor`."""
         return AffineForm(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
 
     def shift(self, offset: Extent) -> AffineForm:
@@ -167,7 +167,7 @@ def ceil_div(a: Extent, b: Extent) -> Extent:
 
 
 def find_carry_period(atom: QuasiAffine, name: str) -> Extent:
-    """After how many steps of a variable a quotient moves on, or a remainder starts again."""
+    """The number of steps of a variable after which a quotient changes, or a remainder starts again."""
     within, before = find_enclosing_quasi(atom.inner, name), 1
     if within is None:
         step = np.abs(np.asanyarray(dict(atom.inner.terms).get(name, 1)))
@@ -178,14 +178,15 @@ def find_carry_period(atom: QuasiAffine, name: str) -> Extent:
 
 
 def find_enclosing_quasi(form: AffineForm, name: str) -> QuasiAffine | None:
-    """The quotient or remainder in a form that a variable moves, if it does not move the form itself."""
+    """The quotient or remainder of a form that contains a variable; None where the form itself contains
+    it."""
     if name in dict(form.terms):
         return None
     return next((a for a, _ in form.terms if isinstance(a, QuasiAffine) and name in a.find_variables()), None)
 
 
 def find_displacement(form: AffineForm, name: str, steps: Extent) -> Extent:
-    """How far a form moves from 0 when a variable moves `by` from 0, where the others rest."""
+    """The change of a form when one variable goes from 0 to `steps` and the others stay 0."""
     total: Extent = 0
     for atom, coefficient in form.terms:
         if isinstance(atom, QuasiAffine):
@@ -201,8 +202,10 @@ class NotAffineError(ValueError):
 
 
 def to_affine(e: Expr, axis_forms: Mapping[str, AffineForm]) -> AffineForm:
-    """An index expression as a Linear over loops; `axes` gives each axis in terms of loops, and may give
-    quotients and remainders too, by their text."""
+    """An index expression as an `AffineForm` over loops.
+
+    `axis_forms` gives each axis in terms of loops. It may also give quotients and remainders, by their text.
+    """
     if isinstance(e, Const) and isinstance(e.value, int):
         return AffineForm((), e.value)
     if isinstance(e, Var):
@@ -233,7 +236,7 @@ def _make_quasi(e: Binary, inner: AffineForm, divisor: int) -> AffineForm:
 
 
 def evaluate_form(form: AffineForm, values: Mapping[str, Any]) -> Any:
-    """The number (or array) a form stands for, given each loop variable."""
+    """The value of a form, a number or an array, given each loop variable."""
     total: Any = form.const
     for atom, coefficient in form.terms:
         total = total + coefficient * evaluate_atom(atom, values)
@@ -241,7 +244,7 @@ def evaluate_form(form: AffineForm, values: Mapping[str, Any]) -> Any:
 
 
 def evaluate_atom(atom: Atom, values: Mapping[str, Any]) -> Any:
-    """The number (or array) an atom stands for."""
+    """The value of an atom, a number or an array, given each loop variable."""
     if isinstance(atom, str):
         return values[atom]
     inner = evaluate_form(atom.inner, values)

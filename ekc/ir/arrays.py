@@ -1,6 +1,6 @@
-"""Arrays of any library: read into NumPy where they lie in the memory of the host, and made from NumPy again.
+"""Arrays of any library in host memory: read into NumPy, and made from NumPy.
 
-No library is imported for it: whoever passes a tensor of PyTorch has imported PyTorch.
+No array library is imported here: a caller that passes a tensor of PyTorch has imported PyTorch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.ir.operator import TensorSpec
+    from ekc.ir.compute import TensorSpec
 
 _ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__cuda_array_interface__", "__dlpack__")
 """Attributes of an object that is an array to some library."""
@@ -28,7 +28,7 @@ def is_torch_tensor(array: Any) -> bool:
 
 
 def detach_tensor(name: str, array: Any) -> Any:
-    """An array without what its memory does not show: a tensor's gradient, and a sign not yet applied.
+    """An array without state outside its memory: a tensor's gradient, and a sign not yet applied.
 
     Raises `InvalidInput` for a tensor without numbers (meta, fake), for a sparse one, and for one whose
     gradient would be lost.
@@ -53,7 +53,7 @@ def read_array(spec: TensorSpec, array: Any) -> NDArray[Any]:
     """An array as NumPy sees it, of whatever shape and type; without a copy where NumPy can do without.
 
     Raises `InvalidInput` for what is no array (a list, None), for one that is not in the memory of the host,
-    and what `settle` raises.
+    and what `detach_tensor` raises.
     """
     if not _is_array(array):
         given = "None" if array is None else f"of type {type(array).__name__}"

@@ -1,10 +1,9 @@
-"""Quotients and remainders of axes in what a compute reads, and what is left of them once an axis is cut
-where they turn over.
+"""Simplification of quotients and remainders in indices, once `divide` has cut their axis.
 
-A grouped convolution reads X[o // 16 * 128 + c]: no box of X goes with a tile of `o`, which may lie in two
-groups. With o = o.0*16 + o.1 the read is X[o.0*128 + c], and one does. A transposed convolution of stride 2
-reads X[(p + 1) // 2 - r]; with p = p.0*2 + p.1 that is X[p.0 + (p.1 + 1) // 2 - r], whose quotient has two
-values.
+A grouped convolution reads X[o // 16 * 128 + c]. A tile of `o` may contain parts of two groups, and then
+needs no box of X. With o = o.0*16 + o.1 the read is X[o.0*128 + c], and a tile of o.1 needs one box. A
+transposed convolution of stride 2 reads X[(p + 1) // 2 - r]. With p = p.0*2 + p.1 that is X[p.0 + (p.1 + 1)
+// 2 - r], whose quotient has two values.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from collections.abc import Iterator, Mapping
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, find_range, to_affine
-from ekc.ir.operator import Compute
+from ekc.ir.compute import Compute
 
 
 def find_quotient_period(compute: Compute, axis: str) -> int:
-    """After how many steps of an axis all quotients and remainders that depend on nothing else have moved on
-    by whole numbers, or begin again; 1 where there are none."""
+    """The least common period, in steps of an axis, of all quotients and remainders that depend on it alone;
+    1 where there are none."""
     own = (e for e in _iterate_quotients(compute) if ex.find_variables(e) == {axis})
     return math.lcm(*(_find_form_period(to_affine(e, {}))[0] for e in own))
 
 
 def _find_form_period(form: AffineForm) -> tuple[int, int]:
-    """(steps, further): after so many steps of its variable a form does again what it did, so much further.
-    x // 4 is 1 further after 4 steps, x % 4 is where it was, x // 4 % 3 is so after 12."""
+    """(period, increase) of a form of one variable: after `period` steps its values repeat, larger by
+    `increase`. x // 4 -> (4, 1), x % 4 -> (4, 0), x // 4 % 3 -> (12, 0)."""
     each = [(_find_atom_period(atom), int(c)) for atom, c in form.terms]
     steps = math.lcm(*(own for (own, _), _ in each))
     return steps, sum(steps // own * further * c for (own, further), c in each)
@@ -46,25 +45,28 @@ def simplify_quotients(
     axis_forms: Mapping[str, AffineForm],
     extents: Mapping[str, Extent],
 ) -> dict[str, AffineForm]:
-    """What the quotients and remainders of the axes `cut` come to, by their text, where `index` and `extents`
-    are numbers: (16*o.0 + o.1) // 16 -> o.0, for o.1 < 16."""
-    known = dict(axis_forms)
+    """The simplified forms of the quotients and remainders of divided axes, by their text.
+
+    (16*o.0 + o.1) // 16 -> o.0, for o.1 < 16. Forms and extents must be numbers, not vectors.
+    """
+    forms = dict(axis_forms)
     for e in _iterate_quotients(compute):
         if ex.find_variables(e) & cut_axes:
-            known[str(e)] = _simplify_quotient(e, to_affine(e.a, known), extents)
-    return {text: form for text, form in known.items() if text not in axis_forms}
+            forms[str(e)] = _simplify_quotient(e, to_affine(e.a, forms), extents)
+    return {text: form for text, form in forms.items() if text not in axis_forms}
 
 
 def _simplify_quotient(e: ex.Binary, inner: AffineForm, extents: Mapping[str, Extent]) -> AffineForm:
-    """Whole multiples of the divisor come out of the quotient, and of the remainder nothing."""
+    """The form of a quotient or remainder: multiples of the divisor leave the quotient, and vanish from the
+    remainder."""
     by = _read_divisor(e)
-    whole = AffineForm(tuple((a, c // by) for a, c in inner.terms if c % by == 0), inner.const // by)
+    multiple = AffineForm(tuple((a, c // by) for a, c in inner.terms if c % by == 0), inner.const // by)
     rest = AffineForm(tuple((a, c) for a, c in inner.terms if c % by), inner.const % by)
     low, high = find_range(rest, extents)
     inside = low >= 0 and high < by
     if e.op == "%":
         return rest if inside else _make_quasi_form(e, rest)
-    return whole if inside else whole + _make_quasi_form(e, rest)
+    return multiple if inside else multiple + _make_quasi_form(e, rest)
 
 
 def _make_quasi_form(e: ex.Binary, rest: AffineForm) -> AffineForm:
@@ -74,7 +76,7 @@ def _make_quasi_form(e: ex.Binary, rest: AffineForm) -> AffineForm:
 
 
 def _iterate_quotients(compute: Compute) -> Iterator[ex.Binary]:
-    """Every one in an index of a read, those inside another first."""
+    """Every quotient and remainder in an index of a read, inner ones first."""
     for load in ex.find_loads(compute.body):
         for index in load.index:
             yield from _iterate_nested_quotients(index)

@@ -20,20 +20,22 @@ import numpy as np
 from ekc.arguments import format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec
+from ekc.ir.compute_builder import Graph
 from ekc.ir.dtypes import FLOAT32, DType, parse_dtype
 from ekc.ir.expr import check_depth
-from ekc.ir.operator import MAX_ELEMENTS, Axis, Compute, Operator, TensorSpec
+from ekc.ir.graph import OperatorGraph
 from ekc.ir.validate import check_identifier, check_int, list_required_parameters, to_tuple
 
 _OUTPUT_SUFFIX = re.compile(r"_out\d*\Z")
 
 
 def append_epilogue(
-    op: Operator,
+    op: Graph,
     body: Callable[..., ex.Operand],
     shapes: Mapping[str, tuple[int, ...]],
     out_dtype: str | None,
-) -> Operator:
+) -> Graph:
     """`op` and one more compute, elementwise in its result; see `Operator.epilogue`."""
     if out_dtype is not None and not isinstance(out_dtype, (str, DType)):
         raise InvalidInput(
@@ -56,14 +58,14 @@ def append_epilogue(
 
 
 def _make_output_name(name: str, taken: set[str]) -> str:
-    """`C` -> `C_out`, `C_out` -> `C_out2`: the first that nothing else is called."""
+    """`C` -> `C_out`, `C_out` -> `C_out2`: the first name that is free."""
     root, number = _OUTPUT_SUFFIX.sub("", name), 1
     while (found := f"{root}_out{number if number > 1 else ''}") in taken:
         number += 1
     return found
 
 
-def _check_shape(op: Operator, result: TensorSpec, name: str, shape: Any) -> tuple[int, ...]:
+def _check_shape(op: OperatorGraph, result: TensorSpec, name: str, shape: Any) -> tuple[int, ...]:
     check_identifier("tensor", name)
     if name in op.tensors:
         raise InvalidInput(f"epilogue: {name!r} is a tensor of {op.name} already; try {name + '_2'!r}")
@@ -83,7 +85,8 @@ def _check_shape(op: Operator, result: TensorSpec, name: str, shape: Any) -> tup
 
 
 def _make_broadcast_load(tensor: TensorSpec, axes: tuple[Axis, ...]) -> ex.Load:
-    """The element that meets one of the result: dimensions align at the last, those of extent 1 stretch."""
+    """The element that broadcasts to one of the result: dimensions align at the last, extents of 1
+    stretch."""
     along = zip(tensor.shape, axes[len(axes) - len(tensor.shape) :], strict=True)
     return ex.Load(tensor.name, tuple(ex.Var(a.name) if e == a.extent else ex.Const(0) for e, a in along))
 
@@ -97,9 +100,9 @@ def _trace_body(
         raise InvalidInput("epilogue: the body takes no element; try lambda c: ekc.relu(c)")
     first, *others = asked
     if set(others) != set(shapes):
-        told, needed = ", ".join(shapes) or "none", ", ".join(others) or "nothing"
+        given, needed = ", ".join(shapes) or "none", ", ".join(others) or "nothing"
         raise InvalidInput(
-            f"epilogue: the body takes {needed} beside {first!r}, the inputs given are {told}; "
+            f"epilogue: the body takes {needed} beside {first!r}, the inputs given are {given}; "
             f"give each parameter after the first its shape"
         )
     own, *rest = loads
@@ -124,7 +127,7 @@ EPILOGUE_FUNCTIONS: dict[str, Callable[..., ex.Expr | ex.Condition]] = {
 }
 """The functions that a text may call."""
 _ARGUMENT_COUNTS = {"maximum": 2, "minimum": 2, "equal": 2, "less": 2, "where": 3}
-"""How many values, where it is not one."""
+"""Number of arguments of functions that take more than one."""
 _MAX_MESSAGE_CHARS = 60
 """Characters of a text that a message shows."""
 _BINARY_OPERATORS: dict[type[ast.AST], Callable[[ex.Operand, ex.Operand], ex.Operand]] = {
@@ -136,11 +139,11 @@ _BINARY_OPERATORS: dict[type[ast.AST], Callable[[ex.Operand, ex.Operand], ex.Ope
 
 
 def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.Operand]:
-    """The function that a text writes, for `Operator.epilogue`: of "relu(c + bias)" with the input "bias",
+    """The function that a text describes, for `Operator.epilogue`: "relu(c + bias)" with the input "bias" ->
     `lambda c, bias: ekc.relu(c + bias)`.
 
     The one name that is no input is the result's element. Raises `InvalidInput` for what is no arithmetic
-    expression of numbers, names and `FUNCTIONS`.
+    expression of numbers, names and `EPILOGUE_FUNCTIONS`.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -174,14 +177,14 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
 
 
 def _list_element_names(tree: ast.expr) -> list[str]:
-    """Names that stand for elements, in the order of the text."""
+    """Names of elements, in the order of the text."""
     called = {id(x.func) for x in ast.walk(tree) if isinstance(x, ast.Call)}
     found = [x for x in ast.walk(tree) if isinstance(x, ast.Name) and id(x) not in called]
     return [x.id for x in sorted(found, key=lambda x: x.col_offset)]
 
 
 def _check_number(value: ex.Operand | ex.Condition) -> ex.Operand:
-    """A part of the text that arithmetic can use: no condition."""
+    """A part of the text as a number; `InvalidInput` for a condition."""
     return ex.as_expr(value) if isinstance(value, ex.Condition) else value
 
 
@@ -218,7 +221,7 @@ def _parse_value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> 
 
 
 def _check_finite(number: float, text: str) -> float:
-    """A number that a text writes or comes to; refused where float32 has no such number."""
+    """A number of a text, written or computed; refused where it is beyond float32."""
     if not -ex.FLOAT32_OVERFLOW < number < ex.FLOAT32_OVERFLOW:
         raise InvalidInput(
             f"epilogue: {_quote_text(text)} is no number of float32; the largest is {ex.MAX_FLOAT32:.6g}"
@@ -234,7 +237,7 @@ def _evaluate_constant(constant: ex.Expr, text: str) -> float:
 
 
 def _quote_text(text: str) -> str:
-    """The text in quotes, or its beginning where a line does not hold it."""
+    """The text in quotes, cut where it is long."""
     return repr(text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}...")
 
 

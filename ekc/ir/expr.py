@@ -1,14 +1,12 @@
 """Scalar expressions over loop variables and tensor elements.
 
-An expression is a small frozen tree. It says *what* one element of a compute is; nothing about
-order or place. Reading a tensor outside its extents yields 0: convolution padding and the ragged
-edge of a tile are the same thing, and both become guards only where a range analysis finds them.
+An expression is a small frozen tree that gives one element of a compute. Reading a tensor outside its extents
+yields 0: convolution padding and the ragged edge of a tile are the same thing, and both become guards only
+where a range analysis finds them.
 
-What Python lets one write of an expression and no kernel could do: each refused in one line.
-
-Without these, an `if` would choose once for all elements, and others would end in a TypeError of Python's.
-
-How deep an expression may go: what walks it goes into each operation by a call of its own.
+Python operators that no kernel could execute (`if`, `<`, `float()`) are refused in one line. Without that, an
+`if` would choose once for all elements. The depth of an expression is bounded, because functions that walk it
+recurse.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from ekc.ir.validate import check_int
 
 
 class UnsupportedOperators:
-    """What is refused while a body is written, for `Expr` to inherit."""
+    """Python operators that are refused while a body is traced; `Expr` and `Condition` inherit them."""
 
     __slots__ = ()
 
@@ -65,8 +63,8 @@ class UnsupportedOperators:
 def make_numpy_error(function: str) -> InvalidInput:
     """The refusal of a function of NumPy that was given an expression."""
     name = {"absolute": "abs", "fabs": "abs", "power": "exp"}.get(function, function)
-    known = (*NUMPY_FUNCTIONS, "maximum", "minimum", "equal", "less")
-    near = f"ekc.{name}" if name in known else f"one of {', '.join(known)} of ekc"
+    names = (*NUMPY_FUNCTIONS, "maximum", "minimum", "equal", "less")
+    near = f"ekc.{name}" if name in names else f"one of {', '.join(names)} of ekc"
     return InvalidInput(f"expression: numpy.{function} takes no expression; use {near}")
 
 
@@ -121,7 +119,7 @@ class Expr(UnsupportedOperators):
         return _expand_power(self, exponent)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *values: Any, **options: Any) -> Expr:
-        """A NumPy scalar with an expression is one more operand; NumPy's functions know no expressions."""
+        """Take a NumPy scalar as an operand; refuse functions of NumPy, which cannot be traced."""
         own = _NUMPY_OPERATORS.get(ufunc.__name__)
         if own is None or method != "__call__" or options:
             raise make_numpy_error(ufunc.__name__)
@@ -167,7 +165,7 @@ class Var(Expr):
 
 @dataclass(frozen=True)
 class Load(Expr):
-    """One element of a tensor; 0 where an index lies outside the tensor."""
+    """One element of a tensor; 0 where an index is outside the tensor."""
 
     tensor: str
     index: tuple[Expr, ...]
@@ -203,7 +201,7 @@ class Call(Expr):
 
 @dataclass(frozen=True)
 class Where(Expr):
-    """`then` where `a op b` holds, with op one of == <, else `otherwise`. Beside NaN no comparison holds."""
+    """`then` where `a op b` holds, with op one of == <, else `otherwise`. No comparison with NaN holds."""
 
     op: str
     a: Expr
@@ -217,7 +215,7 @@ class Where(Expr):
 
 @dataclass(frozen=True)
 class Condition(UnsupportedOperators):
-    """A comparison of two values: no number, but what `where` chooses by."""
+    """A comparison of two values, for `where`. It is no number."""
 
     op: str
     a: Expr
@@ -250,7 +248,7 @@ def _is_neutral(value: Operand, number: int) -> bool:
 
 
 def _expand_power(base: Expr, exponent: int) -> Expr:
-    """A product of so many factors, from left to right."""
+    """The power as a product of `exponent` factors, from left to right."""
     product = base
     for _ in range(check_int("exponent", exponent, _MAX_EXPONENT) - 1):
         product = Binary("*", product, base)
@@ -312,19 +310,19 @@ def minimum(a: Operand, b: Operand) -> Expr:
 
 
 def equal(a: Operand, b: Operand) -> Condition:
-    """Where two values are equal, for `where`; NaN equals nothing."""
+    """The condition that two values are equal, for `where`; NaN equals nothing."""
     return Condition("==", as_expr(a), as_expr(b))
 
 
 def less(a: Operand, b: Operand) -> Condition:
-    """Where a is less than b, for `where`; never beside NaN."""
+    """The condition that a is less than b, for `where`; it never holds for NaN."""
     return Condition("<", as_expr(a), as_expr(b))
 
 
 def where(condition: Condition, a: Operand, b: Operand) -> Expr:
     """a where a condition holds, else b: `where(less(x, 0), 0.1 * x, x)`.
 
-    Both are worked out, and one is chosen. Only `equal` and `less` make conditions; for x > y write
+    Both values are computed, and one is chosen. Only `equal` and `less` make conditions; for x > y write
     `less(y, x)`, for "unless" exchange a and b. An int32 accumulator may compare elements that it could not
     sum, such as float32: they are compared in float32.
     """
@@ -419,7 +417,7 @@ def find_loads(e: Expr) -> tuple[Load, ...]:
 
 
 def has_where(e: Expr) -> bool:
-    """Whether a comparison chooses between values somewhere in an expression."""
+    """Whether an expression contains a `where`."""
     return any(isinstance(n, Where) for n in walk_expr(e))
 
 
@@ -488,17 +486,18 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
 
 
 MAX_EXPR_DEPTH = 200
-"""Operations inside operations; Python ends a recursion at some 1000 calls."""
+"""Most levels of operations inside operations; Python ends a recursion at some 1000 calls."""
 T = TypeVar("T")
 
 
 def check_depth(label: str, root: T, children: Callable[[T], Iterable[T]]) -> T:
-    """The root of a tree that is no deeper than `MOST_DEEP`; `below` gives what a node is made of."""
+    """The root of a tree; `InvalidInput` where it is deeper than `MAX_EXPR_DEPTH`."""
     level = [root]
     for _ in range(MAX_EXPR_DEPTH):
         level = list({id(x): x for node in level for x in children(node)}.values())
         if not level:
             return root
     raise InvalidInput(
-        f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; use a reduction axis"
+        f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; "
+        "use a reduction axis"
     )

@@ -1,4 +1,4 @@
-"""The meaning of the functions and operators of expressions, in NumPy.
+"""Functions and operators of expressions, implemented in NumPy.
 
 One rule for NaN, for all float types: a result is NaN where an operand is. `max` and `min` keep NaN too, in
 expressions and in reductions, as `np.maximum` does and unlike `fmaxf` of C.

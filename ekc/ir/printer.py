@@ -1,7 +1,7 @@
 """A Program as text that a student can read: one line a node, remarks in a column on the right.
 
-Blocks and threads are told once, above the body that every thread runs; copies into shared memory
-are shared out over all threads of the block. Indices of a buffer count from the start of its tile,
+Blocks and threads are printed once, above the body that every thread runs. All threads of a block share the
+copies into shared memory. Indices of a buffer count from the start of its tile,
 indices of a tensor in global memory from the start of the tensor.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, Extent
+from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.hardware.wgmma import WgmmaFamily
@@ -36,11 +37,10 @@ from ekc.ir.lowering.nodes import (
     WriteNode,
 )
 from ekc.ir.lowering.regions import Region, Segment
-from ekc.ir.operator import Compute
 from ekc.ir.program import Loop, Program
 
 _MAX_ALIGNED_WIDTH = 68
-"""A line longer than this has its remark right behind it and does not push the column."""
+"""Columns of text; a longer line has its remark right behind it and does not move the column of remarks."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _TextLine:
 def format_program(program: Program) -> str:
     """The tree of a single Program, as text; the same Program always gives the same text.
 
-    >>> print(show(ekc.Schedule(ekc.matmul(64, 64, 64)).program))
+    >>> print(format_program(ekc.Schedule(ekc.matmul(64, 64, 64)).program))
     """
     launches = derive_launches(program)
     lines: list[_TextLine] = []
@@ -136,7 +136,7 @@ def _format_node(kernel: LaunchTree, node: Node) -> Iterator[_TextLine]:
         case CopyWaitNode():
             left = count_pending_groups(node.loop.stages)
             yield _TextLine(
-                f"wait for tile {node.loop.name}, barrier", f"{_format_count(left, 'tile')} on the way"
+                f"wait for tile {node.loop.name}, barrier", f"{_format_count(left, 'tile')} in flight"
             )
 
 
@@ -175,7 +175,8 @@ def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
 def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
     fits, pair = find_ldmatrix_fit(node), int(count_fragments_per_load(node))
     if not fits.is_possible:
-        how = f"{node.registers_per_lane * node.fragment_count} x {node.instruction.elements_per_register} {node.source.dtype}"
+        count = node.registers_per_lane * node.fragment_count
+        how = f"{count} x {node.instruction.elements_per_register} {node.source.dtype}"
     else:
         trans = "" if fits.direct else ".trans"
         how = f"{node.fragment_count // pair} x ldmatrix.x{node.registers_per_lane * pair}{trans}"
@@ -183,7 +184,7 @@ def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
 
 
 def _format_mma(node: MmaNode) -> _TextLine:
-    """A product, told by the first element of its sums and factors."""
+    """A tensor-core product, printed by the first element of its sums and factors."""
     tile = node.tile
     start = {x.name: AffineForm() for x in (*tile.inner_loops, *tile.spread_loops)}
     a, b = (
@@ -200,16 +201,16 @@ def _format_mma(node: MmaNode) -> _TextLine:
 def _format_reduce(node: ReduceNode) -> _TextLine:
     region, compute = node.buffer.region, node.compute
     over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction_axes)
-    told = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
+    value = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
     place = _format_box(node.source.spec.name, region)
     return _TextLine(
-        f"reduce {place} = {told} -> shared{_format_shape(node.buffer, 0)}",
+        f"reduce {place} = {value} -> shared{_format_shape(node.buffer, 0)}",
         f"{_format_count(node.staging.warps, 'warp')} an element",
     )
 
 
 def _name_read_sources(e: ex.Expr, node: ReduceNode) -> ex.Expr:
-    """A body in its own axes, each read told from where it comes."""
+    """A body in its own axes, with the buffer that each read comes from."""
     match e:
         case ex.Load():
             buffer = node.reads[e].buffer
@@ -228,7 +229,8 @@ def _list_stage_remarks(kernel: LaunchTree, node: StageNode) -> Iterator[str]:
     if buffer.scope == "fragment":
         yield "by the lanes of a warp together"
     elif buffer.scope == "shared":
-        yield f"{_format_count(kernel.thread_count, 'thread')} x {_format_vector_type(node.source.dtype, width)}"
+        threads = _format_count(kernel.thread_count, "thread")
+        yield f"{threads} x {_format_vector_type(node.source.dtype, width)}"
     else:
         yield f"{-(-buffer.region.size // width)} x {_format_vector_type(node.source.dtype, width)}"
     before = node.source.buffer.order if node.source.buffer else tuple(range(len(buffer.order)))
@@ -270,18 +272,18 @@ def _find_segments_along(region: Region, dim: int) -> list[Segment]:
 
 
 def _format_joint_ranges(region: Region, within: ImplicitGemmView | None = None) -> Iterator[str]:
-    """Which iterations of joint loops a tile takes: `, n_p_q = n_p_q.0*64 : 64`; of those that a larger tile
-    does not cut itself."""
-    known = {run.pieces for run in within.joint_ranges} if within else set()
+    """The iterations of joint loops that a tile takes: `, n_p_q = n_p_q.0*64 : 64`. Joint loops that a larger
+    tile cuts are left out."""
+    cut_runs = {run.pieces for run in within.joint_ranges} if within else set()
     for run in region.view.joint_ranges if region.view else ():
-        if run.pieces not in known:
+        if run.pieces not in cut_runs:
             yield f", {run.name} = {_format_span(run.start, region.find_joint_segments(run.pieces))}"
 
 
 def _format_tile_box(tile: Buffer, region: Region) -> str:
     """The part of a tile that a region copies, counted from the tile's first element."""
     spans, view = [], tile.region.view
-    known = {a for form in view.printed_forms for a, _ in form.terms} if view else set()
+    printed = {a for form in view.printed_forms for a, _ in form.terms} if view else set()
     for dim in tile.order:
         for s in tile.region.segments:
             if s.dim == dim and s.is_joint:
@@ -293,7 +295,7 @@ def _format_tile_box(tile: Buffer, region: Region) -> str:
         along = _find_segments_along(tile.region, dim)
         if along:
             start = tile.region.find_offset(region.find_printed_start(), dim)
-            start = AffineForm(tuple((a, c) for a, c in start.terms if a not in known), start.const)
+            start = AffineForm(tuple((a, c) for a, c in start.terms if a not in printed), start.const)
             start = _divide_form(start, along[-1].stride)
             spans.append(_format_span(start, _find_segments_along(region, dim), along[-1].stride))
     return f"{tile.name}[{', '.join(spans)}]{''.join(_format_joint_ranges(region, view))}"
@@ -304,7 +306,7 @@ def _divide_form(form: AffineForm, step: Extent) -> AffineForm:
 
 
 def _format_span(base: AffineForm, segments: Sequence[Segment], unit: Extent = 1) -> str:
-    """`i.0*128 : 4 x2 every 64`: from there 4 elements, and again 64 further on."""
+    """`i.0*128 : 4 x2 every 64`: 4 elements from there, and again 4 that start 64 later."""
     if all(s.extent == 1 for s in segments):
         return _format_form(base)
     finest = segments[-1]
@@ -352,7 +354,7 @@ def _format_guard(guard: BoundsGuard) -> str:
 
 
 def _substitute_places(e: ex.Expr, node: ComputeNode) -> ex.Expr:
-    """The body with each read and axis replaced by the text of the place it stands for."""
+    """The body with each read and axis replaced by the text of its place."""
     match e:
         case ex.Load():
             return ex.Var(_format_access(node.reads[e]))
@@ -379,13 +381,13 @@ def _format_access(access: TensorAccess) -> str:
 
 
 def _format_write(kernel: LaunchTree, node: WriteNode) -> _TextLine:
-    name, held = node.target.spec.name, kernel.nest.compute.output.name
-    told = ex.replace_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == held else x)
+    name, output = node.target.spec.name, kernel.nest.compute.output.name
+    value = ex.replace_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == output else x)
     width = _format_vector_type(node.target.spec.dtype, node.vector) if node.vector > 1 else ""
     lanes = f"lane 0 of {_join_names(node.reduction_lanes)}" if node.reduction_lanes else ""
     verb, how = ("add", "atomic") if node.is_atomic else ("write", width)
     remarks = _join_remarks((how, lanes, _format_bounds_remark(name, node.target.guards)))
-    return _TextLine(f"{verb} {told} -> {name}", remarks)
+    return _TextLine(f"{verb} {value} -> {name}", remarks)
 
 
 def _format_form(form: AffineForm) -> str:

@@ -1,14 +1,13 @@
 """A Program: for every compute, an ordered nest of loops and the tensors staged along it.
 
-The loops of a nest are a list, and a staging names the loop it sits in, so a step rewrites one
-entry and everything that follows from it (regions, guards, barriers, where an accumulator starts)
-is derived afresh in `ekc.ir.lowering.lower`, never patched. Extents may be vectors: one Program can stand
-for a whole population that shares its structure.
+The loops of a nest are a list, and a staging names the loop it sits in, so a step rewrites one entry and
+everything that follows from it (regions, guards, barriers, where an accumulator starts) is derived in
+`ekc.ir.lowering.lower` from the new list, never patched. Extents may be vectors: one Program can represent a
+population that shares its structure.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,9 +15,10 @@ from functools import cached_property
 import numpy as np
 
 from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.expr import Expr
-from ekc.ir.operator import Compute, Operator, TensorSpec
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.operator import Operator
+from ekc.ir.refusal import Check, make_unknown_name_error
 
 BLOCK_LEVELS = ("block.x", "block.y", "block.z")
 THREAD_LEVELS = ("thread.x", "thread.y", "thread.z")
@@ -36,25 +36,26 @@ class Loop:
     is_reduction: bool
     level: str = "serial"
     unroll: Extent = 1
-    """How many iterations are written out; the extent itself unrolls fully."""
+    """Number of iterations that are written out; the extent itself unrolls fully."""
     stages: Extent = 1
-    """Copies of each shared tile: 2 loads the next while this one is used."""
+    """Number of copies of each shared tile: with 2 the next tile is loaded while one is used."""
     copy: str = "register"
-    """How the tiles of a pipelined loop come: through "register"s, or "async" past them."""
+    """Way in which tiles of a pipelined loop are copied: "register" (through registers) or "async"
+    (cp.async)."""
 
     @property
     def is_block(self) -> bool:
-        """Whether it is spread over blocks."""
+        """Whether the loop is bound to blocks."""
         return self.level in BLOCK_LEVELS
 
     @property
     def is_thread(self) -> bool:
-        """Whether it is spread over the threads of a block."""
+        """Whether the loop is bound to the threads of a block."""
         return self.level in THREAD_LEVELS
 
     @property
     def is_serial(self) -> bool:
-        """Whether one thread runs it."""
+        """Whether one thread runs the loop."""
         return self.level in SERIAL_LEVELS
 
 
@@ -64,10 +65,10 @@ class Staging:
 
     tensor: str
     source: str
-    """The tensor itself, or the name of the staging it is copied from."""
+    """Name of the tensor, or of the staging that this one is copied from."""
     scope: str
-    """"shared", "register" or "fragment": held by the lanes of a warp together, as an instruction deals it
-    out."""
+    """Memory of the copy: "shared", "register", or "fragment" (spread over the lanes of a warp as an
+    instruction requires)."""
     at: str | None
     vector: Extent = 1
     order: tuple[int, ...] = ()
@@ -75,43 +76,44 @@ class Staging:
     pad: Extent = 0
     """Extra elements at the end of each stored row."""
     swizzle: Extent = 1
-    """Chunks of 16 bytes that change places within each line of 128; 1 is none."""
+    """Number of 16-byte chunks that change places within each 128-byte line; 1 for no swizzle."""
     panel: int = 0
-    """Elements of a row that lie side by side before those of the next row; 0 is all of them."""
+    """Elements of a row that are stored before those of the next row; 0 for all of them."""
     producer: Compute | None = None
-    """Set when the region is computed on the spot instead of copied (compute_at)."""
+    """The compute whose values fill the region (compute_at); None where the region is copied."""
     warps: Extent = 1
-    """How many warps share the reduction of one element, when what is computed on the spot reduces."""
+    """Number of warps that share the reduction of one element, where `producer` is a reduction."""
 
     @property
     def name(self) -> str:
-        """`A.shared`, `A.register`."""
+        """Name of the staging: `A.shared`, `A.register`."""
         return f"{self.tensor}.{self.scope}"
 
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """The loops of one compute, what is staged along them, and each axis in terms of loops."""
+    """The loops of one compute, the stagings along them, and each axis in terms of loops."""
 
     compute: Compute
     loops: tuple[Loop, ...]
     axis_forms: dict[str, AffineForm]
     quotient_forms: dict[str, AffineForm] = field(default_factory=dict)
-    """What quotients and remainders in the body come to whose axes are `divided`, by their text; those that
-    another body had (compute_inline) do no harm."""
+    """Simplified forms of quotients and remainders of divided axes, by their text. Entries of a body that
+    compute_inline has replaced do no harm."""
     divided_axes: frozenset[str] = frozenset()
-    """Axes that were cut where what is read divides them (divide)."""
+    """Axes that `divide` has cut."""
     stagings: tuple[Staging, ...] = ()
     has_accumulator: bool = False
     """Whether the output is held in registers until complete (cache_write)."""
     store_vector: Extent = 1
     instruction: str = ""
-    """The product of a warp, or of a warpgroup, that does the innermost loops (tensorize)."""
+    """Name of the tensor-core instruction that executes the innermost loops (tensorize); "" for none."""
     is_atomic: bool = False
-    """Whether what is held is added to the output, which a launch before clears: blocks may share a sum."""
+    """Whether the accumulator is added to the output by atomics, so that blocks may share a sum. A launch
+    before clears the output."""
     epilogue: Compute | None = None
-    """Computes put behind this one (compute_inline), as one body over its axes: it reads the finished
-    element of `compute` and makes the element that is written."""
+    """The computes fused behind this one (compute_inline), as one body over its axes. The body reads the
+    finished element of `compute` and gives the element that is written."""
 
     @property
     def output(self) -> TensorSpec:
@@ -120,19 +122,21 @@ class Nest:
 
     @property
     def written_value(self) -> Expr:
-        """The element that is written, in terms of finished ones."""
+        """The element that is written, in terms of the finished element of `compute`."""
         return self.epilogue.body if self.epilogue else self.compute.output_element
 
     @property
     def is_unscheduled(self) -> bool:
-        """Whether its loops are still the axes of its compute, nothing bound, staged, held or put behind."""
+        """Whether the loops are still the axes of the compute, with nothing bound, staged, accumulated or
+        fused."""
         loops = [(x.name, x.level) for x in self.loops if np.ndim(x.unroll) == 0 and x.unroll == 1]
         touched = self.stagings or self.has_accumulator or self.epilogue or self.instruction or self.is_atomic
         return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 
     @cached_property
     def index_forms(self) -> dict[str, AffineForm]:
-        """What `linearize` reads an index of the body with: axes and quotients in terms of loops."""
+        """Axes and quotients in terms of loops, as `to_affine_index` needs them to read an index of the
+        body."""
         return self.axis_forms | self.quotient_forms
 
     @cached_property
@@ -142,13 +146,13 @@ class Nest:
 
     @cached_property
     def axis_by_loop(self) -> dict[str, str]:
-        """The axis each loop moves along; "" where the whole axis is one point."""
+        """The axis of each loop, by loop name; "" where the axis has one point."""
         still = {a.name for a in self.compute.axes if a.extent == 1}
         return {loop.name: "" if loop.axis in still else loop.axis for loop in self.loops}
 
     @cached_property
     def fused_reduction_extents(self) -> dict[str, Extent]:
-        """Extents of the reduction axes of what is computed on the spot, by name."""
+        """Extents of the reduction axes of producers (compute_at), by name."""
         computes = [s.producer for s in self.stagings if s.producer]
         return {a.name: a.extent for c in computes for a in c.reduction_axes}
 
@@ -157,13 +161,14 @@ class Nest:
         return self.loops[self.find_position(name)]
 
     def find_position(self, name: str) -> int:
-        """Where in the nest the loop stands, outermost first."""
+        """Position of the loop in the nest, 0 for the outermost."""
         return next(i for i, loop in enumerate(self.loops) if loop.name == name)
 
     def replace_loops(
         self, old: tuple[str, ...], new: tuple[Loop, ...], forms: Mapping[str, AffineForm]
     ) -> Nest:
-        """The nest with neighbouring loops replaced by others, and each of them given in terms of these."""
+        """The nest with neighbouring loops `old` replaced by `new`; `forms` gives each old loop in terms of
+        new ones."""
         at = self.find_position(old[0])
         return replace(
             self,
@@ -196,33 +201,28 @@ class Program:
     op: Operator
     nests: tuple[Nest, ...]
     checks: tuple[Check, ...] = field(default=(), repr=False)
-    """What the steps so far asked of the numbers; all true for a single Program."""
+    """Checks that the steps so far added; all of them pass for a single Program."""
+    launches: tuple[object, ...] | None = field(default=None, init=False, repr=False)
+    """The launch trees, kept by `ekc.ir.lowering.lower.derive_launches` once it has derived them."""
 
     def find_nest(self, loop: str, rule: str) -> Nest:
-        """The nest that holds a loop; refused, with the nearest name, where none does."""
+        """The nest that has a loop of that name; `ScheduleError` with the nearest name where none has."""
         for nest in self.nests:
             if loop in nest.extents:
                 return nest
         names = [name for nest in self.nests for name in nest.extents]
-        near = difflib.get_close_matches(str(loop), names, n=1, cutoff=0.0) or names[:1]
-        raise make_schedule_error(
-            rule, f"a loop called {loop!r}", f"the loops {', '.join(names)}", repr(near[0])
-        )
+        raise make_unknown_name_error(rule, "loop", loop, names)
 
     @property
     def nondeterministic_outputs(self) -> tuple[str, ...]:
-        """Float outputs that blocks add to, in any order: they differ from run to run by rounding."""
+        """Names of float outputs that differ from run to run by rounding, as blocks add to them in any
+        order."""
         return tuple(n.output.name for n in self.nests if n.is_atomic and not n.output.dtype.is_integer)
 
     def replace_nest(self, old: Nest, new: Nest, *checks: Check) -> Program:
         """The Program with one nest replaced and the checks of a step added."""
         nests = tuple(new if n is old else n for n in self.nests)
         return Program(self.op, nests, (*self.checks, *checks))
-
-    def __str__(self) -> str:
-        from ekc.ir.printer import format_program
-
-        return format_program(self)
 
 
 def make_initial_program(op: Operator) -> Program:

@@ -1,33 +1,21 @@
-"""A refusal is a value: which rule, what was needed, what the limit is, what would be legal.
+"""Checks that refuse: each applies one rule to a single Program or to a population.
 
-A `Check` has two faces. `mask()` says for every member of a population whether it passes;
-`refusal()` explains one. Both read the same numbers, so they cannot disagree.
+`mask()` says for every member of a population whether it passes, `explain()` says why one fails. Both read
+the same numbers, so they cannot disagree. The constructors below make the three kinds of
+`ekc.errors.Refusal`.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.errors import ScheduleError
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a step or a schedule is not legal."""
-
-    rule: str
-    need: str
-    limit: str
-    nearest: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rule}: needs {self.need}, the limit is {self.limit}; nearest legal choice: {self.nearest}"
-        )
+from ekc.errors import MissingPrecondition, OverLimit, Refusal, ScheduleError, UnknownName
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,41 +24,46 @@ class Check:
 
     rule: str
     ok: Any
-    """bool, or a boolean vector."""
+    """Whether the rule holds: a bool, or a boolean vector with an entry for each member of a population."""
     need: Any
+    """The number that the rule is about, or a text."""
     limit: Any
+    """The number that `limit_text` names, if any."""
     nearest: Any
-    """What would be legal; or a function of need and limit, where that is not to be worked out for a
-    population of whom nobody asks."""
-    unit: str = ""
-    limit_format: str = "{}"
-    """How the limit reads, filled in only when a refusal is printed."""
+    """The nearest legal choice: a number, a vector, a text, or a function of need and limit. A function is
+    called only when a refusal is explained."""
+    unit: str
+    """The unit behind `need` in a refusal."""
+    limit_text: str
+    """The limit in words, `{}` where the number goes: "at most {}"."""
+    kind: type[Refusal] = OverLimit
+
+    @property
+    def has_violation(self) -> bool:
+        """Whether need / limit measures how far a member breaks the rule."""
+        return self.limit_text in (_AT_MOST, _EXACTLY)
 
     def mask(self, size: int) -> NDArray[np.bool_]:
-        """Who passes, as a vector of `size`."""
+        """Which members of a population of `size` pass, as a vector."""
         return np.broadcast_to(np.asanyarray(self.ok, dtype=bool), (size,))
 
     def explain(self, row: int | None = None) -> Refusal | None:
         """Why this Program (or row `row` of a population) fails; None when it passes."""
         if bool(_pick_row(self.ok, row)):
             return None
-        unit = f" {self.unit}" if self.unit else ""
-        limit = self.limit_format.format(_pick_row(self.limit, row))
-        if self.limit_format == "{}":
-            limit += unit
-        need = _pick_row(self.need, row)
-        near = (
-            self.nearest(need, _pick_row(self.limit, row))
-            if callable(self.nearest)
-            else _pick_row(self.nearest, row)
-        )
-        return Refusal(self.rule, f"{need}{unit}", limit, str(near))
+        need, limit = _pick_row(self.need, row), _pick_row(self.limit, row)
+        near = self.nearest(need, limit) if callable(self.nearest) else _pick_row(self.nearest, row)
+        text = f"{need} {self.unit}" if self.unit else str(need)
+        return self.kind(self.rule, text, self.limit_text.format(limit), str(near))
 
     def enforce(self) -> None:
         """Raise the refusal of a single Program, if there is one."""
         refusal = self.explain()
         if refusal is not None:
             raise ScheduleError(refusal)
+
+
+_AT_MOST, _EXACTLY = "at most {}", "exactly {}"
 
 
 def _pick_row(value: Any, row: int | None) -> Any:
@@ -81,6 +74,53 @@ def _pick_row(value: Any, row: int | None) -> Any:
     return value
 
 
-def make_schedule_error(rule: str, need: str, limit: str, nearest: str) -> ScheduleError:
-    """A structural refusal, ready to raise."""
-    return ScheduleError(Refusal(rule, need, limit, nearest))
+def at_most(rule: str, value: Any, limit: Any, unit: str = "", nearest: Any = None) -> Check:
+    """The check that `value` is not over `limit`; the nearest choice is the limit unless given."""
+    near = limit if nearest is None else nearest
+    return Check(rule, np.asanyarray(value) <= limit, value, limit, near, unit, _AT_MOST)
+
+
+def at_least(rule: str, value: Any, limit: int, unit: str = "") -> Check:
+    """The check that `value` is not below `limit`."""
+    return Check(rule, np.asanyarray(value) >= limit, value, limit, limit, unit, "at least {}")
+
+
+def exactly(rule: str, value: Any, limit: Any, unit: str = "", nearest: Any = None) -> Check:
+    """The check that `value` is `limit`."""
+    near = limit if nearest is None else nearest
+    return Check(rule, np.asanyarray(value) == limit, value, limit, near, unit, _EXACTLY)
+
+
+def fits(
+    rule: str, ok: Any, value: Any, limit_text: str, nearest: Any, unit: str = "", limit: Any = None
+) -> Check:
+    """The check that `ok` holds for a number, with its limit in words: "must be a divisor of {}"."""
+    return Check(rule, ok, value, limit, nearest, unit, limit_text)
+
+
+def requires(rule: str, ok: Any, need: str, problem: str, remedy: str) -> Check:
+    """The check of a precondition: `need` names it, `problem` is the fact where it fails."""
+    return Check(
+        rule, ok, need, None, remedy, "", problem.replace("{", "{{").replace("}", "}}"), MissingPrecondition
+    )
+
+
+def make_over_limit_error(rule: str, need: str, limit: str, nearest: str) -> ScheduleError:
+    """The error for a number out of range that no population varies."""
+    return ScheduleError(OverLimit(rule, need, limit, nearest))
+
+
+def make_unknown_name_error(
+    rule: str, kind: str, name: object, known: Iterable[str], remedy: str = "leave it out", plural: str = ""
+) -> ScheduleError:
+    """The error for a name that does not exist. It lists the known names and the nearest of them; `remedy` is
+    for the case that there are none."""
+    names, plural = list(dict.fromkeys(known)), plural or f"{kind}s"
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.0)
+    limit = f"{plural} are {', '.join(names)}" if names else f"there are no {plural}"
+    return ScheduleError(UnknownName(rule, f"{kind} {name!r}", limit, repr(near[0]) if near else remedy))
+
+
+def make_schedule_error(rule: str, need: str, problem: str, remedy: str) -> ScheduleError:
+    """The error for a missing precondition, which `need` names; `problem` is the fact against it."""
+    return ScheduleError(MissingPrecondition(rule, need, problem, remedy))

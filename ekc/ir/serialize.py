@@ -1,4 +1,4 @@
-"""Operators as JSON and back: expressions become nested lists, nothing is executed on reading."""
+"""Operators from JSON: expressions are nested lists, and reading one executes nothing."""
 
 from __future__ import annotations
 
@@ -6,30 +6,15 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.expr import check_depth
 from ekc.ir.functions import NUMPY_FUNCTIONS
-from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
-
-
-def expr_to_json(e: ex.Expr) -> Any:
-    """`A[i, 2] * 3` -> ["*", ["load", "A", ["var", "i"], 2], 3]."""
-    if isinstance(e, ex.Const):
-        return e.value
-    if isinstance(e, ex.Var):
-        return ["var", e.name]
-    if isinstance(e, ex.Load):
-        return ["load", e.tensor, *map(expr_to_json, e.index)]
-    if isinstance(e, ex.Call):
-        return ["call", e.function, expr_to_json(e.argument)]
-    if isinstance(e, ex.Where):
-        return ["where", e.op, *map(expr_to_json, ex.children(e))]
-    assert isinstance(e, ex.Binary)
-    return [e.op, expr_to_json(e.a), expr_to_json(e.b)]
+from ekc.ir.operator import Operator
 
 
 def expr_from_json(data: Any) -> ex.Expr:
-    """The inverse of `expr_to_json`; `InvalidInput` for anything it cannot have written."""
+    """The inverse of `ekc.ir.graph.expr_to_json`; `InvalidInput` for anything it cannot have written."""
     match data:
         case int() | float():
             return ex.as_expr(data)
@@ -46,26 +31,8 @@ def expr_from_json(data: Any) -> ex.Expr:
     raise InvalidInput(f"expression: {data!r} is not one that ekc writes")
 
 
-def operator_to_json(op: Operator) -> dict[str, Any]:
-    """The operator as plain JSON values."""
-    return {
-        "name": op.name,
-        "inputs": [_tensor_to_json(t) for t in op.inputs],
-        "computes": [
-            {
-                "output": _tensor_to_json(c.output),
-                "axes": [[a.name, a.extent, a.is_reduction] for a in c.axes],
-                "body": expr_to_json(c.body),
-                "combine": c.combine,
-                "acc_dtype": c.acc_dtype.name,
-            }
-            for c in op.computes
-        ],
-    }
-
-
 def operator_from_json(data: Any) -> Operator:
-    """The inverse of `operator_to_json`; names and extents are checked again, whoever wrote them."""
+    """The inverse of `Operator.to_json`; names and extents are checked again, whoever wrote them."""
     try:
         computes = tuple(
             Compute(
@@ -85,12 +52,8 @@ def operator_from_json(data: Any) -> Operator:
 
 
 def _list_parts(data: Any) -> list[Any]:
-    """What a nested list is made of."""
+    """The parts of a nested list."""
     return data if isinstance(data, list) else []
-
-
-def _tensor_to_json(t: TensorSpec) -> list[Any]:
-    return [t.name, list(t.shape), t.dtype.name]
 
 
 def _tensor_from_json(data: Any) -> TensorSpec:

@@ -1,8 +1,6 @@
-"""Which extent of an operator to lower, and how far, so that its tensors fit a number of bytes.
+"""Whether the tensors of an operator fit into memory, checked before anything is allocated.
 
-Whether the tensors of an operator fit, asked before anything is allocated.
-
-The line names what is needed, what there is and the largest extent that would do.
+The error names the bytes needed, the bytes available and the largest extent of an axis that would fit.
 """
 
 from __future__ import annotations
@@ -12,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from ekc.errors import InvalidInput
 from ekc.host_memory import find_free_memory, format_bytes
 from ekc.ir import expr as ex
-from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.compute import Axis, Compute
+from ekc.ir.graph import OperatorGraph
 
 TensorDimension = tuple[str, int]
 """A tensor's name, and the number of one of its dimensions."""
 
 
-def find_largest_extent(op: Operator, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
-    """The axis that needs to shrink least, and the largest extent of it at which some tensors, now of these
-    `sizes` in bytes, take no more than `limit`; None where no single axis will do. Tensors shrink in
-    proportion."""
+def find_largest_extent(op: OperatorGraph, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
+    """The axis that has to shrink least, and the largest extent of it with which tensors of these `sizes`
+    take at most `limit` bytes; None where no single axis is enough. Tensors shrink in proportion."""
     found = []
     for axis, dimensions in _group_dimensions_by_axis(op):
         times = {name: sum(tensor == name for tensor, _ in dimensions) for name in sizes}
@@ -45,9 +43,9 @@ def _search_extent(extent: int, sizes: Mapping[str, int], times: Mapping[str, in
     return low
 
 
-def _group_dimensions_by_axis(op: Operator) -> Iterator[tuple[Axis, set[TensorDimension]]]:
-    """Axes of the computes, the last first, each with the dimensions of tensors that grow with it. An axis of
-    another compute along the same dimension is the same."""
+def _group_dimensions_by_axis(op: OperatorGraph) -> Iterator[tuple[Axis, set[TensorDimension]]]:
+    """Axes of the computes, the last first, each with the tensor dimensions that grow with it. Axes of two
+    computes along the same dimension count as one."""
     reported = set[TensorDimension]()
     for compute in reversed(op.computes):
         for axis in compute.axes:
@@ -57,7 +55,7 @@ def _group_dimensions_by_axis(op: Operator) -> Iterator[tuple[Axis, set[TensorDi
                 yield axis, reached
 
 
-def _find_linked_dimensions(op: Operator, compute: Compute, axis: Axis) -> set[TensorDimension]:
+def _find_linked_dimensions(op: OperatorGraph, compute: Compute, axis: Axis) -> set[TensorDimension]:
     reached, left = set[TensorDimension](), [(compute, axis)]
     while left:
         one, along = left.pop()
@@ -70,7 +68,7 @@ def _find_linked_dimensions(op: Operator, compute: Compute, axis: Axis) -> set[T
 
 
 def _list_dimensions(compute: Compute, axis: Axis) -> Iterator[TensorDimension]:
-    """The dimensions that a compute goes through by an axis."""
+    """The tensor dimensions that a compute indexes by an axis."""
     for d, own in enumerate(compute.spatial_axes):
         if own == axis:
             yield compute.output.name, d
@@ -78,13 +76,18 @@ def _list_dimensions(compute: Compute, axis: Axis) -> Iterator[TensorDimension]:
     for load in ex.find_loads(compute.body):
         for d, index in enumerate(load.index):
             names = ex.find_variables(index)
-            # In h + r, a row and a tap, the row goes through the dimension.
+            # In h + r, a row and a tap, the row is the axis along the dimension.
             if names and max(sorted(names), key=lambda name: extents[name]) == axis.name:
                 yield load.tensor, d
 
 
 def check_memory_fits(
-    op: Operator, label: str, needed: Mapping[str, int], limit: int, limit_text: str, alternative: str = ""
+    op: OperatorGraph,
+    label: str,
+    needed: Mapping[str, int],
+    limit: int,
+    limit_text: str,
+    alternative: str = "",
 ) -> None:
     """Raises `InvalidInput` where bytes of tensors, by name, are together more than `limit`; `there` says
     whose limit it is, and `otherwise` what else would do."""
@@ -98,7 +101,7 @@ def check_memory_fits(
 
 
 def check_host_memory(
-    op: Operator, label: str, copy_counts: Mapping[str, float], alternative: str = ""
+    op: OperatorGraph, label: str, copy_counts: Mapping[str, float], alternative: str = ""
 ) -> None:
     """The same for the memory that this host has left, where each tensor is held some times its size."""
     needed = {name: int(often * op.tensors[name].bytes) for name, often in copy_counts.items()}

@@ -1,7 +1,4 @@
-"""Checks of values that come from outside, each with its one clear line.
-
-Names that nothing else has.
-"""
+"""Checks of values that come from outside, each with a message of one line; unique names."""
 
 from __future__ import annotations
 
@@ -30,11 +27,11 @@ _RESERVED_WORDS = frozenset(_RESERVED_TEXT.split())
 
 
 def check_identifier(label: str, name: Any) -> str:
-    """A name that is safe in CUDA text: a letter, then letters, digits and underscores, no keyword."""
+    """A name that is safe in CUDA text: a letter, then letters, digits and underscores; no keyword."""
     if not isinstance(name, str) or not _IDENTIFIER.match(name):
         raise InvalidInput(
-            f"{label}: {format_value(name)} is not an identifier (a letter from a to z, then letters, digits, _); "
-            f"try {_suggest_identifier(name if isinstance(name, str) else format_value(name))!r}"
+            f"{label}: {format_value(name)} is not an identifier (a letter from a to z, then letters, "
+            f"digits, _); try {_suggest_identifier(name if isinstance(name, str) else format_value(name))!r}"
         )
     if name in _RESERVED_WORDS or keyword.iskeyword(name):
         raise InvalidInput(
@@ -59,7 +56,7 @@ def _round_to_int(value: Any, default: int) -> int:
 
 
 def check_int(label: str, value: Any, maximum: int, minimum: int = 1) -> int:
-    """A whole number from `least` to `limit`."""
+    """An integer from `minimum` to `maximum`."""
     try:
         number = _operator.index(value)
     except TypeError:
@@ -70,21 +67,22 @@ def check_int(label: str, value: Any, maximum: int, minimum: int = 1) -> int:
     if isinstance(value, bool) or not minimum <= number <= maximum:
         near = min(max(number, minimum), maximum)
         raise InvalidInput(
-            f"{label}: {format_value(value)} is outside {minimum} to {maximum}; the nearest legal value is {near}"
+            f"{label}: {format_value(value)} is outside {minimum} to {maximum}; "
+            f"the nearest legal value is {near}"
         )
     return number
 
 
 def to_tuple(value: Any) -> tuple[Any, ...] | None:
-    """A tuple, list, range or array as a tuple; None for one value by itself."""
+    """A tuple, list, range or array as a tuple; None for a single value."""
     if isinstance(value, np.ndarray):
         return tuple(value.tolist()) if value.ndim else None
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
 
 
 def list_required_parameters(body: Callable[..., Any], inputs: Collection[str]) -> list[str] | None:
-    """What a body asks for: its parameters, but those that have a default and are none of the `given`. None
-    for what is no function, or one of Python's own that does not tell."""
+    """The parameters that a body needs: those without a default, and those named in `inputs`. None for an
+    object that is no function, and for built-in functions without a signature."""
     try:
         asked = inspect.signature(body).parameters
     except (TypeError, ValueError):
@@ -93,7 +91,7 @@ def list_required_parameters(body: Callable[..., Any], inputs: Collection[str]) 
 
 
 def make_unique_name(name: str, taken: set[str]) -> str:
-    """The name, with as many underscores behind it as make it free; taken from here on."""
+    """The name, with as many underscores appended as make it unique; it is added to `taken`."""
     while name in taken:
         name += "_"
     taken.add(name)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.emulator import Report, launch
 from ekc.emulator.launch import MAX_INSTRUCTIONS
-from ekc.ir.operator import Operator, TensorSpec
+from ekc.ir.compute import TensorSpec
+from ekc.ir.operator import Operator
 
 EXECUTED_BY = "ekc.emulator: the compiled PTX, on the CPU"
 """Who computes a result, wherever a result is shown."""

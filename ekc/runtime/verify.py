@@ -29,10 +29,10 @@ from ekc.ir.interpreter.compare import (
     list_compared_positions,
     sample_blocks,
 )
-from ekc.ir.interpreter.random_arrays import WrittenOutput
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.random_arrays import WrittenOutput
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import BLANK_WORDS
 from ekc.runtime.execute_parts import execute_blocks

@@ -359,7 +359,7 @@ def test_show_knows_the_shared_memory_of_the_target(
     given = ("show", "--schedule", str(tmp_path / "s.json"), "--cuda")
     assert "__global__" in said(capsys, *given, "--target", "a100"), "96 KiB of 163"
     assert main([*given, "--target", "rtx2080ti"]) == 2
-    assert "shared memory: needs 98304 bytes, the limit is 65536" in capsys.readouterr().err
+    assert "shared memory: 98304 bytes, at most 65536" in capsys.readouterr().err
 
 
 def test_best_show_and_export_from_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import ekc
 from ekc.ir import expr as ex
-from ekc.ir.interpreter.reference import read_padded
+from ekc.ir.reference import read_padded
 
 GIB = 1 << 30
 

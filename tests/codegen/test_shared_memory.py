@@ -13,7 +13,8 @@ from ekc.codegen.emit.shared_memory import POOL_NAME, count_dynamic_shared_bytes
 from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
-from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits, find_max_shared_bytes
+from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits
+from ekc.ir.hardware.target import find_capabilities
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
@@ -59,12 +60,12 @@ def test_tiles_of_the_pool_do_not_overlap_and_end_where_it_ends() -> None:
 
 
 def test_a_target_says_how_much_there_is() -> None:
-    assert [find_max_shared_bytes(arch) // 1024 for arch in ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_61")] == [
+    assert [find_capabilities(arch).shared_bytes // 1024 for arch in ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_61")] == [
         64, 163, 99, 227, 48,
     ]  # fmt: skip
     for name in ("a100", "rtx2080ti", "rtx3090", "rtx4090", "h200"):
         device = devices.open(name)
-        assert device.limits.shared_bytes_per_block == find_max_shared_bytes(device.arch)
+        assert device.limits.shared_bytes_per_block == find_capabilities(device.arch).shared_bytes
 
 
 def test_what_a_target_does_not_have_is_refused() -> None:

@@ -19,11 +19,12 @@ from ekc.emulator import launch
 from ekc.emulator import plan as planning
 from ekc.emulator.access_survey import survey_accesses
 from ekc.emulator.paged_memory import PAGE_BYTES, LoadedArray
+from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DTYPE_NAMES, parse_dtype
 from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.random_arrays import RandomTensor
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
-from ekc.ir.operator import Operator, TensorSpec
+from ekc.ir.operator import Operator
+from ekc.ir.random_arrays import RandomTensor
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime import verify as checking
 from ekc.runtime.execute_parts import split_into_boxes

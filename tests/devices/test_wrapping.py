@@ -21,9 +21,9 @@ from ekc.codegen.generate import compile_schedule
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.interpreter.interpret import interpret_program
-from ekc.ir.interpreter.random_arrays import RandomTensor
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
+from ekc.ir.random_arrays import RandomTensor
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from ekc.runtime.verify import verify

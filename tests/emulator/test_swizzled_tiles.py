@@ -143,7 +143,7 @@ def test_a_population_counts_like_each_of_its_members() -> None:
     [
         ({"swizzle": 3}, "cache_read X.shared", "3 chunks to swizzle.*1, 2, 4 or 8.*8"),
         ({"swizzle": 16}, "cache_read X.shared", "16 chunks"),
-        ({"swizzle": 8}, "swizzle of X.shared", "320 bytes.*multiple of 128.*another pad"),
+        ({"swizzle": 8}, "swizzle of X.shared", "320 bytes.*multiple of 128.*change the pad"),
         ({"swizzle": 2, "pad": 1}, "swizzle of X.shared", "352 bytes"),
     ],
 )
@@ -153,5 +153,5 @@ def test_a_swizzle_that_cannot_be_is_refused_in_words(layout: dict[str, int], ru
 
 
 def test_registers_have_no_banks() -> None:
-    with pytest.raises(ScheduleError, match=r"x\.register: needs 8 chunks to swizzle, the limit is 1 "):
+    with pytest.raises(ScheduleError, match=r"x\.register: 8 chunks to swizzle, must be 1;"):
         rows_by_chunks(1).compute_at("A.register", None).cache_read("x", "register", swizzle=8)

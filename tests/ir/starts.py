@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.schedule.schedule import Schedule
 
@@ -41,3 +44,36 @@ def vectored() -> Schedule:
 def summed_first() -> Schedule:
     """A product, then relu of it."""
     return Schedule(o.matmul(8, 8, 8).then("D", axes={"p": 8, "q": 8}, body=lambda C, p, q: C[p, q] * 2))
+
+
+def behind(body: Callable[..., ex.Expr], reduce: dict[str, int] | None = None) -> Schedule:
+    """A product held in registers, and a reader of it."""
+    op = o.matmul(8, 8, 8).then("D", axes={"p": 8, "q": 8}, reduce=reduce, body=body)
+    return Schedule(op).cache_write("C")
+
+
+def forked() -> Schedule:
+    """A product that two computes read, each at its own element."""
+    op = o.matmul(8, 8, 8).epilogue(lambda c: ex.relu(c))
+    body = lambda C, C_out, p, q: C[p, q] + C_out[p, q]  # noqa: E731
+    return Schedule(op.then("E", axes={"p": 8, "q": 8}, body=body)).cache_write("C")
+
+
+def shifted(body: Callable[..., ex.Expr]) -> Schedule:
+    """T of X, read one row above: row -1 is 0."""
+    first = o.compute("t", axes={"p": 8, "q": 8}, inputs={"X": (8, 9)}, body=body, output="T")
+    return Schedule(first.then("C", axes={"i": 8, "j": 8}, body=lambda T, i, j: T[i - 1, j]))
+
+
+def grouped() -> Schedule:
+    """Two groups of four channels: o // 4."""
+    return Schedule(o.conv2d(1, 8, 5, 6, out_channels=8, groups=2))
+
+
+NAMED_AS_JOINT = o.compute(
+    "named",
+    axes={"a": 4, "b": 3, "a_b": 4},
+    inputs={"A": (4, 3), "B": (4,)},
+    body=lambda A, B, a, b, a_b: A[a, b] * B[a_b],
+)
+"""A third axis is called as the first two are when they are fused."""

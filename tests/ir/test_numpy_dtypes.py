@@ -14,8 +14,8 @@ import pytest
 
 import ekc
 import ekc.ir.operators as o
+from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DTYPE_NAMES, DType, parse_dtype
-from ekc.ir.operator import TensorSpec
 
 HELD: dict[str, Any] = {
     "float32": np.float32,

@@ -23,7 +23,7 @@ from ekc.ir.lowering.nodes import StageNode, walk_nodes
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.mistakes_in_tensorize import fused
+from tests.ir.mma_starts import fused
 from tests.ir.tensor_examples import Cut
 from tests.ir.view_examples import (
     PIXELS,
@@ -237,7 +237,7 @@ def test_pieces_of_a_joint_loop_joined_again_are_not_cut(outer: str, inner: str)
             .fuse(outer, inner).bind("a_b.0", "block.x").cache_read("A", "shared")
         ),
     )  # fmt: skip
-    assert "pieces are not joined again" in told
+    assert "pieces that are joined again" in told
 
 
 def test_a_tensor_computed_on_the_spot_is_not_a_tile_of_a_view() -> None:
@@ -262,7 +262,7 @@ def test_pixels_move_one_by_one_where_the_image_has_an_edge() -> None:
     op = o.conv2d(2, 8, 5, 8, out_channels=8, padding=1)
     told = refused(op, lambda s: plain_conv2d(op, staged=False).cache_read("X", "shared", at="c.0", vector=4))
     assert "vector width of X.shared" in told
-    assert told.endswith("nearest legal choice: 1")
+    assert told.endswith("; use 1")
 
 
 def test_whole_rows_of_a_joint_loop_move_together() -> None:
@@ -283,9 +283,7 @@ def test_whole_rows_of_a_joint_loop_move_together() -> None:
     )
     for row, width in ((7, 1), (6, 2)):
         odd = refused(o.einsum("kab,kc->abc", (8, 6, row), (8, 4)), lambda s: steps(s.op))
-        assert (
-            f"the limit is runs of {row} neighbours, a multiple of it; nearest legal choice: {width}" in odd
-        )
+        assert f"must divide runs of {row} neighbours; use {width}" in odd
 
 
 def test_neighbours_in_memory_are_none_along_the_slower_digit() -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import find_capabilities
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 
 ARCH = "sm_90a"
-HOPPER = Limits(shared_bytes_per_block=find_max_shared_bytes(ARCH), group_products=True)
+HOPPER = Limits(shared_bytes_per_block=find_capabilities(ARCH).shared_bytes, group_products=True)
 INSTRUCTION = "wgmma.m64nNk16"
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, TF32, DType, find_read_type
-from ekc.ir.operator import Compute, TensorSpec
 
 _MOVE_TYPES = {2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
 _FLOAT_MOVE_TYPES = {8: "float2", 16: "float4"}

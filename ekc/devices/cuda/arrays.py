@@ -22,7 +22,7 @@ from typing import Any
 from ekc.codegen.compiled import CompiledKernel
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import is_torch_tensor
-from ekc.ir.operator import TensorSpec
+from ekc.ir.compute import TensorSpec
 
 LEGACY_STREAM = 1
 """How both formats call CUDA's default stream, whose handle is 0. Other streams are told by their handles."""

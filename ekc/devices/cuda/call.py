@@ -24,7 +24,8 @@ from ekc.devices.cuda.device import check_compatible
 from ekc.devices.cuda.driver import Driver
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import detach_tensor
-from ekc.ir.operator import Operator, TensorSpec
+from ekc.ir.compute import TensorSpec
+from ekc.ir.operator import Operator
 
 
 @cache

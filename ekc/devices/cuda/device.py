@@ -40,9 +40,9 @@ from ekc.devices.nvml.sensors import GpuSensors
 from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError, InvalidInput
 from ekc.forks import detach_in_children
-from ekc.ir.hardware.limits import make_arch
+from ekc.ir.hardware.target import make_arch
 from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.random_arrays import InputTensor
+from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker
 from ekc.version import __version__
 

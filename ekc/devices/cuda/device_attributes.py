@@ -14,8 +14,8 @@ from ekc.devices.simulated.specs import (
     HOPPER_MMA_SHARE,
     MMA_SHARE,
 )
-from ekc.ir.hardware.limits import Limits, make_arch
-from ekc.ir.hardware.target import restrict_to_arch
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import make_arch, restrict_to_arch
 
 ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",

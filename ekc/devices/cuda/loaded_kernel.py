@@ -14,9 +14,9 @@ from ekc.devices.cuda.driver import Driver, Shape
 from ekc.devices.cuda.messages import LoadableKernel
 from ekc.devices.cuda.output_samples import OutputSampler, upload_tensor
 from ekc.devices.device import OutputSample, OutputSelection
+from ekc.ir.compute import TensorSpec
 from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.random_arrays import InputTensor, make_random_tensors
-from ekc.ir.operator import TensorSpec
+from ekc.ir.random_arrays import InputTensor, make_random_tensors
 
 
 @dataclass(frozen=True)

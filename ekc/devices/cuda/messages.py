@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.device import OutputSample, OutputSelection
-from ekc.ir.interpreter.random_arrays import InputTensor
-from ekc.ir.operator import TensorSpec
+from ekc.ir.compute import TensorSpec
+from ekc.ir.random_arrays import InputTensor
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import OutputSample, OutputSelection
-from ekc.ir.interpreter.random_arrays import InputTensor, RandomTensor
-from ekc.ir.operator import TensorSpec
+from ekc.ir.compute import TensorSpec
+from ekc.ir.random_arrays import InputTensor, RandomTensor
 
 CHUNK_BYTES = 1 << 26
 """Bytes of a tensor that are on the host at once."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ekc.devices.device import Peaks
-from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
-from ekc.ir.hardware.target import restrict_to_arch
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import find_capabilities, restrict_to_arch
 
 DATA_CENTER_RATES = MappingProxyType({"float16": 1.0, "bfloat16": 1.0, "tf32": 0.5, "int8": 2.0})
 """Rates of tensor cores (source: A100, H100: 312, 312, 156 and 624 TOP/s of A100)."""
@@ -64,7 +64,7 @@ class Capability:
     @property
     def shared_bytes_per_block(self) -> int:
         """Asked for at launch; 48 KiB of it may be declared."""
-        return find_max_shared_bytes(self.arch)
+        return find_capabilities(self.arch).shared_bytes
 
 
 SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clock=64, load_store_units=16)

@@ -29,6 +29,7 @@ from ekc.ir.analysis.issued_accesses import (
 from ekc.ir.analysis.occupancy import compute_parallelism, compute_reuse
 from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
 from ekc.ir.analysis.traffic import TrafficCounter, collect_extents
+from ekc.ir.compute import Compute, list_operations
 from ekc.ir.dtypes import TF32, find_read_type
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
@@ -60,7 +61,6 @@ from ekc.ir.lowering.nodes import (
     WriteNode,
 )
 from ekc.ir.lowering.regions import Region
-from ekc.ir.operator import Compute, list_operations
 from ekc.ir.program import Program
 from ekc.ir.trace.recorder import has_any
 

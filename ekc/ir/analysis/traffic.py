@@ -26,6 +26,7 @@ from ekc.ir.analysis.coalescing import (
 )
 from ekc.ir.analysis.guards import LaneSteps, compute_pass_shares, map_lane_steps
 from ekc.ir.analysis.population_math import PopulationValue, to_float64
+from ekc.ir.compute import Axis
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.mma import LANE_GROUPS, LDMATRIX_ROW_BYTES
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
@@ -33,7 +34,6 @@ from ekc.ir.lowering.copy_order import find_strip_width
 from ekc.ir.lowering.fragments import LANE_MATRIX_HIGH, LDMATRIX_LANES
 from ekc.ir.lowering.nodes import LaunchTree, StageNode
 from ekc.ir.lowering.regions import Region
-from ekc.ir.operator import Axis
 from ekc.ir.program import Nest
 
 

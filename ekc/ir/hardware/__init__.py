@@ -1,1 +1,2 @@
-"""Facts of the hardware: resource limits, capabilities of each architecture, shapes of matrix instructions."""
+"""Facts of the hardware: resource limits, capabilities of each architecture, shapes of matrix
+instructions."""

@@ -1,7 +1,7 @@
-"""Asynchronous copies from global to shared memory, as data: what each does, and how PTX writes it.
+"""Asynchronous copies from global to shared memory (cp.async): their widths, semantics and PTX.
 
-A thread issues copies, closes them into a group, and goes on; later it waits until all but the newest
-groups have landed. What a thread waited for, the others see after a barrier. (PTX ISA, cp.async;
+A thread issues copies, commits them as a group, and continues. Later it waits until all but the newest groups
+are complete. After a barrier, other threads see the data too. (PTX ISA, cp.async;
 compute capability 8.0 and later.)
 """
 
@@ -13,27 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import Extent
-from ekc.ir.hardware.limits import is_arch_at_least
 
 MAX_PIPELINE_STAGES = 6
-"""Copies of a tile in shared memory; a deeper pipeline hides nothing more and costs residents."""
-MIN_CP_ASYNC_ARCH = 80
-"""sm_80: the first target that has the instructions."""
+"""Most copies of a tile in shared memory: a deeper pipeline hides no more latency and costs resident
+blocks."""
 CP_ASYNC_COMMIT_PTX = "cp.async.commit_group;"
 CP_ASYNC_WAIT_PTX = "cp.async.wait_group %0;"
-"""%0: how many of the newest groups may still be on their way."""
+"""PTX of the wait; %0 is the number of newest groups that may still be in flight."""
 
 
 @dataclass(frozen=True)
 class AsyncCopy:
-    """The instruction that moves so many bytes for each lane."""
+    """The instruction that moves `bytes` bytes for each lane."""
 
     bytes: int
     ptx: str
-    """Operands: %0 shared address, %1 global address, %2 bytes to read (all of them where left out)."""
+    """PTX text with operands: %0 shared address, %1 global address, %2 bytes to read (all where left out)."""
 
     def emulate_copy(self, source: NDArray[np.uint8], byte_counts: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """[lane, bytes] in shared memory once it has landed: the first `read` bytes, then zeros."""
+        """Bytes in shared memory after the copy, [lane, bytes]: the first `byte_counts` of each lane, then
+        zeros."""
         return np.where(np.arange(self.bytes) < byte_counts[:, None], source, np.uint8(0))
 
 
@@ -42,20 +41,15 @@ ASYNC_COPIES_BY_BYTES = {
     8: AsyncCopy(8, "cp.async.ca.shared.global [%0], [%1], 8"),
     16: AsyncCopy(16, "cp.async.cg.shared.global [%0], [%1], 16"),
 }
-"""By width. The widest goes past L1, which would keep what nobody reads again."""
-
-
-def has_async_copies(arch: str) -> bool:
-    """Whether a target ("sm_80") has the instructions; NVRTC refuses what is no target at all."""
-    return is_arch_at_least(arch, MIN_CP_ASYNC_ARCH)
+"""Instruction by width in bytes. The widest bypasses L1, as no other load reads the same bytes."""
 
 
 def count_tiles_ahead(stages: Extent) -> Extent:
-    """How many iterations before its use a tile's copies are issued: all copies of it but the one in use."""
+    """Number of iterations between the copy of a tile and its use: every stage but the one in use."""
     return stages - 1
 
 
 def count_pending_groups(stages: Extent) -> Extent:
-    """Groups that may be on their way when a tile is used: those of the tiles after it. Each iteration
-    closes one group, the last ones empty, so that the count stays."""
+    """Number of groups in flight while a tile is used: those of the tiles after it. Each iteration commits
+    one group, empty in the last iterations, so that the number is constant."""
     return stages - 2

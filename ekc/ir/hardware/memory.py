@@ -65,7 +65,8 @@ def apply_panel_layout(address: Any, row_pitch: Any, row_count: Any, panel: int)
 
 
 def find_panel_distance(step: int, row_pitch: int, row_count: int, panel: int) -> int | None:
-    """Stored distance in elements of a row-major step, None unless the step is of whole rows or whole lines."""
+    """Stored distance in elements of a row-major step, None unless the step is of whole rows or whole
+    lines."""
     if step % row_pitch == 0:
         return step // row_pitch * panel
     return step // panel * row_count * panel if step % panel == 0 else None

@@ -1,13 +1,15 @@
-"""Products that a warp does together on tensor cores, as data: what each does, who holds what, and the PTX.
+"""Tensor-core products of a warp (mma and ldmatrix): semantics, register layout and PTX.
 
-An instruction multiplies a tile of 16 rows by one of 8 columns and adds to the 16 x 8 sums that its warp
-holds: every lane has four of them, and some 32-bit registers of elements of either factor. Elements stand in
-registers as neighbours along the depth. With group = lane / 4 and place = lane % 4 (PTX ISA, "Matrix
-fragments for mma.m16n8k16" and its neighbours; the maps of all four types are one, told in registers):
+An instruction multiplies a tile of 16 rows by a tile of 8 columns and adds to 16 x 8 sums. Every lane has
+four of the sums, and some 32-bit registers of each factor; a register has neighbours along the depth. In
+registers the layout is the same for all four types. With group = lane / 4 and place = lane % 4 (PTX ISA,
+"Matrix fragments for mma.m16n8k16" and the sections beside it):
 
     sums       element e             row group + 8 * (e / 2), column 2 * place + e % 2
     factor a   register r, slot s    row group + 8 * (r % 2), depth each * (place + 4 * (r / 2)) + s
     factor b   register r, slot s    column group,            depth each * (place + 4 * r) + s
+
+where each is `elements_per_register`.
 """
 
 from __future__ import annotations
@@ -19,18 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType, convert_values, parse_dtype
-from ekc.ir.hardware.limits import is_arch_at_least
 
 MMA_ROWS, MMA_COLUMNS = 16, 8
 LANE_GROUPS, LANES_PER_GROUP = 8, 4
-"""How the lanes of a warp are numbered: group * 4 + place."""
+"""Groups of lanes in a warp, and lanes of a group: lane = group * 4 + place."""
 SUMS_PER_LANE = 4
-"""That each lane holds: two rows, eight apart, by two neighbouring columns."""
+"""Sums of each lane: two rows, at a distance of eight, by two neighbouring columns."""
 REGISTER_BYTES = 4
 LDMATRIX_ROW_BYTES = 16
-"""What one lane points at for `ldmatrix`: a row of a matrix of 8 rows."""
-MIN_MMA_ARCH = 80
-"""sm_80: the first target that has all of these. (sm_75 has a smaller one of float16, which is not here.)"""
+"""Bytes of a matrix row of `ldmatrix`; one lane gives its address."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,14 @@ class MmaInstruction:
 
     name: str
     dtype: DType
-    """Of both factors; the sums have its accumulator's."""
+    """Type of both factors; the sums have its default accumulator type."""
     depth: int
     ptx_types: str
-    """Of d, a, b and c, in PTX."""
+    """PTX types of d, a, b and c."""
 
     @property
     def ptx(self) -> str:
-        """Operands, %0 and on: the sums, a's registers, b's registers."""
+        """PTX text; operands from %0 on: the sums, the registers of a, the registers of b."""
         sums, a, b = SUMS_PER_LANE, self.a_registers, self.b_registers
         groups = [
             format_register_group(0, sums),
@@ -59,34 +58,36 @@ class MmaInstruction:
 
     @property
     def elements_per_register(self) -> int:
-        """Elements in a register."""
+        """Elements in a 32-bit register."""
         return REGISTER_BYTES // self.dtype.bytes
 
     @property
     def a_registers(self) -> int:
-        """Of a lane, for its part of a."""
+        """Registers of a lane for its part of a."""
         return MMA_ROWS * self.depth // (LANE_GROUPS * LANES_PER_GROUP * self.elements_per_register)
 
     @property
     def b_registers(self) -> int:
-        """Of a lane, for its part of b."""
+        """Registers of a lane for its part of b."""
         return MMA_COLUMNS * self.depth // (LANE_GROUPS * LANES_PER_GROUP * self.elements_per_register)
 
     def find_a_element(self, register: int, slot: int) -> tuple[int, int]:
-        """(which half of the rows, depth beyond `each * place`) of an element of a; its row within the half
-        is the lane's group."""
+        """(half of the rows, depth offset from `elements_per_register * place`) of an element of a; its row
+        within the half is the lane's group."""
         return register % 2, self.elements_per_register * LANES_PER_GROUP * (register // 2) + slot
 
     def find_b_element(self, register: int, slot: int) -> int:
-        """Depth beyond `each * place` of an element of b; its column is the lane's group."""
+        """Depth offset of an element of b from `elements_per_register * place`; its column is the lane's
+        group."""
         return self.elements_per_register * LANES_PER_GROUP * register + slot
 
     def find_sum_element(self, element: int) -> tuple[int, int]:
-        """(which half of the rows, which of two columns) of a sum; beyond them the lane's group and place."""
+        """(half of the rows, column of two) of a sum; the lane's group and place give the rest."""
         return element // 2, element % 2
 
     def multiply(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-        """What it means: a [..., 16, depth] and b [..., depth, 8] as stored, c [..., 16, 8] as summed."""
+        """The product in NumPy: a [..., 16, depth] and b [..., depth, 8] as stored, c [..., 16, 8] as
+        summed."""
         acc = parse_dtype(self.dtype.default_accumulator)
         left, right = (convert_values(x, self.dtype, acc) for x in (a, b))
         return np.asarray(c + np.matmul(left, right), acc.numpy_dtype)
@@ -98,12 +99,7 @@ MMA_INSTRUCTIONS = (
     MmaInstruction("mma.m16n8k8", TF32, 8, "f32.tf32.tf32.f32"),
     MmaInstruction("mma.m16n8k32", INT8, 32, "s32.s8.s8.s32"),
 )
-"""The deepest of each type that all targets from sm_80 on have: fewest instructions for the work."""
-
-
-def has_mma(arch: str) -> bool:
-    """Whether a target ("sm_80") has the instructions."""
-    return is_arch_at_least(arch, MIN_MMA_ARCH)
+"""The deepest instruction of each type that all targets from sm_80 on have: fewest for the work."""
 
 
 def find_mma_instruction(dtype: DType) -> MmaInstruction | None:
@@ -113,18 +109,20 @@ def find_mma_instruction(dtype: DType) -> MmaInstruction | None:
 
 @dataclass(frozen=True)
 class LdmatrixInstruction:
-    """`ldmatrix`: matrices of 8 rows of 16 bytes, each row pointed at by a lane, dealt out as `Product`
-    wants them: register m is matrix m, whose rows lanes 8 m to 8 m + 7 point at."""
+    """`ldmatrix`: loads matrices of 8 rows of 16 bytes into registers as `MmaInstruction` needs them.
+
+    Register m gets matrix m; lanes 8 m to 8 m + 7 give the addresses of its rows.
+    """
 
     matrix_count: int
     is_transposed: bool
-    """Columns take the part of rows; of elements of 2 bytes alone."""
+    """Whether rows and columns are exchanged; for elements of 2 bytes only."""
 
     @property
     def ptx(self) -> str:
-        """Operands, %0 and on: the registers, the address of a row."""
-        what = f"ldmatrix.sync.aligned.m8n8.x{self.matrix_count}{'.trans' * self.is_transposed}.shared.b16"
-        return f"{what} {format_register_group(0, self.matrix_count)}, [%{self.matrix_count}];"
+        """PTX text; operands from %0 on: the registers, the address of a row."""
+        name = f"ldmatrix.sync.aligned.m8n8.x{self.matrix_count}{'.trans' * self.is_transposed}.shared.b16"
+        return f"{name} {format_register_group(0, self.matrix_count)}, [%{self.matrix_count}];"
 
 
 def format_register_group(first: int, count: int) -> str:

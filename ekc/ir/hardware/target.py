@@ -1,21 +1,83 @@
-"""Which instructions a target has, as limits that a schedule must keep."""
+"""Capabilities of compilation targets: one table from architecture to instructions and shared memory."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
-from ekc.ir.hardware.cp_async import has_async_copies
-from ekc.ir.hardware.limits import Limits, is_arch_at_least
-from ekc.ir.hardware.mma import has_mma
-from ekc.ir.hardware.wgmma import has_wgmma
+from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits
+
+
+@dataclass(frozen=True)
+class ArchCapabilities:
+    """Instructions and shared memory that code compiled for one architecture can use."""
+
+    has_cp_async: bool
+    """Whether the architecture has asynchronous copies (`ekc.ir.hardware.cp_async`)."""
+    has_mma: bool
+    """Whether it has every tensor-core product of `ekc.ir.hardware.mma`, and with them the float minimum and
+    maximum that keep NaN: both came with compute capability 8.0."""
+    has_wgmma: bool
+    """Whether it has the warpgroup products of `ekc.ir.hardware.wgmma`."""
+    shared_bytes: int
+    """Most shared memory of one block, in bytes."""
+
+
+def _make_row(kib: int, has_ampere: bool = True, has_wgmma: bool = False) -> ArchCapabilities:
+    return ArchCapabilities(has_ampere, has_ampere, has_wgmma, kib * 1024)
+
+
+ARCH_CAPABILITIES = {
+    "70": _make_row(96, has_ampere=False),
+    "72": _make_row(96, has_ampere=False),
+    "75": _make_row(64, has_ampere=False),  # Its one float16 product is smaller than those of `mma`.
+    "80": _make_row(163),
+    "86": _make_row(99),
+    "87": _make_row(163),
+    "89": _make_row(99),
+    "90": _make_row(227),
+    "90a": _make_row(227, has_wgmma=True),  # No later architecture keeps wgmma.
+    "100": _make_row(227),
+    "103": _make_row(227),
+    "110": _make_row(227),
+    "120": _make_row(99),
+    "121": _make_row(99),
+}
+"""Capabilities by the number of "sm_80" or "compute_80" (source: CUDA C++ Programming Guide, compute
+capabilities; PTX ISA, target notes of cp.async, mma and wgmma)."""
+
+
+def find_capabilities(arch: str) -> ArchCapabilities:
+    """The row of a target ("sm_80"). A target outside the table has the instructions of the newest row that
+    is not newer, and the shared memory that every target has; a name without a number counts as the
+    newest."""
+    found = re.search(r"(\d+)([a-z]?)", arch)
+    number, suffix = found.groups() if found else ("999", "")
+    exact = ARCH_CAPABILITIES.get(number + suffix) or ARCH_CAPABILITIES.get(number)
+    if exact is not None:
+        return exact
+    older = [row for name, row in ARCH_CAPABILITIES.items() if name.isdigit() and int(name) <= int(number)]
+    base = older[-1] if older else _make_row(0, has_ampere=False)
+    return replace(base, shared_bytes=STATIC_SHARED_BYTES)
+
+
+FIRST_AMPERE_ARCH = f"sm_{next(name for name, row in ARCH_CAPABILITIES.items() if row.has_mma)}"
+"""The first target with cp.async and mma, as messages name it."""
 
 
 def restrict_to_arch(limits: Limits, arch: str) -> Limits:
     """The limits of a GPU, as code compiled for `arch` ("sm_80") may use it."""
+    row = find_capabilities(arch)
     return replace(
         limits,
-        async_copies=has_async_copies(arch),
-        tensor_cores=has_mma(arch),
-        group_products=has_wgmma(arch),
-        nan_extremes=is_arch_at_least(arch, 80),
+        async_copies=row.has_cp_async,
+        tensor_cores=row.has_mma,
+        group_products=row.has_wgmma,
+        nan_extremes=row.has_mma,
     )
+
+
+def make_arch(capability: int) -> str:
+    """The target of a compute capability: 80 -> "sm_80", 90 -> "sm_90a", so that wgmma can be used. Code for
+    "sm_90a" runs on no other architecture."""
+    return f"sm_{capability}{'a' if capability == 90 else ''}"

@@ -1,26 +1,24 @@
-"""Products that four warps do together, `wgmma`, as data: what each does, who holds what, and the PTX.
+"""Tensor-core products of a warpgroup (wgmma): semantics, register layout, descriptors and PTX.
 
-An instruction multiplies 64 rows by up to 256 columns and adds to the sums that its warpgroup holds. Each of
-the four warps has 16 of the rows, and its lanes hold their part as those of `ekc.ir.hardware.mma` hold 16 rows
-by 8 columns, strip after strip of 8 columns (PTX ISA, "Register fragments and shared memory matrix layouts"
-of wgmma.mma_async):
+An instruction multiplies 64 rows by up to 256 columns and adds to the sums in registers of four warps. Each
+warp has 16 of the rows. Its lanes have the sums of each strip of 8 columns as in `ekc.ir.hardware.mma` (PTX
+ISA, "Register fragments and shared memory matrix layouts" of wgmma.mma_async):
 
     sums   element e   row 16 * warp + group + 8 * (e / 2 % 2), column 8 * (e / 4) + 2 * place + e % 2
 
-Nobody holds the factors: a *descriptor* of 64 bits says where their tiles lie in shared memory, stored in
+The factors stay in shared memory: a *descriptor* of 64 bits gives the place and layout of a tile, stored in
 panels (`ekc.ir.hardware.memory`) and swizzled by 8 chunks. Their rows run along the depth, or across it:
 
-    along     what lies a row apart: rows of a (columns of b), eight of them a pattern of 1024 bytes
-    across    what lies a row apart: the depth, eight of it a pattern; a line has 64 rows of a (columns of b)
+    along     a line has 64 elements of the depth; 8 rows of a (columns of b) are a pattern of 1024 bytes
+    across    a line has 64 rows of a (columns of b); 8 elements of the depth are a pattern
 
-The products of a tile run by themselves, one after the other. Those that a warpgroup starts together are a
-group, like copies are, and sums may be used when it is waited for. Tiles that threads wrote are seen by these
-products only after a fence between the two ways to memory (PTX ISA, "Async proxy").
+The products are asynchronous and run in order. Those that a warpgroup starts together are a group, and the
+sums can be used after a wait for it. The products see tiles that threads wrote only after a proxy fence (PTX
+ISA, "Async proxy").
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,20 +30,20 @@ from ekc.ir.hardware.memory import SWIZZLE_CHUNKS, SWIZZLE_PATTERN_BYTES
 from ekc.ir.hardware.mma import SUMS_PER_LANE, format_register_group
 
 WARPGROUP_WARPS = 4
-"""Of a warpgroup."""
+"""Warps of a warpgroup."""
 STRIP_COLUMNS = 8
-"""Columns of which a lane has two."""
+"""Columns of a strip; a lane has two of them."""
 MAX_STRIPS = 32
-"""256 columns."""
+"""Most strips of one instruction: 256 columns."""
 WGMMA_SWIZZLE = SWIZZLE_CHUNKS[-1]
-"""Chunks that change places in a tile that is read so: the only layout used here."""
+"""Swizzle of a tile that wgmma reads, in chunks: the only layout used here."""
 PROXY_FENCE_PTX = "fence.proxy.async.shared::cta;"
-"""What threads wrote to shared memory is seen by products that start after the next barrier."""
+"""PTX of the fence after which products behind the next barrier see what threads wrote to shared memory."""
 WGMMA_FENCE_PTX = "wgmma.fence.sync.aligned;"
-"""Registers are as the products that follow shall find them."""
+"""PTX of the fence between writes to registers and the products that read them."""
 WGMMA_COMMIT_PTX = "wgmma.commit_group.sync.aligned;"
 WGMMA_WAIT_PTX = "wgmma.wait_group.sync.aligned 0;"
-"""All products have ended: their sums may be used, and their tiles overwritten."""
+"""PTX of the wait for all products: then sums can be used and tiles overwritten."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +52,23 @@ class WgmmaFamily:
 
     name: str
     dtype: DType
-    """Of both factors; the sums have its accumulator's."""
+    """Type of both factors; the sums have its default accumulator type."""
     depth: int
     ptx_types: str
-    """Of d, a and b, in PTX."""
+    """PTX types of d, a and b."""
 
     def format_name(self, strip_count: int) -> str:
-        """Its name for so many strips: "wgmma.m64n128k16"."""
+        """Name of the instruction with `strip_count` strips: "wgmma.m64n128k16"."""
         return self.name.replace("N", str(STRIP_COLUMNS * strip_count))
 
     def find_sum_element(self, element: int) -> tuple[int, int, int]:
-        """(strip, which half of the rows, which of two columns) of a sum; beyond them the lane's warp, group
-        and place."""
+        """(strip, half of the rows, column of two) of a sum; the lane's warp, group and place give the
+        rest."""
         return element // SUMS_PER_LANE, element // 2 % 2, element % 2
 
     def multiply(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-        """What it means: a [..., 64, depth] and b [..., depth, n] as stored, c [..., 64, n] as summed."""
+        """The product in NumPy: a [..., 64, depth] and b [..., depth, n] as stored, c [..., 64, n] as
+        summed."""
         acc = parse_dtype(self.dtype.default_accumulator)
         left, right = (convert_values(x, self.dtype, acc) for x in (a, b))
         return np.asarray(c + np.matmul(left, right), acc.numpy_dtype)
@@ -79,13 +78,13 @@ WGMMA_FAMILIES = (
     WgmmaFamily("wgmma.m64nNk16", FLOAT16, 16, "f32.f16.f16"),
     WgmmaFamily("wgmma.m64nNk16", BFLOAT16, 16, "f32.bf16.bf16"),
 )
-"""Those whose tiles may lie either way. (tf32 and int8 come with rows along the depth alone; they are not
-here.)"""
+"""Families whose tiles may run along the depth or across it. tf32 and int8 allow rows along the depth only,
+and are left out."""
 
 
 @dataclass(frozen=True)
 class WgmmaInstruction:
-    """One of a family: so many strips wide, rows of its tiles running along the depth or across it."""
+    """An instruction of a family: its width in strips, and the direction of the rows of its tiles."""
 
     family: WgmmaFamily
     strip_count: int
@@ -94,51 +93,45 @@ class WgmmaInstruction:
 
     @property
     def function_name(self) -> str:
-        """What the text calls it: `wgmma_m64n128k16_float16_along_across`."""
+        """Name of the function in CUDA text: `wgmma_m64n128k16_float16_along_across`."""
         ways = "_".join("across" if way else "along" for way in (self.is_a_mn_major, self.is_b_mn_major))
         return f"{self.family.format_name(self.strip_count).replace('.', '_')}_{self.family.dtype}_{ways}"
 
     @property
     def sum_count(self) -> int:
-        """Of each lane."""
+        """Sums of each lane."""
         return SUMS_PER_LANE * self.strip_count
 
     @property
     def ptx(self) -> str:
-        """Operands, %0 and on: the sums, the descriptors of a and b."""
+        """PTX text; operands from %0 on: the sums, the descriptors of a and b."""
         sums, product = self.sum_count, self.family
-        name = f"{product.format_name(self.strip_count).replace('.', '.mma_async.sync.aligned.')}.{product.ptx_types}"
+        name = product.format_name(self.strip_count).replace(".", ".mma_async.sync.aligned.")
         where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(self.is_a_mn_major)}, {int(self.is_b_mn_major)};"
-        return (
-            f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {name} {format_register_group(0, sums)}, {where} }}"
-        )
+        call = f"{name}.{product.ptx_types} {format_register_group(0, sums)}, {where}"
+        return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {call} }}"
 
 
 @dataclass(frozen=True)
 class WgmmaDescriptor:
-    """What a descriptor says of a tile but where it begins (PTX ISA, "Matrix-descriptor format"; the comments
-    of CUTLASS tell how far apart patterns lie, for both ways)."""
+    """A matrix descriptor without the start address (PTX ISA, "Matrix-descriptor format"; distances of
+    patterns as in the comments of CUTLASS)."""
 
     leading_bytes: int
-    """Of a tile whose rows run across the depth: from one panel to the next. Else not read, and 16."""
+    """Bytes from one panel to the next where rows run across the depth; otherwise 16, which is not read."""
     stride_bytes: int = SWIZZLE_PATTERN_BYTES
-    """From one pattern to the next in a panel."""
+    """Bytes from one pattern to the next in a panel."""
 
     @classmethod
     def for_tile(cls, is_mn_major: bool, rows: int, line_bytes: int) -> WgmmaDescriptor:
-        """Of a tile in panels of so many rows."""
+        """The descriptor of a tile in panels of `rows` rows."""
         return cls(rows * line_bytes if is_mn_major else 16)
 
     @property
     def bits(self) -> int:
-        """The 64 bits, the beginning left 0."""
+        """The 64 bits, with a start address of 0."""
         swizzle_of_128_bytes = 1
         return self.leading_bytes >> 4 << 16 | self.stride_bytes >> 4 << 32 | swizzle_of_128_bytes << 62
-
-
-def has_wgmma(arch: str) -> bool:
-    """Whether a target has the instructions: sm_90a alone, which no later one follows."""
-    return re.fullmatch(r"(sm|compute)_90a", arch) is not None
 
 
 def find_wgmma_family(dtype: DType) -> WgmmaFamily | None:

@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import evaluate_form
-from ekc.ir.interpreter.random_arrays import (
+from ekc.ir.compute import Compute, TensorSpec
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
+from ekc.ir.lowering.memory_access import find_stored_tensors
+from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.operator import Operator
+from ekc.ir.program import Loop
+from ekc.ir.random_arrays import (
     AxisIndices,
     Positions,
     WrittenOutput,
@@ -24,11 +30,6 @@ from ekc.ir.interpreter.random_arrays import (
     make_random_inputs,
     make_random_tensors,
 )
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
-from ekc.ir.lowering.memory_access import find_stored_tensors
-from ekc.ir.lowering.nodes import LaunchTree
-from ekc.ir.operator import Compute, Operator, TensorSpec
-from ekc.ir.program import Loop
 
 DATA_SEED = 0
 """Default seed of random inputs."""

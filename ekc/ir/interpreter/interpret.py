@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import evaluate_form
+from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, convert_values, find_poison_value, find_read_type, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
@@ -37,7 +38,6 @@ from ekc.ir.lowering.nodes import (
     WgmmaGroupNode,
     WriteNode,
 )
-from ekc.ir.operator import Compute
 from ekc.ir.program import Program
 
 _POINTS_AT_ONCE = 1 << 20

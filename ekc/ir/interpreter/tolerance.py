@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.dtypes import FLOAT32, INT32, DType
-from ekc.ir.interpreter.random_arrays import AxisIndices, InputTensor, make_random_inputs
-from ekc.ir.interpreter.reference import (
+from ekc.ir.lowering.fusion import is_elementwise
+from ekc.ir.operator import Operator
+from ekc.ir.random_arrays import AxisIndices, InputTensor, make_random_inputs
+from ekc.ir.reference import (
     ComputeResult,
     convert_inputs,
     convert_results,
@@ -28,8 +31,6 @@ from ekc.ir.interpreter.reference import (
     list_float_tensors,
     read_padded,
 )
-from ekc.ir.lowering.fusion import is_elementwise
-from ekc.ir.operator import Compute, Operator, TensorSpec
 
 Indices = tuple[NDArray[Any], ...]
 """Indices of a part of a tensor along each dimension, ascending; the part is their outer product."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import AffineForm, Extent, find_range
+from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DType
 from ekc.ir.hardware.memory import (
     SWIZZLE_PATTERN_BYTES,
@@ -18,7 +19,6 @@ from ekc.ir.hardware.memory import (
     find_swizzle_period,
 )
 from ekc.ir.lowering.regions import Region
-from ekc.ir.operator import TensorSpec
 from ekc.ir.refusal import make_schedule_error
 from ekc.ir.trace.recorder import has_any
 
@@ -254,7 +254,7 @@ def locate_element(buffer: Buffer, coordinates: tuple[AffineForm, ...]) -> tuple
         raise make_schedule_error(
             "compute_at",
             f"{buffer.name} as a box of the tensor",
-            "its tile cuts a joint loop",
+            f"the tile {buffer.name} cuts a joint loop",
             "compute_at before fuse, or copy from global memory",
         )
     return _locate_in_segments(buffer, coordinates, None)
@@ -269,7 +269,7 @@ def _locate_in_segments(
         raise make_schedule_error(
             "cache_read",
             f"{buffer.name} without gaps",
-            "a serial loop outside it cuts its tile in slices",
+            f"a serial loop outside the tile {buffer.name} cuts it in slices",
             "reorder that loop inside, or copy from global memory",
         )
     forms = []

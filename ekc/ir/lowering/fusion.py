@@ -14,9 +14,10 @@ import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent, to_affine
+from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.lowering.buffers import TensorAccess, find_guards, make_global_access
 from ekc.ir.lowering.memory_access import IndexForms, map_axes_to_element, to_affine_index
-from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
+from ekc.ir.operator import Operator
 from ekc.ir.program import Nest, Staging
 
 

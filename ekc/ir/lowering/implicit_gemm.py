@@ -71,7 +71,7 @@ def find_joint_loops(
                     raise make_schedule_error(
                         "stage",
                         f"a region along the fused index {atom.tag}",
-                        "an index that runs wholly inside or outside",
+                        f"index {atom.tag} runs partly inside and partly outside the region",
                         "split the axes before fusing them, or stage at another loop",
                     )
                 index = _find_joint_form(atom.inner, name)
@@ -80,7 +80,7 @@ def find_joint_loops(
                     raise make_schedule_error(
                         "stage",
                         f"a region along the fused index {atom.tag}",
-                        "a joint loop whose pieces are not joined again",
+                        f"the joint loop of {atom.tag} is made of pieces that are joined again",
                         "fuse before split only, or stage at another loop",
                     )
                 pieces = frozenset(a for a, _ in index.terms)
@@ -91,7 +91,7 @@ def find_joint_loops(
             raise make_schedule_error(
                 "stage",
                 "one region for several reads",
-                "reads that differ by a constant",
+                "the reads differ by more than a constant",
                 "stage at another loop",
             )
     return tuple(found.values())

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import find_read_type
 from ekc.ir.lowering.buffers import (
     Buffer,
@@ -53,7 +55,6 @@ from ekc.ir.lowering.nodes import (
 )
 from ekc.ir.lowering.regions import Region, find_region, make_segment_variables
 from ekc.ir.lowering.tensor_tiles import TensorTile, find_tensor_tile
-from ekc.ir.operator import Axis, Compute, TensorSpec
 from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import make_schedule_error
 
@@ -86,8 +87,14 @@ def make_zero_fill_nest(nest: Nest) -> Nest:
 
 
 def derive_launches(program: Program) -> tuple[LaunchTree, ...]:
-    """The launches of a Program, in order. A launch that adds to its output follows one that zeroes it."""
-    return tuple(kernel for nest in program.nests for kernel in _derive_nest(nest, program.op.tensors))
+    """The launches of a Program, in order. A launch that adds to its output follows one that zeroes it.
+
+    They are derived once for each Program and stored in its `launches`.
+    """
+    if program.launches is None:
+        trees = (kernel for nest in program.nests for kernel in _derive_nest(nest, program.op.tensors))
+        object.__setattr__(program, "launches", tuple(trees))
+    return cast(tuple[LaunchTree, ...], program.launches)
 
 
 def _derive_nest(nest: Nest, tensors: Mapping[str, TensorSpec]) -> Iterator[LaunchTree]:
@@ -217,7 +224,7 @@ class _LaunchBuilder:
             raise make_schedule_error(
                 "cache_write",
                 f"a region of {self.compute.output.name} without gaps",
-                "fused loops step through one of its axes out of order",
+                f"fused loops step through an axis of {self.compute.output.name} out of order",
                 "split instead of fuse, or fuse loops of different axes",
             )
         return region

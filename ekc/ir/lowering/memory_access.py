@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent, QuasiAffine, to_affine
+from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.lowering.buffers import BoundsGuard, find_guards
 from ekc.ir.lowering.regions import Region, find_region
-from ekc.ir.operator import Axis, Compute, TensorSpec
 from ekc.ir.program import Nest
 
 FloatOrArray = Any

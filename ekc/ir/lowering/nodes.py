@@ -12,11 +12,11 @@ from typing import Any
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent
+from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.hardware.mma import MmaInstruction
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.regions import Region
 from ekc.ir.lowering.tensor_tiles import TensorTile
-from ekc.ir.operator import Compute, TensorSpec
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Staging
 
 

@@ -197,7 +197,7 @@ def _find_dimension_region(
             raise make_schedule_error(
                 "stage",
                 "one region for several reads",
-                "reads that differ by a constant",
+                "the reads differ by more than a constant",
                 "stage at another loop",
             )
     terms = tuple(t for t in forms[0].select_inside(inner_loops).terms if _find_axis(t[0], axis_by_loop))

@@ -14,6 +14,7 @@ import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent
+from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.mma import (
     LANE_GROUPS,
     LANES_PER_GROUP,
@@ -24,16 +25,15 @@ from ekc.ir.hardware.mma import (
 )
 from ekc.ir.hardware.wgmma import MAX_STRIPS, STRIP_COLUMNS, WARPGROUP_WARPS, WgmmaFamily, find_wgmma_family
 from ekc.ir.lowering.memory_access import to_affine_index
-from ekc.ir.operator import TensorSpec
 from ekc.ir.program import Loop, Nest
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.refusal import Check, at_most, exactly, fits, make_schedule_error, make_unknown_name_error
 
 TENSORIZE_RULE = "tensorize"
 _MMA_SPLITS = 'split("i", (.., 2, 8)), split("j", (.., 4, 2))'
 _WGMMA_SPLITS = 'split("i", (.., 4, 2, 8)), split("j", (.., 16, 4, 2))'
 _FACTOR_HINTS = {
-    "fragment": ("fragments", 'cache_read("{}.shared", "fragment", at=...) first'),
-    "shared": ("shared memory", 'cache_read("{}", "shared", at=..., swizzle=8, panel=...) first'),
+    "fragment": ("fragments", 'call cache_read("{}.shared", "fragment", at=...) first'),
+    "shared": ("shared memory", 'call cache_read("{}", "shared", at=..., swizzle=8, panel=...) first'),
 }
 """(name in messages, step that copies a factor there) by scope of the factors."""
 
@@ -91,9 +91,9 @@ def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTil
     a_only, b_only = used[a] - used[1 - a], used[1 - a] - used[a]
     rows = [x for x in spatial if x.name in a_only]
     columns = [x for x in spatial if x.name in b_only]
-    fits = len(rows) == 1 and columns and groups.name in a_only and places.name in b_only
-    fits = fits and len(columns) == 1 + is_wgmma and (warps is None or warps.name in a_only)
-    if fits and depth.name in used[0] & used[1]:
+    is_match = len(rows) == 1 and columns and groups.name in a_only and places.name in b_only
+    is_match = is_match and len(columns) == 1 + is_wgmma and (warps is None or warps.name in a_only)
+    if is_match and depth.name in used[0] & used[1]:
         *strips, pair = columns
         strip = strips[0] if strips else None
         a_load, b_load = factors[a], factors[1 - a]
@@ -103,8 +103,9 @@ def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTil
         f"a factor that moves along {leading} and one of {_join_names(spatial)}, and one that moves along "
         f"{places.name} and the other{'s' * is_wgmma}, both along {depth.name}"
     )
-    nearest = f"{_suggest_splits(is_wgmma)}, their lanes on thread.x, rows first"
-    raise make_schedule_error(TENSORIZE_RULE, need, f"{factors[0]} and {factors[1]}", nearest)
+    nearest = f"use {_suggest_splits(is_wgmma)}, their lanes on thread.x, rows first"
+    problem = f"{factors[0]} and {factors[1]} do not move along the loops as the instruction does"
+    raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
 
 
 def _suggest_splits(is_wgmma: bool) -> str:
@@ -117,7 +118,10 @@ def _find_factors(nest: Nest) -> tuple[ex.Load, ex.Load]:
     two = len(parts) == len(loads) == 2 and loads[0].tensor != loads[1].tensor
     if not two or nest.compute.combine != "sum":
         raise make_schedule_error(
-            TENSORIZE_RULE, "a sum of products of two tensors", str(nest.compute), "leave tensorize out"
+            TENSORIZE_RULE,
+            "a sum of products of two tensors",
+            f"{nest.compute} is no sum of products of two tensors",
+            "leave tensorize out",
         )
     return loads[0], loads[1]
 
@@ -129,16 +133,18 @@ def _find_instruction(
     product, grouped = find_mma_instruction(types[0]), find_wgmma_family(types[0])
     acc = nest.compute.acc_dtype
     if types[0] is not types[1] or product is None or acc.name != types[0].default_accumulator:
-        combination = f"{types[0]} and {types[1]} summed in {acc}"
-        limit = "float16, bfloat16 or tf32 summed in float32, or int8 in int32, the same on both sides"
-        nearest = 'dtype="tf32"' if types[0].name == types[1].name == "float32" else 'dtype="float16"'
-        raise make_schedule_error(TENSORIZE_RULE, f"an instruction for {combination}", limit, nearest)
+        need = "float16, bfloat16 or tf32 summed in float32, or int8 in int32, the same on both sides"
+        problem = f"no instruction multiplies {types[0]} by {types[1]} with sums in {acc}"
+        nearest = 'use dtype="tf32"' if types[0].name == types[1].name == "float32" else 'use dtype="float16"'
+        raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
     found = [p for p in (product, grouped) if p is not None]
     for one in found:
         if one.name == nest.instruction:
             return one
-    limit = f"{' or '.join(p.name for p in found)} for {product.dtype}"
-    raise make_schedule_error(TENSORIZE_RULE, f"instruction {nest.instruction!r}", limit, repr(product.name))
+    kind, plural = f"{product.dtype} instruction", f"instructions for {product.dtype}"
+    raise make_unknown_name_error(
+        TENSORIZE_RULE, kind, nest.instruction, [p.name for p in found], plural=plural
+    )
 
 
 def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
@@ -147,19 +153,19 @@ def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
     inner, own = list(nest.loops[-count:]), f"{'three' if is_wgmma else 'two'} spatial loops"
     serial = all(x.level == "serial" for x in inner)
     if len(inner) < count or not serial or sum(x.is_reduction for x in inner) != 1:
-        loops = ", ".join(f"{x.name}{' (reduced)' * x.is_reduction}" for x in inner)
+        names = ", ".join(f"{x.name}{' (reduced)' * x.is_reduction}" for x in inner)
         need = f"{own} and a reduced one innermost, all serial"
         raise make_schedule_error(
             TENSORIZE_RULE,
             need,
-            loops,
-            f"{_suggest_splits(is_wgmma)}, reorder their last pieces and the depth inside",
+            f"the innermost loops are {names}",
+            f"use {_suggest_splits(is_wgmma)}, reorder their last pieces and the depth inside",
         )
     for s in nest.stagings:
         if s.at in {x.name for x in inner}:
             outer = next((x.name for x in reversed(nest.loops[:-count]) if x.is_serial), None)
             raise make_schedule_error(
-                TENSORIZE_RULE, f"no staging in {s.at}", f"{s.name} sits there", f"at={outer!r}"
+                TENSORIZE_RULE, f"no staging in {s.at}", f"{s.name} sits in loop {s.at}", f"use at={outer!r}"
             )
     return inner
 
@@ -168,10 +174,11 @@ def _find_lane_loops(nest: Nest, is_wgmma: bool) -> tuple[Loop, Loop]:
     """The two loops on thread.x: lanes of a warp."""
     lanes = [x for x in nest.loops if x.level == "thread.x"]
     if len(lanes) != 2 or any(x.is_reduction for x in lanes):
-        loops = ", ".join(x.name for x in lanes) or "none"
+        names = ", ".join(x.name for x in lanes) or "none"
         need = "two spatial loops on thread.x, rows before columns"
         bind = "bind the 8 and the last 4 to thread.x, warps to thread.y"
-        raise make_schedule_error(TENSORIZE_RULE, need, loops, f"{_suggest_splits(is_wgmma)}, {bind}")
+        remedy = f"use {_suggest_splits(is_wgmma)}, {bind}"
+        raise make_schedule_error(TENSORIZE_RULE, need, f"the loops on thread.x are {names}", remedy)
     return lanes[0], lanes[1]
 
 
@@ -179,11 +186,13 @@ def _find_warp_loop(nest: Nest) -> Loop:
     """The fastest loop on thread.y: the warps of a warpgroup."""
     warps = [x for x in nest.loops if x.level == "thread.y"]
     if not warps or warps[-1].is_reduction:
-        loops = ", ".join(x.name for x in warps) or "none"
-        nearest = f"{_WGMMA_SPLITS}, bind the first 4 of the rows to thread.y"
-        raise make_schedule_error(
-            TENSORIZE_RULE, "the four warps of a group innermost on thread.y", loops, nearest
+        names = ", ".join(x.name for x in warps) or "none"
+        need, problem = (
+            "the four warps of a group innermost on thread.y",
+            f"the loops on thread.y are {names}",
         )
+        nearest = f"use {_WGMMA_SPLITS}, bind the first 4 of the rows to thread.y"
+        raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
     return warps[-1]
 
 
@@ -192,17 +201,19 @@ def _check_factor_scopes(nest: Nest, factors: tuple[ex.Load, ex.Load], scope: st
     if not nest.has_accumulator:
         output = nest.compute.output.name
         raise make_schedule_error(
-            TENSORIZE_RULE, f"{output} held in registers", "it is not", f'cache_write("{output}") first'
+            TENSORIZE_RULE,
+            f"{output} held in registers",
+            f"{output} has no accumulator",
+            f'call cache_write("{output}") first',
         )
     where, first = _FACTOR_HINTS[scope]
     for name in (f.tensor for f in factors):
         chain = [s for s in nest.stagings if s.tensor == name]
         if not chain or chain[-1].scope != scope:
-            last = f"{chain[-1].name} is not" if chain else "it is not"
-            nearest = (
-                first.format(name) if scope == "fragment" or not chain else f"leave {chain[-1].name} out"
-            )
-            raise make_schedule_error(TENSORIZE_RULE, f"{name} in {where}", last, nearest)
+            problem = f"{chain[-1].name if chain else name} is not in {where}"
+            use_existing = scope == "fragment" or not chain
+            nearest = first.format(name) if use_existing else f"leave {chain[-1].name} out"
+            raise make_schedule_error(TENSORIZE_RULE, f"{name} in {where}", problem, nearest)
 
 
 def _join_names(loops: list[Loop]) -> str:
@@ -222,17 +233,15 @@ def check_tile_extents(nest: Nest, tile: TensorTile) -> Iterator[Check]:
     if tile.warp_loop is not None:
         wanted[tile.warp_loop] = WARPGROUP_WARPS
     for loop, extent in wanted.items():
-        fits = np.asanyarray(loop.extent) == extent
-        yield Check(rule, fits, loop.extent, extent, extent, f"iterations of {loop.name}")
+        yield exactly(rule, loop.extent, extent, f"iterations of {loop.name}")
     if tile.strip_loop is not None:
-        n = np.asanyarray(tile.strip_loop.extent)
-        what = f"iterations of {tile.strip_loop.name}, {STRIP_COLUMNS} columns each"
-        yield Check(rule, n <= MAX_STRIPS, tile.strip_loop.extent, MAX_STRIPS, MAX_STRIPS, what)
+        unit = f"iterations of {tile.strip_loop.name}, {STRIP_COLUMNS} columns each"
+        yield at_most(rule, tile.strip_loop.extent, MAX_STRIPS, unit)
     for axis, form in nest.axis_forms.items():
         pair, one = _find_step(form, tile.lane_loop), _find_step(form, tile.column_pair_loop)
         is_adjacent = np.asanyarray(pair) == 2 * np.asanyarray(one)
-        limit = f"{tile.lane_loop.name} and {tile.column_pair_loop.name} cut from {axis} one after the other"
-        yield Check(rule, is_adjacent, pair, None, splits, f"as the step of {tile.lane_loop.name}", limit)
+        limit = f"must be twice that of {tile.column_pair_loop.name}, both cut from {axis}"
+        yield fits(rule, is_adjacent, pair, limit, f"use {splits}", f"as the step of {tile.lane_loop.name}")
 
 
 def _find_step(form: AffineForm, loop: Loop) -> Extent:

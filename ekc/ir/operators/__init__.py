@@ -1,6 +1,7 @@
-"""The operators that ekc brings along, each written as an expression, and `compute` for your own."""
+"""The built-in operators, each written as an expression, and `compute` for operators of your own."""
 
-from ekc.ir.operators.compute import Tensor, append_compute, compute
+from ekc.ir.compute_builder import Tensor
+from ekc.ir.operators.compute import compute
 from ekc.ir.operators.contractions import batch_matmul, einsum, matmul, matvec
 from ekc.ir.operators.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ekc.ir.operators.convolutions import conv1d, conv2d, conv3d
@@ -9,7 +10,6 @@ from ekc.ir.operators.reductions import reduce
 
 __all__ = [
     "Tensor",
-    "append_compute",
     "batch_matmul",
     "compute",
     "conv1d",

@@ -1,7 +1,4 @@
-"""Products summed over axes: matmul, batch_matmul, matvec.
-
-Einstein sums: subscripts as NumPy has them, and the order in which several operands are multiplied.
-"""
+"""Products summed over axes: matmul, batch_matmul, matvec and einsum."""
 
 from __future__ import annotations
 
@@ -14,9 +11,11 @@ from math import prod
 from ekc.arguments import check_flag, check_text
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute import TensorSpec
+from ekc.ir.compute_builder import Tensor, check_shape, make_compute
 from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
-from ekc.ir.operator import Operator, TensorSpec
-from ekc.ir.operators.compute import Tensor, check_shape, compute, make_compute
+from ekc.ir.operator import Operator
+from ekc.ir.operators.compute import compute
 
 
 def matmul(
@@ -108,20 +107,20 @@ _SUBSCRIPTS_PATTERN = re.compile(
     rf"({_OPERAND_PATTERN}(?:,{_OPERAND_PATTERN})*)(?:->({_OPERAND_PATTERN}|))?\Z"
 )
 _INPUT_NAMES = ("A", "B", "D", "E", "F", "G")
-"""The inputs; C is the output."""
+"""Names of the inputs of einsum; the output is C."""
 
 
 @dataclass(frozen=True)
 class _Factor:
-    """A tensor in a product, and the axis that each of its dimensions runs along; None for one of extent 1
-    that is stretched."""
+    """A tensor in a product, and the axis of each of its dimensions; None for a dimension of extent 1 that is
+    stretched."""
 
     name: str
     index: tuple[str | None, ...]
 
     @property
     def axes(self) -> frozenset[str]:
-        """The axes that it depends on."""
+        """The axes that the factor depends on."""
         return frozenset(a for a in self.index if a is not None)
 
 
@@ -134,7 +133,7 @@ class _Product:
 
     @property
     def axes(self) -> list[str]:
-        """Every axis, in order of appearance."""
+        """Every axis of the product, in order of appearance."""
         return list(dict.fromkeys(a for f in self.factors for a in f.index if a is not None))
 
     @property
@@ -143,7 +142,7 @@ class _Product:
         return [a for a in self.axes if a not in self.output.axes]
 
     def count_flops(self, extents: Mapping[str, int]) -> int:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         each = len(self.factors) - 1 + bool(self.summed_axes)
         return each * prod(extents[a] for a in self.axes)
 
@@ -157,18 +156,18 @@ def einsum(
 ) -> Operator:
     """Any contraction of one to six operands: `einsum("mk,kn->mn", (m, k), (k, n))`.
 
-    The inputs are A, B, D, E, F and G, the output C. A letter that the output lacks is summed over, wherever
-    it stands; one that an operand repeats walks its diagonal ("ii->i"); with none in common ("a,b->ab") it is
-    an outer product. A full sum ("ij,ij->") has the shape (1,). Without "->" the output has every letter that
-    occurs once, in the order of the alphabet ("ij,jk" is "ij,jk->ik"), and "..." before them. "..." stands
-    for all dimensions without a letter; aligned at the last, those of extent 1 stretch, as in NumPy.
+    The inputs are A, B, D, E, F and G, the output C. A letter that the output lacks is summed over; one that
+    an operand repeats walks its diagonal ("ii->i"); with none in common ("a,b->ab") it is an outer product. A
+    full sum ("ij,ij->") has the shape (1,). Without "->" the output has every letter that occurs once, in the
+    order of the alphabet ("ij,jk" is "ij,jk->ik"), and "..." before them. "..." is all dimensions without a
+    letter; they align at the last, and extents of 1 stretch, as in NumPy.
 
     Three operands or more are multiplied in the order with the fewest operations, as `np.einsum_path` finds
-    it: pairs, each stored, or all at once where that is no more work. What is stored in between is rounded
-    once, to the default type of sums of `dtype` (float16 for float16, so that tensor
-    cores can multiply it again), or to that of the sums (float32) where `out_dtype` is that.
-    Raises `InvalidInput` for another form, an extent that differs between two places of a letter, dimensions
-    of "..." that do not broadcast, and output letters that are unknown or repeated.
+    it: pairs, each stored, or all at once where that is no more work. Intermediate results are rounded once,
+    to the default type of sums of `dtype` (float16 for float16, so that tensor cores can multiply them), or
+    to the accumulator type (float32) where `out_dtype` is that type. Raises `InvalidInput` for another form,
+    an extent that differs between two places of a letter, dimensions of "..." that do not broadcast, and
+    output letters that are unknown or repeated.
     """
     check_text("einsum", subscripts, "'mk,kn->mn'")
     match = _SUBSCRIPTS_PATTERN.match(subscripts.replace(" ", ""))
@@ -201,7 +200,7 @@ def einsum(
 
 
 def _broadcast_dots(operands: list[str], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The extents that "..." stands for, as operands of NumPy broadcast: aligned at the last."""
+    """The extents of "...", broadcast as in NumPy: aligned at the last dimension."""
     found: tuple[int, ...] = ()
     for text, shape in zip(operands, shapes, strict=True):
         letters, dots = len(text.replace("...", "")), "..." in text
@@ -228,15 +227,15 @@ def _name_factors(
 ) -> tuple[tuple[_Factor, ...], dict[str, int]]:
     """Each operand with its axes, and the extent of each axis, in order of appearance."""
     extents: dict[str, int] = {}
-    whole = dict(zip(_name_batch(stretched), stretched, strict=True))
+    batch_extents = dict(zip(_name_batch(stretched), stretched, strict=True))
     factors = []
     for text, (name, shape) in zip(operands, inputs.items(), strict=True):
         before, dots, after = text.partition("...")
         own = len(shape) - len(before) - len(after) if dots else 0
-        batch = list(whole)[len(whole) - own :]
+        batch = list(batch_extents)[len(batch_extents) - own :]
         index: list[str | None] = []
         for axis, extent in zip((*before, *batch, *after), shape, strict=True):
-            if extent != whole.get(axis, extent):
+            if extent != batch_extents.get(axis, extent):
                 index.append(None)
                 continue
             index.append(axis)
@@ -249,7 +248,7 @@ def _name_factors(
 
 
 def _name_batch(stretched: tuple[int, ...]) -> tuple[str, ...]:
-    """Names for the axes that "..." stands for."""
+    """Names of the axes of "..."."""
     return tuple(f"batch{d}" for d in range(len(stretched)))
 
 

@@ -1,9 +1,9 @@
-"""Transposed convolutions, as PyTorch names them: what the gradient of a convolution's input is.
+"""Transposed convolutions, as PyTorch names them: the gradient of a convolution with respect to its input.
 
 An input element reaches every stride-th output. Seen from an output p, with u = p + padding before it:
 the taps r that reach it satisfy r*dilation = u (mod stride), so they start at some r0 that depends on u
-and lie a fixed step apart. Every output then gathers its own taps with quotients and remainders of u,
-nothing is computed twice and nothing inserted, and to the rest of ekc it is one more expression.
+and have a constant distance. Every output gathers its own taps with quotients and remainders of u. Nothing is
+computed twice, no zeros are inserted, and the operator is an ordinary expression.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import math
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.operator import MAX_ELEMENTS, Operator
-from ekc.ir.operators.compute import Tensor, compute
+from ekc.ir.compute import MAX_ELEMENTS
+from ekc.ir.compute_builder import Tensor
+from ekc.ir.operator import Operator
+from ekc.ir.operators.compute import compute
 from ekc.ir.operators.convolutions import (
     Channels,
     FilterWindow,
@@ -162,10 +164,10 @@ def _build_conv_transpose(
 
 
 class _TapGather:
-    """The taps that reach an output along one dimension, and where each comes from.
+    """The taps that reach an output along one dimension, and the input of each.
 
     Let u = p + padding before and g = gcd(stride, dilation). Unless g divides u no tap fits. Otherwise, with
-    v = u/g, s = stride/g, d = dilation/g: r = v * d**-1 (mod s), so r = first + tap*s, and its input lies
+    v = u/g, s = stride/g, d = dilation/g: r = v * d**-1 (mod s), so r = first + tap*s, and its input is
     at (v - r*d) / s, which is (v - first*d)/s - tap*d. A tap beyond the filter reads a weight outside of
     it, which is 0; where g does not divide u, every tap is put there.
     """

@@ -3,8 +3,6 @@
 `groups=c` is a depthwise convolution. Padding is 0 unless given, and may differ between the two ends of a
 dimension. Channels-last layouts store the weights
 with channels last too (OHWI for NHWC), as PyTorch's `channels_last` and cuDNN do.
-
-What convolutions share: a filter that moves along each image dimension, groups, memory layouts.
 """
 
 from __future__ import annotations
@@ -17,8 +15,10 @@ from typing import Any
 from ekc.arguments import check_choice, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.operator import MAX_ELEMENTS, Operator
-from ekc.ir.operators.compute import Tensor, compute
+from ekc.ir.compute import MAX_ELEMENTS
+from ekc.ir.compute_builder import Tensor
+from ekc.ir.operator import Operator
+from ekc.ir.operators.compute import compute
 from ekc.ir.validate import check_int, to_tuple
 
 PerDimension = int | tuple[int, ...]
@@ -185,12 +185,12 @@ class Channels:
 
     @property
     def inputs_per_group(self) -> int:
-        """Input channels that one output channel sums over."""
+        """Number of input channels that one output channel sums over."""
         return self.input_count // self.group_count
 
     @property
     def outputs_per_group(self) -> int:
-        """Output channels of a group."""
+        """Number of output channels of a group."""
         return self.output_count // self.group_count
 
     def make_input_index(self) -> ex.Expr:
@@ -203,19 +203,19 @@ class Channels:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Where channels stand in memory: right after the images, or last."""
+    """The dimension of channels in memory: after the images, or last."""
 
     channels_last: bool
 
     @classmethod
     def from_name(cls, name: str, dims: str) -> ImageLayout:
         """NCHW or NHWC, with the dimensions of this image in place of H and W."""
-        known = (f"NC{dims}", f"N{dims}C")
-        check_choice("layout", name, known)
-        return cls(name == known[1])
+        names = (f"NC{dims}", f"N{dims}C")
+        check_choice("layout", name, names)
+        return cls(name == names[1])
 
     def order_dims(self, channel: Any, *image: Any) -> tuple[Any, ...]:
-        """What belongs to the channels and to each image dimension, in the order of memory."""
+        """The values for the channels and for each image dimension, in the order of memory."""
         return (*image, channel) if self.channels_last else (channel, *image)
 
 

@@ -1,7 +1,7 @@
-"""softmax, layer_norm and rms_norm: graphs of computes that go over the rows of a tensor again and again.
+"""softmax, layer_norm and rms_norm: graphs of computes that pass over the rows of a tensor several times.
 
-A row runs along one axis or several. Each operator first reduces every row to a number or two, kept in
-float32, then finishes its elements.
+A row runs along one axis or several. Each operator first reduces every row to one or two numbers in float32,
+and then computes the elements.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import numpy as np
 from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute_builder import Tensor, check_shape
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import Tensor, check_shape, compute
+from ekc.ir.operators.compute import compute
 from ekc.ir.operators.reductions import Axes, normalize_axes
 
 
 @dataclass(frozen=True)
 class _RowPass:
-    """One walk over all rows of X, its axes named after a letter of its own."""
+    """One pass over all rows of X, with axes named after its own letter."""
 
     letter: str
     shape: tuple[int, ...]
@@ -55,11 +56,11 @@ class _RowPass:
         return Tensor("X")[tuple(ex.Var(a) for a in self.all_axes)]
 
     def read_row_value(self, tensor: str) -> ex.Load:
-        """What `tensor` holds for this row."""
+        """The value of `tensor` for this row."""
         return Tensor(tensor)[tuple(ex.Var(a) for a in self.outer_axes if a in self.all_axes) or (0,)]
 
     def read_column_value(self, tensor: str) -> ex.Load:
-        """What `tensor` holds for this place in every row."""
+        """The value of `tensor` for this place, the same in every row."""
         return Tensor(tensor)[tuple(ex.Var(a) for a in self.row_axes)]
 
 

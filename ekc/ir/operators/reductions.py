@@ -11,18 +11,19 @@ import numpy as np
 from ekc.arguments import check_choice, check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.compute_builder import Tensor, check_shape
 from ekc.ir.dtypes import INT32, parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import Tensor, check_shape, compute
+from ekc.ir.operators.compute import compute
 from ekc.ir.validate import to_tuple
 
 Axes = int | tuple[int, ...] | None
 """One axis, several, or all; negative ones count from the last."""
 _COMBINE_ALIASES = {"avg": "mean", "average": "mean"}
-"""Names elsewhere that are spelled far from ours."""
+"""Names of other libraries that are spelled far from ours."""
 _ARG_COMBINES = {"argmax": "max", "argmin": "min"}
 _MAX_INDEXED_ELEMENTS = INT32.integer_limits[1]
-"""Elements that int32 counts."""
+"""Most elements that int32 can count."""
 _COMBINES = ("sum", "prod", "max", "min", "mean", "argmax", "argmin")
 
 

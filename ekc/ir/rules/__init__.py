@@ -1,1 +1,1 @@
-"""What a Program must keep before it can become a kernel, each rule with its refusal."""
+"""Rules that a Program must keep before it can become a kernel."""

@@ -1,10 +1,7 @@
 """The rules a whole Program must keep before it can become a kernel.
 
-Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors;
-the API raises the first refusal, the breeder reads the masks, replay and the record store use the
-same functions.
-
-What sums that blocks share must keep to.
+Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors. The API
+raises the first refusal, the search reads the masks, replay and the record store use the same functions.
 """
 
 from __future__ import annotations
@@ -14,42 +11,42 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.affine import Extent, max_extent, min_extent
+from ekc.ir.affine import Extent, ceil_div, max_extent, min_extent
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, Node, ReduceNode, StageNode, walk_nodes
 from ekc.ir.program import Program, Staging
-from ekc.ir.refusal import Check
+from ekc.ir.refusal import Check, at_most, exactly, fits, requires
 from ekc.ir.rules.tensor_cores import check_tensor_products
 from ekc.ir.rules.vectors import check_async_copies, check_vectors
 
 
 def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """What is added by atomics is held until a thread is done, and added element by element: vectors of
-    atomic additions begin with sm_90."""
+    """Sums that are added by atomics need an accumulator, and are added element by element: vectors of atomic
+    additions exist from sm_90 on only."""
     nest, name = kernel.nest, kernel.nest.compute.output.name
     if not nest.is_atomic:
         return
     rule = f"atomic {name}"
     if not nest.has_accumulator:
-        yield Check(rule, False, "an accumulator", "none", f'cache_write("{name}", "register")')
-    width = nest.store_vector
-    near = f'cache_write("{name}"), one at a time'
-    yield Check(rule, np.asanyarray(width) == 1, width, 1, near, "elements at once")
+        yield _require_accumulator(rule, name)
+    near = f'write one element at a time: cache_write("{name}")'
+    yield exactly(rule, nest.store_vector, 1, "elements at once", near)
 
 
 MAX_STATEMENTS = 8192
-"""Statements that one kernel may write out; beyond, compiling takes long and the code leaves its cache."""
+"""Most statements of one kernel after unrolling; with more, compiling takes long and the code leaves the
+instruction cache."""
 RESERVED_REGISTERS = 24
-"""Registers left for addresses and loop counters when the accumulators and tiles are counted."""
+"""Registers of a thread that are reserved for addresses and loop counters."""
 REGISTERS_PER_ROUND = 2
-"""Of a copy of a pipelined tile, written out: where a round reads and where it writes change with none of the
-loops inside, so compilers work out both beforehand and keep them (`benchmarks/register_estimate.py`)."""
+"""Registers for the two addresses of each unrolled round of a copy of a pipelined tile. The addresses do not
+change with the loops inside, so compilers keep them in registers (`benchmarks/register_estimate.py`)."""
 
 
 def iterate_checks(program: Program, limits: Limits) -> Iterator[Check]:
-    """Every rule applied to every launch, and what the steps asked of their numbers."""
+    """The checks of the steps, then every rule applied to every launch."""
     yield from program.checks
     for kernel in derive_launches(program):
         for rule in LAUNCH_RULES:
@@ -64,52 +61,45 @@ def enforce_rules(program: Program, limits: Limits) -> None:
 
 def check_threads(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """At most 1024 threads a block, 64 along z."""
-    n = kernel.thread_count
-    yield Check(
-        "threads per block",
-        n <= limits.threads_per_block,
-        n,
-        limits.threads_per_block,
-        limits.threads_per_block,
-        "threads",
-    )
-    z = kernel.find_level_extent("thread.z")
+    yield at_most("threads per block", kernel.thread_count, limits.threads_per_block)
     limit = limits.threads_per_block_z
-    yield Check("threads along z", z <= limit, z, limit, f"{limit}, or bind to thread.x", "threads")
+    near = f"use {limit} or fewer, or bind to thread.x"
+    yield at_most("threads along z", kernel.find_level_extent("thread.z"), limit, "", near)
 
 
 def check_grid(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Grids have limits too, and y and z are small."""
+    """The extents of a grid, of which y and z have small limits."""
     for level, limit in (
         ("block.x", limits.grid_x),
         ("block.y", limits.grid_yz),
         ("block.z", limits.grid_yz),
     ):
-        n = kernel.find_level_extent(level)
-        yield Check(f"grid along {level}", n <= limit, n, limit, f"{limit}, or bind to block.x", "blocks")
+        near = f"use {limit} or fewer, or bind to block.x"
+        yield at_most(f"grid along {level}", kernel.find_level_extent(level), limit, "blocks", near)
 
 
 def check_shared_memory(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Tiles of a block must fit its shared memory."""
-    n, limit = kernel.shared_bytes, limits.shared_bytes_per_block
-    yield Check("shared memory", n <= limit, n, limit, f"tiles of {limit} bytes in all", "bytes")
+    limit = limits.shared_bytes_per_block
+    near = f"use tiles of {limit} bytes in all"
+    yield at_most("shared memory", kernel.shared_bytes, limit, "bytes", near)
 
 
 def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Accumulators and register tiles of one thread, with room for addresses, without spilling: a spilled
-    kernel may take a hundred times as long."""
+    """Accumulators, register tiles and addresses of one thread must fit its registers: a kernel that spills
+    may take a hundred times as long."""
     need = estimate_registers(kernel)
     most = min_extent(
         limits.registers_per_thread, limits.registers_per_sm // max_extent(kernel.thread_count, 32)
     )
     budget = most - RESERVED_REGISTERS
-    nearest = "a smaller tile per thread, wider copies or fewer threads"
-    yield Check("registers", need <= budget, need, budget, nearest, "registers")
+    nearest = "use a smaller tile per thread, wider copies or fewer threads"
+    yield at_most("registers", need, budget, "", nearest)
 
 
 def estimate_registers(kernel: LaunchTree) -> Extent:
-    """32-bit registers that the tiles of one thread take, prefetched shared tiles included, and that copies
-    of pipelined tiles take for their addresses."""
+    """32-bit registers of one thread for its tiles, prefetched shared tiles included, and for the addresses
+    of copies of pipelined tiles."""
     total = count_prefetch_registers(kernel) + REGISTERS_PER_ROUND * count_copy_rounds(kernel)
     for b in kernel.buffers:
         if b.scope != "shared":
@@ -119,7 +109,7 @@ def estimate_registers(kernel: LaunchTree) -> Extent:
 
 
 def count_prefetch_registers(kernel: LaunchTree) -> Extent:
-    """32-bit registers in which a thread holds the next shared tiles while it uses the last."""
+    """32-bit registers in which a thread keeps the next shared tiles while it uses the current ones."""
     total: Extent = 0
     for b in kernel.buffers:
         staging = kernel.nest.find_staging(b.name)
@@ -146,15 +136,13 @@ def _is_register_copy(kernel: LaunchTree, staging: Staging) -> bool:
 
 
 def check_unrolled_size(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """The innermost statements after unrolling."""
+    """Number of statements after unrolling."""
     n = count_statements(kernel.body)
-    yield Check(
-        "unrolling", n <= MAX_STATEMENTS, n, MAX_STATEMENTS, "a smaller unroll factor or tile", "statements"
-    )
+    yield at_most("unrolling", n, MAX_STATEMENTS, "statements", "use a smaller unroll factor or tile")
 
 
 def count_statements(nodes: tuple[Node, ...]) -> Extent:
-    """How many statements the compiler sees after unrolling."""
+    """Number of statements after unrolling."""
     total: Extent = 0
     for node in nodes:
         if isinstance(node, LoopNode):
@@ -168,24 +156,20 @@ def count_statements(nodes: tuple[Node, ...]) -> Extent:
 
 
 def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """A block loop inside a serial loop would not be spread over blocks."""
+    """Block loops must be outside of serial loops."""
     outer: str | None = None
     for loop in kernel.nest.loops:
         if loop.is_serial and outer is None:
             outer = loop.name
         if loop.is_block and outer is not None:
-            yield Check(
-                "loop order",
-                False,
-                f"block loop {loop.name} outside {outer}",
-                "blocks first",
-                f'reorder("{loop.name}", "{outer}")',
-            )
+            problem = f"block loop {loop.name} is inside serial loop {outer}"
+            remedy = f'call reorder("{loop.name}", "{outer}")'
+            yield requires("loop order", False, "block loops outermost", problem, remedy)
             return
 
 
 def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """An output narrower than its accumulator must be held until complete."""
+    """An output of another type than its sum needs an accumulator."""
     compute = kernel.nest.compute
     if (
         compute.reduction_axes
@@ -193,60 +177,50 @@ def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check
         and compute.acc_dtype is not compute.output.dtype
     ):
         name = compute.output.name
-        yield Check(
-            "accumulator",
-            False,
-            f"{compute.acc_dtype} for {name}",
-            f"{compute.output.dtype} in memory",
-            f'cache_write("{name}", "register")',
-        )
+        problem = f"{name} is summed in {compute.acc_dtype} and stored as {compute.output.dtype}"
+        remedy = f'call cache_write("{name}", "register") first'
+        yield requires("accumulator", False, f"{compute.acc_dtype} for {name}", problem, remedy)
 
 
 def check_reduction_lanes(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Reduction loops over threads: neighbours, within whole warps, powers of two, and an accumulator."""
+    """Reduction loops over threads: side by side, within full warps, powers of two, and an accumulator."""
     lanes = [x for x in kernel.thread_loops if x.is_reduction]
     if not lanes:
         return
-    name = kernel.nest.compute.output.name
+    rule, name = "reduction over lanes", kernel.nest.compute.output.name
     if not kernel.nest.has_accumulator:
-        yield Check(
-            "reduction over lanes", False, "an accumulator", "none", f'cache_write("{name}", "register")'
-        )
+        yield _require_accumulator(rule, name)
     first = kernel.thread_loops.index(lanes[0])
     between = [x.name for x in kernel.thread_loops[first : first + len(lanes)] if not x.is_reduction]
     if between:
-        yield Check(
-            "reduction over lanes",
-            False,
-            f"{' and '.join(x.name for x in lanes)} side by side",
-            f"{between[0]} runs between",
-            f"reorder, with {between[0]} outside of both",
-        )
+        both = " and ".join(x.name for x in lanes)
+        problem = f"{between[0]} runs between {both}"
+        yield requires(rule, False, f"{both} side by side", problem, f"reorder {between[0]} outside of both")
     n: Extent = 1
     for loop in lanes:
         n = n * loop.extent
-    whole, step = np.asanyarray(n), np.asanyarray(kernel.reduction_lane_stride)
-    ok = (whole <= 32) & _is_power_of_two(whole)
-    yield Check("reduction over lanes", ok, n, "a power of two up to 32", "32", "lanes")
-    beside = np.maximum(WARP // np.maximum(whole, 1), 1)
-    yield Check(
-        "reduction over lanes",
-        (step <= beside) & _is_power_of_two(step),
-        step,
-        beside,
-        beside,
-        "threads that run faster",
-        "a power of two up to {}",
+    count, step = np.asanyarray(n), np.asanyarray(kernel.reduction_lane_stride)
+    ok = (count <= WARP) & _is_power_of_two(count)
+    yield fits(rule, ok, n, f"must be a power of two up to {WARP}", WARP, "lanes")
+    most = np.maximum(WARP // np.maximum(count, 1), 1)
+    ok = (step <= most) & _is_power_of_two(step)
+    yield fits(rule, ok, step, "must be a power of two up to {}", most, "threads that run faster", most)
+    yield _check_full_warps(rule, kernel.thread_count)
+
+
+def _require_accumulator(rule: str, name: str) -> Check:
+    return requires(
+        rule,
+        False,
+        "an accumulator",
+        f"{name} has no accumulator",
+        f'call cache_write("{name}", "register") first',
     )
-    t = kernel.thread_count
-    yield Check(
-        "reduction over lanes",
-        np.asanyarray(t) % 32 == 0,
-        t,
-        "whole warps of 32",
-        "a multiple of 32",
-        "threads",
-    )
+
+
+def _check_full_warps(rule: str, thread_count: Extent) -> Check:
+    ok, limit = np.asanyarray(thread_count) % WARP == 0, f"must be a multiple of {WARP}"
+    return fits(rule, ok, thread_count, limit, lambda need, _: ceil_div(need, WARP) * WARP, "threads")
 
 
 def _is_power_of_two(n: Any) -> Any:
@@ -254,41 +228,38 @@ def _is_power_of_two(n: Any) -> Any:
 
 
 def check_fused_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """A computed stage has no neighbours to move together."""
+    """A tile that is computed on the spot cannot be filled in vectors."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode) and node.producer_reads is not None:
-            v = np.asanyarray(node.staging.vector)
-            yield Check(
-                f"vector width of {node.staging.name}", v == 1, node.staging.vector, 1, 1, "elements at once"
-            )
+            yield exactly(f"vector width of {node.staging.name}", node.staging.vector, 1, "elements at once")
 
 
 def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Reductions on the spot: whole warps, and as many for each element as divide those of the block."""
+    """Reductions on the spot need full warps, and a number of warps per element that divides the warps of the
+    block."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, ReduceNode):
-            rule, t = "reduction on the spot", kernel.thread_count
-            whole = np.asanyarray(t) % 32 == 0
-            yield Check(rule, whole, t, "whole warps of 32", "a multiple of 32", "threads")
-            g = node.staging.warps
-            warps = max_extent(t // 32, 1)
-            divides = np.asanyarray(warps) % max_extent(g, 1) == 0
-            yield Check(rule, divides, g, warps, np.gcd(g, warps), "warps an element", "a divisor of {}")
+            rule, warps = "reduction on the spot", node.staging.warps
+            yield _check_full_warps(rule, kernel.thread_count)
+            block_warps = max_extent(kernel.thread_count // WARP, 1)
+            ok = np.asanyarray(block_warps) % max_extent(warps, 1) == 0
+            near, unit = np.gcd(warps, block_warps), "warps an element"
+            yield fits(rule, ok, warps, "must be a divisor of {}", near, unit, block_warps)
 
 
 def check_tile_lines(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """A swizzled tile has whole lines: an element may change places with any of its line. Panels are of
-    whole lines too."""
+    """Swizzled tiles and panels consist of whole lines: an element may change places with any of its line."""
     for b in kernel.buffers:
         if b.is_swizzled:
             size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)
             whole = (chunks == 1) | (np.asanyarray(size) % SHARED_LINE_BYTES == 0)
-            limit = f"a multiple of {SHARED_LINE_BYTES}"
-            yield Check(f"swizzle of {b.name}", whole, size, limit, "no swizzle, or another pad", "bytes")
+            limit = f"must be a multiple of {SHARED_LINE_BYTES}"
+            near = "leave the swizzle out, or change the pad"
+            yield fits(f"swizzle of {b.name}", whole, size, limit, near, "bytes")
         if b.panel:
             whole = np.asanyarray(b.row_pitch) % b.panel == 0
             rule, unit = f"cache_read {b.name}", "elements in rows of panels"
-            yield Check(rule, whole, b.row_pitch, b.panel, b.panel, unit, "a multiple of {}")
+            yield fits(rule, whole, b.row_pitch, "must be a multiple of {}", b.panel, unit, b.panel)
 
 
 LaunchRule = Callable[[LaunchTree, Limits], Iterator[Check]]

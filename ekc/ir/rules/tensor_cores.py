@@ -1,6 +1,6 @@
-"""What a product on tensor cores asks of a launch: the target, the loops' lengths, no edge that cuts it.
+"""Rules of tensor-core products: the target, the extents of loops, and tiles that no edge cuts.
 
-What a product of a warpgroup asks of a tile that it finds in shared memory by a descriptor.
+wgmma reads shared tiles by descriptors, which have rules of their own.
 """
 
 from __future__ import annotations
@@ -13,73 +13,73 @@ import numpy as np
 from ekc.ir.affine import Atom, Extent
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS
-from ekc.ir.hardware.mma import MIN_MMA_ARCH
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH
 from ekc.ir.hardware.wgmma import WGMMA_SWIZZLE, WgmmaFamily
 from ekc.ir.lowering.buffers import Buffer, has_needed_guard
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, MmaNode, SharedFactor, walk_nodes
 from ekc.ir.lowering.tensor_tiles import TENSORIZE_RULE, check_tile_extents
 from ekc.ir.lowering.wgmma_descriptors import find_tile_strides, is_mn_major
-from ekc.ir.refusal import Check
+from ekc.ir.refusal import Check, exactly, fits, requires
 
 
 def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
-    """Copied ahead, in swizzled panels, its elements where the descriptor says that they are."""
+    """The tile must be filled by cp.async, in swizzled panels, with its elements where the descriptor has
+    them."""
     buffer = factor.source.buffer
     assert buffer is not None
     rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
     yield from _check_async_source(rule, kernel, factor)
     if not buffer.panel:
-        limit, near = "its rows are stored whole", f"panel=64, swizzle={WGMMA_SWIZZLE}"
-        yield Check(rule, False, f"{buffer.name} in panels", limit, near)
+        problem, near = (
+            f"{buffer.name} has no panels",
+            f"call cache_read with panel=64, swizzle={WGMMA_SWIZZLE}",
+        )
+        yield requires(rule, False, f"{buffer.name} in panels", problem, near)
         return
-    unit = f"chunks to swizzle in {buffer.name}"
-    yield Check(
-        rule,
-        np.asanyarray(buffer.swizzle) == WGMMA_SWIZZLE,
-        buffer.swizzle,
-        WGMMA_SWIZZLE,
-        WGMMA_SWIZZLE,
-        unit,
-    )
+    yield exactly(rule, buffer.swizzle, WGMMA_SWIZZLE, f"chunks to swizzle in {buffer.name}")
     patterns = np.asanyarray(buffer.row_count) % SWIZZLE_CHUNKS[-1] == 0
-    yield Check(
-        rule, patterns, buffer.row_count, SWIZZLE_CHUNKS[-1], 64, f"rows of {buffer.name}", "a multiple of {}"
-    )
-    turned = is_mn_major(node, factor)
-    if turned is None:
+    limit = f"must be a multiple of {SWIZZLE_CHUNKS[-1]}"
+    yield fits(rule, patterns, buffer.row_count, limit, 64, f"rows of {buffer.name}")
+    mn_major = is_mn_major(node, factor)
+    if mn_major is None:
         need = f"{factor.source.spec.name} stored along its rows or along the depth"
-        near = "unfused axes, another order=, or mma.m16n8k16"
-        yield Check(rule, False, need, f"{buffer.name} is neither", near)
+        problem = f"{buffer.name} is stored neither along its rows nor along the depth"
+        near = "use unfused axes, another order=, or mma.m16n8k16"
+        yield requires(rule, False, need, problem, near)
         return
     yield from _check_tile_strides(rule, node, factor)
-    yield from _check_tile_starts(rule, kernel, node, factor, turned)
+    yield from _check_tile_starts(rule, kernel, node, factor, mn_major)
 
 
 def _check_async_source(rule: str, kernel: LaunchTree, factor: SharedFactor) -> Iterator[Check]:
-    """The fence between copies and products stands where copies are waited for."""
+    """The tile must come by asynchronous copies: the fence that products need is placed at the wait for
+    these."""
     staging = factor.staging
-    how = f'pipeline("{staging.at}", stages=3, copy="async")'
-    flies = kernel.nest.is_async(staging)
-    yield Check(rule, flies, f"{staging.name} copied by asynchronous copies", "it is not", how)
+    how = f'call pipeline("{staging.at}", stages=3, copy="async")'
+    problem = f"{staging.name} is not filled by asynchronous copies"
+    yield requires(rule, kernel.nest.is_async(staging), f"{staging.name} copied by cp.async", problem, how)
 
 
 def _check_tile_strides(rule: str, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
-    """The loops of the product move through the tile as the instruction does."""
+    """The loops of the product must move through the tile as the instruction does."""
     assert factor.source.buffer is not None
     steps = dict(factor.source.address.terms)
     for loop, step in find_tile_strides(node, factor).items():
         found = np.asanyarray(steps.get(loop, 0))
-        limit = f"{{}} in {factor.source.buffer.name}"
-        yield Check(rule, found == step, found, step, "an unfused axis", f"elements a step of {loop}", limit)
+        limit, unit = f"must be {{}} in {factor.source.buffer.name}", f"elements a step of {loop}"
+        yield fits(rule, found == step, found, limit, "use an unfused axis", unit, step)
 
 
 def _check_tile_starts(
     rule: str, kernel: LaunchTree, node: MmaNode, factor: SharedFactor, is_mn_major: bool
 ) -> Iterator[Check]:
-    """The other loops lead to where a tile may begin."""
+    """The other loops must lead to places where a tile can begin."""
     buffer, product = factor.source.buffer, node.tile.instruction
     assert buffer is not None
-    limit, nearest = f"whole patterns of {buffer.name}", buffer.panel if is_mn_major else product.depth
+    limit, nearest = (
+        f"must be whole patterns of {buffer.name}",
+        buffer.panel if is_mn_major else product.depth,
+    )
     within = find_tile_strides(node, factor)
     inside = _find_inner_loops(kernel, factor)
     others: list[tuple[Atom, Extent]] = [t for t in factor.source.address.terms if t[0] not in within]
@@ -87,24 +87,25 @@ def _check_tile_starts(
         begins = _can_begin(np.asanyarray(step), buffer, product.depth, is_mn_major)
         if isinstance(atom, str):
             begins = begins | (np.asanyarray(kernel.nest.extents.get(atom, 2)) == 1)
-            yield Check(rule, begins, step, None, nearest, f"elements a step of {atom}", limit)
+            yield fits(rule, begins, step, limit, nearest, f"elements a step of {atom}")
             continue
-        yield Check(rule, begins, step, None, nearest, "elements a step of a joint loop", limit)
+        yield fits(rule, begins, step, limit, nearest, "elements a step of a joint loop")
         joint = ", ".join(sorted(atom.find_variables() & inside))
-        need, where = f"joint loops outside of {factor.staging.at}", f"{joint} inside"
-        yield Check(rule, not joint, need, where, f'fuse outside of "{factor.staging.at}"')
+        at = factor.staging.at
+        problem = f"joint loop {joint} runs inside {at}"
+        yield requires(rule, not joint, f"joint loops outside of {at}", problem, f'fuse outside of "{at}"')
 
 
 def _find_inner_loops(kernel: LaunchTree, factor: SharedFactor) -> frozenset[str]:
-    """The loops that run while a tile stays: where they lead is told as a sum."""
+    """The serial loops inside the loop that stages the tile."""
     serial = [x.name for x in kernel.nest.loops if x.is_serial]
     at = factor.staging.at
     return frozenset(serial if at is None else serial[serial.index(at) + 1 :])
 
 
 def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
-    """Whether a tile may begin so many elements further on: at other patterns, at another panel, or, where
-    rows run along the depth, at the next product's part of them."""
+    """Whether a tile can begin `step` elements later: at another pattern or panel, or, where rows run along
+    the depth, at the next product's part of the rows."""
     width: Extent = buffer.row_pitch
     along = buffer.panel if is_mn_major else depth
     within = (step >= 0) & (step < width) & (step % along == 0)
@@ -112,40 +113,39 @@ def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
 
 
 def check_tensor_products(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Every product of a launch, and no fragment without one."""
+    """Every product of a launch, and no fragment without a product."""
     products = [node for node in walk_nodes(kernel.body) if isinstance(node, MmaNode)]
     for node in products:
         yield _make_target_check(node, limits)
         yield from check_tile_extents(kernel.nest, node.tile)
         for factor in (node.a, node.b):
             yield from _check_factor(kernel, node, factor)
-        whole = ~np.asanyarray(has_needed_guard(node.compute.guards))
-        edge = "a depth that its zero-filled tiles cover"
+        unguarded = ~np.asanyarray(has_needed_guard(node.compute.guards))
+        problem = "the depth ends inside a product, past its zero-filled tiles"
         rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
-        yield Check(rule, whole, "a guard on the depth", edge, "a depth that its pieces divide")
+        yield requires(rule, unguarded, "no guard on the depth", problem, "split the depth by exact divisors")
     for staging in kernel.nest.stagings:
         if staging.scope == "fragment" and not products:
-            yield Check(
-                TENSORIZE_RULE, False, f"a product that reads {staging.name}", "none", "tensorize(...)"
-            )
+            need, problem = f"a product that reads {staging.name}", f"no product reads {staging.name}"
+            yield requires(TENSORIZE_RULE, False, need, problem, "call tensorize(...)")
 
 
 def _make_target_check(node: MmaNode, limits: Limits) -> Check:
-    """The target has the instruction."""
+    """The target must have the instruction."""
     name = node.tile.instruction.name
     if isinstance(node.tile.instruction, WgmmaFamily):
-        return Check(f"{TENSORIZE_RULE} {name}", limits.group_products, name, "sm_90a alone", "mma.m16n8k16")
-    targets = f"targets from sm_{MIN_MMA_ARCH} on"
-    return Check(f"{TENSORIZE_RULE} {name}", limits.tensor_cores, name, targets, "leave tensorize out")
+        rule, problem = f"{TENSORIZE_RULE} {name}", "only sm_90a has the instruction"
+        return requires(rule, limits.group_products, name, problem, "use mma.m16n8k16")
+    problem = f"targets before {FIRST_AMPERE_ARCH} do not have the instruction"
+    return requires(f"{TENSORIZE_RULE} {name}", limits.tensor_cores, name, problem, "leave tensorize out")
 
 
 def _check_factor(kernel: LaunchTree, node: MmaNode, factor: FragmentNode | SharedFactor) -> Iterator[Check]:
-    """Elements of the instruction's type, where it finds them."""
+    """The factor must have the instruction's type, and be where the instruction reads it."""
     if isinstance(factor, SharedFactor):
         yield from check_descriptor(kernel, node, factor)
-    # A sum made on the spot lies there as it is summed, not as the tensor would be stored.
-    staging, held, product = factor.staging, factor.source.dtype, node.tile.instruction
-    need, alone = f"{staging.source} of {product.dtype}", f"leave {staging.tensor} a launch of its own"
-    yield Check(
-        f"{TENSORIZE_RULE} {product.name}", held is product.dtype, need, f"{held}, as it is summed", alone
-    )
+    # A sum that is computed on the spot has the accumulator's type, not that of the stored tensor.
+    staging, dtype, product = factor.staging, factor.source.dtype, node.tile.instruction
+    need, problem = f"{staging.source} of {product.dtype}", f"{staging.source} is {dtype}, as it is summed"
+    remedy = f"leave {staging.tensor} a launch of its own"
+    yield requires(f"{TENSORIZE_RULE} {product.name}", dtype is product.dtype, need, problem, remedy)

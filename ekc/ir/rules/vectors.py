@@ -1,6 +1,7 @@
-"""What a vector can move: neighbours, aligned, 16 bytes at most, never across the end of a tile or tensor.
+"""Rules of vectors and asynchronous copies.
 
-What an asynchronous copy can move: 4, 8 or 16 bytes at once, as they lie, on targets that have it.
+A vector moves aligned neighbours, at most 16 bytes, and never crosses the end of a tile or tensor. An
+asynchronous copy moves 4, 8 or 16 bytes at once, in the order of memory, on targets that have it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from ekc.ir.affine import (
     find_carry_period,
     find_displacement,
 )
-from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES, MIN_CP_ASYNC_ARCH
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
-from ekc.ir.refusal import Check
+from ekc.ir.refusal import Check, at_most, fits, requires
 
 
 def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Vector copies and writes: at most 16 bytes, aligned, and never across the end of a tile or tensor."""
+    """Vector copies and writes must have at most 16 bytes, be aligned, and end within the tile and tensor."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode):
             yield from _check_vector(
@@ -49,31 +51,32 @@ def _check_vector(
 ) -> Iterator[Check]:
     v = np.asanyarray(vector)
     rule, unit = f"vector width of {name}", "elements at once"
-    size = vector * source.dtype.bytes
-    yield Check(rule, np.asanyarray(size) <= 16, size, 16, 16 // source.dtype.bytes, "bytes at once")
+    fewer = f"use {MAX_ACCESS_BYTES // source.dtype.bytes} elements or fewer"
+    yield at_most(rule, vector * source.dtype.bytes, MAX_ACCESS_BYTES, "bytes at once", fewer)
     own = region.segments[segment] if segment is not None else None
     stride, extent = (own.stride, own.extent) if own else (0, 1)
     contiguous = np.asanyarray(stride) == 1
     neighbours = (v == 1) | (contiguous & (np.asanyarray(extent) % v == 0))
     near = np.where(contiguous, np.gcd(extent, v), 1)
-    yield Check(rule, neighbours, vector, extent, near, unit, "a tile row of {} neighbours, a multiple of it")
+    yield fits(rule, neighbours, vector, "must divide a tile row of {} neighbours", near, unit, extent)
     atoms: set[Atom] = {f"#{segment}"}
     if own and own.is_joint:
         beside, atoms = _find_run_length(source, f"#{segment}")
         whole, near = np.asanyarray(beside) % v == 0, np.gcd(beside, vector)
-        yield Check(rule, whole, vector, beside, near, unit, "runs of {} neighbours, a multiple of it")
+        yield fits(rule, whole, vector, "must divide runs of {} neighbours", near, unit, beside)
     others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
     together, near = _find_common_divisor(others, v)
-    yield Check(rule, (v == 1) | together, vector, None, near, unit, "rows that start at multiples of it")
+    yield fits(rule, (v == 1) | together, vector, "must divide the start of every row", near, unit)
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
         row = last[0].extent
         whole, near = (v == 1) | (row % v == 0), np.gcd(row, v)
-        yield Check(rule, whole, vector, row, near, unit, "a tensor row of {}, a multiple of it")
+        yield fits(rule, whole, vector, "must divide a tensor row of {}", near, unit, row)
 
 
 def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
-    """Whether all steps are multiples of a width, and the greatest part of it of which they are."""
+    """(whether all steps are multiples of a width, the greatest divisor of the width that divides all
+    steps)."""
     every: Any = True
     near = width
     for step in steps:
@@ -82,9 +85,12 @@ def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]
 
 
 def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]:
-    """Along a joint loop, neighbours are such until its fastest digit turns over: after how many, and which
-    term of the address that digit is. One is alone where that digit is not the tensor's last dimension. A
-    tile in shared memory has no such ends: neighbours of the loop are neighbours there, if stored last."""
+    """(number of neighbours, terms of the address that make them) along a joint loop.
+
+    Iterations are neighbours in memory until the fastest digit of the loop turns over. Where that digit is
+    not the tensor's last dimension, the number is 1. A tile in shared memory has no such end: iterations are
+    neighbours where the dimension is stored last.
+    """
     if source.buffer is not None:
         beside = np.asanyarray(dict(source.address.terms).get(own, 0)) == 1
         return np.where(beside, MAX_ACCESS_BYTES, 1), {own}
@@ -99,14 +105,14 @@ def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]
     digit = last[0][0]
     if not _is_loop_digit(digit, own):
         return 1, set()
-    # A slower digit (the axis fused last is not the tensor's last dimension) rests at the first step.
+    # A slower digit (the axis fused last is not the tensor's last dimension) does not move at the first step.
     fastest = np.asanyarray(find_displacement(AffineForm(((digit, 1),)), own, 1)) == 1
     return np.where(fastest, find_carry_period(digit, own), 1), {digit}
 
 
 def _is_loop_digit(digit: QuasiAffine, own: str) -> bool:
-    """Whether a joint loop alone makes a digit. What a body adds on the way, as the 1 of x[(j + 1) % 8],
-    moves the places where it turns over, and vectors that start at multiples of their width run across."""
+    """Whether a digit depends on a joint loop alone, without a constant. A constant, as the 1 of x[(j + 1) %
+    8], moves the place where the digit turns over, and a vector could cross it."""
     if np.any(np.asanyarray(digit.inner.const) != 0):
         return False
     if own in dict(digit.inner.terms):
@@ -118,46 +124,43 @@ def _is_loop_digit(digit: QuasiAffine, own: str) -> bool:
 
 
 def _check_destination(node: StageNode) -> Iterator[Check]:
-    """Where the buffer keeps the neighbours side by side, its other steps must stay aligned too."""
+    """Where neighbours are neighbours in the buffer too, the other steps of its address must stay aligned."""
     if node.buffer.fastest_segment != node.vector_segment or node.source.dtype is not node.buffer.dtype:
         return
     v = np.asanyarray(node.staging.vector)
     together, near = _find_common_divisor(_list_steps(node.target_address, f"#{node.vector_segment}"), v)
     rule, ok = f"vector width of {node.staging.name}", (v == 1) | together
-    needed = "a pad that is a multiple of it"
-    yield Check(rule, ok, node.staging.vector, None, near, "elements at once", needed)
+    yield fits(rule, ok, node.staging.vector, "must divide the pad", near, "elements at once")
 
 
 def _list_steps(address: AffineForm, own: str) -> list[Extent]:
-    """Every step an address can take but that along the vector, and where it starts."""
+    """The steps of an address but the one along the vector, and its start."""
     return [c for a, c in address.terms if a != own] + [address.const]
 
 
-REGISTER_COPY_HINT = 'pipeline(..., copy="register")'
+REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
 
 
 def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Every asynchronous copy of a launch, held against the instructions there are."""
+    """Every asynchronous copy of a launch needs an instruction that can do it."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode) and node.is_async:
             rule = f"async copy of {node.staging.name}"
             if not limits.async_copies:
-                limit = f"targets from sm_{MIN_CP_ASYNC_ARCH} on"
-                yield Check(rule, False, "cp.async", limit, REGISTER_COPY_HINT)
+                problem = f"targets before {FIRST_AMPERE_ARCH} have no cp.async"
+                yield requires(rule, False, "cp.async", problem, REGISTER_COPY_HINT)
             yield from _check_copy_widths(node, rule)
 
 
 def _check_copy_widths(node: StageNode, rule: str) -> Iterator[Check]:
-    """Neighbours that stay neighbours move together; into another order, each element goes alone."""
+    """Elements are copied together where they stay neighbours, and one by one into another order."""
     vector, each = np.asanyarray(node.staging.vector), node.buffer.dtype.bytes
     together = node.buffer.fastest_segment == node.vector_segment
     if not together:
-        limit, nearest = (
-            "1, the order being another",
-            "1" if each in ASYNC_COPIES_BY_BYTES else REGISTER_COPY_HINT,
-        )
-        yield Check(rule, vector == 1, node.staging.vector, limit, nearest, "elements at once")
+        limit = "must be 1, as the copy changes the order of dimensions"
+        nearest = "1" if each in ASYNC_COPIES_BY_BYTES else REGISTER_COPY_HINT
+        yield fits(rule, vector == 1, node.staging.vector, limit, nearest, "elements at once")
     size = vector * each
     moved = (size == 4) | (size == 8) | (size == 16)
-    nearest = f"vector={max(1, 4 // each)}" if together else REGISTER_COPY_HINT
-    yield Check(rule, moved, node.staging.vector * each, "4, 8 or 16", nearest, "bytes at once")
+    nearest = f"use vector={max(1, 4 // each)}" if together else REGISTER_COPY_HINT
+    yield fits(rule, moved, node.staging.vector * each, "must be 4, 8 or 16", nearest, "bytes at once")

@@ -1,8 +1,7 @@
-"""Steps that say how a loop runs: on which hardware index, written out, in vectors, overlapped."""
+"""Steps that set how a loop runs: bound to hardware, unrolled, in vectors, pipelined."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from ekc.ir.affine import Extent, max_extent, min_extent
 from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
 from ekc.ir.lowering.memory_access import find_direct_reads
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.refusal import at_least, fits, make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step, is_vector_width
 
 
@@ -24,14 +23,13 @@ class Bind(Step):
 
         for i.0 in 32          ->   block.y i.0 in 32
 
-    Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several
-    loops may share one index; the innermost of them runs fastest. A reduction loop on thread.x is
-    summed across lanes: it has an extent of 2, 4, 8, 16 or 32 (all that are summed so together, side by
-    side), in a block of whole warps. 2, 4, 8 or 16 threads may run faster than it, where a warp still holds
-    the whole sum. Rules say so of the whole kernel. One on blocks is summed in memory, where `atomic` allows
-    it.
-    Refuses: an unknown loop or level, a loop already bound, one that holds a staging (but as vthread), a
-    reduction loop elsewhere than on thread.x, or on blocks that add by atomics.
+    Levels: block.x/y/z, thread.x/y/z, vthread (a strided slice of a thread's own tile). Several loops may
+    share one index; the innermost of them runs fastest. A reduction loop on thread.x is summed across lanes.
+    All such loops are side by side and have together an extent of 2, 4, 8, 16 or 32, in a block of full
+    warps. 2, 4, 8 or 16 threads may run faster, if one warp still has all terms of a sum. Rules check that
+    for the kernel. A reduction loop on blocks is summed in memory, where `atomic` allows it. Refuses: an
+    unknown loop or level, a bound loop, a loop with a staging (except as vthread), a reduction loop on
+    another level than thread.x, unless blocks add by atomics.
     """
 
     kind: ClassVar[str] = "bind"
@@ -44,27 +42,30 @@ class Bind(Step):
         loop = nest.find_loop(self.loop)
         allowed = (*BLOCK_LEVELS, *THREAD_LEVELS, "vthread")
         if self.level not in allowed:
-            near = difflib.get_close_matches(str(self.level), allowed, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                "bind", f"level {self.level!r}", f"the levels {', '.join(allowed)}", repr(near)
-            )
+            raise make_unknown_name_error("bind", "level", self.level, allowed)
         if loop.level != "serial":
             raise make_schedule_error(
-                "bind", f"{loop.name} to be unbound", f"it is bound to {loop.level}", "another loop"
+                "bind",
+                f"unbound loop {loop.name}",
+                f"loop {loop.name} is bound to {loop.level}",
+                "bind another loop",
             )
         shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.is_atomic else ())
         if loop.is_reduction and self.level not in shared:
             name = nest.compute.output.name
-            over_blocks = f', or atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
+            over_blocks = f', or call atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
             raise make_schedule_error(
                 "bind",
-                f"reduction loop {loop.name} on {self.level}",
-                "spatial loops there",
-                f"thread.x, or leave it serial{over_blocks}",
+                f"a spatial loop for {self.level}",
+                f"loop {loop.name} is a reduction, and {self.level} takes spatial loops",
+                f"bind it to thread.x, or leave it serial{over_blocks}",
             )
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
             raise make_schedule_error(
-                "bind", f"{loop.name} to hold no staging", "a staging sits in it", "bind before cache_read"
+                "bind",
+                f"no staging in {loop.name}",
+                f"a staging sits in loop {loop.name}",
+                "bind before cache_read",
             )
         return program.replace_nest(
             nest, nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
@@ -79,8 +80,8 @@ class Unroll(Step):
 
         for k.1 in 8           ->   for k.1 in 8                unroll
 
-    Loops that pick registers are always written out, whether asked or not: registers have no index.
-    Refuses: an unknown loop, one on blocks or threads, a factor below 1.
+    Loops that index registers are always unrolled, as registers have no index at run time.
+    Refuses: an unknown loop, a loop on blocks or threads, a factor below 1.
     """
 
     kind: ClassVar[str] = "unroll"
@@ -93,13 +94,14 @@ class Unroll(Step):
         loop = nest.find_loop(self.loop)
         if not loop.is_serial:
             raise make_schedule_error(
-                "unroll", f"{loop.name} to be serial", f"it is bound to {loop.level}", "a serial loop"
+                "unroll",
+                "a serial loop",
+                f"loop {loop.name} is bound to {loop.level}",
+                "unroll a serial loop",
             )
         factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
         wanted = 1 if self.factor is None else self.factor
-        check = Check(
-            f"unroll {loop.name}", np.asanyarray(wanted) >= 1, wanted, "at least 1", "1", "as a factor"
-        )
+        check = at_least(f"unroll {loop.name}", wanted, 1, "as a factor")
         return program.replace_nest(
             nest, nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor)), check
         )
@@ -117,10 +119,10 @@ class Vectorize(Step):
                                         Y[i, j] = X.register[j.1]
                                       write Y                                  float4
 
-    Every tensor read straight from global memory with neighbours along the loop is staged in
-    registers, and the result written the same way.
-    Refuses: a loop that is not innermost, or bound, or of a reduction, or holds a staging, or does not
-    run along the output's last axis; an extent that is no vector width.
+    Tensors read from global memory with neighbours along the loop are staged in registers as vectors, and the
+    result is written as vectors.
+    Refuses: a loop that is not innermost, is bound, is a reduction, has a staging, or does not run along the
+    output's last axis; an extent that is no vector width.
     """
 
     kind: ClassVar[str] = "vectorize"
@@ -133,9 +135,8 @@ class Vectorize(Step):
         self._check_loop(nest, loop)
         width = np.asanyarray(loop.extent)
         legal = (width > 1) & is_vector_width(width)
-        check = Check(
-            f"vectorize {loop.name}", legal, loop.extent, "2, 4, 8 or 16", "split the loop by 4", "elements"
-        )
+        rule, near = f"vectorize {loop.name}", "split the loop by 4"
+        check = fits(rule, legal, loop.extent, "must be 2, 4, 8 or 16", near, "elements")
         around = [x.name for x in nest.loops[:-1] if x.is_serial]
         stagings = tuple(
             Staging(t, t, "register", around[-1] if around else None, vector=loop.extent)
@@ -149,23 +150,24 @@ class Vectorize(Step):
 
     def _check_loop(self, nest: Nest, loop: Loop) -> None:
         if loop is not nest.loops[-1]:
+            inside = nest.loops[-1].name
             raise make_schedule_error(
-                "vectorize",
-                f"{loop.name} innermost",
-                f"{nest.loops[-1].name} lies inside it",
-                repr(nest.loops[-1].name),
+                "vectorize", f"{loop.name} innermost", f"loop {inside} is inside {loop.name}", repr(inside)
             )
         if loop.level != "serial" or loop.is_reduction:
             raise make_schedule_error(
-                "vectorize", "a serial spatial loop", f"{loop.name} is not", "the innermost spatial loop"
+                "vectorize",
+                "a serial spatial loop",
+                f"loop {loop.name} is not a serial spatial loop",
+                "vectorize the innermost spatial loop",
             )
         users = [s.name for s in nest.stagings if s.at == loop.name]
         if users:
             raise make_schedule_error(
                 "vectorize",
-                f"{loop.name} to hold no staging",
-                f"{users[0]} sits in it",
-                f'compute_at("{users[0]}", ...)',
+                f"no staging in {loop.name}",
+                f"{users[0]} sits in loop {loop.name}",
+                f'move it: compute_at("{users[0]}", ...)',
             )
         axis = nest.compute.spatial_axes[-1].name
         if dict(nest.axis_forms[axis].terms).get(loop.name) != 1:
@@ -173,13 +175,13 @@ class Vectorize(Step):
             raise make_schedule_error(
                 "vectorize",
                 f"neighbours in {output} along {loop.name}",
-                f"those run along {axis}",
-                f"the innermost piece of {axis}",
+                f"neighbours in {output} run along {axis}, not along {loop.name}",
+                f"vectorize the innermost piece of {axis}",
             )
 
 
 def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str]:
-    """Tensors the compute reads straight from global memory, neighbours for neighbouring iterations."""
+    """Tensors that the compute reads from global memory, with neighbours at neighbouring iterations."""
     nest = next(n for n in program.nests if n.compute.output.name == output)
     found = []
     for tensor, forms in find_direct_reads(nest).items():
@@ -191,8 +193,8 @@ def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str
 
 
 _STAGE_LIMITS = {"register": (1, 2), "async": (2, MAX_PIPELINE_STAGES)}
-"""Fewest and most copies of a tile, by the way it comes. Without a second one nothing overlaps: left at 1,
-a loop through registers runs as if it were no pipeline."""
+"""(fewest, most) stages by way of copying. With one stage nothing overlaps, and a loop that copies through
+registers runs as without a pipeline."""
 
 
 @dataclass(frozen=True)
@@ -212,16 +214,16 @@ class Pipeline(Step):
 
                                ->   copy tiles 0 and 1, each a group
                                     for k.0                     pipeline 3, async
-                                      wait until at most 1 group is on its way, barrier
+                                      wait until at most 1 group is in flight, barrier
                                       copy tile k.0 + 2 over tile k.0 - 1, a group
                                       use tile k.0
 
-    Where products of a warpgroup alone use a tile, they run by themselves: started before the copies are
-    issued, waited for after it.
+    Where only wgmma uses a tile, its products are asynchronous too: they start before the copies are issued,
+    and are waited for after that.
     Asynchronous copies (cp.async) take no registers and one barrier an iteration. They move 4, 8 or 16 bytes
-    at once, an element of 4 bytes where the order changes, and need a target from sm_80 on: rules say so.
-    Refuses: an unknown loop, a loop with no shared staging (none sits in one on blocks or threads), one whose
-    tile is computed on the spot, another way to copy, a depth other than 1 or 2 (2 to 6 where asynchronous).
+    at once (an element of 4 bytes where the order changes) and need a target from sm_80 on; rules check that.
+    Refuses: an unknown loop, a loop without a shared staging, a tile that is computed on the spot, an unknown
+    way to copy, other stages than 1 or 2 (asynchronous: 2 to 6).
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -237,23 +239,23 @@ class Pipeline(Step):
             raise make_schedule_error(
                 "pipeline",
                 f"a shared staging in {loop.name}",
-                "none sits there",
-                "cache_read(..., at=...) first",
+                f"loop {loop.name} has no shared staging",
+                f"call cache_read(..., at={loop.name!r}) first",
             )
         if any(s.producer for s in nest.stagings if s.at == loop.name):
             raise make_schedule_error(
-                "pipeline", "tiles that are copied", "one is computed on the spot", "leave the loop as it is"
+                "pipeline",
+                "tiles that are copied",
+                f"a tile of loop {loop.name} is computed on the spot",
+                "leave the loop as it is",
             )
         if self.copy not in _STAGE_LIMITS:
-            near = difflib.get_close_matches(str(self.copy), _STAGE_LIMITS, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                "pipeline", f"copy={self.copy!r}", f"the ways {', '.join(_STAGE_LIMITS)}", repr(near)
-            )
+            raise make_unknown_name_error("pipeline", "copy", self.copy, _STAGE_LIMITS, plural="copies")
         least, most = _STAGE_LIMITS[self.copy]
         legal = (np.asanyarray(self.stages) >= least) & (np.asanyarray(self.stages) <= most)
-        limit = f"{least} or {most}" if most - least == 1 else f"{least} to {most}"
+        limit = f"must be {least} or {most}" if most - least == 1 else f"must be {least} to {most}"
         nearest = min_extent(max_extent(self.stages, 2), most)
-        check = Check(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
+        check = fits(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
         return program.replace_nest(
             nest,
             nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy)),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ekc.ir.program import Nest, Program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 
 
 @dataclass(frozen=True)
 class Atomic(Step):
-    """Add what is held of a sum to memory by atomic additions, so that its loops may be spread over blocks.
+    """Add the accumulator of a sum to memory by atomics, so that reduction loops may be bound to blocks.
 
     `atomic("C")`, and then `bind("k.0", "block.y")`::
 
@@ -24,12 +23,12 @@ class Atomic(Step):
               C.acc += A[i, k] * ...                C.acc += A[i, k] * ...
           write C.acc -> C                        add C.acc -> C              atomic
 
-    No tensor of parts is kept, as `rfactor` does; a launch before clears the output. Blocks add in the order
-    in which they end, so floating-point results differ from run to run by rounding; integers do not. The
-    search never takes it by itself. Called atomic in Halide; split-K with atomics in libraries.
-    Needs an accumulator of the output's type (`cache_write`) that is added element by element: rules say so.
-    Refuses: a tensor that no compute writes, one named twice, what is not a sum, an output of another type
-    than the sum (each part would be rounded), computes put behind the sum.
+    Unlike `rfactor` it needs no tensor of partial sums; a launch before clears the output. Blocks add in the
+    order in which they end, so floating-point results differ from run to run by rounding; integers do not.
+    The search does not use this step. Called atomic in Halide; split-K with atomics in libraries. Rules check
+    that the sum has an accumulator (`cache_write`) and is added element by element. Refuses: a tensor that no
+    compute writes, a tensor that is atomic already, a compute that is no sum, an output of another type than
+    the sum (each part would be rounded), computes fused behind the sum.
     """
 
     kind: ClassVar[str] = "atomic"
@@ -40,42 +39,43 @@ class Atomic(Step):
         nest = self._find_nest(program)
         if nest.is_atomic:
             raise make_schedule_error(
-                self.kind, f"{self.tensor} named once", "it is atomic", "leave the second out"
+                self.kind,
+                f"{self.tensor} named once",
+                f"{self.tensor} is atomic already",
+                "leave the second out",
             )
         if not nest.compute.reduction_axes:
             raise make_schedule_error(
-                self.kind, f"{self.tensor} to be a sum", "it sums nothing", "leave it out"
+                self.kind, f"a sum {self.tensor}", f"{self.tensor} sums nothing", "leave it out"
             )
         longest = max(nest.compute.reduction_axes, key=lambda a: a.extent)
         self._check_addable(nest, f'rfactor("{longest.name}", ...)')
         return program.replace_nest(nest, replace(nest, is_atomic=True))
 
     def _check_addable(self, nest: Nest, parts: str) -> None:
-        """Refuse an element that is no plain sum of its parts; `parts` is the step that takes those too."""
+        """Refuse an output that is no plain sum of its parts; `parts` is the step that is suggested
+        instead."""
         compute = nest.compute
         if compute.combine != "sum":
-            limit = f"parts are added, and it is a {compute.combine}"
-            raise make_schedule_error(self.kind, f"{self.tensor} to be a sum", limit, parts)
+            problem = f"atomics add parts, and {self.tensor} is a {compute.combine}"
+            raise make_schedule_error(self.kind, f"a sum {self.tensor}", problem, f"use {parts}")
         if nest.epilogue is not None:
             raise make_schedule_error(
                 self.kind,
                 f"{self.tensor} written as it is summed",
-                f"{nest.output.name} is put behind it, and no block knows which is the last",
+                f"{nest.output.name} is fused behind {self.tensor}, and no block knows which is the last",
                 f'leave compute_inline("{self.tensor}") out, or {parts} first',
             )
         if compute.output.dtype is not compute.acc_dtype:
             raise make_schedule_error(
                 self.kind,
                 f"{self.tensor} as {compute.acc_dtype}, as it is summed",
-                f"it is kept as {compute.output.dtype}, which would round each part",
-                f'out_dtype="{compute.acc_dtype}", or {parts}',
+                f"{self.tensor} is stored as {compute.output.dtype}, which would round each part",
+                f'use out_dtype="{compute.acc_dtype}", or {parts}',
             )
 
     def _find_nest(self, program: Program) -> Nest:
         nests = {n.compute.output.name: n for n in program.nests}
         if self.tensor not in nests:
-            near = difflib.get_close_matches(self.tensor, nests, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                self.kind, f"an output called {self.tensor!r}", f"the outputs {', '.join(nests)}", repr(near)
-            )
+            raise make_unknown_name_error(self.kind, "output", self.tensor, nests)
         return nests[self.tensor]

@@ -1,8 +1,7 @@
-"""Steps that bring data closer: tiles in shared memory and registers, results held in registers."""
+"""Steps that stage data: tiles in shared memory and registers, accumulators, and producers (compute_at)."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,21 +13,27 @@ from ekc.ir.dtypes import DType
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, count_panel_elements
 from ekc.ir.lowering.fusion import find_misplaced_producer, find_staging_depth, has_load, is_clamped_on_store
 from ekc.ir.program import Nest, Program, Staging
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.refusal import (
+    Check,
+    at_least,
+    fits,
+    make_over_limit_error,
+    make_schedule_error,
+    make_unknown_name_error,
+)
 from ekc.ir.schedule.step import Step, is_vector_width
 
 SCOPES = ("shared", "register", "fragment")
+_VECTOR_WIDTHS = "must be 1, 2, 4, 8 or 16"
 
 
 def _check_at(rule: str, nest: Nest, at: str | None) -> None:
-    """A staging sits in a serial loop of its own nest, or outside all of them."""
+    """Refuse a staging in a loop that is not a serial loop of its nest; None is outside all loops."""
     if at is None:
         return
     serial = [x.name for x in nest.loops if x.is_serial and x.level != "vector"]
     if at not in serial:
-        near = difflib.get_close_matches(at, serial, n=1, cutoff=0.0)
-        where = f"the serial loops {', '.join(serial)}" if serial else "no serial loop at all"
-        raise make_schedule_error(rule, f"at={at!r}", where, repr(near[0]) if near else "at=None")
+        raise make_unknown_name_error(rule, "serial loop", at, serial, "use at=None")
 
 
 @dataclass(frozen=True)
@@ -42,20 +47,18 @@ class CacheRead(Step):
                                       barrier
                                       ... A.shared[k, i] ...
 
-    The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector`
-    elements move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest
-    first; `pad` adds elements to each stored row, against bank conflicts. So does `swizzle=8` (4, 2):
-    chunks of 16 bytes change places within each line of 128, by the line's number. That takes no space, but
-    integer instructions for each read, few only where a lane reads whole chunks. `panel=64` (lines of 128
-    bytes) stores the first line of every row before the second of any, as products of a warpgroup want it.
-    A "fragment" is held by the lanes of a warp together, for `tensorize`: it is filled from a shared copy,
-    and the instruction says how it lies.
-    Where several computes read the tensor, the loop tells which is meant; `reader`, the name of its output,
-    tells it without a loop.
-    Halide and TVM call it cache_read too, Exo stage_mem.
-    Refuses: an unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from
-    registers; a fragment filled from anything but shared memory, or with a layout of its own; panels that are
-    not lines of 128 bytes, or not in shared memory.
+    The copy is named `A.shared` (or `A.register`) and may itself be the source of another. `vector` elements
+    move at once (up to 16 bytes); `order` gives the tensor's dimensions as stored, slowest first; `pad` adds
+    elements to each stored row, against bank conflicts. `swizzle=8` (or 4, 2) does the same without extra
+    space: chunks of 16 bytes change places within each line of 128 bytes, by the line's number. It costs
+    integer instructions for each read, few where a lane reads full chunks. `panel=64` (lines of 128 bytes)
+    stores the first line of every row before the second line of any row, as wgmma needs it. A "fragment" is
+    spread over the lanes of a warp, for `tensorize`. It is filled from a shared copy, and the instruction
+    fixes its layout. Where several computes read the tensor, the loop `at` selects one; `reader`, the name of
+    its output, selects it without a loop. Halide and TVM call it cache_read too, Exo stage_mem. Refuses: an
+    unknown tensor, scope, loop or reader; a copy that exists; shared memory filled from registers; a fragment
+    filled from other memory than shared, or with a layout of its own; panels that are not lines of 128 bytes,
+    or not in shared memory.
     """
 
     kind: ClassVar[str] = "cache_read"
@@ -72,76 +75,67 @@ class CacheRead(Step):
     def apply(self, program: Program) -> Program:
         """See the class."""
         if self.scope not in SCOPES:
-            near = difflib.get_close_matches(str(self.scope), SCOPES, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                "cache_read", f"scope {self.scope!r}", f"the scopes {', '.join(SCOPES)}", repr(near)
-            )
+            raise make_unknown_name_error("cache_read", "scope", self.scope, SCOPES)
         tensor = self.source.split(".")[0]
         nest = _find_reader_nest(program, tensor, self.source, self.at, self.reader)
         _check_at("cache_read", nest, self.at)
         rank = len(program.op.tensors[tensor].shape)
         if self.order and sorted(self.order) != list(range(rank)):
-            raise make_schedule_error(
-                "cache_read",
-                f"order {self.order}",
-                f"a permutation of {tuple(range(rank))}",
-                str(tuple(range(rank))),
-            )
+            dims = str(tuple(range(rank)))
+            limit = f"must be a permutation of {dims}"
+            raise make_over_limit_error("cache_read", f"order {self.order}", limit, dims)
         self._check_panels(program.op.tensors[tensor].dtype)
         layout = (self.vector, self.order, self.pad, self.swizzle, self.panel)
         new = Staging(tensor, self.source, self.scope, self.at, *layout)
         self._check_staging(nest, new)
         widths = np.asanyarray(self.vector)
         legal = is_vector_width(widths)
+        rule = f"cache_read {new.name}"
         checks = (
-            Check(f"cache_read {new.name}", legal, self.vector, "1, 2, 4, 8 or 16", "4", "elements at once"),
-            Check(
-                f"cache_read {new.name}", np.greater_equal(self.pad, 0), self.pad, "at least 0", "0", "as pad"
-            ),
-            self._make_swizzle_check(new.name),
+            fits(rule, legal, self.vector, _VECTOR_WIDTHS, "4", "elements at once"),
+            at_least(rule, self.pad, 0, "as pad"),
+            self._make_swizzle_check(rule),
         )
         return program.replace_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
 
-    def _make_swizzle_check(self, name: str) -> Check:
-        """Chunks change places by twos, fours or eights, and registers have no banks."""
+    def _make_swizzle_check(self, rule: str) -> Check:
+        """The check that a swizzle is 2, 4 or 8 chunks, and of a tile in shared memory: registers have no
+        banks."""
         chunks = np.asanyarray(self.swizzle)
         legal = (chunks == 1) | ((chunks == 2) | (chunks == 4) | (chunks == 8)) & (self.scope == "shared")
-        limit = "1, 2, 4 or 8" if self.scope == "shared" else "1"
+        limit = "must be 1, 2, 4 or 8" if self.scope == "shared" else "must be 1"
         nearest = "8" if self.scope == "shared" else "1"
-        return Check(f"cache_read {name}", legal, self.swizzle, limit, nearest, "chunks to swizzle")
+        return fits(rule, legal, self.swizzle, limit, nearest, "chunks to swizzle")
 
     def _check_panels(self, dtype: DType) -> None:
-        """Panels are lines of shared memory."""
+        """Refuse panels that are no lines of shared memory."""
         line = count_panel_elements(dtype.bytes)
         if self.panel and (self.panel != line or self.scope != "shared"):
-            limit = f"{line} of {dtype} (a line of {SHARED_LINE_BYTES} bytes), in shared memory"
-            raise make_schedule_error(
-                "cache_read", f"panel={self.panel} in scope {self.scope!r}", limit, f"panel={line}"
-            )
+            limit = f"must be {line} of {dtype} (a line of {SHARED_LINE_BYTES} bytes), in shared memory"
+            need = f"panel={self.panel} in scope {self.scope!r}"
+            raise make_over_limit_error("cache_read", need, limit, f"use panel={line}")
 
     def _check_fragment(self, nest: Nest, new: Staging) -> None:
-        """The instruction deals a fragment out, from a tile that all lanes of the warp see."""
+        """Refuse a fragment that is not filled from a shared tile, or that has a layout of its own."""
         source = nest.find_staging(new.source)
         if source is None or source.scope != "shared":
-            first = f'cache_read("{new.tensor}", "shared") first, then "{new.tensor}.shared"'
-            raise make_schedule_error(
-                "cache_read", f"{new.name} filled from shared memory", f"{new.source} is not", first
-            )
+            first = f'call cache_read("{new.tensor}", "shared") first, then read "{new.tensor}.shared"'
+            problem = f"{new.source} is not in shared memory, from which fragments are filled"
+            raise make_schedule_error("cache_read", f"{new.name} filled from shared memory", problem, first)
         if source.panel:
-            limit, near = f"{source.name} is in panels", f"{source.name} without panel="
-            raise make_schedule_error("cache_read", f"{new.name} filled from whole rows", limit, near)
+            problem, near = f"{source.name} is stored in panels", f"leave panel= of {source.name} out"
+            raise make_schedule_error("cache_read", f"{new.name} filled from whole rows", problem, near)
         usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1, "panel": 0}
-        told = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
-        if told:
-            limit = "the instruction says how a fragment lies"
-            raise make_schedule_error(
-                "cache_read", f"{new.name} without {told[0]}", limit, f"{told[0]} of {new.source}"
-            )
+        given = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
+        if given:
+            problem = f"the instruction fixes the layout of {new.name}, and {given[0]} is given"
+            near = f"give {given[0]} to {new.source}"
+            raise make_schedule_error("cache_read", f"{new.name} without {given[0]}", problem, near)
 
     def _check_staging(self, nest: Nest, new: Staging) -> None:
         if nest.find_staging(new.name):
             raise make_schedule_error(
-                "cache_read", f"a new {new.name}", "it exists already", "compute_at to move it"
+                "cache_read", f"a new {new.name}", f"{new.name} exists already", "move it with compute_at"
             )
         if new.scope == "fragment":
             self._check_fragment(nest, new)
@@ -151,7 +145,7 @@ class CacheRead(Step):
                 raise make_schedule_error(
                     "cache_read",
                     f"{new.tensor} read from global memory",
-                    f"{other.name} stands between",
+                    f"{other.name} is a copy of {new.tensor} already",
                     repr(other.name),
                 )
             return
@@ -160,52 +154,47 @@ class CacheRead(Step):
         if source.scope != "shared":
             raise make_schedule_error(
                 "cache_read",
-                f"{new.source} to be shared",
-                f"it is in registers of one {'thread' if source.scope == 'register' else 'warp'}",
-                f'cache_read("{new.tensor}", ...)',
+                f"{new.source} in shared memory",
+                f"{new.source} is in registers of one {'thread' if source.scope == 'register' else 'warp'}",
+                f'use cache_read("{new.tensor}", ...)',
             )
         if new.scope == "shared":
             raise make_schedule_error(
-                "cache_read", f"{new.source} copied to shared", "it is shared already", '"register"'
+                "cache_read",
+                f"{new.source} copied to shared",
+                f"{new.source} is in shared memory already",
+                'use "register"',
             )
         if find_staging_depth(nest, new.at) < find_staging_depth(nest, source.at):
             raise make_schedule_error(
                 "cache_read",
                 f"at={new.at!r} inside {source.at!r}",
-                f"{source.name} is filled there",
+                f"{source.name} is filled in {source.at}, and at={new.at!r} is outside",
                 repr(source.at),
             )
 
 
 def _make_unpipelined_check(nest: Nest, tensor: str, at: str | None) -> Check:
-    """A tile computed on the spot cannot be fetched ahead."""
+    """The check that the loop of a tile computed on the spot has one stage: the tile cannot be fetched
+    ahead."""
     stages = 1 if at is None else nest.find_loop(at).stages
-    return Check(f"compute_at {tensor}", np.asanyarray(stages) <= 1, stages, "1", "1", f"stages in {at}")
+    ok = np.asanyarray(stages) <= 1
+    return fits(f"compute_at {tensor}", ok, stages, "must be 1", "1", f"stages in {at}")
 
 
 def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None, reader: str) -> Nest:
-    """The nest whose body reads `tensor` (and writes `reader`, or holds the loop `at`, where several do)."""
+    """The nest whose body reads `tensor`; of several the one that writes `reader`, or has the loop `at`."""
     readers = [n for n in program.nests if has_load(n.compute, tensor)]
     readers = [n for n in readers if source == tensor or n.find_staging(source)]
     if not readers:
-        known = [load.tensor for n in program.nests for load in ex.find_loads(n.compute.body)]
-        known += [s.name for n in program.nests for s in n.stagings]
-        near = difflib.get_close_matches(source, known, n=1, cutoff=0.0)
-        raise make_schedule_error(
-            "cache_read",
-            f"a tensor {source!r} that is read",
-            f"those read: {', '.join(dict.fromkeys(known)) or 'none'}",
-            repr(near[0]) if near else "leave it out",
-        )
+        names = [load.tensor for n in program.nests for load in ex.find_loads(n.compute.body)]
+        names += [s.name for n in program.nests for s in n.stagings]
+        raise make_unknown_name_error("cache_read", "tensor read", source, names, plural="tensors read")
     if reader:
         outputs = [n.compute.output.name for n in readers]
         if reader not in outputs:
-            nearest = difflib.get_close_matches(reader, outputs, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                "cache_read",
-                f"{source} read for {reader!r}",
-                f"it is read for {', '.join(outputs)}",
-                repr(nearest),
+            raise make_unknown_name_error(
+                "cache_read", f"reader of {source}", reader, outputs, plural="readers"
             )
         return readers[outputs.index(reader)]
     holding = [n for n in readers if at in n.extents]
@@ -214,7 +203,7 @@ def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None
 
 @dataclass(frozen=True)
 class CacheWrite(Step):
-    """Hold the output of a compute in registers until it is complete, then write it once.
+    """Keep the output of a compute in registers until it is complete, then write it once.
 
     `cache_write("C", "register", vector=4)`::
 
@@ -223,7 +212,7 @@ class CacheWrite(Step):
                                       C.acc[...] += ...
                                     write C.acc -> C            float4
 
-    The accumulator has the operator's accumulation dtype; an output of another type needs it.
+    The accumulator has the accumulation dtype of the compute; an output of another type needs it.
     Refuses: a tensor that no compute writes, a scope other than register, a second accumulator.
     """
 
@@ -237,25 +226,21 @@ class CacheWrite(Step):
         nests = [n for n in program.nests if n.compute.output.name == self.tensor]
         if not nests:
             outputs = [n.compute.output.name for n in program.nests]
-            near = difflib.get_close_matches(self.tensor, outputs, n=1, cutoff=0.0)[0]
-            raise make_schedule_error(
-                "cache_write",
-                f"an output called {self.tensor!r}",
-                f"the outputs {', '.join(outputs)}",
-                repr(near),
-            )
+            raise make_unknown_name_error("cache_write", "output", self.tensor, outputs)
         if self.scope != "register":
-            raise make_schedule_error("cache_write", f"scope {self.scope!r}", "registers", "'register'")
+            raise make_unknown_name_error("cache_write", "scope", self.scope, ["register"])
         nest = nests[0]
         if nest.has_accumulator:
             raise make_schedule_error(
-                "cache_write", f"{self.tensor} not yet held", "an accumulator exists", "leave the second out"
+                "cache_write",
+                f"no accumulator of {self.tensor}",
+                f"{self.tensor} has an accumulator already",
+                "leave the second out",
             )
         widths = np.asanyarray(self.vector)
         legal = is_vector_width(widths)
-        check = Check(
-            f"cache_write {self.tensor}", legal, self.vector, "1, 2, 4, 8 or 16", "4", "elements at once"
-        )
+        rule = f"cache_write {self.tensor}"
+        check = fits(rule, legal, self.vector, _VECTOR_WIDTHS, "4", "elements at once")
         return program.replace_nest(
             nest, replace(nest, has_accumulator=True, store_vector=self.vector), check
         )
@@ -275,8 +260,9 @@ class ComputeAt(Step):
                     barrier
                     ... T.shared[i, k] ...
 
-    Where the earlier tensor is reduced, `warps` warps share each of its elements: their lanes walk along the
-    last reduction axis side by side and combine by shuffles. `compute_at("top", None, warps=2)`::
+    Where the earlier tensor is a reduction, `warps` warps share each of its elements: their lanes move along
+    the last reduction axis side by side, and combine their values by shuffles. `compute_at("top", None,
+    warps=2)`::
 
         launch 1: for i, k: top[i] = max(X[i, k])
         launch 2: for p, q: Y[p, q] = X[p, q] - top[p]
@@ -286,12 +272,11 @@ class ComputeAt(Step):
                     barrier
                     ... Y[p, q] = X[p, q] - top.shared[p]
 
-    What is computed on the spot reads a copy in shared memory that was there before it. Several readers are
-    one when all lie in one nest: move the last of a chain first.
-    Halide and TVM: compute_at. Elements that two blocks need are computed twice.
-    Refuses: an unknown name or loop, a tensor read in more than one nest or copied already, one whose loops
-    are already scheduled, a place that a reader computed on the spot lies outside of, a pipelined loop for
-    what is computed, a reduced tensor that storing clamps, `warps` where nothing is reduced.
+    The computed values may read an earlier copy in shared memory. All readers of the tensor must be in one
+    nest: move the last tensor of a chain first. Halide and TVM: compute_at. Elements that two blocks need are
+    computed twice. Refuses: an unknown name or loop; a tensor that is read in more than one nest, is copied
+    already, or has scheduled loops; a place inside that of a computed reader; a pipelined loop; a reduction
+    that storing clamps; `warps` where nothing is reduced.
     """
 
     kind: ClassVar[str] = "compute_at"
@@ -310,10 +295,8 @@ class ComputeAt(Step):
         names = [s.name for n in program.nests for s in n.stagings] + [
             n.output.name for n in program.nests[:-1]
         ]
-        near = difflib.get_close_matches(self.what, names, n=1, cutoff=0.0)
-        limit = f"the movable {', '.join(names)}" if names else "nothing movable here"
-        raise make_schedule_error(
-            "compute_at", repr(self.what), limit, repr(near[0]) if near else "cache_read first"
+        raise make_unknown_name_error(
+            "compute_at", "movable tensor", self.what, names, "call cache_read first"
         )
 
     def _move_staging(self, program: Program, nest: Nest) -> Program:
@@ -325,7 +308,7 @@ class ComputeAt(Step):
             raise make_schedule_error(
                 "compute_at",
                 f"at={self.at!r} inside {source.at!r}",
-                f"{source.name} is filled there",
+                f"{source.name} is filled in {source.at}, and at={self.at!r} is outside",
                 repr(source.at),
             )
         for user in nest.stagings:
@@ -335,7 +318,7 @@ class ComputeAt(Step):
                 raise make_schedule_error(
                     "compute_at",
                     f"at={self.at!r} outside {user.at!r}",
-                    f"{user.name} reads it there",
+                    f"{user.name} reads {moved.name} in {user.at}, and at={self.at!r} is inside",
                     repr(user.at),
                 )
         stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
@@ -345,21 +328,26 @@ class ComputeAt(Step):
         )
 
     def _check_no_warps(self, tensor: str) -> None:
-        """Only a reduction is shared out among warps."""
+        """Refuse `warps` for a tensor that is no reduction."""
         if np.any(np.not_equal(self.warps, 1)):
-            raise make_schedule_error("compute_at", f"warps for {tensor}", "it reduces nothing", "warps=1")
+            raise make_schedule_error(
+                "compute_at", f"a reduction {tensor}", f"{tensor} reduces nothing", "use warps=1"
+            )
 
     def _fuse_producer(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
         if not producer.is_unscheduled:
             raise make_schedule_error(
-                "compute_at", f"{tensor} not yet scheduled", "it was changed", "compute_at first"
+                "compute_at",
+                f"unscheduled {tensor}",
+                f"the loops of {tensor} were changed",
+                "compute_at first",
             )
         if producer.compute.reduction_axes and is_clamped_on_store(producer.compute):
             raise make_schedule_error(
                 "compute_at",
                 f"{tensor} as {producer.output.dtype}",
-                "only storing it cuts it off at its limits",
+                f"only storing {tensor} clamps it to {producer.output.dtype}",
                 "leave it a launch of its own",
             )
         if not producer.compute.reduction_axes:
@@ -370,8 +358,8 @@ class ComputeAt(Step):
             raise make_schedule_error(
                 "compute_at",
                 f"{tensor} read in one nest",
-                f"{len(readers) + len(behind)} read it",
-                "compute_at of its other readers first, or leave it a launch of its own",
+                f"{len(readers) + len(behind)} nests read {tensor}",
+                "call compute_at on its other readers first, or leave it a launch of its own",
             )
         nest = readers[0]
         _check_at("compute_at", nest, self.at)
@@ -379,34 +367,32 @@ class ComputeAt(Step):
         if copied:
             raise make_schedule_error(
                 "compute_at",
-                f"{tensor} not yet copied",
-                f"{copied[0]} exists",
-                f"compute_at({tensor!r}, ...) first",
+                f"no copy of {tensor}",
+                f"{copied[0]} is a copy of {tensor}",
+                f"call compute_at({tensor!r}, ...) first",
             )
         staging = Staging(tensor, tensor, "shared", self.at, producer=producer.compute, warps=self.warps)
         new = self._check_producer_order(replace(nest, stagings=(*nest.stagings, staging)))
         nests = tuple(new if n is nest else n for n in program.nests if n is not producer)
-        some = Check(
-            f"compute_at {tensor}", np.greater_equal(self.warps, 1), self.warps, "at least 1", "1", "warps"
-        )
+        some = at_least(f"compute_at {tensor}", self.warps, 1, "warps")
         return Program(
             program.op, nests, (*program.checks, some, _make_unpipelined_check(nest, tensor, self.at))
         )
 
     def _check_producer_order(self, nest: Nest) -> Nest:
-        """What is computed on the spot needs its sources there, or further out."""
+        """The nest; refused where a producer is computed outside the place of a tensor that it reads."""
         wrong = find_misplaced_producer(nest)
         if wrong:
             source, user = wrong
             raise make_schedule_error(
                 "compute_at",
                 f"{source.tensor} at {source.at!r} outside {user.tensor} at {user.at!r}",
-                f"{user.tensor} is computed from it",
-                f"at={user.at!r} for both",
+                f"{user.tensor} at {user.at!r} is computed from {source.tensor}, which is at {source.at!r}",
+                f"use at={user.at!r} for both",
             )
         return nest
 
 
 def _find_fused_readers(nest: Nest, tensor: str) -> list[Staging]:
-    """What is computed on the spot from a tensor."""
+    """The producers (compute_at) that read a tensor."""
     return [s for s in nest.stagings if s.producer and has_load(s.producer, tensor)]

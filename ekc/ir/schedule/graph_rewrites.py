@@ -1,31 +1,28 @@
-"""The step that cuts a reduction into two launches.
+"""Steps that rewrite the graph of computes.
 
-A reduction in two computes: partial results of equal parts, and what they come to together.
-
-A tensor copied into another order of its dimensions, and everything that reads the copy instead.
-
-The step that brings a tensor into another order by a launch of its own.
+`rfactor` cuts a reduction into two computes: partial results of equal parts, and their reduction. `pack`
+copies an input into another order of its dimensions, and lets the computes read the copy.
 """
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.lowering.fusion import has_load
-from ekc.ir.operator import Axis, Compute, Operator, TensorSpec
+from ekc.ir.operator import Operator
 from ekc.ir.program import Nest, Program, make_initial_program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_over_limit_error, make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 from ekc.ir.validate import make_unique_name
 
 
 def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Operator:
-    """The operator with one compute in place of two: `parts` of a reduction axis, which they divide, each
-    reduced by itself into a tensor of the accumulator's type, and these reduced.
+    """The operator with two computes in place of one. The first reduces each of `parts` equal parts of an
+    axis, into a tensor of the accumulator's type; the second reduces the parts.
 
     C[i, j] = sum[k < 64] A[i, k] * B[k, j], in 4 parts of k, becomes
         C_parts[k_part, i, j] = sum[k < 16] A[i, k_part*16 + k] * B[k_part*16 + k, j]
@@ -39,11 +36,11 @@ def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Op
         (parts, *compute.output.shape),
         compute.acc_dtype,
     )
-    whole = ex.Var(part.name) * within + ex.Var(axis)
+    index = ex.Var(part.name) * within + ex.Var(axis)
     first = Compute(
         spec,
         (part, *(replace(a, extent=within) if a.name == axis else a for a in compute.axes)),
-        ex.substitute(compute.body, {axis: whole}),
+        ex.substitute(compute.body, {axis: index}),
         compute.combine,
         compute.acc_dtype,
     )
@@ -59,12 +56,12 @@ def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Op
 
 
 MAX_SEARCHED_PARTS = 2**16
-"""As far as a nearest divisor is looked for."""
+"""Largest number of parts that is considered as the nearest legal choice."""
 
 
 @dataclass(frozen=True)
 class RFactor(Step):
-    """Reduce equal parts of an axis each by itself, then what came of them: two launches.
+    """Reduce equal parts of an axis in a first launch, and their results in a second.
 
     `rfactor("k", 4)`::
 
@@ -78,11 +75,11 @@ class RFactor(Step):
                                             for k_part_ in 4
                                               C[i_, j_] += C_parts[k_part_, i_, j_]
 
-    The parts lie in a tensor of the accumulator's type in the workspace; their axis can be spread over
-    blocks, so that few outputs of long sums fill a GPU. It comes before all other steps on the loops of the
-    compute, and the loops of both computes are scheduled after it. An epilogue stays behind the second.
+    The partial results are a tensor of the accumulator's type in the workspace. Their axis can be bound to
+    blocks, so that few outputs of long sums fill a GPU. The step comes before all other steps on the loops of
+    the compute; the loops of both computes are scheduled after it. An epilogue stays behind the second.
     Called rfactor in Halide and TVM (where the parts are a loop), split-K in libraries of matrix products.
-    Refuses: an unknown axis, one that is not reduced, a nest with steps taken, parts that do not divide.
+    Refuses: an unknown axis, an axis that is no reduction, changed loops, parts that do not divide.
     """
 
     kind: ClassVar[str] = "rfactor"
@@ -94,15 +91,16 @@ class RFactor(Step):
         nest = program.find_nest(self.axis, self.kind)
         if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
             raise self._make_error(
-                f"the loops of {nest.output.name} to be as they were", "a step taken on them", "rfactor first"
+                f"unchanged loops of {nest.output.name}",
+                f"the loops of {nest.output.name} were changed",
+                "rfactor first",
             )
         axis = nest.compute.find_axis(self.axis)
         if not axis.is_reduction:
             sums = [a.name for a in nest.compute.reduction_axes]
-            nearest = f'rfactor("{sums[0]}", ...)' if sums else "leave it out"
-            raise self._make_error(
-                "a reduction axis", f"{axis.name}, which {nest.output.name} is indexed by", nearest
-            )
+            nearest = f'use rfactor("{sums[0]}", ...)' if sums else "leave it out"
+            problem = f"{axis.name} is no reduction axis; {nest.output.name} is indexed by it"
+            raise self._make_error("a reduction axis", problem, nearest)
         self._check_parts(axis)
         op = split_reduction(program.op, nest.compute, self.axis, self.parts)
         at = next(n for n, c in enumerate(program.op.computes) if c is nest.compute)
@@ -115,17 +113,16 @@ class RFactor(Step):
             return
         legal = [n for n in range(2, min(axis.extent, MAX_SEARCHED_PARTS)) if axis.extent % n == 0]
         near = str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out"
-        raise self._make_error(
-            f"{self.parts} parts of {axis.name}", f"the divisors of {axis.extent} between 1 and that", near
-        )
+        limit = f"must be a divisor of {axis.extent} between 1 and {axis.extent}"
+        raise make_over_limit_error(self.kind, f"{self.parts} parts of {axis.name}", limit, near)
 
     def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
         return make_schedule_error(self.kind, need, limit, nearest)
 
 
 def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
-    """The operator with one compute more, in front of the first that reads the tensor: a copy of it whose
-    dimensions stand in `order`, slowest first.
+    """The operator with one compute more, before the first that reads the tensor: a copy whose dimensions
+    have the given `order`, slowest first.
 
     C[i, j] = sum[k < 64] A[i, k] * B[k, j], B in the order (1, 0), becomes
         B_packed[B_1, B_0] = B[B_0, B_1]
@@ -161,7 +158,7 @@ def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
 
 @dataclass(frozen=True)
 class Pack(Step):
-    """Copy an input into another order of its dimensions first, then read the copy: a launch more.
+    """Copy an input into another order of its dimensions, in a launch of its own, and read the copy.
 
     `pack("A", (1, 0))`::
 
@@ -173,12 +170,12 @@ class Pack(Step):
                                             for k
                                               C[i, j] += A_packed[k, i] * ...
 
-    `order` names the dimensions of the input as the copy has them, slowest first. The copy lies in the
-    workspace; each of its loops is named for the dimension it goes along. What is read often with neighbours
-    far apart, as the channels of an image stored channels first, is then read side by side. It comes before
-    all other steps on the loops that read the tensor. TVM says cache_read to global memory and
-    transform_layout, libraries of matrix products say packing.
-    Refuses: what is no input, an order that is none or no other, a nest with steps taken, tf32.
+    `order` gives the dimensions of the input in the order of the copy, slowest first. The copy is in the
+    workspace; each of its loops is named after its dimension. It helps where neighbours of a reader are
+    distant in memory, as channels of an image stored channels first. The step comes before all other steps on
+    the loops that read the tensor. TVM: cache_read to global memory and transform_layout; libraries of matrix
+    products: packing. Refuses: a tensor that is no input, an order that is no other permutation, changed
+    loops, tf32.
     """
 
     kind: ClassVar[str] = "pack"
@@ -190,14 +187,14 @@ class Pack(Step):
         spec = self._find_input(program)
         if not spec.dtype.is_writable:
             raise self._make_error(
-                f"a tensor of {spec.dtype} stored", f"{spec.dtype} is only read", "leave it out"
+                f"{spec.dtype} that can be stored", f"{spec.dtype} can only be read", "leave it out"
             )
         readers = [n for n in program.nests if self._is_read_by(n)]
         for nest in readers:
             if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
                 raise self._make_error(
-                    f"the loops of {nest.output.name} to be as they were",
-                    "a step taken on them",
+                    f"unchanged loops of {nest.output.name}",
+                    f"the loops of {nest.output.name} were changed",
                     "pack first",
                 )
         self._check_order(spec)
@@ -216,19 +213,15 @@ class Pack(Step):
         inputs = {t.name: t for t in program.op.inputs}
         if self.tensor not in inputs or not any(map(self._is_read_by, program.nests)):
             read = [t for t in inputs if any(t in _list_read_tensors(n) for n in program.nests)]
-            near = difflib.get_close_matches(self.tensor, read, 1, 0.0)
-            nearest = repr(near[0]) if near else "leave it out"
-            known = ", ".join(read) or "none"
-            raise self._make_error(f"an input called {self.tensor!r}", f"those read: {known}", nearest)
+            raise make_unknown_name_error(self.kind, "input", self.tensor, read)
         return inputs[self.tensor]
 
     def _check_order(self, spec: TensorSpec) -> None:
         own = tuple(range(len(spec.shape)))
         if self.order == own or tuple(sorted(self.order)) != own:
             nearest = str((*own[:-2], *own[:-3:-1])) if len(own) > 1 else "leave it out"
-            raise self._make_error(
-                f"the dimensions of {spec.name} in the order {self.order}", f"another order of {own}", nearest
-            )
+            need = f"the dimensions of {spec.name} in the order {self.order}"
+            raise make_over_limit_error(self.kind, need, f"must be another order of {own}", nearest)
 
     def _is_read_by(self, nest: Nest) -> bool:
         return self.tensor in _list_read_tensors(nest)
@@ -238,6 +231,6 @@ class Pack(Step):
 
 
 def _list_read_tensors(nest: Nest) -> set[str]:
-    """What it reads, in whatever part of it."""
+    """Names of the tensors that any part of a nest reads."""
     computes = [nest.compute, nest.epilogue, *(s.producer for s in nest.stagings)]
     return {load.tensor for c in computes if c is not None for load in ex.find_loads(c.body)}

@@ -1,12 +1,12 @@
-"""The step that keeps a tensor between two computes out of memory."""
+"""The step that fuses a tensor between two computes into one of them."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ekc.ir.compute import Compute
 from ekc.ir.lowering.fusion import (
     find_out_of_bounds_read,
     fuse_epilogue,
@@ -16,9 +16,8 @@ from ekc.ir.lowering.fusion import (
     is_clamped_on_store,
     is_elementwise,
 )
-from ekc.ir.operator import Compute
 from ekc.ir.program import Nest, Program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 
 _SEPARATE_LAUNCH_HINT = "leave it a launch of its own"
@@ -26,32 +25,31 @@ _SEPARATE_LAUNCH_HINT = "leave it a launch of its own"
 
 @dataclass(frozen=True)
 class ComputeInline(Step):
-    """Let a tensor between two computes never be stored: its value is used where it is made.
+    """Use the value of a tensor between two computes where it is computed, without storing it.
 
-    `compute_inline("C")`, where C is a sum held in registers, puts its reader behind the sum::
+    `compute_inline("C")`, where C is a sum in registers, fuses its reader behind the sum::
 
         launch 1: write C.acc -> C
         launch 2: D[p, q] = max(C[p, q] + bias[q], 0)
           ->
         launch 1: write max(C.acc + bias[j], 0) -> D
 
-    `compute_inline("T")`, where T is a plain compute without a sum, puts it into its readers::
+    `compute_inline("T")`, where T is a compute without a sum, writes it into its readers::
 
         launch 1: T[p, q] = max(X[p, q], 0)
         launch 2: C[i, j] += T[i, k] * B[k, j]
           ->
         launch 1: C[i, j] += max(X[i, k], 0) * B[k, j]
 
-    Which of the two follows from T. Without a sum and with no step taken on its loops, it is written into
-    all its readers, and worked out as often as they read it. Otherwise it must be held in registers, and
-    its one reader reads it at its own element, sums nothing, and has no step taken; the reader's loops go.
-    Values between the two are not rounded to the dtype of T. Called compute_inline in Halide and TVM; the
-    first form is TVM's reverse_compute_inline, named there after the reader.
-    Refuses: a tensor that is no compute's, the operator's result, a tensor that is copied or computed on
-    the spot; in the first form a sum not held, several readers, a reader of other elements or with steps
-    taken; in the second a read outside T, which gives 0, where the body would not;
-    in both a tensor whose storing clamps it (int32 kept as int8), and a body that its reader would work
-    out in another type.
+    The tensor decides which form applies. Without a sum and with unchanged loops it is written into all its
+    readers, and computed at each read. Otherwise it needs an accumulator, and its one reader must be
+    elementwise, without a sum and with unchanged loops; the loops of the reader vanish. Values between the
+    two are not rounded to the dtype of the tensor. Called compute_inline in Halide and TVM; the first form is
+    TVM's reverse_compute_inline, named there after the reader. Refuses: a tensor that no compute writes, the
+    operator's result, a tensor that is copied or computed on the spot; in the first form a sum without
+    accumulator, several readers, a reader of other elements or with changed loops; in the second form a read
+    outside the tensor, which gives 0, where the body would not; in both forms a tensor that storing clamps
+    (int32 stored as int8), and a body that its reader would compute in another type.
     """
 
     kind: ClassVar[str] = "compute_inline"
@@ -61,17 +59,15 @@ class ComputeInline(Step):
         """See the class."""
         made = {n.output.name: n for n in program.nests[:-1]}
         if self.tensor not in made:
-            near = difflib.get_close_matches(self.tensor, made, n=1, cutoff=0.0)
-            limit = (
-                f"the tensors between computes {', '.join(made)}" if made else "no tensor between computes"
+            raise make_unknown_name_error(
+                self.kind, "tensor between computes", self.tensor, made, plural="tensors between computes"
             )
-            raise self._make_error(repr(self.tensor), limit, repr(near[0]) if near else "leave it out")
         self._check_not_copied(program)
         nest = made[self.tensor]
         if is_clamped_on_store(nest.epilogue or nest.compute):
             raise self._make_error(
                 f"{self.tensor} as {nest.output.dtype}",
-                "only storing it cuts it off at its limits",
+                f"only storing {self.tensor} clamps it to {nest.output.dtype}",
                 _SEPARATE_LAUNCH_HINT,
             )
         if nest.is_unscheduled and not nest.compute.reduction_axes:
@@ -83,7 +79,9 @@ class ComputeInline(Step):
             for s in nest.stagings:
                 if s.tensor == self.tensor or (s.producer and has_load(s.producer, self.tensor)):
                     raise self._make_error(
-                        f"{self.tensor} read where it lies", f"{s.name} is made of it", "compute_inline first"
+                        f"{self.tensor} read from memory",
+                        f"{s.name} is made from {self.tensor}",
+                        "compute_inline first",
                     )
 
     def _inline_into_readers(self, program: Program, producer: Nest) -> Program:
@@ -97,8 +95,8 @@ class ComputeInline(Step):
                 if stray is not None:
                     raise self._make_error(
                         f"0 for {stray} outside {self.tensor}",
-                        f"{compute.body}, which is not 0 there",
-                        f'compute_at("{self.tensor}", ...)',
+                        f"{stray} outside {self.tensor} is 0, and {compute.body} is not",
+                        f'use compute_at("{self.tensor}", ...)',
                     )
             last = nest.epilogue and inline_producer(nest.epilogue, compute)
             nests.append(replace(nest, compute=inline_producer(nest.compute, compute), epilogue=last))
@@ -112,43 +110,47 @@ class ComputeInline(Step):
         spec = producer.output
         if not is_elementwise(compute, spec):
             raise self._make_error(
-                f"{spec.name} read at its own element", f"{compute} is no such reader", _SEPARATE_LAUNCH_HINT
+                f"{spec.name} read at its own element",
+                f"{compute} reads other elements of {spec.name}",
+                _SEPARATE_LAUNCH_HINT,
             )
         if producer.epilogue:
             self._check_same_accumulator(producer.epilogue, compute)
         if not reader.is_unscheduled:
             raise self._make_error(
-                f"{compute.output.name} not yet scheduled", "its loops were changed", "compute_inline first"
+                f"unscheduled {compute.output.name}",
+                f"the loops of {compute.output.name} were changed",
+                "compute_inline first",
             )
         if producer.is_atomic:
             raise self._make_error(
                 f"{spec.name} whole in one block",
-                "blocks add their parts of it by atomics",
+                f"blocks add their parts of {spec.name} by atomics",
                 f'{_SEPARATE_LAUNCH_HINT}, or leave atomic("{producer.compute.output.name}") out',
             )
         if not producer.has_accumulator:
             raise self._make_error(
                 f"{spec.name} held in registers",
-                "no memory for it until it is complete",
-                f'cache_write("{producer.compute.output.name}") first',
+                f"{spec.name} has no accumulator",
+                f'call cache_write("{producer.compute.output.name}") first',
             )
         fused = replace(producer, epilogue=fuse_epilogue(producer, compute))
-        # In the place of the reader: whatever else that reads has been made by then.
+        # In the place of the reader: everything else that it reads is computed by then.
         nests = (fused if n is reader else n for n in program.nests if n is not producer)
         return replace(program, nests=tuple(nests))
 
     def _check_same_accumulator(self, producer: Compute, reader: Compute) -> None:
         if has_other_accumulator(producer, reader):
             raise self._make_error(
-                f"{self.tensor} worked out in {producer.acc_dtype}",
-                f"{reader.output.name} is worked out in {reader.acc_dtype}",
+                f"{self.tensor} computed in {reader.acc_dtype}",
+                f"{self.tensor} is summed in {producer.acc_dtype}, its reader in {reader.acc_dtype}",
                 _SEPARATE_LAUNCH_HINT,
             )
 
     def _find_reader(self, program: Program) -> tuple[Nest, Compute]:
         readers = list(self._iterate_readers(program))
         if len(readers) != 1:
-            count = f"{len(readers)} read it" if readers else "none reads it"
+            count = f"{len(readers) or 'no'} computes read {self.tensor}"
             raise self._make_error(f"{self.tensor} read by one compute", count, _SEPARATE_LAUNCH_HINT)
         return readers[0]
 

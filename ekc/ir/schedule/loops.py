@@ -1,7 +1,4 @@
-"""Steps that cut, join and order loops.
-
-The step that cuts an axis where the quotients of it turn over.
-"""
+"""Steps that cut, join and order loops: split, fuse, reorder, and divide for axes with quotients."""
 
 from __future__ import annotations
 
@@ -24,37 +21,40 @@ from ekc.ir.affine import (
 from ekc.ir.divisions import find_quotient_period, simplify_quotients
 from ekc.ir.lowering.fusion import find_misplaced_producer, find_staging_depth
 from ekc.ir.program import Loop, Nest, Program
-from ekc.ir.refusal import Check, make_schedule_error
+from ekc.ir.refusal import Check, at_least, fits, make_over_limit_error, make_schedule_error
 from ekc.ir.schedule.step import MAX_STEP_NUMBER, Step
 
 
 def check_loop_unmodified(rule: str, nest: Nest, loop: Loop) -> None:
-    """Refuse to cut or join a loop that is bound or that a staging sits in."""
+    """Refuse to cut or join a loop that is bound, is unrolled, or has a staging."""
     if loop.level != "serial":
         raise make_schedule_error(
             rule,
-            f"{loop.name} to be a serial loop",
-            f"{loop.name} is bound to {loop.level}",
+            f"serial loop {loop.name}",
+            f"loop {loop.name} is bound to {loop.level}",
             f"{rule} before bind",
         )
     if np.any(np.asanyarray(loop.unroll) != 1):
         raise make_schedule_error(
-            rule, f"{loop.name} to be as it was", f"{loop.name} is unrolled", f"{rule} before unroll"
+            rule, f"unchanged loop {loop.name}", f"loop {loop.name} is unrolled", f"{rule} before unroll"
         )
     users = [s.name for s in nest.stagings if s.at == loop.name]
     if users:
         raise make_schedule_error(
-            rule, f"{loop.name} to hold no staging", f"{users[0]} sits in it", f"{rule} before cache_read"
+            rule,
+            f"no staging in {loop.name}",
+            f"{users[0]} sits in loop {loop.name}",
+            f"{rule} before cache_read",
         )
 
 
 def check_names_free(rule: str, program: Program, names: list[str]) -> None:
-    """Refuse names that loops have: of axes a, b and a_b, the pieces of a fused with b are called as those of
+    """Refuse names that other loops have. Of axes a, b and a_b, the loop fused from a and b would be named as
     the third."""
     taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
     if taken:
         raise make_schedule_error(
-            rule, f"the name {taken} to be free", "a loop has it", "axes of other names"
+            rule, f"free name {taken}", f"a loop is named {taken} already", "rename the axes"
         )
 
 
@@ -69,11 +69,11 @@ class Split(Step):
                                         for i.2 in 16
                                           for i.3 in 4          i = i.0*128 + i.1*64 + i.2*4 + i.3
 
-    The outermost takes what is left, rounded up: a factor that does not divide adds a guard where
-    the tensor ends. Inside another loop of its axis there is no such end, so there it must divide.
+    The outermost extent is the rest, rounded up: a factor that does not divide adds a guard where the tensor
+    ends. An inner piece of an axis has no such end, so its factors must divide.
     Called split in Halide and TVM, divide_loop in Exo.
-    Refuses: an unknown loop, a loop already bound, unrolled or holding a staging, a factor below 1,
-    factors that do not divide an inner loop, pieces named as loops that there are.
+    Refuses: an unknown loop, a loop that is bound, is unrolled or has a staging, a factor below 1,
+    factors that do not divide an inner loop, pieces with names of other loops.
     """
 
     kind: ClassVar[str] = "split"
@@ -87,11 +87,11 @@ class Split(Step):
         check_loop_unmodified("split", nest, loop)
         if not self.factors:
             raise make_schedule_error(
-                "split", "at least one factor", "0 given", f'split("{self.loop}", (1,))'
+                "split", "at least one factor", "factors is empty", f'use split("{self.loop}", (1,))'
             )
         checks = [_make_factor_check(self.loop, f) for f in self.factors]
         strides = [_multiply_factors(self.factors[i:]) for i in range(len(self.factors) + 1)]
-        _check_iteration_count("split", strides[0], "smaller factors")
+        _check_iteration_count("split", strides[0], "use smaller factors")
         outer = ceil_div(loop.extent, max_extent(strides[0], 1))
         checks.append(_make_divides_check(nest, loop, strides[0]))
         names = [f"{loop.name}.{i}" for i in range(len(strides))]
@@ -104,11 +104,12 @@ class Split(Step):
 
 
 def _make_factor_check(loop: str, factor: Extent) -> Check:
-    return Check(f"split {loop}", np.asanyarray(factor) >= 1, factor, "at least 1", "1", "as a factor")
+    return at_least(f"split {loop}", factor, 1, "as a factor")
 
 
 def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
-    """Iterations past a loop's end must fall outside the axis, so the loop must be its outermost piece."""
+    """The check that factors divide a loop, unless iterations past its end are outside the axis, as they are
+    for the outermost piece."""
     step = max_extent(step, 1)
     ok = np.asanyarray(loop.extent % step == 0)
     for axis, form in nest.axis_forms.items():
@@ -117,25 +118,18 @@ def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
             find_range(form.select_outside({loop.name}), nest.extents)[1],
         )
         ok = ok | ((least >= nest.compute.find_axis(axis).extent) & (rest < least))
-    return Check(
-        f"split {loop.name}",
-        ok,
-        step,
-        loop.extent,
-        _find_nearest_divisor,
-        "as product of factors",
-        "a divisor of {}",
-    )
+    limit, unit = "must be a divisor of {}", "as product of factors"
+    return fits(f"split {loop.name}", ok, step, limit, _find_nearest_divisor, unit, loop.extent)
 
 
 def _find_nearest_divisor(target: int, extent: int) -> int:
-    """The divisor of an extent that is nearest to what was wanted, the smaller of two."""
+    """The divisor of an extent that is nearest to `target`, the smaller of two."""
     small = [d for d in range(1, math.isqrt(extent) + 1) if extent % d == 0]
     return min((d for s in small for d in (s, extent // s)), key=lambda d: (abs(d - target), d))
 
 
 def _find_lower_bound(form: AffineForm, loop: Loop) -> Extent:
-    """A lower bound of an index once `loop` has reached its extent."""
+    """A lower bound of an index at iterations of `loop` past its extent."""
     total = form.const
     for atom, coefficient in form.terms:
         total = total + coefficient * _find_atom_lower_bound(atom, loop)
@@ -149,9 +143,9 @@ def _find_atom_lower_bound(atom: Atom, loop: Loop) -> Extent:
 
 
 def _check_iteration_count(rule: str, iterations: Extent, nearest: str) -> None:
-    """Refuse more than 64-bit numbers could tell apart later on; a population draws no such numbers."""
+    """Refuse more iterations than 64-bit indices can count later; populations have no such numbers."""
     if isinstance(iterations, int) and iterations > MAX_STEP_NUMBER:
-        raise make_schedule_error(rule, f"{iterations} iterations", str(MAX_STEP_NUMBER), nearest)
+        raise make_over_limit_error(rule, f"{iterations} iterations", f"at most {MAX_STEP_NUMBER}", nearest)
 
 
 def _multiply_factors(factors: tuple[Extent, ...]) -> Extent:
@@ -170,11 +164,11 @@ class Fuse(Step):
         for i.0 in 4           ->   for i.0_j.0 in 12           i.0 = i.0_j.0 / 3, j.0 = i.0_j.0 % 3
           for j.0 in 3
 
-    Halide, TVM and Exo (mult_loops) have it too. Loops bound to the same hardware index share it
-    without being fused; fuse is for cutting the joint loop anew. A tile that cuts it is staged as one of a
-    view of the tensor (`ekc.ir.lowering.implicit_gemm`): fused pixels make a convolution a matrix product.
-    Refuses: unknown loops, loops of two computes or that are not neighbours, a spatial with a reduction
-    loop, loops that are bound, unrolled or hold a staging, a name that is taken.
+    Halide, TVM and Exo (mult_loops) have it too. Loops bound to the same hardware index share it without
+    being fused; fuse is for joint loops that are cut again. A tile that cuts a joint loop is staged as part
+    of a view of the tensor (`ekc.ir.lowering.implicit_gemm`): fused pixels make a convolution a matrix
+    product. Refuses: unknown loops, loops of two computes, loops that are not neighbours, a spatial and a
+    reduction loop, loops that are bound, are unrolled or have a staging, a name that is taken.
     """
 
     kind: ClassVar[str] = "fuse"
@@ -189,8 +183,8 @@ class Fuse(Step):
             raise make_schedule_error(
                 "fuse",
                 "two loops of one nest",
-                f"{self.outer} and {self.inner} are of two",
-                "loops of one compute",
+                f"{self.outer} and {self.inner} belong to two computes",
+                "fuse loops of one compute",
             )
         a, b = nest.find_loop(self.outer), nest.find_loop(self.inner)
         for loop in (a, b):
@@ -200,28 +194,31 @@ class Fuse(Step):
             raise make_schedule_error(
                 "fuse",
                 f"{b.name} directly inside {a.name}",
-                "they are apart",
-                f'reorder("{a.name}", "{b.name}") first',
+                f"loop {b.name} is not directly inside {a.name}",
+                f'call reorder("{a.name}", "{b.name}") first',
             )
         if a.is_reduction != b.is_reduction:
             raise make_schedule_error(
-                "fuse", "two spatial or two reduction loops", "one of each given", "loops of one kind"
+                "fuse",
+                "two spatial or two reduction loops",
+                f"one of {a.name} and {b.name} is spatial, the other a reduction",
+                "fuse loops of one kind",
             )
         name = f"{a.name}_{b.name}"
         check_names_free("fuse", program, [name])
-        whole = make_variable(name)
+        joint_form = make_variable(name)
         values = {
-            a.name: AffineForm(((QuasiAffine("//", whole, b.extent, f"{name}//{b.name}"), 1),)),
-            b.name: AffineForm(((QuasiAffine("%", whole, b.extent, f"{name}%{b.name}"), 1),)),
+            a.name: AffineForm(((QuasiAffine("//", joint_form, b.extent, f"{name}//{b.name}"), 1),)),
+            b.name: AffineForm(((QuasiAffine("%", joint_form, b.extent, f"{name}%{b.name}"), 1),)),
         }
-        _check_iteration_count("fuse", a.extent * b.extent, "leave them apart")
+        _check_iteration_count("fuse", a.extent * b.extent, "leave the loops unfused")
         joint = Loop(name, f"{a.axis}+{b.axis}", a.extent * b.extent, a.is_reduction)
         return program.replace_nest(nest, nest.replace_loops((a.name, b.name), (joint,), values))
 
 
 @dataclass(frozen=True)
 class Reorder(Step):
-    """Put loops into the given order; they share out the places they held, other loops stay.
+    """Put loops into the given order. They take the places that they had together; other loops stay.
 
     `reorder("k", "i")`::
 
@@ -247,8 +244,8 @@ class Reorder(Step):
                 raise make_schedule_error(
                     "reorder",
                     "loops of one compute",
-                    f"{name} belongs to another",
-                    "one reorder for each compute",
+                    f"{name} belongs to another compute than {self.loops[0]}",
+                    "call reorder once for each compute",
                 )
         twice = [n for n in self.loops if self.loops.count(n) > 1]
         if twice:
@@ -263,19 +260,19 @@ class Reorder(Step):
         return program.replace_nest(nest, new)
 
     def to_python(self) -> str:
-        """`.reorder("k", "i")`: the names stand as arguments of their own."""
+        """`.reorder("k", "i")`: each name is an argument."""
         return f".reorder({', '.join(f'{n!r}' for n in self.loops)})".replace("'", '"')
 
 
 def _check_loop_order(nest: Nest) -> None:
-    """What earlier steps relied on must still hold in the new order."""
+    """Refuse an order that breaks a condition of earlier steps."""
     for s in nest.stagings:
         source = nest.find_staging(s.source)
         if source and find_staging_depth(nest, s.at) < find_staging_depth(nest, source.at):
             raise make_schedule_error(
                 "reorder",
                 f"{s.at} inside {source.at}",
-                f"{source.name} is filled there",
+                f"{source.name} is filled in {source.at}, and {s.name} reads it in {s.at}",
                 "reorder before cache_read",
             )
     wrong = find_misplaced_producer(nest)
@@ -284,13 +281,16 @@ def _check_loop_order(nest: Nest) -> None:
         raise make_schedule_error(
             "reorder",
             f"{source.at} outside {user.at}",
-            f"{user.tensor} is computed from {source.tensor} there",
+            f"{user.tensor} is computed from {source.tensor} in {user.at}",
             "reorder before compute_at",
         )
     vectors = [x.name for x in nest.loops if x.level == "vector"]
     if vectors and nest.loops[-1].name != vectors[-1]:
         raise make_schedule_error(
-            "reorder", f"{vectors[-1]} innermost", "it runs in vectors", "reorder before vectorize"
+            "reorder",
+            f"{vectors[-1]} innermost",
+            f"loop {vectors[-1]} is vectorized",
+            "reorder before vectorize",
         )
 
 
@@ -305,13 +305,13 @@ class Divide(Step):
             Y[o] += X[o // 16 * 128 + c] * ...       for c in 128
                                                        Y[o.0*16 + o.1] += X[o.0*128 + c] * ...
 
-    A `split` into the same two loops leaves the quotient as it is: what a tile needs must follow from the
-    steps, whatever their factors are. Groups of channels and the phases of a transposed convolution are told
-    apart like this. `by` is a multiple of what the axis is divided by; where it does not divide the extent,
-    a guard is added where the tensor ends. Exo: divide_loop and simplify; TVM simplifies after each split.
-    Refuses: an unknown loop, one that is bound, unrolled, holds a staging or is a piece of an axis, an axis
-    that nothing read divides, a number that is no multiple of its divisors or not below its extent, a nest
-    with other axes cut before, names that are taken.
+    A `split` into the same two loops does not simplify the quotient, because the region of a tile must follow
+    from the steps for any factors. Use `divide` for groups of channels and for phases of a transposed
+    convolution. `by` is a multiple of the divisors of the axis; where it does not divide the extent, a guard
+    is added where the tensor ends. Exo: divide_loop and simplify; TVM simplifies after each split. Refuses:
+    an unknown loop; a loop that is bound, is unrolled, has a staging or is a piece of an axis; an axis
+    without quotients; a number that is no multiple of the divisors or not below the extent; a nest with axes
+    that are cut; names that are taken.
     """
 
     kind: ClassVar[str] = "divide"
@@ -342,18 +342,22 @@ class Divide(Step):
 
     def _check_axis(self, nest: Nest) -> None:
         if self.axis not in nest.axis_forms:
-            need = f"{self.axis} to be an axis of {nest.output.name}"
+            need = f"an axis of {nest.output.name}"
             raise make_schedule_error(
-                self.kind, need, "a piece of one", f'split("{self.axis}", ({self.by},))'
+                self.kind,
+                need,
+                f"loop {self.axis} is a piece of an axis",
+                f'use split("{self.axis}", ({self.by},))',
             )
 
     def _check_axes_uncut(self, nest: Nest) -> None:
-        """Numbers that a population has a vector of would have as many answers."""
+        """Refuse a nest with cut axes: with vectors of factors, a quotient would have a form for each
+        member."""
         for axis, form in nest.axis_forms.items():
-            whole = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
-            if tuple(atom for atom, _ in form.terms) != whole:
+            uncut = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
+            if tuple(atom for atom, _ in form.terms) != uncut:
                 raise make_schedule_error(
-                    self.kind, f"the axes of {nest.output.name} whole", f"{axis} is cut", "divide first"
+                    self.kind, f"uncut axes of {nest.output.name}", f"axis {axis} is cut", "divide first"
                 )
 
     def _check_divisor(self, nest: Nest) -> None:
@@ -365,14 +369,14 @@ class Divide(Step):
             raise make_schedule_error(
                 self.kind,
                 f"a quotient or remainder of {self.axis}",
-                f"{nest.compute.output.name} reads none",
-                f'split("{self.axis}", ({self.by},))',
+                f"{nest.compute.output.name} reads no quotient or remainder of {self.axis}",
+                f'use split("{self.axis}", ({self.by},))',
             )
         if self.by < 1 or self.by % turns or self.by >= extent:
             near = max(1, min(round(self.by / turns), ceil_div(extent, turns) - 1)) * turns
-            raise make_schedule_error(
+            raise make_over_limit_error(
                 self.kind,
                 f"{self.axis} by {self.by}",
-                f"multiples of {turns} below {extent}",
+                f"must be a multiple of {turns} below {extent}",
                 str(near) if near < extent else "leave it out",
             )

@@ -11,6 +11,7 @@ from typing import Any
 from ekc.arguments import check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
+from ekc.ir.printer import format_program
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.schedule import (
     Atomic,
@@ -43,9 +44,9 @@ class Schedule:
 
     >>> s = ekc.Schedule(ekc.matmul(64, 64, 64)).split("i", (16,)).bind("i.0", "block.x")
 
-    A step that is not legal raises `ScheduleError`, which names rule, need, limit and the nearest
-    legal choice. What hangs on the whole kernel or the target (bytes of a vector, registers, shared memory,
-    threads) is checked when it is compiled.
+    A step that is not legal raises `ScheduleError`, which names the rule, its limit and the nearest legal
+    choice. Rules on the kernel or the target (bytes of a vector, registers, shared memory, threads) are
+    checked when the schedule is compiled.
     """
 
     op: Operator
@@ -63,11 +64,11 @@ class Schedule:
 
     @cached_property
     def program(self) -> Program:
-        """What the steps make of the operator."""
+        """The Program that the steps make from the operator."""
         return _apply_checked(make_initial_program(self.op), self.steps)
 
     def apply_steps(self, *steps: Step) -> Schedule:
-        """The Schedule with steps appended, each of them checked."""
+        """The Schedule with checked steps appended."""
         program = _apply_checked(self.program, steps)
         new = replace(self, steps=(*self.steps, *steps))
         new.__dict__["program"] = program
@@ -86,7 +87,8 @@ class Schedule:
         return self.apply_steps(RFactor(axis, parts))
 
     def pack(self, tensor: str, order: tuple[int, ...]) -> Schedule:
-        """Read a copy of an input in another order, made by a launch of its own. See `ekc.ir.schedule.Pack`."""
+        """Read a copy of an input in another order, made by a launch of its own. See
+        `ekc.ir.schedule.Pack`."""
         return self.apply_steps(Pack(tensor, _list_to_tuple(order)))
 
     def atomic(self, tensor: str) -> Schedule:
@@ -132,7 +134,7 @@ class Schedule:
         )
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
-        """Hold the output in registers until complete. See `ekc.ir.schedule.CacheWrite`."""
+        """Keep the output in registers until it is complete. See `ekc.ir.schedule.CacheWrite`."""
         return self.apply_steps(CacheWrite(tensor, scope, vector))
 
     def compute_at(self, what: str, at: str | None, warps: int = 1) -> Schedule:
@@ -185,15 +187,15 @@ class Schedule:
 
     @cached_property
     def digest(self) -> str:
-        """A name for the contents, the same on any machine."""
+        """Hash of the contents, 16 hex digits, the same on any machine."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        return str(self.program)
+        return format_program(self.program)
 
 
 def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:
-    """What steps make of a Program, each checked before the next one counts on its numbers."""
+    """The Program after the steps; each is checked before the next one uses its numbers."""
     for step in steps:
         if not isinstance(step, Step):
             raise InvalidInput(f"schedule: {format_value(step)} is no step; try .split(...) and the like")
@@ -204,5 +206,5 @@ def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:
 
 
 def _list_to_tuple(value: Any) -> Any:
-    """A list as a tuple; anything else is for the step to judge."""
+    """A list as a tuple; anything else unchanged, for the step to check."""
     return tuple(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""What every step is: a frozen dataclass, a pure function on Programs, JSON and Python text both ways."""
+"""Base of the steps: frozen dataclasses that rewrite Programs, with JSON and Python text both ways."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ekc.ir.program import Program
 
 STEP_CLASSES: dict[str, type[Step]] = {}
 MAX_STEP_NUMBER = 2**40
-"""The largest number a step takes: that of elements that a tensor has at most."""
+"""Largest number that a step takes, the most elements of a tensor."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Hole:
-    """A number left open in a structure's step list; a decision of that name fills it."""
+    """An open number in the step list of a structure; the decision of that name fills it."""
 
     name: str
 
@@ -44,8 +44,8 @@ class Step:
             object.__setattr__(self, f.name, _to_python_int(value))
 
     def apply(self, program: Program) -> Program:
-        """The rewritten Program. Refuses (ScheduleError) what no number could make legal; what
-        depends on numbers is added to `program.checks`, so that it serves a population too."""
+        """The rewritten Program. Raises `ScheduleError` for mistakes that no number could mend; rules on
+        numbers are added to `program.checks`, so that they serve a population too."""
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Step:
         return type(self)(**values)
 
     def list_holes(self) -> tuple[str, ...]:
-        """The names of the decisions it waits for."""
+        """Names of the decisions that fill the holes of the step."""
         values = [getattr(self, f.name) for f in dataclasses.fields(self)]
         flat = [x for v in values for x in (v if isinstance(v, tuple) else (v,))]
         return tuple(x.name for x in flat if isinstance(x, Hole))
@@ -87,15 +87,14 @@ def step_from_json(data: Any) -> Step:
         raise InvalidInput(f"step: {data!r} is not a JSON object with a 'step' field")
     cls = STEP_CLASSES.get(data["step"]) if isinstance(data["step"], str) else None
     if cls is None:
-        near = difflib.get_close_matches(str(data["step"]), STEP_CLASSES, n=1, cutoff=0.0)[0]
-        raise InvalidInput(
-            f"step: {data['step']!r} is none of {', '.join(STEP_CLASSES)}; the nearest is {near!r}"
-        )
+        kinds = sorted(STEP_CLASSES)
+        near = difflib.get_close_matches(str(data["step"]), kinds, n=1, cutoff=0.0)[0]
+        raise InvalidInput(f"step: {data['step']!r} is none of {', '.join(kinds)}; the nearest is {near!r}")
     values = {k: _lists_to_tuples(v) for k, v in data.items() if k != "step"}
-    known = [f.name for f in dataclasses.fields(cls)]
+    names = [f.name for f in dataclasses.fields(cls)]
     for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
             raise InvalidInput(f"step {cls.kind}: has no {name!r}; the nearest is {near!r}")
     try:
         return cls(**values)
@@ -104,7 +103,7 @@ def step_from_json(data: Any) -> Step:
 
 
 def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
-    """A value of another type than declared comes from outside: JSON, or a slip in a call."""
+    """`InvalidInput` for a value of another type than declared, from JSON or a call."""
     declared = str(f.type)
     if value is None and "None" in declared:
         return
@@ -124,8 +123,8 @@ def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
 
 
 def is_vector_width(widths: Any) -> Any:
-    """Whether one instruction moves so many elements, of one byte each or of more: a mask where asked of
-    many. That the move has at most 16 bytes is for a rule to say, which knows the element."""
+    """Whether one instruction can move `widths` elements; a mask for a vector of widths. A rule checks that
+    the move has at most 16 bytes, as that depends on the element type."""
     w = np.asanyarray(widths)
     return (w == 1) | (w == 2) | (w == 4) | (w == 8) | (w == 16)
 
@@ -141,7 +140,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _to_python_int(value: Any) -> Any:
-    """NumPy's whole numbers as Python's, which JSON takes; the vectors of a population as they are."""
+    """Integers of NumPy as those of Python, which JSON takes; vectors of a population unchanged."""
     if isinstance(value, tuple):
         return tuple(map(_to_python_int, value))
     return int(value) if isinstance(value, np.integer) else value

@@ -1,8 +1,7 @@
-"""The step that hands the innermost loops of a nest to the tensor cores."""
+"""The step that runs the innermost loops of a nest on tensor cores."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,13 +9,13 @@ from ekc.ir.hardware.mma import MMA_INSTRUCTIONS
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES as GROUP_PRODUCTS
 from ekc.ir.lowering.tensor_tiles import check_tile_extents, find_tensor_tile
 from ekc.ir.program import Program
-from ekc.ir.refusal import make_schedule_error
+from ekc.ir.refusal import make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 
 
 @dataclass(frozen=True)
 class Tensorize(Step):
-    """Do the innermost loops as one product of a warp, or of a warpgroup, on tensor cores.
+    """Run the innermost loops as one tensor-core product of a warp (mma) or a warpgroup (wgmma).
 
     `tensorize("k.2", "mma.m16n8k16")`::
 
@@ -26,11 +25,10 @@ class Tensorize(Step):
             for k.2 in 16
               C.acc[..] += A.fragment[..] * B.fragment[..]
 
-    The loop named is the reduced one of them. What is computed stays what the loops say, so epilogue,
-    edges and write are as before; a warp does 16 rows by 8 columns at once, and its lanes hold the sums as
-    rows cut (2, 8) and columns cut (4, 2), the 8 and the 4 on thread.x. Both factors come from a copy in
-    "fragment" scope, filled from shared memory. Instructions: mma.m16n8k16 (float16, bfloat16), mma.m16n8k8
-    (tf32), mma.m16n8k32 (int8), on targets from sm_80 on.
+    `loop` is the reduction loop among them. Epilogue, edges and write stay as before. A warp computes 16 rows
+    by 8 columns at once: rows are cut (2, 8) and columns (4, 2), with the 8 and the 4 on thread.x. Both
+    factors come from a copy in "fragment" scope, filled from shared memory. Instructions: mma.m16n8k16
+    (float16, bfloat16), mma.m16n8k8 (tf32), mma.m16n8k32 (int8), on targets from sm_80 on.
 
     `tensorize("k.2", "wgmma.m64nNk16")` (float16, bfloat16; sm_90a) is a product of four warps, 64 rows by
     N = 8 to 256 columns::
@@ -44,11 +42,11 @@ class Tensorize(Step):
                     C.acc[..] += A.shared[..] * B.shared[..]
 
     Its rows are cut (4, 2, 8), the 4 innermost on thread.y, its columns (N / 8, 4, 2). It reads both factors
-    where asynchronous copies have put them: shared tiles with swizzle=8 and panel=64.
+    from shared tiles with swizzle=8 and panel=64, filled by asynchronous copies.
     TVM calls it tensorize too, Exo replace.
     Refuses: an unknown loop or instruction, a body that is no sum of products of two tensors, types that the
-    instruction does not take, loops or lanes that do not lie as it deals them out, no accumulator, factors
-    that are not in fragments (of a warpgroup: in shared tiles as above).
+    instruction does not take, loops or lanes in another order than the instruction has, no accumulator,
+    factors that are not in fragments (wgmma: not in shared tiles as above).
     """
 
     kind: ClassVar[str] = "tensorize"
@@ -60,13 +58,12 @@ class Tensorize(Step):
         nest = program.find_nest(self.loop, "tensorize")
         names = list(dict.fromkeys(p.name for p in (*MMA_INSTRUCTIONS, *GROUP_PRODUCTS)))
         if self.instruction not in names:
-            near = difflib.get_close_matches(str(self.instruction), names, n=1, cutoff=0.0)[0]
-            limit = f"the instructions {', '.join(names)}"
-            raise make_schedule_error("tensorize", f"instruction {self.instruction!r}", limit, repr(near))
+            raise make_unknown_name_error("tensorize", "instruction", self.instruction, names)
         new = replace(nest, instruction=self.instruction)
         tile = find_tensor_tile(new, program.op.tensors)
         if self.loop != tile.depth_loop.name:
+            problem = f"loop {self.loop} is not the innermost reduction loop"
             raise make_schedule_error(
-                "tensorize", f"loop {self.loop!r}", "the reduced one innermost", repr(tile.depth_loop.name)
+                "tensorize", "the innermost reduction loop", problem, repr(tile.depth_loop.name)
             )
         return program.replace_nest(nest, new, *check_tile_extents(new, tile))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Compute
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
-from ekc.ir.operator import Compute, Operator
+from ekc.ir.operator import Operator
 from ekc.search.sketches.divided_axes import find_contiguous_axis, match_digits
 
 PIPELINE_DEPTHS = (2, 3, 4, 6)

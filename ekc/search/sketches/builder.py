@@ -8,10 +8,11 @@ import numpy as np
 
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
+from ekc.ir.compute import Axis, Compute
 from ekc.ir.divisions import find_quotient_period
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.operator import Operator
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step

@@ -12,9 +12,10 @@ from functools import reduce
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, to_affine
+from ekc.ir.compute import Axis, Compute
 from ekc.ir.divisions import find_quotient_period
 from ekc.ir.lowering.memory_access import to_affine_index
-from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.operator import Operator
 from ekc.ir.program import make_initial_program
 from ekc.ir.schedule import Divide
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ekc.ir.operator import Axis, Compute
+from ekc.ir.compute import Axis, Compute
 from ekc.ir.schedule import Fuse, Reorder, Step
 
 AxisGroup = tuple[Axis, ...]

@@ -43,9 +43,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Axis, Compute
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.lowering.fusion import group_fusable_computes
-from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
 from ekc.search.sketches.async_copy import (
     PIPELINE_DEPTHS,

@@ -7,8 +7,9 @@ thread axes; the tuner has to find that for itself.
 
 from __future__ import annotations
 
+from ekc.ir.compute import Compute
 from ekc.ir.lowering.fusion import group_fusable_computes
-from ekc.ir.operator import Compute, Operator
+from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 
 BLOCK_SIDE = 16

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Axis, Compute
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS, count_panel_elements
 from ekc.ir.hardware.mma import (
@@ -39,7 +40,7 @@ from ekc.ir.hardware.wgmma import (
     find_wgmma_family,
 )
 from ekc.ir.lowering.memory_access import is_zero_beyond_axis
-from ekc.ir.operator import Axis, Compute, Operator
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import Bind, CacheRead, Hole, Pipeline, Reorder, Tensorize, Unroll
 from ekc.search.sketches.async_copy import PIPELINE_DEPTHS, can_copy_async, find_copy_alignment
 from ekc.search.sketches.builder import ComputeChain, Structure, StructureBuilder

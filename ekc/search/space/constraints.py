@@ -148,10 +148,7 @@ def _always_holds(ok: Any) -> bool:
 
 def _get_check_values(check: Check) -> tuple[Any, Any, Any]:
     """Verdict, need and limit of a rule; no need and limit where they are not numbers."""
-    numbers = (
-        check.limit_format == "{}" and not isinstance(check.need, str) and not isinstance(check.limit, str)
-    )
-    return (check.ok, check.need, check.limit) if numbers else (check.ok, None, None)
+    return (check.ok, check.need, check.limit) if check.has_violation else (check.ok, None, None)
 
 
 def _compute_violation(need: Any, limit: Any, at: NDArray[np.intp]) -> Any:

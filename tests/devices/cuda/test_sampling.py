@@ -13,9 +13,9 @@ from ekc.devices.cuda import output_samples
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import LoadableKernel, SampleRequest
 from ekc.devices.device import OutputSample, OutputSelection
-from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
+from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import WorkerTimeouts
 from ekc.runtime.execute import BLANK_WORDS
 from ekc.runtime.verify import verify_on_device

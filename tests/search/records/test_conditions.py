@@ -165,7 +165,7 @@ def test_a_schedule_that_does_not_fit_here_is_refused(records: Path, tmp_path: P
         for row in old.read_rows():
             new.add(replace(row, key=replace(row.key, **own), schedule=wide.to_json()))
     assert ekc.best(wide.op, tmp_path / "r.db", "h100", any_toolchain=True).schedule == wide
-    with pytest.raises(ScheduleError, match="shared memory: needs 98304 bytes, the limit is 65536"):
+    with pytest.raises(ScheduleError, match="shared memory: 98304 bytes, at most 65536"):
         ekc.best(wide.op, tmp_path / "r.db", "rtx2080ti", any_toolchain=True)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import ekc
+from ekc.ir.compute import Compute
 from ekc.ir.hardware.limits import Limits
-from ekc.ir.operator import Compute, Operator
+from ekc.ir.operator import Operator
 from ekc.ir.schedule import Bind, Divide, Pack, Split, Tensorize
 from ekc.search.sketches.divided_axes import divide_compute, make_divide_steps
 from ekc.search.sketches.multi_level_tiling import derive_structures

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.errors import ScheduleError
+from ekc.errors import Refusal, ScheduleError
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.refusal import Refusal
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space

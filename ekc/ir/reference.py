@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
+from ekc.ir.compute import Compute
 from ekc.ir.dtypes import INT8, INT32, TF32, find_reduction_identity, round_to_tf32
-from ekc.ir.interpreter.random_arrays import InputTensor, RandomTensor
-from ekc.ir.operator import Compute, Operator
+from ekc.ir.graph import OperatorGraph
+from ekc.ir.random_arrays import InputTensor, RandomTensor
 from ekc.ir.tensor_memory import check_host_memory
 
 _POINTS_AT_ONCE = 1 << 23
@@ -49,7 +50,7 @@ class ComputeResult:
     """Whether some result is not exact, because int32 wrapped modulo 2**32."""
 
 
-def evaluate_reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
+def evaluate_reference(op: OperatorGraph, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
     """The operator's output, cast to its dtype."""
     check_host_memory(op, f"the reference of {op.name}", _estimate_memory_factors(op))
     tensors = convert_inputs(op, arrays)
@@ -62,14 +63,14 @@ def evaluate_reference(op: Operator, arrays: tuple[NDArray[Any], ...]) -> NDArra
         return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy_dtype))
 
 
-def _estimate_memory_factors(op: Operator) -> dict[str, float]:
+def _estimate_memory_factors(op: OperatorGraph) -> dict[str, float]:
     """Memory by tensor, in multiples of its size: results in float64 and again as slices, factors in
     float64."""
     read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction_axes for t in op.inputs}
     return read | {c.output.name: 2 * 8 / c.output.dtype.bytes for c in op.computes}
 
 
-def convert_inputs(op: Operator, arrays: tuple[InputTensor, ...]) -> dict[str, Any]:
+def convert_inputs(op: OperatorGraph, arrays: tuple[InputTensor, ...]) -> dict[str, Any]:
     """The inputs by name, tf32 rounded."""
     if any(isinstance(array, RandomTensor) for array in arrays):
         return {t.name: array for t, array in zip(op.inputs, arrays, strict=True)}

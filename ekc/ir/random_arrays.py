@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import INT8, TF32, round_to_tf32
-from ekc.ir.operator import Operator, TensorSpec
+from ekc.ir.graph import OperatorGraph
 
 _MAX_INT32_INPUT = 1000
 """Largest magnitude of a random int32 input."""
@@ -152,12 +153,12 @@ def make_random_tensors(
     return tuple(RandomTensor(spec, seed, number, factor_count) for number, spec in enumerate(specs))
 
 
-def make_random_inputs(op: Operator, seed: int) -> tuple[RandomTensor, ...]:
+def make_random_inputs(op: OperatorGraph, seed: int) -> tuple[RandomTensor, ...]:
     """Random inputs of an operator."""
     return make_random_tensors(op.inputs, seed, count_factors(op))
 
 
-def count_factors(op: Operator) -> int:
+def count_factors(op: OperatorGraph) -> int:
     """Factors of the longest product among the reductions of an operator; 0 where there is none."""
     products = [c for c in op.computes if c.combine == "prod" and c.reduction_axes]
     return max((math.prod(a.extent for a in c.reduction_axes) for c in products), default=0)

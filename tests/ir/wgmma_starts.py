@@ -1,0 +1,74 @@
+"""Schedules on wgmma with one step changed, each a mistake of `mistakes.txt`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ekc.ir.operators as o
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.operator import Operator
+from ekc.ir.rules.launch import enforce_rules
+from ekc.ir.schedule import CacheRead, Reorder, Split, Step
+from ekc.ir.schedule.schedule import Schedule
+from tests.ir.tensor_examples import tensor_matmul
+from tests.ir.warpgroup_examples import HOPPER, INSTRUCTION, GroupCut, by_taps, group_matmul, untouched
+
+HALF = o.matmul(256, 256, 256, dtype="float16")
+WHOLE = f"tensorize {INSTRUCTION}"
+
+
+def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Schedule:
+    """The worked example, its steps changed, or left out where the change is None; its rules held."""
+    steps = [change(s) for s in group_matmul(HALF).steps]
+    schedule = Schedule(op).apply_steps(*(s for s in steps if s is not None))
+    enforce_rules(schedule.program, HOPPER)
+    return schedule
+
+
+def staged(**layout: Any) -> Schedule:
+    """With another layout of the tile of B."""
+    return changed(lambda s: replace(s, **layout) if isinstance(s, CacheRead) and s.source == "B" else s)
+
+
+def split(axis: str, *factors: int) -> Schedule:
+    """With another cut of one axis."""
+    return changed(lambda s: replace(s, factors=factors) if isinstance(s, Split) and s.loop == axis else s)
+
+
+def elsewhere() -> Schedule:
+    """On a target that has products of a warp alone."""
+    schedule = group_matmul(HALF)
+    enforce_rules(schedule.program, Limits(shared_bytes_per_block=HOPPER.shared_bytes_per_block))
+    return schedule
+
+
+def in_fragments() -> Schedule:
+    """Factors taken out of shared memory, as a product of a warp has them."""
+    steps = [replace(s, panel=0) if isinstance(s, CacheRead) else s for s in untouched(HALF).steps]
+    held = Schedule(HALF).apply_steps(*steps).cache_read("A.shared", "fragment", at="k.1")
+    return held.tensorize("k.2", INSTRUCTION)
+
+
+def reordered(moves: dict[str, str]) -> Schedule:
+    """With loops in each other's places."""
+    return changed(
+        lambda s: replace(s, loops=tuple(moves.get(x, x) for x in s.loops)) if isinstance(s, Reorder) else s
+    )
+
+
+def joint_inside() -> Schedule:
+    """Two taps fused into one loop within the tile."""
+    op = o.einsum("srik,srjk->ij", (2, 2, 64, 64), (2, 2, 64, 64), dtype="float16")
+    at = {"A": "k.0", "B": "k.0"}
+    schedule = by_taps(op, GroupCut(1, strips=8), ("k.0", "s", "r", "k.1"), at, fuse=("s", "r"))
+    enforce_rules(schedule.program, HOPPER)
+    return schedule
+
+
+def panels_for_a_warp() -> Schedule:
+    """A product of a warp, its shared tiles stored for one of a warpgroup."""
+    steps = tensor_matmul(HALF).steps
+    stored = [replace(s, panel=64) if isinstance(s, CacheRead) and s.scope == "shared" else s for s in steps]
+    return Schedule(HALF).apply_steps(*stored)
