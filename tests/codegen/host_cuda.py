@@ -50,15 +50,18 @@ _ASYNC = (
     ),
     (re.compile(r"const unsigned int shared = .*;"), lambda m: ""),
     (re.compile(r'asm volatile\("cp\.async\.commit_group;"\);'), lambda m: "shim::commit();"),
-    (re.compile(r'asm volatile\("cp\.async\.wait_group %0;" : : "n"\(left\) : "memory"\);'),
-     lambda m: "shim::wait(left);"),
+    (re.compile(r'asm volatile\("cp\.async\.wait_group %0;" : : "n"\(pending\) : "memory"\);'),
+     lambda m: "shim::wait(pending);"),
 )  # fmt: skip
 _PLACES = (
-    # Places in shared memory are addresses here, which 32 bits cannot hold.
-    (re.compile(r"unsigned int(?= (?:shared_place|kept)\(|(?: \w+_(?:to|from))(?:;|\[))"), "std::uintptr_t"),
-    (re.compile(r"\((?:unsigned int)(?= (?:place|number|to)\b)"), "(std::uintptr_t"),
-    (re.compile(r"static_cast<unsigned int>\(__cvta_generic_to_shared\(at\)\)"), "(std::uintptr_t)at"),
-    (re.compile(r"static_cast<type\*>\(__cvta_shared_to_generic\(place\)\)"), "(type*)place"),
+    # Addresses in shared memory are pointers here, which 32 bits cannot hold.
+    (
+        re.compile(r"unsigned int(?= (?:shared_address|keep_in_register)\(|(?: \w+_address)(?:;|\[))"),
+        "std::uintptr_t",
+    ),
+    (re.compile(r"\((?:unsigned int)(?= (?:address|number|to)\b)"), "(std::uintptr_t"),
+    (re.compile(r"static_cast<unsigned int>\(__cvta_generic_to_shared\(element\)\)"), "(std::uintptr_t)element"),
+    (re.compile(r"static_cast<type\*>\(__cvta_shared_to_generic\(address\)\)"), "(type*)address"),
     (re.compile(r'asm volatile\("" : "\+r"\(number\)\);'), ""),
 )
 _MAIN = """

@@ -19,7 +19,7 @@ import json, os, pwd, resource, sys, warnings
 from ekc.cli import main
 from ekc.codegen import nvrtc
 from ekc.codegen.cache import compile_cached
-from ekc.devices.clocks.lease import record
+from ekc.devices.clocks import lease_file
 
 SOURCE = 'extern "C" __global__ void k(float *a) { a[0] = 1; }'
 main(["doctor", "--json"])  # imports modules and libraries while they may be read

@@ -211,7 +211,7 @@ def test_some_takes_the_general_way() -> None:
     [lambda a: np.array([a.view(np.ndarray), a.view(np.ndarray)]) + a, lambda a: a.view(np.ndarray) + a],
 )
 def test_a_vector_that_leaves_the_tape_is_an_error(lose: Any) -> None:
-    with pytest.raises(EkcError, match="left the tape"):
+    with pytest.raises(EkcError, match="left the trace"):
         next(record_walks([lambda given: iter([told(lose(given["a"]))])], columns(RECORDING_ROWS)))
 
 
