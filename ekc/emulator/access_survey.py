@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,13 +110,8 @@ def run_trace(
     return tour
 
 
-@lru_cache(maxsize=1)
-def _parse_cached(ptx: str) -> Module:
-    return parse_module(ptx)
-
-
 def _decode_slice(ptx: str, name: str) -> DecodedKernel:
-    module = _parse_cached(ptx)
+    module = parse_module(ptx)
     if name not in module.kernels:
         return decode_kernel(module, name)
     kernels = module.kernels | {name: slice_addresses(module.kernels[name])}

@@ -16,7 +16,7 @@ from ekc.emulator.barriers import Barriers
 from ekc.emulator.cp_async import AsyncCopyUnit
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.decode.functions import list_arithmetic_functions
-from ekc.emulator.geometry import WARP_SIZE, Geometry
+from ekc.emulator.geometry import Geometry
 from ekc.emulator.numerics.warp import ballot
 from ekc.emulator.sanitizer.memcheck import BoundsCheck
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
@@ -24,6 +24,7 @@ from ekc.emulator.warps import WarpUnit
 from ekc.emulator.wgmma import WgmmaUnit
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
+from ekc.ptx.constants import WARP_SIZE
 
 if TYPE_CHECKING:
     from ekc.emulator.plan import LaunchPlan

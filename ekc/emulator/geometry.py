@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ptx.constants import WARP_SIZE
+
 Shape = tuple[int, int, int]
-WARP_SIZE = 32
 
 
 def unravel_index(index: int, shape: Shape) -> Shape:

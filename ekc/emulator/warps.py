@@ -8,11 +8,10 @@ import numpy as np
 
 from ekc.emulator.numerics import mma, warp
 from ekc.errors import EkcError
+from ekc.ptx.constants import WARP_SIZE
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch
-
-WARP_SIZE = warp.WARP_SIZE
 
 
 class WarpUnit:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ekc.emulator.numerics import wgmma
-from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WARPGROUP_SIZE, WgmmaOperand
+from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WgmmaOperand
 from ekc.errors import EkcError
+from ekc.ptx.cfg import WARPGROUP_SIZE
 
 if TYPE_CHECKING:
     from ekc.emulator.batch import Batch

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ekc.errors import EkcError
-from ekc.ptx.module import Instruction, KernelText, Operand, Symbol
+from ekc.ptx.constants import WARP_SIZE
+from ekc.ptx.module import Instruction, KernelText, Operand, Symbol, split_opcode
 
 Edges = Mapping[int, Sequence[int]]
 
@@ -78,7 +80,8 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
     return found[::-1]
 
 
-_WARP_SIZE, _WARPGROUP_SIZE = 32, 128
+WARPGROUP_SIZE = 4 * WARP_SIZE
+"""Threads of a warpgroup: four warps."""
 _WARP_WIDE_ROOTS = (
     "shfl",
     "vote",
@@ -104,23 +107,33 @@ class BlockExit:
 
 @dataclass
 class Block:
-    """Statements that run one after another, and the way out."""
+    """Instructions that run one after another, and the exit after them."""
 
     number: int
     code: list[Instruction]
+    """Without the instruction of the exit."""
     exit: BlockExit = field(default_factory=lambda: BlockExit("exit"))
     convergence_width: int = 1
-    """Threads that must run its first instruction as one: 32 of a warp, 128 of a warpgroup."""
+    """Threads that must run the first instruction together: 32 of a warp, 128 of a warpgroup, or 1."""
+    label: str = ""
+    """As in the PTX text; "" where the block begins without one."""
+    line: int = 0
+    """Line of the PTX text where the block begins."""
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        """All instructions, that of the exit included."""
+        return [*self.code, self.exit.instruction] if self.exit.instruction else self.code
 
     @property
     def instruction_count(self) -> int:
-        """Instructions, the closing one included."""
+        """Instructions, that of the exit included."""
         return len(self.code) + (self.exit.instruction is not None)
 
 
 def build_blocks(kernel: KernelText) -> list[Block]:
     """Cut a kernel into blocks, in the order in which they run while lanes stand at several of them."""
-    found = _split_blocks(kernel)
+    found = split_blocks(kernel)
     order = order_blocks([list_successors(block) for block in found])
     place = {old: new for new, old in enumerate(order)}
     for block in found:
@@ -130,15 +143,20 @@ def build_blocks(kernel: KernelText) -> list[Block]:
     return [found[old] for old in order]
 
 
-def _split_blocks(kernel: KernelText) -> list[Block]:
+def split_blocks(kernel: KernelText) -> list[Block]:
     """Blocks in the order of the text."""
     starts = _find_block_starts(kernel)
     number = {start: i for i, start in enumerate(starts)}
+    labels = {start: label for label, start in kernel.labels.items()}
     found = []
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
         code = kernel.code[start:end]
-        block = Block(i, code, convergence_width=find_convergence_width(code[0]) if code else 1)
+        block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode) if code else 1)
+        block.line = code[0].line
+        if label := labels.get(start):
+            # A label of inline assembly has a number of its own behind an @.
+            block.label, block.line = label.partition("@")[0], kernel.label_lines[label]
         block.exit = _build_exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
         if block.exit.instruction is not None:
             block.code = code[:-1]
@@ -146,15 +164,13 @@ def _split_blocks(kernel: KernelText) -> list[Block]:
     return found
 
 
-def find_convergence_width(instruction: Instruction) -> int:
-    """Threads that must meet at this instruction: of a warp, of a warpgroup, or 1."""
-    if instruction.parts[0] == "wgmma":
-        return _WARPGROUP_SIZE
-    return (
-        _WARP_SIZE
-        if instruction.parts[0] in _WARP_WIDE_ROOTS or instruction.opcode.startswith("bar.warp")
-        else 1
-    )
+@lru_cache(maxsize=4096)
+def find_convergence_width(opcode: str) -> int:
+    """Threads that must run an instruction together: those of a warpgroup, those of a warp, or 1."""
+    root = split_opcode(opcode)[0]
+    if root == "wgmma":
+        return WARPGROUP_SIZE
+    return WARP_SIZE if root in _WARP_WIDE_ROOTS or opcode.startswith("bar.warp") else 1
 
 
 def _find_block_starts(kernel: KernelText) -> list[int]:
@@ -162,7 +178,7 @@ def _find_block_starts(kernel: KernelText) -> list[int]:
     for i, one in enumerate(kernel.code):
         if one.ends_block:
             starts.add(i + 1)
-        elif find_convergence_width(one) > 1:
+        elif find_convergence_width(one.opcode) > 1:
             starts.add(i)
     return sorted(s for s in starts if s < len(kernel.code))
 
@@ -222,7 +238,7 @@ def find_live_in(blocks: list[Block]) -> list[set[str]]:
     for block in blocks:
         use: set[str] = set()
         kill: set[str] = set()
-        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+        for one in block.instructions:
             use.update(n for n in one.reads if n not in kill)
             if one.guard is None:
                 kill.update(one.writes)

@@ -24,7 +24,7 @@ _BASES = {"hexadecimal": 16, "binary": 2, "octal": 8, "decimal": 10}
 _FLOAT_BITS = re.compile(r"0(?:[fF](?P<single>[0-9a-fA-F]{8})|[dD](?P<double>[0-9a-fA-F]{16}))")
 _FLOAT = re.compile(r"(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
 _CONSTANT_START = re.compile(r"[-+~!(\s]*(?:\d|\.\d|\.[su]64\b|WARP_SZ(?![\w$]))")
-_WARP_SIZE = 32
+WARP_SIZE = 32
 _CAST_SIGNS = {".s64": True, ".u64": False}
 
 _ABOVE_ADDITIVE = 10
@@ -138,7 +138,7 @@ class ConstantReader(TokenReader):
     def _read_literal(self) -> _Constant:
         text, _, _ = self.peek_token()
         if text == "WARP_SZ":
-            found: _Constant | None = _Constant(_WARP_SIZE)
+            found: _Constant | None = _Constant(WARP_SIZE)
         else:
             found = _parse_float_literal(text) or _parse_integer_literal(text)
         if found is None:

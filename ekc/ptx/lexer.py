@@ -17,11 +17,14 @@ TOKEN = re.compile(
     |(?P<mark>&&|\|\||[=!<>]=|<<|>>|[{}\[\]()<>,;:@!|+\-=&*/%^~?])""",
     re.VERBOSE,
 )
+_BRACKET = re.compile(r"[{}\[\]()]")
 _BRACKET_OR_COMMA = re.compile(r"[{}\[\](),]")
 
 
 def split_operands(text: str, line: int) -> list[str]:
     """The text of each operand of a statement: between the commas that stand outside brackets."""
+    if _BRACKET.search(text) is None:
+        return text.split(",") if "," in text or text.strip() else []
     pieces, depth, start = [], 0, 0
     for found in _BRACKET_OR_COMMA.finditer(text):
         mark = found.group()
@@ -70,7 +73,11 @@ class TokenReader:
 
     def move_to(self, position: int) -> None:
         """Stand before the first token at or behind a place of the text."""
-        self.position = _BLANKS.match(self.source, position).end()  # type: ignore[union-attr]
+        self.stand_at(_BLANKS.match(self.source, position).end())  # type: ignore[union-attr]
+
+    def stand_at(self, position: int) -> None:
+        """Continue at a place of the text where a token begins."""
+        self.position = position
         self._token: tuple[str, str, int] | None = None
 
     def peek_token(self) -> tuple[str, str, int]:
@@ -93,8 +100,9 @@ class TokenReader:
     def current_line(self) -> int:
         """The line of the next token; of the last one at the end."""
         place = self.position if self.position < len(self.source) else len(self.source.rstrip())
-        self._line_number += self.source.count("\n", self._counted, place)
-        self._counted = max(self._counted, place)
+        if place > self._counted:
+            self._line_number += self.source.count("\n", self._counted, place)
+            self._counted = place
         return self._line_number
 
     def take(self, expected: str | None = None) -> str:

@@ -31,10 +31,10 @@ _LONG_VECTOR = re.compile(r"\{([^,{}]+)(?:, [^,{}]+){3,}, ([^,{}]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register operand; `%p1` after `!` is `negated`."""
+    """A register operand; `is_negated`: a `!` stands before it."""
 
     name: str
-    negated: bool = False
+    is_negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class Instruction:
         """The opcode's words: `ld.global.f32` is ("ld", "global", "f32")."""
         return split_opcode(self.opcode)
 
-    @cached_property
+    @property
     def ends_block(self) -> bool:
-        """Whether control leaves the straight line here."""
+        """Whether control may go elsewhere than to the next instruction, or waits here for other threads."""
         return _ends_block(self.opcode)
 
     @cached_property
@@ -194,6 +194,9 @@ class KernelText:
     variables: list[Variable] = field(default_factory=list)
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    """Label -> index in `code` of the instruction after it."""
+    label_lines: dict[str, int] = field(default_factory=dict)
+    """Label -> line of the PTX text."""
     branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_threads: int | None = None
 

@@ -5,6 +5,7 @@ Labels and the scopes in which they hold: inlined assembly brings the same label
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -23,6 +24,9 @@ from ekc.ptx.module import (
     Symbol,
     Vector,
 )
+
+_PLAIN_ADDRESS = re.compile(r"\[([%$_A-Za-z][\w$]*+)(?:\+(-?(?:0|[1-9]\d{0,8})))?\]")
+"""Base and decimal offset."""
 
 
 class NameScopes:
@@ -86,9 +90,17 @@ class NameScopes:
         return tuple(found)
 
     def _parse_operand(self, text: str, line: int) -> Operand:
-        # Most are plain registers.
-        own = self.resolve_name(text.strip())
-        return Register(own) if own in self.registers else _OperandReader(text, line, self).read_operand()
+        # The common forms, without a look at every token: registers, vectors of them, and addresses.
+        plain = text.strip()
+        own = self.resolve_name(plain)
+        if own in self.registers:
+            return Register(own)
+        if plain[:1] == "{" and (items := self.parse_operands(plain[1:-1], line)):
+            return Vector(items)
+        if (match := _PLAIN_ADDRESS.fullmatch(plain)) is not None:
+            name, offset = self.resolve_name(match[1]), int(match[2] or 0)
+            return Address(Register(name) if name in self.registers else Symbol(name), offset)
+        return _OperandReader(text, line, self).read_operand()
 
 
 class _OperandReader(ConstantReader):
@@ -127,17 +139,17 @@ class _OperandReader(ConstantReader):
                 items.append(self.read_simple())
                 self.accept(",")
             return Vector(tuple(items))
-        negated = bool(self.accept("!"))
+        is_negated = bool(self.accept("!"))
         _, kind, _ = self.peek_token()
         line, word = self.current_line(), self.take()
         if kind != "word":
             raise EkcError(f"PTX line {line}: {word!r} cannot be an operand")
-        return self.make_named(self.scopes.resolve_name(word), negated)
+        return self.make_named(self.scopes.resolve_name(word), is_negated)
 
-    def make_named(self, name: str, negated: bool) -> Operand:
+    def make_named(self, name: str, is_negated: bool) -> Operand:
         """A register, or a symbol with its offset."""
         if name == "_" or name in self.scopes.registers:
-            return Register(name, negated)
+            return Register(name, is_negated)
         offset = self.read_offset() if self.accept("+") else 0
         return Symbol(name, offset)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
+from typing import NoReturn
 
 from ekc.errors import EkcError
 from ekc.ptx.constants import ConstantReader
@@ -14,11 +16,11 @@ from ekc.ptx.operands import LabelScopes, NameScopes
 
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg", ".tex"}
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
-_LABEL = re.compile(r"([%$_A-Za-z][\w$]*)\s*:(?!:)")
 _STATEMENT = re.compile(
-    r"(?:@\s*(!?)\s*([%$_A-Za-z][\w$]*)\s+)?([A-Za-z_][\w$]*+(?:(?:\.|::)[\w$]++)*+)([^;]*);"
+    r"(?:([%$_A-Za-z][\w$]*+)\s*+:(?!:)"
+    r"|((?:@\s*(!?)\s*([%$_A-Za-z][\w$]*)\s+)?([A-Za-z_][\w$]*+(?:(?:\.|::)[\w$]++)*+)([^;]*+));)\s*"
 )
-"""Whether the guard is negated, the guard, the opcode, the operands."""
+"""A label; or an instruction as a whole, whether its guard is negated, its guard, opcode and operands."""
 _LOCATION = re.compile(
     r"\d+\s+(\d+)\s+\d+"
     r"(?:\s*,\s*(?:function_name\s+[%$_A-Za-z][\w$]*(?:\s*\+\s*\d+)?|inlined_at\s+\d+\s+\d+\s+\d+))*"
@@ -28,8 +30,12 @@ _NON_STATEMENT_STARTS = ("{", "}", ".", "")
 """How that begins which stands between statements; the last is the end of the text."""
 
 
+@lru_cache(maxsize=4)
 def parse_module(text: str) -> Module:
-    """Read a PTX text; `EkcError` with the line for what is malformed or cut off."""
+    """Read a PTX text; `EkcError` with the line for what is malformed or cut off.
+
+    The last texts are kept: a launch is counted, surveyed and executed from one module, which nothing changes.
+    """
     return _Parser(strip_comments(text)).parse_module()
 
 
@@ -187,9 +193,11 @@ class _Parser(ConstantReader):
     def parse_body(self) -> None:
         """Statements up to the closing brace; inner braces (inline assembly) open a scope."""
         while True:
-            if self.source[self.position : self.position + 1] not in _NON_STATEMENT_STARTS:
-                self.parse_statement()
+            if match := _STATEMENT.match(self.source, self.position):
+                self.parse_statement(match)
                 continue
+            if self.source[self.position : self.position + 1] not in _NON_STATEMENT_STARTS:
+                self.refuse_statement()
             word = self.take() if self.peek() else self.take("}")
             if word == "}":
                 if not self.scopes.is_nested:
@@ -220,29 +228,30 @@ class _Parser(ConstantReader):
         self.source_line = int(found[1])
         self.move_to(found.end())
 
-    def parse_statement(self) -> None:
+    def parse_statement(self, match: re.Match[str]) -> None:
         """A label or an instruction."""
-        if label := _LABEL.match(self.source, self.position):
-            own = self.label_scopes.declare_label(label[1], self.current_line())
-            self.move_to(label.end())
-            self.parse_label(own)
+        line = self.current_line()
+        label, raw, negation, guarded, opcode, text = match.groups()
+        if label is not None:
+            own = self.label_scopes.declare_label(label, line)
+            self.stand_at(match.end())
+            self.parse_label(own, line)
             return
-        line, match = self.current_line(), _STATEMENT.match(self.source, self.position)
-        if match is None:
-            word = self.peek()
-            self.skip_past(";")
-            raise EkcError(f"PTX line {line}: {word!r} where an instruction was expected")
-        negated, guarded, opcode, operands = match.groups()
-        guard = Register(self.scopes.resolve_name(guarded), bool(negated)) if guarded else None
-        raw = self.source[match.start() : match.end() - 1]
+        guard = Register(self.scopes.resolve_name(guarded), bool(negation)) if guarded else None
         try:
-            found = self.scopes.parse_operands(operands, line)
+            operands = self.scopes.parse_operands(text, line)
         except EkcError as problem:
             raise EkcError(f"{problem}, in {format_statement(raw)!r}") from None
-        self.kernel.code.append(Instruction(opcode, guard, found, line, self.source_line, raw))
-        self.move_to(match.end())
+        self.kernel.code.append(Instruction(opcode, guard, operands, line, self.source_line, raw))
+        self.stand_at(match.end())
 
-    def parse_label(self, name: str) -> None:
+    def refuse_statement(self) -> NoReturn:
+        """`EkcError` for a text that is neither a label, an instruction nor a directive."""
+        line, word = self.current_line(), self.peek()
+        self.skip_past(";")
+        raise EkcError(f"PTX line {line}: {word!r} where an instruction was expected")
+
+    def parse_label(self, name: str, line: int) -> None:
         if self.accept(".branchtargets"):
             targets = [self.take()]
             while self.accept(","):
@@ -253,3 +262,4 @@ class _Parser(ConstantReader):
             self.skip_past(";")
         else:
             self.kernel.labels[name] = len(self.kernel.code)
+            self.kernel.label_lines[name] = line

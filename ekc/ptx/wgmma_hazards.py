@@ -7,7 +7,7 @@ are tied to variables, and the copy stands for the same register.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -86,17 +86,11 @@ def find_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
     return found
 
 
-def _list_instructions(block: Block) -> Iterator[Instruction]:
-    yield from block.code
-    if block.exit.instruction is not None:
-        yield block.exit.instruction
-
-
 class _HazardAnalysis:
     """The effect of statements."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        every = [one for block in blocks for one in _list_instructions(block)]
+        every = [one for block in blocks for one in block.instructions]
         products = [one for one in every if is_wgmma_product(one)]
         waits = [count_pending_groups(one) for one in every if one.opcode.startswith("wgmma.wait_group")]
         self.max_commit_age = max(waits, default=0) + 1
@@ -109,7 +103,7 @@ class _HazardAnalysis:
         self, block: Block, state: _AccumulatorState, hazards: WgmmaHazards | None
     ) -> _AccumulatorState:
         """The state behind a block; told on the way what is wrong."""
-        for one in _list_instructions(block):
+        for one in block.instructions:
             if one.parts[0] == "wgmma":
                 self._transfer_wgmma(one, state, hazards)
             elif not self.accumulators.isdisjoint(one.reads) or not self.accumulators.isdisjoint(one.writes):

@@ -48,7 +48,7 @@ class BlockWriter:
         self.mask = self.base_mask
         if instruction.guard is not None:
             guard = self.row_name(instruction.guard.name)
-            text = f"~{guard}" if instruction.guard.negated else guard
+            text = f"~{guard}" if instruction.guard.is_negated else guard
             self.emit(f"G = {text} & M" if self.base_mask else f"G = {text} & TRUE")
             self.mask = "G"
         self._emit_initialized_checks()
@@ -129,7 +129,7 @@ class BlockWriter:
     def _read_register(self, operand: Register, kind: str) -> str:
         if kind == "pred":
             row = self.row_name(operand.name)
-            return f"(~{row})" if operand.negated else row
+            return f"(~{row})" if operand.is_negated else row
         size, own = TYPE_BYTES[kind], self.register_bytes(operand.name)
         if size == own:
             return self.row_name(operand.name, view_letter(kind))

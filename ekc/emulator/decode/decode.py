@@ -43,7 +43,7 @@ def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set
     for block in blocks:
         for name in live[block.number]:
             touch(name, place)
-        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+        for one in block.instructions:
             place += 1
             for name in one.reads + one.writes:
                 touch(name, place)
@@ -85,7 +85,7 @@ def allocate_separate_slots(
     count: dict[str, int] = {}
     place: dict[str, tuple[str, int]] = {}
     for block in blocks:
-        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+        for one in block.instructions:
             for name in one.reads + one.writes:
                 if name not in place:
                     kind = find_register_class(types[name])

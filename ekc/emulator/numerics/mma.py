@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ekc.emulator.numerics.convert import cvt
 from ekc.emulator.numerics.half import bf16_to_f32
 from ekc.emulator.numerics.rounding import Array, canonicalize_nan
-from ekc.emulator.numerics.warp import WARP_SIZE
 from ekc.errors import InvalidInput
+from ekc.ptx.constants import WARP_SIZE
 
 Word = NDArray[np.uint32]
 Index = NDArray[np.intp]

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ekc.emulator.numerics.rounding import Array
 from ekc.errors import InvalidInput
+from ekc.ptx.constants import WARP_SIZE
 
 Predicate = NDArray[np.bool_]
-WARP_SIZE = 32
 
 _REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]] = {
     "add": (np.add.reduce, lambda _: 0),

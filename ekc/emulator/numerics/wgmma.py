@@ -20,8 +20,8 @@ from ekc.emulator.numerics.rounding import Array
 Index = NDArray[np.int64]
 Word = NDArray[np.uint32]
 
-ROWS, WARPGROUP_SIZE, CHUNK_BYTES = 64, 128, 16
-"""Rows of a and d; threads of a warpgroup; bytes of a chunk."""
+ROWS, CHUNK_BYTES = 64, 16
+"""Rows of a and d; bytes of a chunk."""
 DEPTH_BYTES = 32
 """Bytes of k that an instruction takes, of every element type."""
 SWIZZLE_WIDTHS = (16, 128, 64, 32)

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.geometry import WARP_SIZE, Geometry
+from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
 from ekc.emulator.sanitizer.memcheck import Findings
 from ekc.emulator.sanitizer.warp_sync import WarpClock
 from ekc.emulator.sanitizer.wgmma_in_flight import IN_FLIGHT_HINT, InFlightProduct
+from ekc.ptx.constants import WARP_SIZE
 
 CHANGING_KINDS = ("write", "atomic")
 _KIND_CODES = {"read": 0, "look": 1, "atomic": 2, "write": 3}

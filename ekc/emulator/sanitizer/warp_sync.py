@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.geometry import WARP_SIZE
 from ekc.emulator.numerics import warp as lanes
+from ekc.ptx.constants import WARP_SIZE
 
 
 @dataclass(frozen=True, slots=True)

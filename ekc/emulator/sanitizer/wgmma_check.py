@@ -18,12 +18,12 @@ from ekc.emulator.numerics.wgmma import (
     CHUNK_BYTES,
     DEPTH_BYTES,
     SWIZZLE_WIDTHS,
-    WARPGROUP_SIZE,
     MatrixDescriptors,
     WgmmaOperand,
 )
 from ekc.emulator.sanitizer.memcheck import Findings
 from ekc.emulator.sanitizer.wgmma_in_flight import AsyncProxyCheck, InFlightProduct, ProductTracker
+from ekc.ptx.cfg import WARPGROUP_SIZE
 from ekc.ptx.module import Immediate, Instruction
 from ekc.ptx.wgmma_hazards import WgmmaHazards
 

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from ekc.ptx.constants import is_constant_start
-from ekc.ptx.counting.loops import Instruction
+from ekc.ptx.module import Immediate, Instruction, Operand, Register, Symbol
 
-_NAME = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
 _INTEGER_TYPE = re.compile(r"([sub])(8|16|32|64)")
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
@@ -147,42 +145,36 @@ class PreparedInstruction:
             values[name] = result or Value(0, (id(self), name, new_base))
 
 
-def list_definitions(instruction: Instruction) -> tuple[str, ...]:
-    """Registers that the instruction writes (a store, a barrier or a branch writes none)."""
-    target = instruction.operands[0] if instruction.operands else "["
-    if target[0] == "[" or is_constant_start(target) or instruction.opcode[0] == "bra":
-        return ()
-    return tuple(_NAME.findall(target)) if "|" in target or "{" in target else (target,)
-
-
 def list_uses(instruction: Instruction) -> tuple[str, ...]:
-    """Names on which the result depends: none but the guard where it is always unknown."""
-    names = instruction.operands[1:] if _find_operation(instruction) else ()
-    return (*names, instruction.guard) if instruction.guard else names
+    """Registers on which the result depends: only the guard where the result is always unknown."""
+    if _find_operation(instruction):
+        return instruction.reads
+    return (instruction.guard.name,) if instruction.guard else ()
 
 
 def prepare_instruction(
     instruction: Instruction, constants: Values, writers: Mapping[str, Sequence[Instruction]]
 ) -> PreparedInstruction:
     """Prepare an instruction, given registers that are `constants` and those that write each register."""
-    operation = _find_operation(instruction)
-    read = instruction.operands[1:] if operation else ()
-    places = [_resolve_operand(instruction, name, constants, writers) for name in read]
-    if instruction.opcode[0] in _NUMERIC_OPCODES and instruction.opcode[-1] != "pred":
+    operation, parts = _find_operation(instruction), instruction.parts
+    sources = instruction.operands[1:] if operation else ()
+    places = [_resolve_operand(source, constants, writers) for source in sources]
+    if parts[0] in _NUMERIC_OPCODES and parts[-1] != "pred":
         # A settled argument that is no plain number leaves the result unknown for good.
         operation = operation if all(isinstance(p, str) or p.base is None for p in places) else None
-    guard = PredicateGuard(
-        _resolve_operand(instruction, instruction.guard, constants, writers), instruction.negated
-    )
-    names, opcode = list_definitions(instruction), instruction.opcode
+    guard = None
+    if instruction.guard is not None:
+        predicate = _resolve_operand(instruction.guard, constants, writers)
+        guard = PredicateGuard(predicate, instruction.guard.is_negated)
+    names = instruction.writes
     return PreparedInstruction(
         names,
         all(len(writers[name]) == 1 for name in names),
         tuple(places) if operation else (),
         operation,
-        guard if instruction.guard else None,
-        operation is None or opcode[0] in _LINEAR_OPCODES or opcode[-1] == "pred",
-        _parse_type(opcode[-1]) if operation and opcode[0] == "setp" else None,
+        guard,
+        operation is None or parts[0] in _LINEAR_OPCODES or parts[-1] == "pred",
+        _parse_type(parts[-1]) if operation and parts[0] == "setp" else None,
     )
 
 
@@ -193,22 +185,25 @@ def is_settled(instruction: Instruction, step: PreparedInstruction) -> bool:
 
 
 def _find_operation(instruction: Instruction) -> Operation | None:
-    composed = any(operand[0] in "{[" or "|" in operand for operand in instruction.operands)
-    return None if composed else _operation_of(instruction.opcode)
+    return _operation_of(instruction.parts) if all(map(_is_simple, instruction.operands)) else None
 
 
-def _resolve_operand(
-    instruction: Instruction, operand: str, constants: Values, written: Container[str]
-) -> Value | str:
-    return constants.get(operand) or (
-        operand if operand in written else _evaluate_constant(instruction, operand)
+def _is_simple(operand: Operand) -> bool:
+    """Whether an operand is one value that is read as it is."""
+    return isinstance(operand, Immediate | Symbol) or (
+        isinstance(operand, Register) and not operand.is_negated
     )
 
 
-def _evaluate_constant(instruction: Instruction, operand: str) -> Value:
-    """A whole number, or what stays one unknown quantity: a name (`%tid.x`, a symbol), a float."""
-    number = instruction.constant(operand) if is_constant_start(operand) else None
-    return Value(number) if isinstance(number, int) else Value(0, operand)
+def _resolve_operand(operand: Operand, constants: Values, written: Container[str]) -> Value | str:
+    """The value of a source that is the same throughout, or the name of the register to read."""
+    if isinstance(operand, Register):
+        name = operand.name
+        return constants.get(name) or (name if name in written else Value(0, name))
+    if isinstance(operand, Immediate) and isinstance(operand.value, int):
+        return Value(operand.value)
+    # A special register, a symbol or a float stays one unknown quantity.
+    return Value(0, operand)
 
 
 def _read_value(place: Value | str, state: State) -> Value:

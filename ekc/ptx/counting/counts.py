@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from ekc.ir.hardware.wgmma import WARPGROUP_WARPS
-from ekc.ptx.counting.loops import Instruction, blocks
+from ekc.errors import EkcError, InvalidInput
+from ekc.ptx.cfg import WARPGROUP_SIZE, split_blocks
+from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.counting.trip_counts import count_block_runs
+from ekc.ptx.module import Immediate, Instruction, KernelText, Register, Vector, list_registers
+from ekc.ptx.parser import parse_module
+
+WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
 _TYPE_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
 _INTEGER_TYPE = re.compile(r"[sub](?:8|16|32|64)|pred")
@@ -19,9 +24,8 @@ _TENSOR_FIELDS = {
     **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
     **dict.fromkeys(("s8", "u8"), "tensor_int8"),
 }  # fmt: skip
-_REGISTER = re.compile(r"%\w+")
 _VECTOR = re.compile(r"v(\d)")
-_MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
+_MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma")
 _SFU_OPCODES = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
 _BRANCH_OPCODES = frozenset({"bra", "ret", "exit", "trap"})
 _BARRIER_OPCODES = frozenset({"bar", "barrier"})
@@ -113,45 +117,58 @@ def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
     """
     totals: dict[str, float] = defaultdict(float)
     every = list_instruction_runs(ptx, kernel)
-    unread = _find_unread_atomics(one for one, _ in every)
+    unread = _find_unread_atomics([one for one, _ in every])
     for instruction, times in every:
-        if instruction in unread:
-            instruction = replace(instruction, opcode=("red", *instruction.opcode[1:]))
-        for kind, amount in _list_counts(instruction):
+        opcode = ("red", *instruction.parts[1:]) if instruction in unread else instruction.parts
+        for kind, amount in _list_counts(instruction, opcode):
             totals[kind] += times * amount
     return InstructionCounts(**totals)
 
 
-def _find_unread_atomics(instructions: Iterable[Instruction]) -> frozenset[Instruction]:
+def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instruction]:
     """The atomics whose results go to registers that nothing else names: ptxas makes reductions of them."""
-    listed = list(instructions)
-    atomics = [one for one in listed if one.opcode[0] == "atom"]
+    atomics = [one for one in instructions if one.parts[0] == "atom"]
     if not atomics:
         return frozenset()
-    named = Counter(name for one in listed for text in one.operands for name in _REGISTER.findall(text))
-    return frozenset(one for one in atomics if named[one.operands[0]] == 1)
+    uses = Counter(name for one in instructions for x in one.operands for name in list_registers(x))
+    return frozenset(
+        one for one in atomics if isinstance(r := one.operands[0], Register) and uses[r.name] == 1
+    )
 
 
 @lru_cache(maxsize=4)
 def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
     """Every instruction of `kernel` and how often one thread runs it; says and refuses what `count` does."""
-    parts = blocks(ptx, kernel)
-    found = zip(parts, count_block_runs(kernel, parts), strict=True)
-    return tuple((one, times) for block, times in found for one in block.body)
+    kernels = parse_module(ptx).kernels
+    if kernel not in kernels:
+        raise InvalidInput(f"kernel {kernel!r} is not in the PTX, which has {', '.join(kernels) or 'none'}")
+    _refuse_jumps(kernels[kernel])
+    blocks = split_blocks(kernels[kernel])
+    runs = zip(blocks, count_block_runs(kernel, blocks), strict=True)
+    return tuple((one, times) for block, times in runs for one in block.instructions)
 
 
-def _list_counts(instruction: Instruction) -> Iterator[tuple[str, float]]:
-    """(field of `Counts`, amount) of one instruction; nothing for one that is free."""
-    opcode = instruction.opcode
+def _refuse_jumps(kernel: KernelText) -> None:
+    """`EkcError` for calls and jump tables: the instructions that run then are not in the straight text."""
+    for one in kernel.code:
+        if one.parts[0] in ("call", "brx"):
+            raise EkcError(
+                f"PTX of {kernel.name!r}, line {one.line}: {one.opcode} cannot be counted; "
+                "inline the function (__forceinline__) or use plain branches"
+            )
+
+
+def _list_counts(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """(field of `InstructionCounts`, amount) of one instruction; nothing for one that is free."""
     name, kind = opcode[0], opcode[-1]
     if name == "cvta" or (name == "ld" and "param" in opcode):
         return
     if name == "mov":
         # Packing two halves is a byte permute, and no plain copy.
-        if instruction.operands[1].startswith("{") and kind == "b32":
+        if isinstance(instruction.operands[1], Vector) and kind == "b32":
             yield "int_ops", 1.0
     elif name in _ACCESS_OPCODES or opcode[:2] in (("wmma", "load"), ("wmma", "store")):
-        yield from _count_access(instruction)
+        yield from _count_access(instruction, opcode)
     elif opcode[:2] == ("cp", "async") and "bulk" not in opcode:
         yield from _count_async_copy(instruction)
     elif name == "cvt":
@@ -184,9 +201,9 @@ def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]
 
 def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
     """A copy loads and stores; closing a group and waiting for some are instructions of their own."""
-    kind, operands = instruction.opcode[2], instruction.operands
+    kind, operands = instruction.parts[2], instruction.operands
     if len(operands) > 2:
-        size = float(instruction.whole_number(2))
+        size = float(_read_integer(instruction, 2))
         yield from (("load_global", 1.0), ("bytes_load_global", size), ("bytes_async", size))
         yield from (("store_shared", 1.0), ("bytes_store_shared", size))
         return
@@ -194,8 +211,17 @@ def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
     if kind == "commit_group":
         yield "async_groups", 1.0
     elif kind in ("wait_group", "wait_all"):
-        left = instruction.whole_number(0) if operands else 0
+        left = _read_integer(instruction, 0) if operands else 0
         yield from (("async_waits", 1.0), ("async_left", float(left)))
+
+
+def _read_integer(instruction: Instruction, place: int) -> int:
+    """The whole number that an operand is."""
+    operand = instruction.operands[place]
+    if isinstance(operand, Immediate) and isinstance(operand.value, int):
+        return operand.value
+    shown = operand.value if isinstance(operand, Immediate) else f"operand {place + 1}"
+    raise EkcError(f"PTX line {instruction.line}: {shown} is not a whole number, in {instruction.text!r}")
 
 
 def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
@@ -227,9 +253,8 @@ def _find_conversion_field(opcode: tuple[str, ...]) -> str:
     return "fp32" if target == source == "f32" else "convert"
 
 
-def _count_access(instruction: Instruction) -> Iterator[tuple[str, float]]:
+def _count_access(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     """Fields of a memory access, with the bytes of one thread."""
-    opcode = instruction.opcode
     spaces = {part.split("::")[0] for part in opcode}
     space = next((space for space in ("shared", "local", "const") if space in spaces), "global")
     size = _count_access_bytes(instruction)
@@ -246,11 +271,11 @@ def _count_access(instruction: Instruction) -> Iterator[tuple[str, float]]:
 
 def _count_access_bytes(instruction: Instruction) -> float:
     """Bytes that one thread moves: its registers times their width."""
-    opcode = instruction.opcode
-    if ".".join(opcode).startswith(_MATRIX_ACCESSES):
+    opcode = instruction.parts
+    if opcode[0] in _MATRIX_ACCESSES:
         # Fragments: the type is the element's, but each register holds 32 bits.
-        registers = next(operand for operand in instruction.operands if operand.startswith("{"))
-        return 4.0 * (registers.count(",") + 1)
+        registers = next(operand for operand in instruction.operands if isinstance(operand, Vector))
+        return 4.0 * len(registers.items)
     lanes = next((int(match[1]) for part in opcode if (match := _VECTOR.fullmatch(part))), 1)
     match = _TYPE_BITS.fullmatch(opcode[-1])
     return lanes * (int(match[1]) * (2 if match[2] else 1) / 8 if match else 4.0)

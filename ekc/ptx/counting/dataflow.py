@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ekc.ptx.cfg import Block, list_successors
 from ekc.ptx.counting.constant_propagation import (
     Comparison,
     PredicateGuard,
@@ -18,11 +19,11 @@ from ekc.ptx.counting.constant_propagation import (
     Value,
     Values,
     is_settled,
-    list_definitions,
     list_uses,
     prepare_instruction,
 )
-from ekc.ptx.counting.loops import ControlFlowGraph, Instruction, NaturalLoop
+from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
+from ekc.ptx.module import Instruction, Register
 
 VaryingRegisters = dict[int, set[str]]
 """By loop header: the registers that may change from trip to trip."""
@@ -42,26 +43,32 @@ class BranchSlice:
         """Slice the kernel, and evaluate once what is the same throughout."""
         writers: dict[str, list[Instruction]] = {}
         for number in graph.order:
-            for instruction in graph.blocks[number].body:
-                for name in list_definitions(instruction):
+            for instruction in graph.blocks[number].code:
+                for name in instruction.writes:
                     writers.setdefault(name, []).append(instruction)
-        branches = {
-            number: body[-1]
+        conditions = {
+            number: guard
             for number in graph.innermost_loops
-            if (body := graph.blocks[number].body) and body[-1].guard and len(graph.blocks[number].next) > 1
+            if (guard := _find_branch_condition(graph.blocks[number])) is not None
         }
-        needed = _find_needed_instructions(writers, {branch.guard for branch in branches.values()})
+        needed = _find_needed_instructions(writers, {guard.name for guard in conditions.values()})
         constants: Values = {}
         steps = {
-            number: tuple(_prepare_steps(graph.blocks[number].body, needed, constants, writers))
+            number: tuple(_prepare_steps(graph.blocks[number].code, needed, constants, writers))
             for number in graph.order
         }
         guards = {
-            number: PredicateGuard(constants.get(branch.guard, branch.guard), branch.negated)
-            for number, branch in branches.items()
-            if branch.guard not in constants or constants[branch.guard].base is None
+            number: PredicateGuard(constants.get(guard.name, guard.name), guard.is_negated)
+            for number, guard in conditions.items()
+            if guard.name not in constants or constants[guard.name].base is None
         }
         return cls(steps, guards)
+
+
+def _find_branch_condition(block: Block) -> Register | None:
+    """The predicate that decides which of two blocks follows; None where one does."""
+    instruction = block.exit.instruction
+    return instruction.guard if instruction is not None and block.exit.kind == "branch" else None
 
 
 def _find_needed_instructions(writers: dict[str, list[Instruction]], registers: set[str]) -> set[int]:
@@ -140,7 +147,10 @@ class LoopFlow:
         for number in region:
             self._add_block(number)
         exits = [
-            (n, target) for n in region for target in graph.blocks[n].next if target not in self.node_by_block
+            (n, target)
+            for n in region
+            for target in list_successors(graph.blocks[n])
+            if target not in self.node_by_block
         ]
         self.exits = [edge for number, target in exits for edge in self._find_edges(number, target)]
         latches = sorted(loop.latches) if loop else ()
@@ -186,7 +196,8 @@ class LoopFlow:
         inner = self._graph.innermost_loops[number]
         if inner is self._loop:
             return True
-        return all(other in inner.body and other != inner.header for other in self._graph.blocks[number].next)
+        following = list_successors(self._graph.blocks[number])
+        return all(other in inner.body and other != inner.header for other in following)
 
     def _find_needed_registers(self, region: Sequence[int]) -> set[str]:
         """Registers on which the decided branches depend; without a loop, all."""
@@ -214,11 +225,11 @@ class LoopFlow:
     def _find_edges(self, number: int, target: int) -> list[FlowEdge]:
         """The ways from one block to another."""
         block, source = self._graph.blocks[number], self.node_by_block[number]
-        line = block.body[-1].line if block.body else block.line
+        line = block.instructions[-1].line if block.instructions else block.line
         if number not in self._decided:
             return [FlowEdge(source, None, True, line)]
         guard = self._code.guards[number]
-        ways = zip(block.next, (True, False), strict=True)
+        ways = zip(list_successors(block), (True, False), strict=True)
         return [FlowEdge(source, guard, taken, line) for other, taken in ways if other == target]
 
     def _add_block(self, number: int) -> None:

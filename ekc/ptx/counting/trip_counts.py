@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ekc.errors import EkcError
+from ekc.ptx.cfg import Block, list_successors
 from ekc.ptx.counting.constant_propagation import Comparison, State, Value
 from ekc.ptx.counting.dataflow import BranchSlice, LoopFlow, VaryingRegisters, join_states
-from ekc.ptx.counting.loops import Block, ControlFlowGraph, NaturalLoop
+from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
 
 _UNBOUNDED = 1 << 62
 """Trips of a loop that no comparison ends."""
@@ -191,7 +192,7 @@ def _count_visits(
     graph: ControlFlowGraph, code: BranchSlice, loop: NaturalLoop, entry: State, varying: VaryingRegisters
 ) -> dict[int, int]:
     """In how many trips of a loop each of its blocks runs; all of a nested loop's as if it ran once."""
-    if all(target in loop.body for number in loop.body for target in graph.blocks[number].next):
+    if all(target in loop.body for number in loop.body for target in list_successors(graph.blocks[number])):
         raise _make_uncountable(graph, loop, "it has no exit")
     try:
         return _follow_trips(graph, code, loop, entry, varying, _PROBED_TRIPS)
@@ -219,7 +220,11 @@ def _follow_trips(
     )
     strides = TripStrides(flow.registers)
     visits: dict[int, int] = dict.fromkeys(loop.body, 0)
-    known = {number for number in loop.body if any(n not in loop.body for n in graph.blocks[number].next)}
+    known = {
+        number
+        for number in loop.body
+        if any(n not in loop.body for n in list_successors(graph.blocks[number]))
+    }
     tally, trips = [0] * len(flow.nodes), 0
     for trip in range(1, _MOST_FOLLOWED + 1):
         compared: list[Comparison | None] | None = [] if flow.is_linear else None
