@@ -32,6 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from memory_efficiency import measure_memory_efficiency
 from sass import Account, NoDisassembler, account, disassembled
 from search_depth import run
 from tune_table import table
@@ -44,7 +45,6 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.occupancy import compute_occupancy
-from ekc.emulator.fullness import measure_memory_efficiency
 from ekc.processes.pool import open_worker_pool
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.search.data.options import TuneOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ekc.emulator import memory
 from ekc.emulator.counters import WORD_BYTES, count_sectors, wavefronts
 from ekc.emulator.decode.context import Site
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_WINDOW,
@@ -21,9 +22,8 @@ from ekc.emulator.memory import (
     gather_into,
     scatter,
 )
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
+from ekc.emulator.sanitizer.memcheck import BoundsCheck
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 
 Mask = NDArray[np.bool_] | None
 Probes = AddressProbe | tuple[AddressProbe, ...]
@@ -58,8 +58,9 @@ class AddressPattern:
 class MemoryUnit:
     """The memory unit of one batch."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
+        self.batch, self.sanitizer = batch, sanitizer
+        self.bounds_check = BoundsCheck(batch.findings, batch.geometry, batch.all_lanes)
         self.patterns: dict[tuple[int, str], list[AddressPattern]] = {}
         self.lane_warps = batch.lane_warps
         count = len(batch.decoded.context.sites) + 1
@@ -88,7 +89,7 @@ class MemoryUnit:
 
     def _make_probe(self, space: str, address: Index, active_lanes: Index | None, line: int) -> AddressProbe:
         batch = self.batch
-        base: Index | int = -GLOBAL_BASE
+        base: Any = -GLOBAL_BASE
         if space != "global":
             base = batch.shared_base if space == "shared" else batch.local_base
             base = base if active_lanes is None else base[active_lanes]
@@ -135,8 +136,8 @@ class MemoryUnit:
         )
         if fits and not (probe.bits | offset) & (site.bytes_per_lane - 1):
             return probe, offset
-        batch = self.batch
-        return batch.bounds_check.drop_bad_lanes(site, probe, offset, batch.is_sanitized, needed_bytes), 0
+        is_sanitized = self.batch.is_sanitized
+        return self.bounds_check.drop_bad_lanes(site, probe, offset, is_sanitized, needed_bytes), 0
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Count a request of every warp that takes part."""
@@ -189,8 +190,8 @@ class MemoryUnit:
             return
         self.count_requests(site, probe, at)
         probe, at = probe.space.make_resident(probe, at)
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.check_load(site, probe, at)
+        if self.sanitizer is not None:
+            self.sanitizer.check_load(site, probe, at)
         size = int(site.dtype_code[1])
         for k, target in enumerate(targets):
             if target is None:
@@ -224,12 +225,12 @@ class MemoryUnit:
         probe, at = probe.space.make_resident(probe, at)
         own = tuple(v if np.ndim(v) == 0 or probe.act is None else v[probe.act] for v in values)
         size = int(site.dtype_code[1])
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.check_store(site, probe, at, own)
+        if self.sanitizer is not None:
+            self.sanitizer.check_store(site, probe, at, own)
         for k, value in enumerate(own):
             scatter(probe, site.dtype_code, at + k * size, value)
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.record_store(site, probe, at, own)
+        if self.sanitizer is not None:
+            self.sanitizer.record_store(site, probe, at, own)
 
     def atomic(
         self,
@@ -255,8 +256,8 @@ class MemoryUnit:
         probe, at = probe.space.make_resident(probe, at)
         lanes = probe.lane_numbers(self.batch.all_lanes)
         own = tuple(np.broadcast_to(v, self.batch.all_lanes.shape)[lanes] for v in values)
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.check_atomic(site, probe, at)
+        if self.sanitizer is not None:
+            self.sanitizer.check_atomic(site, probe, at)
         old = memory.apply_atomic(probe, at, operation, type_name, own)
         if target is not None:
             target[lanes] = old

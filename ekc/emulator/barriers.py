@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ekc.emulator.geometry import DONE, WAITING
+from ekc.emulator.lane_state import LaneState
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.module import Immediate, Instruction, Operand, Register
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
 
 
 class Barriers:
     """State of every lane: which barrier it waits at, and where it goes on."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
+        self.batch, self.sanitizer = batch, sanitizer
         lanes = batch.all_lanes.size
         self.block_count = len(batch.geometry.block_ids)
         self.lane_blocks = batch.geometry.block_numbers()
@@ -39,8 +39,8 @@ class Barriers:
         if not isinstance(number, Immediate) or count is not None or reduction or "arrive" in one.parts:
             return False
         self.passed_count += self.block_count
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.cross_barrier()
+        if self.sanitizer is not None:
+            self.sanitizer.cross_barrier()
         return True
 
     def _parse_operands(self, instruction: Instruction) -> tuple[Operand, Operand | None, bool]:
@@ -57,8 +57,6 @@ class Barriers:
 
     def arrive(self, block: Block, active: Any) -> None:
         """Some lanes arrive; those of complete barriers go on."""
-        from ekc.emulator.batch import WAITING
-
         batch, one = self.batch, block.exit.instruction
         assert one is not None
         number, count, _ = self._parse_operands(one)
@@ -85,8 +83,6 @@ class Barriers:
         waiting = self.waiting_barrier >= 0
         if not waiting.any():
             return
-        from ekc.emulator.batch import DONE
-
         alive = np.bincount(self.lane_blocks, self.batch.pc != DONE, self.block_count)
         for number in np.unique(self.waiting_barrier[waiting]):
             here = self.waiting_barrier == number
@@ -108,8 +104,8 @@ class Barriers:
         if number in self.arrived_lanes:
             met |= self.arrived_lanes[number] & complete_blocks[self.lane_blocks]
             self.arrived_lanes[number] &= ~complete_blocks[self.lane_blocks]
-        if batch.is_sanitized:
-            batch.sanitizer.cross_barrier(met)
+        if self.sanitizer is not None:
+            self.sanitizer.cross_barrier(met)
         batch.pc[lanes] = self.next_block[lanes]
         self.waiting_barrier[lanes] = -1
 
@@ -143,7 +139,7 @@ class Barriers:
             thread = lane % batch.geometry.threads_per_block
             message = f"thread {thread} {behavior} ({int(missing.sum())} threads in all)"
             hint = "Every thread of a block must reach the barrier: move it out of the condition."
-            batch.plan.findings.add(
+            batch.findings.add(
                 "barrier", self.instruction_by_line[int(line)], message, hint, (batch.geometry, lane)
             )
 
@@ -167,13 +163,13 @@ class Barriers:
     def resolve_deadlock(self) -> None:
         """Nobody can run: lanes wait at barriers that will never be complete. Tell, and let them go."""
         lanes = self.waiting_barrier >= 0
-        if self.batch.is_sanitized:
+        if self.sanitizer is not None:
             number = self.waiting_barrier[lanes][0]
             first = (
                 lanes & (self.waiting_barrier == number) & (self.waiting_line == self.waiting_line[lanes][0])
             )
             missing = ~first & np.isin(self.lane_blocks, self.lane_blocks[first])
             self._report_missing(first, missing if missing.any() else first, "never reaches this barrier")
-            self.batch.sanitizer.cross_barrier()
+            self.sanitizer.cross_barrier()
         self.batch.pc[lanes] = self.next_block[lanes]
         self.waiting_barrier[lanes] = -1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,20 +15,18 @@ from ekc.emulator.access import MemoryUnit
 from ekc.emulator.barriers import Barriers
 from ekc.emulator.cp_async import AsyncCopyUnit
 from ekc.emulator.decode.decode import DecodedKernel
-from ekc.emulator.decode.functions import list_arithmetic_functions
-from ekc.emulator.geometry import Geometry
+from ekc.emulator.functions import list_arithmetic_functions
+from ekc.emulator.geometry import DONE, WAITING, Geometry, WarpgroupLayout
 from ekc.emulator.numerics.warp import ballot
-from ekc.emulator.sanitizer.memcheck import BoundsCheck
+from ekc.emulator.plan import LaunchPlan
+from ekc.emulator.sanitizer.copy_in_flight import InFlightCopies
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.emulator.warps import WarpUnit
 from ekc.emulator.wgmma import WgmmaUnit
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.constants import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ekc.emulator.plan import LaunchPlan
-
+from ekc.ptx.module import Immediate, Operand, Register
 
 _BELOW_FLOAT32, _HALFWAY = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
 _SMALLEST_NORMAL = 2.0**-126
@@ -110,7 +108,6 @@ def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
             namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(what), code)
 
 
-WAITING, DONE = np.int32(2**30), np.int32(2**30 + 1)
 _FAIRNESS_INTERVAL = 97
 """Every so many masked steps another place runs than the lowest, so that no lane waits for ever."""
 
@@ -136,9 +133,10 @@ class Batch:
     memory_unit_type: type[MemoryUnit] = MemoryUnit
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
-        self.decoded, self.plan, self.is_sanitized = decoded, plan, plan.is_sanitized
-        self.geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
-        geometry = self.geometry
+        self.decoded, self.plan, self.findings = decoded, plan, plan.findings
+        self.is_sanitized = plan.is_sanitized
+        self.geometry = geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
+        self.warpgroup_layout = WarpgroupLayout(geometry)
         self.all_lanes = np.arange(geometry.lane_count)
         self.lane_warps = (
             geometry.block_numbers() * geometry.warps_per_block + geometry.thread_numbers() // WARP_SIZE
@@ -147,26 +145,31 @@ class Batch:
         self.spaces = plan.make_spaces(geometry)
         self.shared_base = geometry.block_numbers() * plan.shared_stride
         self.local_base = self.all_lanes * plan.local_stride
-        self.memory_unit, self.warp_unit, self.async_copies = (
-            self.memory_unit_type(self),
-            WarpUnit(self),
-            AsyncCopyUnit(self),
-        )
-        self.wgmma_unit = WgmmaUnit(self)
-        self.bounds_check = BoundsCheck(plan.findings, geometry, self.all_lanes)
-        if self.is_sanitized:
-            self.sanitizer = Sanitizer(self)
-        self.barriers = Barriers(self)
-        self.namespace = build_namespace(self)
+        self.pc = np.zeros(geometry.lane_count, np.int32)
+        """The block that each lane runs next while lanes have diverged; or WAITING, or DONE."""
+        self.namespace: dict[str, Any] = {}
+        self._make_units()
+        self.namespace |= build_namespace(self)
         exec(decoded.code, self.namespace)
         count = len(decoded.blocks)
         self.unmasked_functions: list[Callable[[Any], None]] = [self.namespace[f"b{i}"] for i in range(count)]
         self.masked_functions: dict[int, Callable[[Any], None]] = {}
         self.lane_runs, self.warp_runs = [0] * count, [0] * count
-        self.pc = np.zeros(geometry.lane_count, np.int32)
-        """Where each lane stands while they do not run together."""
         self.issued_instructions = 0
         self.divergent_branches = 0
+
+    def _make_units(self) -> None:
+        """The units that decoded text calls, and the checks that they call."""
+        plan, in_flight_copies = self.plan, InFlightCopies(self)
+        self.sanitizer: Sanitizer | None = None
+        if plan.block_conflicts is not None:
+            conflicts, cache = plan.block_conflicts, plan.read_only_cache
+            self.sanitizer = Sanitizer(self, in_flight_copies, conflicts, cache, plan.has_wgmma)
+        self.memory_unit = self.memory_unit_type(self, self.sanitizer)
+        self.warp_unit = WarpUnit(self, self.memory_unit)
+        self.async_copies = AsyncCopyUnit(self, self.memory_unit, in_flight_copies, self.sanitizer)
+        self.wgmma_unit = WgmmaUnit(self, self.memory_unit, self.sanitizer)
+        self.barriers = Barriers(self, self.sanitizer)
 
     def close(self) -> None:
         """Let go of everything: helpers and decoded functions point back here, and such rings would keep
@@ -205,11 +208,11 @@ class Batch:
         message = f"reads register {register}, which was never set, in {int(bad.sum())} lanes"
         hint = "Look for a variable or an accumulator without a first value."
         place = (self.geometry, int(np.flatnonzero(bad)[0]))
-        self.plan.findings.add("uninitialised", one, message, hint, place)
+        self.findings.add("uninitialised", one, message, hint, place)
 
     def sync_warps(self, member_masks: Any, mask: Any) -> None:
         """Lanes of warps met: their accesses before and after are ordered."""
-        if self.is_sanitized:
+        if self.sanitizer is not None:
             lanes = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
             members = np.broadcast_to(member_masks, self.all_lanes.shape)
             self.sanitizer.races.sync_lanes(lanes, members, ballot(self.warp_unit.pad_warps(self.pc != DONE)))
@@ -223,7 +226,7 @@ class Batch:
                 at = self._run_converged(at)
                 if at is not None:
                     at = self._run_diverged(at)
-        if self.is_sanitized:
+        if self.sanitizer is not None:
             self.sanitizer.races.close_interval()
 
     def _charge_budget(self, block: Block) -> None:
@@ -304,7 +307,7 @@ class Batch:
         if together == 1:
             return block_number, mask
         running = self.pc < WAITING
-        starts = self.warp_starts if together == WARP_SIZE else self.wgmma_unit.group_starts
+        starts = self.warp_starts if together == WARP_SIZE else self.warpgroup_layout.group_starts
         missing = np.logical_or.reduceat(running & ~mask, starts)
         if not missing.any():
             return block_number, mask
@@ -361,7 +364,7 @@ class Batch:
         if one is not None and one.parts[0] == "trap" and lanes.size:
             message = f"{lanes.size} threads stop by trap"
             hint = "An assertion failed, or the kernel came where it must not."
-            self.plan.findings.add("trap", one, message, hint, (self.geometry, int(lanes[0])))
+            self.findings.add("trap", one, message, hint, (self.geometry, int(lanes[0])))
 
     def _branch_by_table(self, block: Block, active: Any) -> None:
         assert block.exit.instruction is not None
@@ -369,13 +372,14 @@ class Batch:
         table = np.array(block.exit.targets, np.int32)
         self.pc[active] = table[np.minimum(index, len(table) - 1)][active]
 
-    def read_operand(self, operand: Any) -> Any:
-        """A 32-bit operand of a closing instruction, as a row."""
-        if hasattr(operand, "value"):
+    def read_operand(self, operand: Operand) -> Any:
+        """A 32-bit operand of an instruction that ends a block, one value for each lane."""
+        if isinstance(operand, Immediate):
             return np.full(self.all_lanes.size, operand.value, np.int64)
+        assert isinstance(operand, Register)
         kind, slot = self.decoded.context.register_slots[operand.name]
         row = self.namespace[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
-        return ~row if getattr(operand, "is_negated", False) else row
+        return ~row if operand.is_negated else row
 
     def _evaluate_branch(self, block: Block) -> Any:
         assert block.exit.instruction is not None

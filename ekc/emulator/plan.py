@@ -12,8 +12,8 @@ from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, Shape
 from ekc.emulator.memory import GLOBAL_BASE, AddressSpace, Allocation
 from ekc.emulator.paged_memory import BlankArray, LoadedArray, PagedAddressSpace, PagedSource
+from ekc.emulator.report import Findings
 from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
-from ekc.emulator.sanitizer.memcheck import Findings
 from ekc.errors import InvalidInput
 from ekc.ptx.module import TYPE_BYTES, Variable
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.emulator.counters import Counters
+from ekc.emulator.geometry import Geometry, unravel_index
+from ekc.ptx.module import Instruction
+
+MAX_FINDINGS = 64
+"""Findings that a launch keeps."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,53 @@ class Finding:
         return (
             f"{self.kind}: {self.message} ({self.kernel}, PTX line {self.line}{source}: {self.instruction}; "
             f"{where}{at}). {self.hint}"
+        )
+
+
+class Findings:
+    """Collects findings: one of a kind for each instruction."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.finding_by_site: dict[tuple[str, int], tuple[tuple[int, int], Finding]] = {}
+
+    def add(
+        self,
+        kind: str,
+        instruction: Instruction,
+        message: str,
+        hint: str,
+        place: tuple[Geometry, int],
+        address: int | None = None,
+    ) -> None:
+        """Keep a finding; of several of one instruction, the one of the lowest block and thread."""
+        geometry, lane = place
+        block, thread = (
+            int(geometry.block_ids[lane // geometry.threads_per_block]),
+            lane % geometry.threads_per_block,
+        )
+        finding = Finding(
+            kind,
+            message,
+            self.kernel,
+            instruction.short_text,
+            instruction.line,
+            instruction.source_line,
+            unravel_index(block, geometry.grid),
+            unravel_index(thread, geometry.block),
+            address,
+            hint,
+        )
+        old = self.finding_by_site.get((kind, instruction.line))
+        if (old is None and len(self.finding_by_site) < MAX_FINDINGS) or (
+            old is not None and (block, thread) < old[0]
+        ):
+            self.finding_by_site[kind, instruction.line] = ((block, thread), finding)
+
+    def list_findings(self) -> tuple[Finding, ...]:
+        """In order of the PTX text."""
+        return tuple(
+            f for _, f in sorted(self.finding_by_site.values(), key=lambda item: (item[1].line, item[1].kind))
         )
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ekc.emulator.access import MemoryUnit
+from ekc.emulator.lane_state import LaneState
+from ekc.emulator.memory import AddressProbe
 from ekc.emulator.numerics import mma, warp
 from ekc.errors import EkcError
 from ekc.ptx.constants import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
 
 
 class WarpUnit:
     """The lanes of a batch as (warps, 32), short warps padded."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, batch: LaneState, memory_unit: MemoryUnit) -> None:
+        self.batch, self.memory_unit = batch, memory_unit
         self.warp_count = int(batch.lane_warps[-1]) + 1
         self.lane_in_warp = batch.geometry.thread_numbers() % WARP_SIZE
         self.padded_index = batch.lane_warps * WARP_SIZE + self.lane_in_warp
@@ -59,7 +59,7 @@ class WarpUnit:
         lane = int(np.flatnonzero(bad)[0])
         message = "takes a value from a lane that does not take part: the result is undefined"
         hint = "All lanes named by the mask must reach the shuffle together."
-        self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
+        self.batch.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
 
     def vote(self, mode: str, predicate: Any, member_masks: Any, mask: Any) -> Any:
         """`vote.sync`, for masks that may differ from lane to lane."""
@@ -111,7 +111,7 @@ class WarpUnit:
             )
             hint = "All 32 lanes of a warp must run it together: move it out of the condition."
             one = self.batch.decoded.context.sites[site_number].instruction
-            self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
+            self.batch.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
 
     def multiply_fragments(
         self,
@@ -139,7 +139,7 @@ class WarpUnit:
     def load_matrices(
         self,
         site_number: int,
-        probe: Any,
+        probe: AddressProbe,
         offset: int,
         mask: Any,
         targets: tuple[Any, ...],
@@ -149,8 +149,8 @@ class WarpUnit:
         self._check_full_warp(site_number, mask)
         batch, count = self.batch, len(targets)
         rows = [np.zeros(batch.all_lanes.size, np.uint64) for _ in range(2)]
-        keep = self.lane_in_warp[probe.lanes(batch.all_lanes)] < 8 * count
-        batch.memory_unit.load(site_number, probe.moved(0, keep), offset, None, tuple(rows))
+        keep = self.lane_in_warp[probe.lane_numbers(batch.all_lanes)] < 8 * count
+        self.memory_unit.load(site_number, probe.select_lanes(0, keep), offset, None, tuple(rows))
         halves = (
             np.stack([self.pad_warps(row) for row in rows], axis=-1)
             .view(np.uint16)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ekc.emulator.access import MemoryUnit
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.numerics import wgmma
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WgmmaOperand
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.errors import EkcError
-from ekc.ptx.cfg import WARPGROUP_SIZE
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
-    from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
 
 
 @dataclass(frozen=True)
@@ -48,22 +46,10 @@ def make_wgmma_form(
 class WgmmaUnit:
     """The warpgroups of one batch and their products."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        geometry = batch.geometry
-        self.groups_per_block = -(-geometry.threads_per_block // WARPGROUP_SIZE)
-        """Warpgroups of a block, the last perhaps not whole."""
-        self.lane_groups = (
-            geometry.block_numbers() * self.groups_per_block + geometry.thread_numbers() // WARPGROUP_SIZE
-        )
-        """Of every lane."""
-        self.group_starts = np.flatnonzero(np.r_[True, self.lane_groups[1:] != self.lane_groups[:-1]])
-        """The first lane of every group."""
-        count = self.groups_per_block * len(geometry.block_ids)
-        self.group_lanes = np.full((count, WARPGROUP_SIZE), -1, np.int64)
-        """The lane at each place of every group, -1 where the block has none."""
-        self.group_lanes[self.lane_groups, geometry.thread_numbers() % WARPGROUP_SIZE] = batch.all_lanes
-        self.has_full_groups = geometry.threads_per_block % WARPGROUP_SIZE == 0
+    def __init__(self, batch: LaneState, memory_unit: MemoryUnit, sanitizer: Sanitizer | None) -> None:
+        self.batch, self.memory_unit = batch, memory_unit
+        self.checks = sanitizer.warpgroups if sanitizer is not None else None
+        self.layout = batch.warpgroup_layout
 
     def multiply(
         self,
@@ -78,7 +64,7 @@ class WgmmaUnit:
         """`wgmma.mma_async`: d += a b, or d = a b where `keep` is false."""
         how = make_wgmma_form(*form_arguments)
         groups, first = self._find_active_groups(mask)
-        site, watch = self.batch.decoded.context.sites[site_number], self._find_checks()
+        site, watch = self.batch.decoded.context.sites[site_number], self.checks
         if watch is not None:
             watch.check_issue(
                 site, {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}, groups, mask
@@ -98,12 +84,9 @@ class WgmmaUnit:
     def _find_active_groups(self, mask: Any) -> tuple[Any, Any]:
         """The groups that take part, and the first lane of each that does."""
         if mask is None:
-            return np.arange(len(self.group_lanes)), self.group_lanes[:, 0]
-        groups, first = np.unique(self.lane_groups[mask], return_index=True)
+            return np.arange(len(self.layout.group_lanes)), self.layout.group_lanes[:, 0]
+        groups, first = np.unique(self.layout.lane_groups[mask], return_index=True)
         return groups, np.flatnonzero(mask)[first]
-
-    def _find_checks(self) -> WarpgroupCheck | None:
-        return self.batch.sanitizer.warpgroups if self.batch.is_sanitized else None
 
     def _refuse_base_offset(self, site_number: int, fields: wgmma.MatrixDescriptors) -> None:
         if fields.base_offset.any():
@@ -133,14 +116,14 @@ class WgmmaUnit:
         mask: Any,
     ) -> None:
         accumulates = np.asarray(accumulates)
-        if mask is None and self.has_full_groups:
+        if mask is None and self.layout.has_full_groups:
             words = wgmma.add_product(
                 product, np.stack(d), accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
             )
             for row, values in zip(d, words, strict=True):
                 row[...] = values
             return
-        lanes = self.group_lanes[groups].ravel()
+        lanes = self.layout.group_lanes[groups].ravel()
         there = (lanes >= 0) & (True if mask is None else mask[lanes])
         lanes = lanes[there]
         held = np.stack([row[lanes] for row in d])
@@ -154,28 +137,28 @@ class WgmmaUnit:
     def _count_requests(self, site_number: int, wgmma_form: WgmmaForm, groups: int) -> None:
         """A request of every group, and passes through the banks as many as the bytes fill: the layouts have
         no conflicts."""
-        access = self.batch.memory_unit
+        access = self.memory_unit
         access.requests[site_number] += groups
         access.bytes[site_number] += groups * wgmma_form.factor_bytes
         access.wavefronts[site_number] += groups * wgmma_form.factor_bytes // 128
 
     def fence(self, site_number: int, mask: Any) -> None:
         """`wgmma.fence`."""
-        if (watch := self._find_checks()) is not None:
+        if (watch := self.checks) is not None:
             watch.check_fence(
                 self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
             )
 
     def commit(self, site_number: int, mask: Any) -> None:
         """`wgmma.commit_group`."""
-        if (watch := self._find_checks()) is not None:
+        if (watch := self.checks) is not None:
             watch.check_commit(
                 self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
             )
 
     def wait(self, site_number: int, pending_groups: int, mask: Any) -> None:
         """`wgmma.wait_group`."""
-        if (watch := self._find_checks()) is not None:
+        if (watch := self.checks) is not None:
             watch.check_wait(
                 self.batch.decoded.context.sites[site_number],
                 pending_groups,
@@ -185,10 +168,10 @@ class WgmmaUnit:
 
     def touched(self, site_number: int, mask: Any) -> None:
         """A statement may touch the sums of a product in flight."""
-        if (watch := self._find_checks()) is not None:
+        if (watch := self.checks) is not None:
             watch.check_access(self.batch.decoded.context.sites[site_number], mask)
 
     def proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
-        if (watch := self._find_checks()) is not None:
+        if (watch := self.checks) is not None:
             watch.async_proxy.record_fence(mask)

@@ -14,7 +14,7 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, Index, gather, list_cells
 from ekc.emulator.paged_memory import grow_array
-from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.report import Findings
 
 _SEVERAL_BLOCKS = np.int32(-1)
 _CHECKED_ATOMICS = frozenset(("cas", "min", "max", "and", "or"))

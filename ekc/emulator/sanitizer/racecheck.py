@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
-from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.report import Findings
 from ekc.emulator.sanitizer.warp_sync import WarpClock
 from ekc.emulator.sanitizer.wgmma_in_flight import IN_FLIGHT_HINT, InFlightProduct
 from ekc.ptx.constants import WARP_SIZE

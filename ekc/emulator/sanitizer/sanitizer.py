@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ekc.emulator.decode.context import Site
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, Allocation
+from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
+from ekc.emulator.sanitizer.copy_in_flight import InFlightCopies
 from ekc.emulator.sanitizer.memcheck import WrittenBytes
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
 
 
 class Sanitizer:
     """Shadows and logs of one batch."""
 
-    def __init__(self, batch: Batch) -> None:
-        findings, geometry = batch.plan.findings, batch.geometry
-        self.batch = batch
+    def __init__(
+        self,
+        batch: LaneState,
+        in_flight_copies: InFlightCopies,
+        block_conflicts: BlockConflicts,
+        read_only_cache: ReadOnlyCache | None,
+        has_wgmma: bool,
+    ) -> None:
+        findings, geometry = batch.findings, batch.geometry
+        self.batch, self.in_flight_copies = batch, in_flight_copies
+        self.block_conflicts, self.read_only_cache = block_conflicts, read_only_cache
         spaces = {name: batch.spaces[name] for name in ("shared", "local")}
         self.written_bytes = {
             n: WrittenBytes(space, findings, geometry, batch.all_lanes) for n, space in spaces.items()
@@ -30,9 +38,10 @@ class Sanitizer:
             findings, geometry, batch.all_lanes, batch.lane_warps, spaces["shared"].bytes.size
         )
         self.block_numbers = (np.repeat(geometry.block_ids, geometry.threads_per_block) + 1).astype(np.int32)
-        assert batch.plan.block_conflicts is not None
-        self.block_conflicts, self.read_only_cache = batch.plan.block_conflicts, batch.plan.read_only_cache
-        self.warpgroups = WarpgroupCheck(batch) if batch.plan.has_wgmma else None
+        self.warpgroups: WarpgroupCheck | None = None
+        if has_wgmma:
+            shadow = self.written_bytes["shared"].shadow
+            self.warpgroups = WarpgroupCheck(batch, self.races, shadow, in_flight_copies)
 
     def _find_blocks(self, probe: AddressProbe) -> Any:
         """The block of each lane, counted from 1."""
@@ -64,7 +73,7 @@ class Sanitizer:
             return
         self.written_bytes[kind].check_load(site, probe, offset)
         if kind == "shared":
-            self.batch.async_copies.check_access(site, probe, offset, "reads")
+            self.in_flight_copies.check_access(site, probe, offset, "reads")
             self.races.log_access(site, probe, offset, "read")
 
     def check_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
@@ -74,7 +83,7 @@ class Sanitizer:
             place = self.batch.geometry, self.batch.all_lanes
             self.block_conflicts.check_store(site, probe, offset, values, self._find_blocks(probe), *place)
         if probe.space.kind == "shared":
-            self.batch.async_copies.check_access(site, probe, offset, "writes over", values)
+            self.in_flight_copies.check_access(site, probe, offset, "writes over", values)
             self.check_shared_change(site, probe, offset, "overwrites")
 
     def record_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
@@ -102,7 +111,7 @@ class Sanitizer:
                 self.written_bytes["shared"].mark_store(site, probe, offset)
             else:
                 self.written_bytes["shared"].check_load(site, probe, offset)
-            self.batch.async_copies.check_access(site, probe, offset, "changes")
+            self.in_flight_copies.check_access(site, probe, offset, "changes")
             self.races.log_access(site, probe, offset, "atomic")
             self.check_shared_change(site, probe, offset, "changes")
             self._record_shared_change(site, probe, offset)
@@ -141,7 +150,7 @@ class Sanitizer:
         where = int(probe.address[first]) + offset
         place = probe.space.find_allocation(where, where + site.bytes_per_lane)
         assert place is not None
-        self.batch.plan.findings.add(
+        self.batch.findings.add(
             "read-only",
             site.instruction,
             f"{site.action} to {place.name}, which is only to be read, by {int(bad.sum())} lanes",

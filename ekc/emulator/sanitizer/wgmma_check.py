@@ -7,12 +7,13 @@ Sums of products of warpgroups: registers that nobody may touch before the wait,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, AddressSpace, Index
 from ekc.emulator.numerics.wgmma import (
     CHUNK_BYTES,
@@ -21,15 +22,13 @@ from ekc.emulator.numerics.wgmma import (
     MatrixDescriptors,
     WgmmaOperand,
 )
-from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.report import Findings
+from ekc.emulator.sanitizer.copy_in_flight import InFlightCopies
+from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_in_flight import AsyncProxyCheck, InFlightProduct, ProductTracker
 from ekc.ptx.cfg import WARPGROUP_SIZE
 from ekc.ptx.module import Immediate, Instruction
 from ekc.ptx.wgmma_hazards import WgmmaHazards
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
-
 
 _PATTERN_LINES = 8
 """Lines of a swizzle pattern."""
@@ -220,18 +219,22 @@ class AccumulatorCheck:
 class WarpgroupCheck:
     """Of one batch whose kernel has such products."""
 
-    def __init__(self, batch: Batch) -> None:
-        findings, geometry, products = batch.plan.findings, batch.geometry, batch.wgmma_unit
-        self.batch = batch
+    def __init__(
+        self, batch: LaneState, races: RaceDetector, shared_shadow: Any, in_flight_copies: InFlightCopies
+    ) -> None:
+        findings, geometry, layout = batch.findings, batch.geometry, batch.warpgroup_layout
+        self.batch, self.races, self.in_flight_copies = batch, races, in_flight_copies
+        self.shared_shadow = shared_shadow
+        """Bytes of shared memory that were written."""
         self.space = batch.spaces["shared"]
-        self.factor_check = FactorCheck(findings, geometry, products.group_lanes)
+        self.factor_check = FactorCheck(findings, geometry, layout.group_lanes)
         size, shelf = self.space.bytes.size, batch.decoded.context
         waits = [one.operands[0] for one in shelf.kernel.code if one.opcode.startswith("wgmma.wait_group")]
         most = max((int(x.value) for x in waits if isinstance(x, Immediate)), default=0)
-        group, slots = products.lane_groups, products.groups_per_block
+        group, slots = layout.lane_groups, layout.groups_per_block
         self.tracker = ProductTracker(findings, geometry, batch.all_lanes, group, slots, size, most)
         self.accumulators = AccumulatorCheck(
-            findings, geometry, self.tracker, shelf.hazards, products.group_lanes
+            findings, geometry, self.tracker, shelf.hazards, layout.group_lanes
         )
         writes = [site.dtype_code for site in shelf.sites if site.action in ("store", "async", "atom")]
         grain = min((int(code[1]) for code in writes), default=8)
@@ -269,8 +272,9 @@ class WarpgroupCheck:
                 addresses[keep],
                 chunks[keep],
             )
-        shadow = self.batch.sanitizer.written_bytes["shared"].shadow
-        self.factor_check.check_initialized(site, factor_name, shadow, addresses, chunks, first_lanes)
+        self.factor_check.check_initialized(
+            site, factor_name, self.shared_shadow, addresses, chunks, first_lanes
+        )
         self.async_proxy.check_read(site, chunks, first_lanes)
         self.tracker.record_read(groups, chunks)
         self._log_reads(site, addresses, groups)
@@ -279,7 +283,7 @@ class WarpgroupCheck:
         """All threads of a group read all of a factor. Two of different warps stand for them: whoever else
         writes there is of another warp than one of the two."""
         number = np.arange(addresses.shape[1]) % (WARPGROUP_SIZE // 2)
-        place = self.batch.wgmma_unit.group_lanes[groups]
+        place = self.batch.warpgroup_layout.group_lanes[groups]
         halves = [
             np.where(place[:, k] < 0, place[:, :1], place[:, k])
             for k in (number, number + WARPGROUP_SIZE // 2)
@@ -288,9 +292,9 @@ class WarpgroupCheck:
             act = lanes.ravel()
             probe = AddressProbe(self.space, addresses.ravel(), self.batch.shared_base[act], act)
             if lanes is halves[0]:
-                self.batch.async_copies.check_access(site, probe, 0, "reads")
+                self.in_flight_copies.check_access(site, probe, 0, "reads")
             flight = InFlightProduct(self.tracker, self.tracker.last_product)
-            self.batch.sanitizer.races.log_access(site, probe, 0, "read", product=flight)
+            self.races.log_access(site, probe, 0, "read", product=flight)
 
     def check_fence(self, site: Site, groups: Index, mask: Any) -> None:
         """`wgmma.fence`."""

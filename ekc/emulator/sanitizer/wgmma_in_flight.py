@@ -15,7 +15,7 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, Index, list_cells
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES
-from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.report import Findings
 from ekc.ptx.module import Instruction
 
 IN_FLIGHT_HINT = "Wait for the products with wgmma.wait_group, then cross a barrier, before writing there."
