@@ -42,8 +42,8 @@ class MemoryEfficiency:
     conflicts: float
     """Passes per request that distinct words of one bank cost.
 
-    The other passes beyond need go to lanes that read the same bytes: a pass returns one register to each lane,
-    so 16 bytes a lane take 4 passes, or 2 where neighbours share (`counters.wavefronts`)."""
+    The other passes beyond need go to lanes that read the same bytes: a pass returns one register to each
+    lane, so 16 bytes a lane take 4 passes, or 2 where neighbours share (`counters.wavefronts`)."""
 
 
 def measure_memory_efficiency(

@@ -1,10 +1,9 @@
-"""Basic blocks of a kernel, how control leaves each, and what is live where.
+"""The control flow of a kernel: basic blocks, how control leaves each, and live registers.
 
-The order in which places of a kernel run while lanes stand at several of them.
-
-The lowest place runs first, so lanes meet again where their paths do only if every place on the way comes
-before that. A GPU's compiler sees to it by joining paths where they must meet; the order of the PTX text
-does not: it may put one arm of a branch behind the place where both meet.
+`split_blocks` gives the blocks in the order of the text. `build_blocks` gives them in an order for execution.
+While the lanes of a warp are at different blocks, the block with the lowest number runs first. Lanes that
+took different paths meet again only if every block of both paths comes before the block where the paths join.
+The order of the text does not guarantee that: it may put one arm of a branch behind the join.
 """
 
 from __future__ import annotations
@@ -23,31 +22,34 @@ Edges = Mapping[int, Sequence[int]]
 def order_blocks(edges: Sequence[Sequence[int]]) -> list[int]:
     """Nodes 0 to n - 1 (0 is the entry) in the order in which they run.
 
-    Both arms of a branch come before the place where they meet, all of a loop before what follows it, and
-    nodes that nothing leads to last.
+    Both arms of a branch come before the node where they join, and a whole loop comes before its successors.
+    Nodes that cannot be reached come last.
     """
-    known = dict(enumerate(edges))
-    reached = list(_arrange_nodes(known, known, 0))
-    seen = set(reached)
-    return reached + [node for node in known if node not in seen]
+    edges_by_node = dict(enumerate(edges))
+    order = list(_arrange_nodes(edges_by_node, edges_by_node, 0))
+    reached = set(order)
+    return order + [node for node in edges_by_node if node not in reached]
 
 
 def _arrange_nodes(nodes: Iterable[int], edges: Edges, entry: int) -> Iterator[int]:
-    """The nodes that `entry` leads to: loops in one piece, and each loop arranged likewise from its entry."""
+    """The nodes that can be reached from `entry`: each loop in one piece, arranged likewise from its
+    header."""
     inside = set(nodes)
     for loop in _find_components(inside, edges, entry):
         if len(loop) == 1:
             yield loop[0]
         else:
-            # The search came into the loop at the node that it left last. Without the way back it is no loop.
+            # The last node is the header. Without the edges back to it the loop has an order.
             head = loop[-1]
             cut = {node: [n for n in edges[node] if n != head] for node in loop}
             yield from _arrange_nodes(loop, cut, head)
 
 
 def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int]]:
-    """Tarjan's strongly connected components, those that come first first; the last node of each is the one
-    that the search reached first. Of two arms the one that stands first in the text comes first."""
+    """Tarjan's strongly connected components in topological order.
+
+    The last node of each component is the one that the search reached first. Of the two arms of a branch, the
+    one that is first in the text comes first."""
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
     open_: list[int] = []
@@ -97,12 +99,14 @@ _WARP_WIDE_ROOTS = (
 
 @dataclass(frozen=True, slots=True)
 class BlockExit:
-    """How a block ends: jump, branch, exit, barrier or switch."""
+    """How control leaves a block."""
 
     kind: str
+    """"jump", "branch", "switch", "barrier", "exit" or "exit_if" (a guarded exit)."""
     targets: tuple[int, ...] = ()
     """Block numbers: (taken, fall-through) of a branch, (next,) of a jump or a barrier."""
     instruction: Instruction | None = None
+    """The instruction that ends the block; None where control only falls through to a label."""
 
 
 @dataclass
@@ -132,19 +136,19 @@ class Block:
 
 
 def build_blocks(kernel: KernelText) -> list[Block]:
-    """Cut a kernel into blocks, in the order in which they run while lanes stand at several of them."""
-    found = split_blocks(kernel)
-    order = order_blocks([list_successors(block) for block in found])
+    """Split a kernel into blocks, numbered in the order in which they run while lanes have diverged."""
+    blocks = split_blocks(kernel)
+    order = order_blocks([list_successors(block) for block in blocks])
     place = {old: new for new, old in enumerate(order)}
-    for block in found:
+    for block in blocks:
         block.number = place[block.number]
-        way = block.exit
-        block.exit = BlockExit(way.kind, tuple(place[t] for t in way.targets), way.instruction)
-    return [found[old] for old in order]
+        old = block.exit
+        block.exit = BlockExit(old.kind, tuple(place[t] for t in old.targets), old.instruction)
+    return [blocks[old] for old in order]
 
 
 def split_blocks(kernel: KernelText) -> list[Block]:
-    """Blocks in the order of the text."""
+    """Split a kernel into blocks in the order of the text; block 0 is the entry."""
     starts = _find_block_starts(kernel)
     number = {start: i for i, start in enumerate(starts)}
     labels = {start: label for label, start in kernel.labels.items()}
@@ -155,7 +159,7 @@ def split_blocks(kernel: KernelText) -> list[Block]:
         block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode) if code else 1)
         block.line = code[0].line
         if label := labels.get(start):
-            # A label of inline assembly has a number of its own behind an @.
+            # Labels of inline assembly are distinguished by a number after an @.
             block.label, block.line = label.partition("@")[0], kernel.label_lines[label]
         block.exit = _build_exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
         if block.exit.instruction is not None:
@@ -228,12 +232,12 @@ def _require_next_block(next_block: int | None, instruction: Instruction) -> int
 
 
 def list_successors(block: Block) -> tuple[int, ...]:
-    """Blocks that may come next."""
+    """Numbers of the blocks that may run after this one."""
     return block.exit.targets
 
 
 def find_live_in(blocks: list[Block]) -> list[set[str]]:
-    """Registers whose value may be read, at the start of each block."""
+    """For each block, the registers whose value at its start may be read."""
     uses, kills = [], []
     for block in blocks:
         use: set[str] = set()

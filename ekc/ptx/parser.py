@@ -1,4 +1,4 @@
-"""PTX text to a `Module`: declarations, kernels, statements."""
+"""The parser: PTX text -> `Module` with its declarations, kernels and instructions."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ _LOCATION = re.compile(
 )
 """File, line and column, and the places where the function was inlined."""
 _NON_STATEMENT_STARTS = ("{", "}", ".", "")
-"""How that begins which stands between statements; the last is the end of the text."""
+"""First characters of all that is no statement; "" is the end of the text."""
 
 
 @lru_cache(maxsize=4)
 def parse_module(text: str) -> Module:
-    """Read a PTX text; `EkcError` with the line for what is malformed or cut off.
+    """Parse a PTX text; `EkcError` names the line of an error, or of the end of a truncated text.
 
-    The last texts are kept: a launch is counted, surveyed and executed from one module, which nothing changes.
+    The last four modules are cached, so that a kernel is counted, surveyed and executed from one module. Do
+    not change a module.
     """
     return _Parser(strip_comments(text)).parse_module()
 
 
 class _Parser(ConstantReader):
-    """A recursive descent: over tokens through declarations, over whole statements through code."""
+    """A recursive descent parser. Declarations are read by token, instructions by one regular expression
+    each."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -95,7 +97,7 @@ class _Parser(ConstantReader):
             self.take()
 
     def skip_function(self) -> None:
-        """Functions that are not inlined: a call to one is refused where it stands."""
+        """Skip a function that is not inlined. A call to it is refused later."""
         while self.peek() not in ("{", ";"):
             self.take()
         if self.take() == ";":
@@ -122,7 +124,7 @@ class _Parser(ConstantReader):
         return self.kernel
 
     def parse_launch_bound(self, word: str) -> None:
-        """`.maxntid`, `.reqntid` and their kind."""
+        """Parse `.maxntid`, `.reqntid` and the like."""
         if not word.startswith("."):
             raise EkcError(
                 f"PTX line {self.current_line()}: {word!r} where the body of the kernel was expected"
@@ -143,7 +145,7 @@ class _Parser(ConstantReader):
                 align = self.read_integer()
             elif word[1:] in TYPE_BYTES:
                 kind = word[1:]
-            # The rest (.ptr, .global, .v4, ...) says nothing that matters here.
+            # Other words (.ptr, .global, .v4, ...) change neither size nor alignment.
         while True:
             name = self.take()
             count: int | None = 1
@@ -191,7 +193,7 @@ class _Parser(ConstantReader):
 
     # -- statements -----------------------------------------------------------------------------
     def parse_body(self) -> None:
-        """Statements up to the closing brace; inner braces (inline assembly) open a scope."""
+        """Parse statements up to the closing brace; inner braces (inline assembly) open a scope."""
         while True:
             if match := _STATEMENT.match(self.source, self.position):
                 self.parse_statement(match)
@@ -229,12 +231,12 @@ class _Parser(ConstantReader):
         self.move_to(found.end())
 
     def parse_statement(self, match: re.Match[str]) -> None:
-        """A label or an instruction."""
+        """Add a label or an instruction to the kernel."""
         line = self.current_line()
         label, raw, negation, guarded, opcode, text = match.groups()
         if label is not None:
             own = self.label_scopes.declare_label(label, line)
-            self.stand_at(match.end())
+            self.set_position(match.end())
             self.parse_label(own, line)
             return
         guard = Register(self.scopes.resolve_name(guarded), bool(negation)) if guarded else None
@@ -243,7 +245,7 @@ class _Parser(ConstantReader):
         except EkcError as problem:
             raise EkcError(f"{problem}, in {format_statement(raw)!r}") from None
         self.kernel.code.append(Instruction(opcode, guard, operands, line, self.source_line, raw))
-        self.stand_at(match.end())
+        self.set_position(match.end())
 
     def refuse_statement(self) -> NoReturn:
         """`EkcError` for a text that is neither a label, an instruction nor a directive."""

@@ -1,4 +1,4 @@
-"""How many instructions of each kind one thread executes, told from the PTX text alone."""
+"""Instructions of each kind that one thread executes, counted from the PTX text alone."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ class InstructionCounts:
     fma32: float = 0.0
     """FP32 multiply-adds; a packed `f32x2` counts two."""
     fp32: float = 0.0
-    """Other FP32 arithmetic; comparisons are in `int_ops`."""
+    """Other FP32 arithmetic. Comparisons are in `int_ops`."""
     fp16: float = 0.0
     """Arithmetic on f16, bf16 and their pairs; a pair counts one."""
     tensor: float = 0.0
-    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction. Their operations
-    follow, those of a whole warp, by the type of the factors: ..."""
+    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction."""
     tensor_half: float = 0.0
-    """... float16 and bfloat16, ..."""
+    """Operations of a warp in matrix instructions on float16 and bfloat16 factors, without `wgmma`."""
     tensor_tf32: float = 0.0
+    """Operations of a warp in matrix instructions on tf32 factors."""
     tensor_int8: float = 0.0
+    """Operations of a warp in matrix instructions on int8 factors."""
     group_flops: float = 0.0
-    """Operations of products of a warpgroup (`wgmma`) of float16 and bfloat16, a warp's quarter; they are not
-    in `tensor_half`. (Those of other types, which ekc does not emit, are in their fields.)"""
+    """Operations of a warp (a quarter of the warpgroup's) in `wgmma` on float16 and bfloat16 factors. Those
+    on other types, which ekc does not emit, are in `tensor_tf32` and `tensor_int8`."""
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
@@ -74,31 +75,31 @@ class InstructionCounts:
     load_shared: float = 0.0
     store_shared: float = 0.0
     local_accesses: float = 0.0
-    """Loads and stores of local memory that are visible in PTX; spills are in `Resources`."""
+    """Loads and stores of local memory in the PTX. Spills are in `Resources`."""
     barrier: float = 0.0
     shuffle: float = 0.0
     branch: float = 0.0
     other: float = 0.0
     async_groups: float = 0.0
-    """Groups of asynchronous copies that are closed, ..."""
+    """Groups of asynchronous copies that the thread commits."""
     async_waits: float = 0.0
-    """... times that the thread waits for some of them, ..."""
+    """Waits for groups of asynchronous copies."""
     async_left: float = 0.0
-    """... and newest groups that these waits leave on their way, summed."""
+    """Groups that may still be in flight after these waits, summed over the waits."""
     bytes_async: float = 0.0
-    """Bytes that asynchronous copies load; they are in `bytes_load_global` too."""
+    """Bytes that asynchronous copies load; `bytes_load_global` includes them."""
     bytes_load_global: float = 0.0
-    """Bytes, as all `bytes_...`."""
+    """Bytes of `load_global`; likewise the fields below of the accesses that they name."""
     bytes_store_global: float = 0.0
     bytes_load_shared: float = 0.0
     bytes_store_shared: float = 0.0
     bytes_local: float = 0.0
     group_products: float = 0.0
-    """Of `tensor`, the products of a warpgroup."""
+    """Products of a warpgroup (`wgmma`); `tensor` includes them."""
     bytes_group: float = 0.0
-    """Of shared memory that products of a warpgroup read, a warp's quarter."""
+    """Bytes of shared memory that `wgmma` reads for a warp: a quarter of the warpgroup's."""
     group_waits: float = 0.0
-    """Times that the thread waits for products of its warpgroup."""
+    """Waits for products of the warpgroup."""
 
 
 def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
@@ -109,8 +110,8 @@ def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
     branch or a guard counts as executed, and so do both sides of an if. `mov`, `cvta` and `ld.param`
     are free: ptxas coalesces copies, folds constants and reads special registers once. Any other PTX
     instruction counts one, even where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out
-    of a loop. An atomic counts as a load and a store, and so does a `cp.async`; one whose result nobody
-    reads waits for nothing, and counts as a store.
+    of a loop. An atomic counts as a load and a store, and so does a `cp.async`. An atomic whose result is
+    not read waits for nothing, and counts as a store.
 
     Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
     trip count (naming label and line), for a call and for an indirect branch.
@@ -126,7 +127,7 @@ def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
 
 
 def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instruction]:
-    """The atomics whose results go to registers that nothing else names: ptxas makes reductions of them."""
+    """Atomics whose result registers no other operand names. ptxas makes reductions of them."""
     atomics = [one for one in instructions if one.parts[0] == "atom"]
     if not atomics:
         return frozenset()
@@ -138,7 +139,7 @@ def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instr
 
 @lru_cache(maxsize=4)
 def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
-    """Every instruction of `kernel` and how often one thread runs it; says and refuses what `count` does."""
+    """Every instruction of `kernel` with its runs per thread; rules and errors as of `count_instructions`."""
     kernels = parse_module(ptx).kernels
     if kernel not in kernels:
         raise InvalidInput(f"kernel {kernel!r} is not in the PTX, which has {', '.join(kernels) or 'none'}")
@@ -183,7 +184,7 @@ def _list_counts(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[
 
 
 def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """Operations of a matrix instruction, told from its shape and the types of its factors."""
+    """Operations of a matrix instruction, by its shape and the type of its factors."""
     shape = next((match for part in opcode if (match := _MATRIX_SHAPE.fullmatch(part))), None)
     field = next((_TENSOR_FIELDS[part] for part in opcode[1:] if part in _TENSOR_FIELDS), None)
     if not (shape and field):
@@ -200,7 +201,7 @@ def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]
 
 
 def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
-    """A copy loads and stores; closing a group and waiting for some are instructions of their own."""
+    """A copy counts as a load and a store; a commit and a wait count as other instructions."""
     kind, operands = instruction.parts[2], instruction.operands
     if len(operands) > 2:
         size = float(_read_integer(instruction, 2))
@@ -225,7 +226,7 @@ def _read_integer(instruction: Instruction, place: int) -> int:
 
 
 def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
-    """Field of an instruction that only works on registers, or controls the flow."""
+    """Field of an instruction on registers, or of one that controls the flow."""
     name, kind = opcode[0], opcode[-1]
     integer = _INTEGER_TYPE.fullmatch(kind) is not None
     if name in ("mma", "wgmma", "tcgen05", "wmma") and any(part.startswith("mma") for part in opcode):
@@ -246,7 +247,7 @@ def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
 
 
 def _find_conversion_field(opcode: tuple[str, ...]) -> str:
-    """Between integers a cheap logic operation; within f32 a rounding or saturating addition."""
+    """Field of a `cvt`: an integer operation between integers, an FP32 operation within f32."""
     target, source = opcode[-2:]
     if _INTEGER_TYPE.fullmatch(target) and _INTEGER_TYPE.fullmatch(source):
         return "int_ops"
@@ -254,7 +255,7 @@ def _find_conversion_field(opcode: tuple[str, ...]) -> str:
 
 
 def _count_access(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """Fields of a memory access, with the bytes of one thread."""
+    """Fields of a memory access, and the bytes of one thread."""
     spaces = {part.split("::")[0] for part in opcode}
     space = next((space for space in ("shared", "local", "const") if space in spaces), "global")
     size = _count_access_bytes(instruction)
@@ -270,7 +271,7 @@ def _count_access(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator
 
 
 def _count_access_bytes(instruction: Instruction) -> float:
-    """Bytes that one thread moves: its registers times their width."""
+    """Bytes that one thread moves: registers times their width."""
     opcode = instruction.parts
     if opcode[0] in _MATRIX_ACCESSES:
         # Fragments: the type is the element's, but each register holds 32 bits.

@@ -1,4 +1,4 @@
-"""The control flow graph of a PTX kernel whose instructions are counted: order, dominators and natural loops."""
+"""The control flow graph of a kernel whose instructions are counted: order, dominators, natural loops."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from ekc.ptx.cfg import Block, BlockExit, list_successors
 
 @dataclass(frozen=True)
 class NaturalLoop:
-    """A natural loop: one header, entered only there."""
+    """A natural loop, which is entered only at its header."""
 
     header: int
+    """Block number."""
     body: frozenset[int]
-    """Block numbers, header and nested loops included."""
+    """Block numbers, those of the header and of nested loops included."""
     latches: frozenset[int]
     """Blocks that branch back to the header."""
 
 
 @dataclass(frozen=True)
 class ControlFlowGraph:
-    """Blocks by number, and how control moves between those that can be reached."""
+    """Blocks by number, and the control flow between those that can be reached."""
 
     kernel: str
+    """Name of the kernel, for messages."""
     blocks: tuple[Block, ...]
     order: tuple[int, ...]
-    """Reachable blocks; each comes after all that lead to it but for the back edges."""
+    """Reachable blocks in topological order, where back edges do not count."""
     forward_predecessors: dict[int, tuple[int, ...]]
     """Predecessors of each reachable block, without the back edges."""
     loops: tuple[NaturalLoop, ...]
     """By the order of their headers: outer loops before those nested in them."""
     innermost_loops: dict[int, NaturalLoop]
-    """The smallest loop that holds a block, for those within loops."""
+    """Block -> smallest loop that contains it, for blocks within loops."""
 
     @classmethod
     def from_blocks(
         cls, kernel: str, blocks: Sequence[Block], single_loop_headers: Container[int] = ()
     ) -> ControlFlowGraph:
-        """Analyse the blocks; `EkcError` for a loop that is entered in two places.
+        """Analyse the blocks; `EkcError` for a loop with two entries.
 
-        Empty blocks are added at the end to keep apart nested loops that share a header, but for those
-        headers that are known to begin one loop, a `whole` one.
+        Nested loops that share a header get separate headers: empty blocks are added at the end. A header in
+        `single_loop_headers` begins one loop and stays as it is.
         """
         order = _order_blocks(blocks)
         rank = {number: position for position, number in enumerate(order)}
@@ -63,13 +65,13 @@ class ControlFlowGraph:
         return cls(kernel, tuple(blocks), order, forward, loops, innermost)
 
     def find_original_header(self, number: int, block_count: int) -> int:
-        """The block of the `count` given ones before which this one was added; a given one is its own."""
+        """The given block before which a block was added. The first `block_count` blocks are given ones."""
         while number >= block_count:
             number = list_successors(self.blocks[number])[0]
         return number
 
     def find_split_headers(self, block_count: int) -> set[int]:
-        """Those of the `count` given blocks at which loops were kept apart."""
+        """The given blocks that were split into the headers of several loops."""
         return {
             self.find_original_header(added, block_count) for added in range(block_count, len(self.blocks))
         }
@@ -78,22 +80,22 @@ class ControlFlowGraph:
 def _order_blocks(blocks: Sequence[Block]) -> tuple[int, ...]:
     """Reverse postorder from block 0, without recursion: kernels can have many blocks."""
     finished: list[int] = []
-    seen = {0}
+    visited = {0}
     path = [(0, iter(list_successors(blocks[0])))]
     while path:
         number, rest = path[-1]
-        following = next((other for other in rest if other not in seen), None)
+        following = next((other for other in rest if other not in visited), None)
         if following is None:
             finished.append(number)
             path.pop()
         else:
-            seen.add(following)
+            visited.add(following)
             path.append((following, iter(list_successors(blocks[following]))))
     return tuple(reversed(finished))
 
 
 def _find_dominators(rank: dict[int, int], prior: dict[int, tuple[int, ...]]) -> dict[int, int]:
-    """For each block but the entry, the last that every way from the entry to it passes before it.
+    """The immediate dominator of each block: the last block before it on every path from the entry.
 
     After Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
     """
@@ -103,9 +105,8 @@ def _find_dominators(rank: dict[int, int], prior: dict[int, tuple[int, ...]]) ->
     while changed:
         changed = False
         for number in others:
-            known = [p for p in prior[number] if p in above]
-            common = known[0]
-            for other in known[1:]:
+            common, *others_before = [p for p in prior[number] if p in above]
+            for other in others_before:
                 while common != other:
                     if rank[common] > rank[other]:
                         common = above[common]
@@ -123,7 +124,7 @@ def _find_back_edges(
     prior: dict[int, tuple[int, ...]],
     above: dict[int, int],
 ) -> set[tuple[int, int]]:
-    """(latch, header) of all edges that lead back; refuses those to no header."""
+    """(latch, header) of all back edges; `EkcError` for one whose target does not dominate its source."""
     back = {(p, number) for number in rank for p in prior[number] if rank[p] >= rank[number]}
     for latch, header in back:
         dominator = latch
@@ -143,9 +144,8 @@ def _find_shared_header(
 ) -> tuple[int, int] | None:
     """(header, latch of the inner loop) of nested loops that begin at the same block, if any.
 
-    The smaller one is taken for the inner one. Were that wrong, the exit of one of the two would
-    lie within the other, and no trip count would be found; so it is where a branch back to the header
-    skips the rest of one loop.
+    The smaller loop is taken for the inner one. Where that is wrong, one of the two has its exit within the
+    other, and no trip count is found: a branch back to the header then only skips the rest of one loop.
     """
     for header in order:
         edges = sorted(edge for edge in back if edge[1] == header)
@@ -156,7 +156,7 @@ def _find_shared_header(
 
 
 def _split_header(blocks: Sequence[Block], header: int, latch: int) -> list[Block]:
-    """Put an empty block before `header`, which all but `latch` reach it by: the outer header."""
+    """Add an empty block before `header`, the outer header. All edges but that of `latch` lead there."""
     added = len(blocks)
     moved = [
         block if number == latch else _redirect_exit(block, header, added)
@@ -174,7 +174,7 @@ def _redirect_exit(block: Block, target: int, new_target: int) -> Block:
 
 
 def _build_loop(header: int, back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]) -> NaturalLoop:
-    """All blocks from which a back edge to `header` is reached without passing it."""
+    """The natural loop of `header`: all blocks from which a back edge is reached without passing `header`."""
     latches = frozenset(latch for latch, target in back if target == header)
     body, pending = {header}, list(latches)
     while pending:
