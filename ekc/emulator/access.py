@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of a batch: probe, check, count, move the data."""
+"""Loads, stores and atomics of a batch: addresses are checked and counted, and the data moved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Probes = AddressProbe | tuple[AddressProbe, ...]
 
 
 class AddressPattern:
-    """Addresses seen before: what was worked out about them holds for any that differ by a constant."""
+    """Addresses of an earlier access. Results about them hold for addresses that differ by a constant."""
 
     def __init__(self, probe: AddressProbe) -> None:
         self.address = probe.address
@@ -41,7 +41,7 @@ class AddressPattern:
         self.requests = 0
 
     def find_shift(self, probe: AddressProbe) -> int | None:
-        """By how much a probe's addresses differ from these, if all by the same."""
+        """The constant by which the addresses of a probe differ from these; None where they do not."""
         if probe.address.shape != self.address.shape or (probe.act is None) != (self.active_lanes is None):
             return None
         if (
@@ -69,14 +69,14 @@ class MemoryUnit:
         )
 
     def add_site_counters(self) -> None:
-        """Room for the sites of masked text."""
+        """Add counters for the sites that masked functions brought."""
         more = len(self.batch.decoded.context.sites) + 1 - len(self.requests)
         for table in (self.requests, self.sectors, self.wavefronts, self.conflicts, self.bytes):
             table.extend([0] * more)
 
     # -- probes ---------------------------------------------------------------------------------
     def probe(self, space: str, row: Any, mask: Mask, line: int) -> Probes:
-        """Look at the addresses of the active lanes."""
+        """The addresses of the active lanes, as one probe for each address space."""
         act = None if mask is None else np.flatnonzero(mask)
         row = np.broadcast_to(row, self.batch.all_lanes.shape)
         if row.itemsize == 4:
@@ -129,7 +129,8 @@ class MemoryUnit:
     def check_bounds(
         self, site: Site, probe: AddressProbe, offset: int, needed_bytes: Any = None
     ) -> tuple[AddressProbe, int]:
-        """The probe with only lanes whose access is fine; `needed` bytes of it must be there, if not all."""
+        """The probe without lanes whose access is invalid. `needed_bytes`: bytes that must exist, if not
+        all."""
         low, high = probe.low + offset, probe.high + offset
         fits = probe.space.find_allocation(low, high + site.bytes_per_lane) or probe.space.find_allocation(
             low, high + site.count_needed_bytes(probe.space.kind)
@@ -140,7 +141,7 @@ class MemoryUnit:
         return self.bounds_check.drop_bad_lanes(site, probe, offset, is_sanitized, needed_bytes), 0
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Count a request of every warp that takes part."""
+        """Count one request for every warp with active lanes."""
         number, pattern = site.number, probe.pattern
         lanes = probe.lane_numbers(self.batch.all_lanes)
         self.bytes[number] += site.bytes_per_lane * lanes.size
@@ -177,7 +178,7 @@ class MemoryUnit:
         targets: tuple[Any, ...],
         needed_bytes: Any = None,
     ) -> None:
-        """Load elements into register rows; lanes of one space may need less than all of their bytes."""
+        """Load elements into register rows. `needed_bytes`: bytes that each lane needs, if not all."""
         if isinstance(probes, tuple):
             for one in probes:
                 self.load(site_number, one, offset, mask, targets)
@@ -204,7 +205,7 @@ class MemoryUnit:
                 np.copyto(target, gather(probe, site.dtype_code, at + k * size))
 
     def _zero_targets(self, probe: AddressProbe, targets: tuple[Any, ...]) -> None:
-        """What a refused load gives: zeros."""
+        """Set the results of an invalid load to zero."""
         for target in targets:
             if target is not None:
                 target[slice(None) if probe.act is None else probe.act] = 0
@@ -212,7 +213,7 @@ class MemoryUnit:
     def store(
         self, site_number: int, probes: Probes, offset: int, mask: Mask, values: tuple[Any, ...]
     ) -> None:
-        """Store register rows (or one value for all lanes)."""
+        """Store register rows, or one value for all lanes."""
         if isinstance(probes, tuple):
             for one in probes:
                 self.store(site_number, one, offset, mask, values)
@@ -243,7 +244,7 @@ class MemoryUnit:
         values: tuple[Any, ...],
         target: Any,
     ) -> None:
-        """Read, change, write; lanes in order."""
+        """Run an atomic operation, lane after lane; `target` gets the old values."""
         if isinstance(probes, tuple):
             for one in probes:
                 self.atomic(site_number, one, offset, mask, operation, type_name, values, target)

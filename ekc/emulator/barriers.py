@@ -1,4 +1,4 @@
-"""Barriers of a batch: who waits where, and what happens when nobody else will come."""
+"""Barriers of a batch: waiting lanes, complete barriers, and deadlocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ekc.ptx.module import Immediate, Instruction, Operand, Register
 
 
 class Barriers:
-    """State of every lane: which barrier it waits at, and where it goes on."""
+    """The barrier at which each lane waits, and the block where it continues."""
 
     def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
         self.batch, self.sanitizer = batch, sanitizer
@@ -32,7 +32,7 @@ class Barriers:
         """Lanes that went through `bar.arrive`, by barrier."""
 
     def pass_all_lanes(self, block: Block) -> bool:
-        """The short way: all lanes arrive at a plain barrier at once."""
+        """Pass a barrier at which all lanes arrive together; False where that needs `arrive`."""
         one = block.exit.instruction
         assert one is not None
         number, count, reduction = self._parse_operands(one)
@@ -56,7 +56,7 @@ class Barriers:
         return number, operands[1] if len(operands) > 1 else None, "red" in instruction.parts
 
     def arrive(self, block: Block, active: Any) -> None:
-        """Some lanes arrive; those of complete barriers go on."""
+        """Let some lanes arrive; lanes at complete barriers continue."""
         batch, one = self.batch, block.exit.instruction
         assert one is not None
         number, count, _ = self._parse_operands(one)
@@ -76,9 +76,10 @@ class Barriers:
         self.release()
 
     def release(self) -> None:
-        """Let go every barrier that is complete.
+        """Release the lanes at every complete barrier.
 
-        One without a count waits for the threads that have not left the kernel (since compute capability 7).
+        A barrier without a thread count waits for all threads that have not left the kernel (since compute
+        capability 7).
         """
         waiting = self.waiting_barrier >= 0
         if not waiting.any():
@@ -110,7 +111,7 @@ class Barriers:
         self.waiting_barrier[lanes] = -1
 
     def _check_convergence(self, lanes: Any) -> None:
-        """A finding if lanes of one warp met here from different instructions.
+        """A finding if lanes of one warp arrive at one barrier from different instructions.
 
         `bar` is `barrier.aligned`, which all lanes of a warp must execute as one.
         """
@@ -161,7 +162,7 @@ class Barriers:
             row[mine] = result[self.lane_blocks][mine].astype(row.dtype)
 
     def resolve_deadlock(self) -> None:
-        """Nobody can run: lanes wait at barriers that will never be complete. Tell, and let them go."""
+        """No lane can run, and barriers will never be complete: report a finding and release the lanes."""
         lanes = self.waiting_barrier >= 0
         if self.sanitizer is not None:
             number = self.waiting_barrier[lanes][0]

@@ -1,6 +1,8 @@
-"""The lanes of some blocks run together: in one stride while they agree, by masks while they do not.
+"""A batch: the lanes of some blocks, which run decoded kernels on NumPy arrays.
 
-Binds decoded text to the arrays of one batch: everything a block's function refers to by name.
+While all lanes are at the same block, its function runs on all of them. While they have diverged, the block
+with the lowest number runs under a mask. The namespace of a batch holds everything that decoded text refers
+to by name.
 """
 
 from __future__ import annotations
@@ -57,8 +59,9 @@ def allocate_rows(batch: Batch) -> dict[str, Any]:
 
 
 class _SingleRoundingCheck:
-    """Second look at a sum in float64 that may round twice: whether all of it is zero, or an ordinary
-    number that is not half way between two float32."""
+    """Whether a float64 sum rounds to float32 without an error by double rounding.
+
+    That holds for zero and for normal numbers that are not half-way between two float32 numbers."""
 
     def __init__(self, total: Any, scratch: Any) -> None:
         self.total, self.words, self.scratch = total, total.view(np.uint64), scratch
@@ -75,7 +78,7 @@ class _SingleRoundingCheck:
 
 
 def build_namespace(batch: Batch) -> dict[str, Any]:
-    """The whole namespace of a batch."""
+    """All names that decoded text refers to."""
     shelf, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
     found = (
         list_arithmetic_functions()
@@ -86,7 +89,8 @@ def build_namespace(batch: Batch) -> dict[str, Any]:
     found |= {
         "probe": access.probe, "load": access.load, "store": access.store, "atomic": access.atomic,
         "copies": batch.async_copies, "products": batch.wgmma_unit, "is_set": batch.check_initialized,
-        "parameter": batch.plan.read_parameter, "clock": batch.read_clock, "EVERY": np.ones(batch.all_lanes.size, np.bool_),
+        "parameter": batch.plan.read_parameter, "clock": batch.read_clock,
+        "EVERY": np.ones(batch.all_lanes.size, np.bool_),
         "shuffle": warps.shuffle, "vote": warps.vote, "redux": warps.redux, "match": warps.match,
         "tensor": warps.multiply_fragments, "ldmatrix": warps.load_matrices, "warp_epoch": batch.sync_warps,
     }  # fmt: skip
@@ -95,7 +99,7 @@ def build_namespace(batch: Batch) -> dict[str, Any]:
 
 
 def extend_namespace(batch: Batch) -> None:
-    """Bind what masked text has added."""
+    """Add the names that a masked function needs."""
     batch.namespace.update(
         {k: v for k, v in batch.decoded.context.constants.items() if k not in batch.namespace}
     )
@@ -109,12 +113,12 @@ def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
 
 
 _FAIRNESS_INTERVAL = 97
-"""Every so many masked steps another place runs than the lowest, so that no lane waits for ever."""
+"""Every so many masked steps the highest block runs instead of the lowest, so that no lane starves."""
 
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """What a batch did, by number of block or of site; it refers to nothing of the batch."""
+    """Counts of a batch by block or by site; they hold no reference to the batch."""
 
     lane_runs: list[int]
     warp_runs: list[int]
@@ -128,7 +132,7 @@ class BatchCounts:
 
 
 class Batch:
-    """Registers, shared and local memory, and where every lane stands."""
+    """The lanes of some blocks, with their registers, memory and program counters."""
 
     memory_unit_type: type[MemoryUnit] = MemoryUnit
 
@@ -172,13 +176,13 @@ class Batch:
         self.barriers = Barriers(self, self.sanitizer)
 
     def close(self) -> None:
-        """Let go of everything: helpers and decoded functions point back here, and such rings would keep
-        registers, shadows and global memory until the collector comes by."""
+        """Drop all references. Units and functions refer to the batch, so it would keep its registers and
+        memory until the garbage collector runs."""
         self.namespace.clear()
         vars(self).clear()
 
     def collect_counts(self) -> BatchCounts:
-        """What was done so far."""
+        """The counts so far."""
         access = self.memory_unit
         return BatchCounts(
             self.lane_runs,
@@ -211,7 +215,7 @@ class Batch:
         self.findings.add("uninitialised", one, message, hint, place)
 
     def sync_warps(self, member_masks: Any, mask: Any) -> None:
-        """Lanes of warps met: their accesses before and after are ordered."""
+        """`bar.warp.sync`: accesses of the lanes before it and after it are ordered."""
         if self.sanitizer is not None:
             lanes = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
             members = np.broadcast_to(member_masks, self.all_lanes.shape)
@@ -219,7 +223,7 @@ class Batch:
 
     # -- running ----------------------------------------------------------------------------------
     def run(self) -> None:
-        """From the entry to the end of every lane."""
+        """Run all lanes from the entry to their end."""
         with np.errstate(all="ignore"):
             at: int | None = 0
             while at is not None:
@@ -233,8 +237,9 @@ class Batch:
         self.issued_instructions += block.instruction_count
         if self.issued_instructions > self.plan.max_instructions:
             raise EkcError(
-                f"kernel {self.plan.kernel_name} went over its budget of {self.plan.max_instructions} instructions "
-                f"per thread, at PTX line {self._find_line(block)}: does it loop for ever? (max_instructions=...)"
+                f"kernel {self.plan.kernel_name} went over its budget of {self.plan.max_instructions} "
+                f"instructions per thread, at PTX line {self._find_line(block)}: does it loop for ever? "
+                "(max_instructions=...)"
             )
 
     def _find_line(self, block: Block) -> int:
@@ -242,7 +247,7 @@ class Batch:
         return one.line if one else 0
 
     def _run_converged(self, block_number: int) -> int | None:
-        """All lanes at one place. Gives None when all are done, or the place where they part."""
+        """Run all lanes together. Returns None when all are done, or the block where they diverge."""
         blocks, whole, lanes, warps = (
             self.decoded.blocks,
             self.unmasked_functions,
@@ -277,7 +282,8 @@ class Batch:
                 return block_number
 
     def _run_diverged(self, block_number: int) -> int | None:
-        """Lanes at several places: the lowest runs. Gives the place where all meet again, or None."""
+        """Run diverged lanes, lowest block first. Returns the block where all converge, or None at the
+        end."""
         turn = 0
         while True:
             low = int(self.pc.min())
@@ -301,8 +307,8 @@ class Batch:
             self._exit_block(block, mask)
 
     def _select_ready(self, block_number: int, mask: Any) -> tuple[int, Any]:
-        """For an instruction of a whole warp (or warpgroup): those that miss lanes elsewhere wait, if others
-        can run."""
+        """Choose the lanes that run. Where a block needs a whole warp (or warpgroup), lanes of a warp that is
+        not complete wait for the others, if any of these can run."""
         together = self.decoded.blocks[block_number].convergence_width
         if together == 1:
             return block_number, mask
@@ -332,7 +338,7 @@ class Batch:
         return self.masked_functions[number]
 
     def _exit_block(self, block: Block, mask: Any) -> None:
-        """Move the active lanes to where they go next."""
+        """Move the active lanes to their next blocks."""
         active = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
         way = block.exit
         if way.kind == "jump":
@@ -363,7 +369,7 @@ class Batch:
         one = block.exit.instruction
         if one is not None and one.parts[0] == "trap" and lanes.size:
             message = f"{lanes.size} threads stop by trap"
-            hint = "An assertion failed, or the kernel came where it must not."
+            hint = "An assertion failed, or the kernel reached code that must not run."
             self.findings.add("trap", one, message, hint, (self.geometry, int(lanes[0])))
 
     def _branch_by_table(self, block: Block, active: Any) -> None:

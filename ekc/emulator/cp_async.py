@@ -1,4 +1,4 @@
-"""`cp.async`: copies that are issued now and land when their group is waited for."""
+"""`cp.async`: copies that read at their issue and write shared memory when their group is waited for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AsyncCopyUnit:
         self.batch, self.memory_unit, self.sanitizer = batch, memory_unit, sanitizer
         self.in_flight = in_flight
         self.committed_groups = np.zeros(batch.all_lanes.size, np.int64)
-        """Groups that each lane has committed."""
+        """Number of groups that each lane has committed."""
 
     def issue(
         self,
@@ -40,7 +40,7 @@ class AsyncCopyUnit:
         mask: Any,
         source_bytes: Any,
     ) -> None:
-        """Read the source now; bytes beyond `filled` are zeros."""
+        """Issue a copy. It reads its source now; bytes beyond `source_bytes` are zeros."""
         batch = self.batch
         site = batch.decoded.context.sites[store_site]
         rows = [np.zeros(batch.all_lanes.size, site.dtype_code) for _ in range(site.element_count)]
@@ -61,13 +61,13 @@ class AsyncCopyUnit:
             self.sanitizer.check_shared_change(site, probe, at, "copies over")
         self.in_flight.copies.append(copy)
         if self.sanitizer is not None:
-            # It may land from now on.
+            # The copy may write from now on.
             self.sanitizer.races.log_access(site, probe, at, "write", copy.values)
 
     def _load_partial(
         self, site_number: int, source: AddressProbe, offset: int, rows: list[Any], source_bytes: Any
     ) -> None:
-        """Only lanes whose source has any bytes read; those with fewer keep and need a part."""
+        """Load the source of lanes with more than 0 source bytes, and zero the bytes beyond them."""
         lanes, site = source.lane_numbers(self.batch.all_lanes), self.batch.decoded.context.sites[site_number]
         self._check_source_size(site, lanes, source_bytes)
         keep = source_bytes[lanes] > 0
@@ -84,7 +84,7 @@ class AsyncCopyUnit:
             row &= whole.astype(row.dtype)
 
     def _check_source_size(self, site: Site, lanes: Any, source_bytes: Any) -> None:
-        """A finding where the source is said to be larger than the copy, which is undefined."""
+        """A finding where `source_bytes` exceeds the size of the copy, which is undefined."""
         bad = source_bytes[lanes] > site.bytes_per_lane
         if bad.any() and self.batch.is_sanitized:
             first = int(lanes[np.flatnonzero(bad)[0]])
@@ -96,7 +96,7 @@ class AsyncCopyUnit:
             self.batch.findings.add("async-copy", site.instruction, message, hint, place)
 
     def commit(self, mask: Any) -> None:
-        """What each lane has issued becomes its next group."""
+        """`cp.async.commit_group`: the copies that each lane issued since the last commit become a group."""
         for copy in self.in_flight.copies:
             lanes = copy.probe.lane_numbers(self.batch.all_lanes)
             open_ = copy.lane_groups == -1
@@ -106,7 +106,7 @@ class AsyncCopyUnit:
         self.committed_groups += 1 if mask is None else mask
 
     def wait(self, pending_groups: int, mask: Any, site_number: int, is_wait_all: bool) -> None:
-        """All but the last `left` groups of the lanes that wait land now."""
+        """`cp.async.wait_group`: all but the newest `pending_groups` groups of the waiting lanes land."""
         pending, self.in_flight.copies = self.in_flight.copies, []
         for copy in pending:
             lanes = copy.probe.lane_numbers(self.batch.all_lanes)

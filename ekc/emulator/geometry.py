@@ -1,4 +1,4 @@
-"""Grid, block, warps: which lane of a batch is which thread."""
+"""The geometry of a batch: blocks, warps and warpgroups of its lanes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ekc.ptx.constants import WARP_SIZE
 
 Shape = tuple[int, int, int]
 WAITING, DONE = np.int32(2**30), np.int32(2**30 + 1)
-"""In the place of a lane's block number: it waits at a barrier; it has left the kernel."""
+"""Program counters of a lane that waits at a barrier, and of a lane that has left the kernel."""
 
 
 def unravel_index(index: int, shape: Shape) -> Shape:
@@ -51,7 +51,7 @@ class Geometry:
         return np.tile(np.arange(self.threads_per_block), len(self.block_ids))
 
     def block_numbers(self) -> NDArray[np.int64]:
-        """Place in the batch of every lane's block."""
+        """Index within the batch of every lane's block."""
         return np.repeat(np.arange(len(self.block_ids)), self.threads_per_block)
 
     def special_registers(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`launch`: run a kernel's PTX on NumPy arrays, check it, count it."""
+"""`launch`: run a kernel's PTX on NumPy arrays, with checks and counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH_LANES = 16384
 MAX_INSTRUCTIONS = 5_000_000
 """Instructions that one batch may issue: about those of its slowest thread."""
 MAX_COUNT = 2**63 - 1
-"""The largest count that a launch takes."""
+"""The largest number that `launch` accepts for a count."""
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""What a launch gives back: findings, counters, and how much of the grid ran."""
+"""The report of a launch: findings, counters, and the number of blocks that ran."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ekc.emulator.geometry import Geometry, unravel_index
 from ekc.ptx.module import Instruction
 
 MAX_FINDINGS = 64
-"""Findings that a launch keeps."""
+"""Most findings that a launch keeps."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the sanitizer saw; the first thread that showed it stands for all."""
+    """One error that the sanitizer found, reported for the first thread that shows it."""
 
     kind: str
     """Such as "out-of-bounds", "misaligned", "uninitialised", "race", "block-conflict", "read-only"."""
@@ -41,7 +41,7 @@ class Finding:
 
 
 class Findings:
-    """Collects findings: one of a kind for each instruction."""
+    """The findings of a launch: at most one of each kind for each instruction."""
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
@@ -56,7 +56,8 @@ class Findings:
         place: tuple[Geometry, int],
         address: int | None = None,
     ) -> None:
-        """Keep a finding; of several of one instruction, the one of the lowest block and thread."""
+        """Add a finding. Of several of one kind and instruction, that of the lowest block and thread is
+        kept."""
         geometry, lane = place
         block, thread = (
             int(geometry.block_ids[lane // geometry.threads_per_block]),
@@ -81,7 +82,7 @@ class Findings:
             self.finding_by_site[kind, instruction.line] = ((block, thread), finding)
 
     def list_findings(self) -> tuple[Finding, ...]:
-        """In order of the PTX text."""
+        """All findings in order of the PTX text."""
         return tuple(
             f for _, f in sorted(self.finding_by_site.values(), key=lambda item: (item[1].line, item[1].kind))
         )
@@ -105,7 +106,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether the sanitizer saw nothing."""
+        """Whether there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""`wgmma`: products of warpgroups, worked out when they are issued."""
+"""`wgmma`: products of warpgroups, computed when they are issued."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ekc.errors import EkcError
 
 @dataclass(frozen=True)
 class WgmmaForm:
-    """What the text of one `wgmma.mma_async` says."""
+    """The variant of a `wgmma.mma_async`: factors, type of the sums and flags."""
 
     a: WgmmaOperand
     b: WgmmaOperand
@@ -28,14 +28,14 @@ class WgmmaForm:
 
     @property
     def factor_bytes(self) -> int:
-        """Of both factors."""
+        """Bytes of both factors."""
         return CHUNK_BYTES * (self.a.chunk_count + self.b.chunk_count)
 
 
 def make_wgmma_form(
     columns: int, element_type: str, is_negated: bool, is_transposed: tuple[bool, bool], is_saturating: bool
 ) -> WgmmaForm:
-    """As decoded text names one."""
+    """Make a variant from the arguments in decoded text."""
     a, b = (
         WgmmaOperand(element_type, ROWS, is_transposed[0]),
         WgmmaOperand(element_type, columns, is_transposed[1]),
@@ -61,12 +61,12 @@ class WgmmaUnit:
         d: tuple[Any, ...],
         mask: Any,
     ) -> None:
-        """`wgmma.mma_async`: d += a b, or d = a b where `keep` is false."""
+        """`wgmma.mma_async`: d += a b, or d = a b where `accumulates` is false."""
         how = make_wgmma_form(*form_arguments)
         groups, first = self._find_active_groups(mask)
-        site, watch = self.batch.decoded.context.sites[site_number], self.checks
-        if watch is not None:
-            watch.check_issue(
+        site, checks = self.batch.decoded.context.sites[site_number], self.checks
+        if checks is not None:
+            checks.check_issue(
                 site, {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}, groups, mask
             )
         factors: list[Any] = []
@@ -74,15 +74,15 @@ class WgmmaUnit:
             fields = wgmma.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
             self._refuse_base_offset(site_number, fields)
             addresses = wgmma.find_chunk_addresses(operand, fields)
-            if watch is not None:
-                watch.check_factor(site, what, operand, fields, addresses, groups, first)
+            if checks is not None:
+                checks.check_factor(site, what, operand, fields, addresses, groups, first)
             factors.append(self._read_factor(operand, addresses, first))
         self._count_requests(site_number, how, groups.size)
         product = wgmma.multiply_factors(factors[0], factors[1], how.is_negated)
         self._write_sums(how, product, accumulates, d, groups, mask)
 
     def _find_active_groups(self, mask: Any) -> tuple[Any, Any]:
-        """The groups that take part, and the first lane of each that does."""
+        """The warpgroups with active lanes, and the first active lane of each."""
         if mask is None:
             return np.arange(len(self.layout.group_lanes)), self.layout.group_lanes[:, 0]
         groups, first = np.unique(self.layout.lane_groups[mask], return_index=True)
@@ -96,7 +96,7 @@ class WgmmaUnit:
             )
 
     def _read_factor(self, operand: WgmmaOperand, addresses: Any, first: Any) -> Any:
-        """A factor of every group; what lies outside of shared memory is zero."""
+        """A factor of every warpgroup; chunks outside of shared memory are zero."""
         space = self.batch.spaces["shared"]
         inside = space.is_in_bounds(addresses, CHUNK_BYTES)
         at = (addresses + self.batch.shared_base[first][:, None]) // CHUNK_BYTES
@@ -126,17 +126,17 @@ class WgmmaUnit:
         lanes = self.layout.group_lanes[groups].ravel()
         there = (lanes >= 0) & (True if mask is None else mask[lanes])
         lanes = lanes[there]
-        held = np.stack([row[lanes] for row in d])
+        sums = np.stack([row[lanes] for row in d])
         accumulates = np.broadcast_to(accumulates, self.batch.all_lanes.shape)[lanes]
         words = wgmma.add_product(
-            product[:, there], held, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+            product[:, there], sums, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
         )
         for row, values in zip(d, words, strict=True):
             row[lanes] = values
 
     def _count_requests(self, site_number: int, wgmma_form: WgmmaForm, groups: int) -> None:
-        """A request of every group, and passes through the banks as many as the bytes fill: the layouts have
-        no conflicts."""
+        """Count a request of every warpgroup, and as many passes through the banks as its bytes fill: the
+        layouts have no bank conflicts."""
         access = self.memory_unit
         access.requests[site_number] += groups
         access.bytes[site_number] += groups * wgmma_form.factor_bytes
@@ -144,22 +144,22 @@ class WgmmaUnit:
 
     def fence(self, site_number: int, mask: Any) -> None:
         """`wgmma.fence`."""
-        if (watch := self.checks) is not None:
-            watch.check_fence(
+        if (checks := self.checks) is not None:
+            checks.check_fence(
                 self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
             )
 
     def commit(self, site_number: int, mask: Any) -> None:
         """`wgmma.commit_group`."""
-        if (watch := self.checks) is not None:
-            watch.check_commit(
+        if (checks := self.checks) is not None:
+            checks.check_commit(
                 self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
             )
 
     def wait(self, site_number: int, pending_groups: int, mask: Any) -> None:
         """`wgmma.wait_group`."""
-        if (watch := self.checks) is not None:
-            watch.check_wait(
+        if (checks := self.checks) is not None:
+            checks.check_wait(
                 self.batch.decoded.context.sites[site_number],
                 pending_groups,
                 self._find_active_groups(mask)[0],
@@ -167,11 +167,11 @@ class WgmmaUnit:
             )
 
     def touched(self, site_number: int, mask: Any) -> None:
-        """A statement may touch the sums of a product in flight."""
-        if (watch := self.checks) is not None:
-            watch.check_access(self.batch.decoded.context.sites[site_number], mask)
+        """An instruction may access the accumulators of a product in flight."""
+        if (checks := self.checks) is not None:
+            checks.check_access(self.batch.decoded.context.sites[site_number], mask)
 
     def proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
-        if (watch := self.checks) is not None:
-            watch.async_proxy.record_fence(mask)
+        if (checks := self.checks) is not None:
+            checks.async_proxy.record_fence(mask)

@@ -36,7 +36,7 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
         for bits in (8, 16, 32, 64)
     },
 }
-"""How an array of each PTX type is held here."""
+"""NumPy type of an array of each PTX type."""
 
 _FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
 _INTEGER_ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
@@ -51,7 +51,7 @@ def cvt(
     sat: bool = False,
     ftz: bool = False,
 ) -> Array:
-    """`cvt{.rounding}{.ftz}{.sat}.target.source`, on an array held as `NUMPY_TYPES[source]`.
+    """`cvt{.rounding}{.ftz}{.sat}.target.source`, on an array of `NUMPY_TYPES[source]`.
 
     Float to integer: NaN gives 0, or the highest bit alone if the source is f64 or the target has 64 bits,
     and what does not fit gives the nearest integer that does (the ISA clamps even without `.sat`);
@@ -74,7 +74,7 @@ def cvt(
 
 
 def _check_types(source: str, target: str, rounding: str | None) -> None:
-    """Types and a rounding that fit each other, or one clear line."""
+    """`InvalidInput` for types and a rounding that do not fit each other."""
     for name in (source, target):
         if name not in NUMPY_TYPES:
             raise InvalidInput(f"cvt type {name!r}: one of {', '.join(NUMPY_TYPES)}")

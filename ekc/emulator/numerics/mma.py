@@ -1,6 +1,6 @@
-"""`mma.sync` and `ldmatrix`: which element of which matrix every register of every lane holds.
+"""`mma.sync` and `ldmatrix`: the matrix elements in each register of each lane.
 
-Layouts as the PTX ISA gives them ("Matrix Fragments for mma.m16n8k..."): with group = lane / 4 and
+Layouts are those of the PTX ISA ("Matrix Fragments for mma.m16n8k..."): with group = lane / 4 and
 place = lane % 4, every element of a lane's fragment, low to high, has a row and a column.
 """
 

@@ -1,4 +1,4 @@
-"""Warp-wide instructions on arrays (warps, 32): whose value a lane takes, votes, and reductions."""
+"""Warp-wide instructions on arrays (warps, 32): shuffles, votes and reductions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]
 
 
 def find_shuffle_source(mode: str, lane: Array, b: Array, c: Array) -> tuple[NDArray[np.intp], Predicate]:
-    """`shfl.sync.{up,down,bfly,idx}`: the lane to copy from, and whether it lies in the segment.
+    """`shfl.sync.{up,down,bfly,idx}`: the lane to copy from, and whether it is in the segment.
 
     b is the lane or the distance; c holds the clamp in bits 4..0 and the segment mask in bits 12..8.
-    Where the lane lies outside, a thread copies its own value.
+    Where that lane is outside of it, a thread copies its own value.
     """
     lane, b, c = (np.asarray(x).astype(np.int64) for x in (lane, b, c))
     distance, clamp, segment = b & 31, c & 31, (c >> 8) & 31

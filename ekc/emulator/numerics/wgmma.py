@@ -1,4 +1,4 @@
-"""Products of a warpgroup (`wgmma`): where a descriptor finds each element, who holds which sum, the sums.
+"""Products of a warpgroup (`wgmma`): layouts of the factors in shared memory, and the sums in registers.
 
 Shared memory is seen as chunks of 16 bytes: every layout of the PTX ISA ("Canonical Layouts") keeps the
 elements of a chunk together, and so does a swizzle. A chunk holds neighbours along k (K-major), or along the
@@ -34,14 +34,14 @@ class WgmmaOperand:
     """One factor in shared memory: 64 rows of a, or the columns of b."""
 
     element_type: str
-    """Of its elements, such as "f16"."""
+    """PTX type of an element, such as "f16"."""
     lines: int
     is_transposed: bool = False
-    """MN-major."""
+    """Whether the factor is MN-major instead of K-major."""
 
     @property
     def chunk_elements(self) -> int:
-        """Elements of a chunk."""
+        """Number of elements in a chunk."""
         return {"f16": 8, "bf16": 8, "tf32": 4, "s8": 16}[self.element_type]
 
     @property
@@ -66,7 +66,7 @@ class MatrixDescriptors(NamedTuple):
 
 
 def decode_descriptors(words: NDArray[np.uint64]) -> MatrixDescriptors:
-    """Descriptors taken apart."""
+    """The fields of matrix descriptors."""
 
     def part(low: int, bits: int) -> Index:
         return ((words >> np.uint64(low)) & np.uint64((1 << bits) - 1)).astype(np.int64)

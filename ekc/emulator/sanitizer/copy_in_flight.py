@@ -14,7 +14,7 @@ from ekc.emulator.memory import AddressProbe, list_cell_contents, list_cells
 
 @dataclass(slots=True)
 class InFlightCopy:
-    """One issued copy: where it goes, what it carries, and the group of each lane (-1: not committed)."""
+    """One issued copy: its destination, its values, and the group of each lane (-1: not committed)."""
 
     site: Site
     probe: AddressProbe
@@ -40,7 +40,7 @@ class InFlightCopies:
     def check_access(
         self, site: Site, probe: AddressProbe, offset: int, verb: str, values: tuple[Any, ...] | None = None
     ) -> None:
-        """A finding if an access touches what is still in flight; a store of what lands there anyway may."""
+        """A finding if an access overlaps with a copy in flight. A store of the same values is allowed."""
         for copy in self.copies:
             if probe.low + offset >= copy.probe.high + copy.offset + copy.site.bytes_per_lane:
                 continue
@@ -49,7 +49,7 @@ class InFlightCopies:
             grain = min(int(site.dtype_code[1]), int(copy.site.dtype_code[1]))
             pending = list_cells(copy.site, copy.probe, copy.offset, grain).ravel()
             mine = list_cells(site, probe, offset, grain)
-            # The table spans no more than the shared memory of a batch; to sort would cost more.
+            # The table covers at most the shared memory of a batch; sorting would take longer.
             bad = np.isin(mine, pending, kind="table")
             if bad.any() and values is not None:
                 lands = list_cell_contents(copy.site, copy.probe, copy.values, grain).ravel()

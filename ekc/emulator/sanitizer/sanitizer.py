@@ -1,4 +1,4 @@
-"""All checks of one batch behind one face."""
+"""The sanitizer of a batch: all checks of memory accesses behind one interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
 
 
 class Sanitizer:
-    """Shadows and logs of one batch."""
+    """The checks of one batch, with their shadows and logs."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Sanitizer:
             self.warpgroups = WarpgroupCheck(batch, self.races, shadow, in_flight_copies)
 
     def _find_blocks(self, probe: AddressProbe) -> Any:
-        """The block of each lane, counted from 1."""
+        """The block of each lane of a probe, counted from 1."""
         return self.block_numbers[probe.lane_numbers(self.batch.all_lanes)]
 
     def _resize_marks(self, probe: AddressProbe) -> None:
-        """Room for the marks of all global memory that is held by now."""
+        """Extend the marks to all global memory that is loaded."""
         for marks in (self.block_conflicts, self.read_only_cache):
             if marks is not None:
                 marks.resize(probe.space.bytes.size)
@@ -135,12 +135,12 @@ class Sanitizer:
     def _find_allocation(
         self, site: Site, probe: AddressProbe, offset: int, writable: bool
     ) -> Allocation | None:
-        """The allocation of this kind that holds the whole access, if one does."""
+        """The allocation, writable or not, that contains the whole access; None without one."""
         place = probe.space.find_allocation(probe.low + offset, probe.high + offset + site.bytes_per_lane)
         return place if place is not None and place.writable == writable else None
 
     def _check_read_only(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """A finding where a lane changes what this launch may only read."""
+        """A finding where a lane changes memory that the launch may only read."""
         if self._find_allocation(site, probe, offset, True) is not None:
             return
         bad = ~probe.space.is_in_bounds(probe.address + offset, site.bytes_per_lane, needs_write=True)
@@ -153,7 +153,7 @@ class Sanitizer:
         self.batch.findings.add(
             "read-only",
             site.instruction,
-            f"{site.action} to {place.name}, which is only to be read, by {int(bad.sum())} lanes",
+            f"{site.action} to {place.name}, which is read-only, by {int(bad.sum())} lanes",
             "Write to an output; an input must stay as it was given.",
             (self.batch.geometry, int(probe.lane_numbers(self.batch.all_lanes)[first])),
             where,

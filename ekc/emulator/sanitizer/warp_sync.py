@@ -1,4 +1,4 @@
-"""`bar.warp.sync`: what it orders within a warp, for the whole warp or for the lanes of a mask."""
+"""Logical clocks of warps: the order that `bar.warp.sync` gives to the accesses of its lanes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from ekc.ptx.constants import WARP_SIZE
 
 @dataclass(frozen=True, slots=True)
 class WarpClock:
-    """How often each warp has met in whole, and what its lanes know of each other by meetings in part."""
+    """A moment in the life of all warps, by the synchronisations before it."""
 
     epoch: NDArray[np.int32]
+    """Number of synchronisations of each whole warp."""
     lane_clocks: NDArray[np.int16] | None = None
-    """(warps, 32, 32): the meetings of lane k that lane i knows of, a lane's own on the diagonal; made by the
-    first meeting in part."""
+    """Vector clocks (warps, 32, 32): [w, i, k] is the number of partial synchronisations of lane k that
+    precede this moment of lane i. None before the first partial synchronisation."""
 
     def precedes(self, later: WarpClock, warp: int, lane: int, other_lane: int) -> bool:
-        """Whether what a lane did at this moment comes before what another of its warp did at a later one."""
+        """Whether an action of `lane` at this moment precedes one of `other_lane` at the moment `later`."""
         if later.lane_clocks is None:
             return False
         own = 0 if self.lane_clocks is None else self.lane_clocks[warp, lane, lane]
         return bool(later.lane_clocks[warp, other_lane, lane] > own)
 
     def is_ordered(self, other: WarpClock, warp: int, lane: int, other_lane: int) -> bool:
-        """Whether two lanes of a warp, each at its moment, act in an order that meetings make."""
+        """Whether synchronisations order two actions of lanes of a warp, at this moment and at `other`."""
         return bool(
             self.epoch[warp] != other.epoch[warp]
             or self.precedes(other, warp, lane, other_lane)
@@ -37,21 +38,23 @@ class WarpClock:
         )
 
     def advance(self, lane_warps: Any, member_masks: Any, living_masks: Any) -> WarpClock:
-        """The moment after lanes of these warps met by these masks, of the `living` of each warp."""
-        partly = (member_masks & living_masks[lane_warps]) != living_masks[lane_warps]
-        epoch, known = self.epoch, self.lane_clocks
-        if not partly.all():
+        """The moment after a `bar.warp.sync` with these masks. `living_masks`: lanes of each warp that still
+        run."""
+        is_partial = (member_masks & living_masks[lane_warps]) != living_masks[lane_warps]
+        epoch, clocks = self.epoch, self.lane_clocks
+        if not is_partial.all():
             epoch = epoch.copy()
-            epoch[np.unique(lane_warps[~partly])] += 1
-        if partly.any():
-            known = np.zeros((epoch.size, WARP_SIZE, WARP_SIZE), np.int16) if known is None else known.copy()
-            for word in np.unique(member_masks[partly]):
-                _merge_lane_clocks(known, np.unique(lane_warps[partly & (member_masks == word)]), word)
-        return WarpClock(epoch, known)
+            epoch[np.unique(lane_warps[~is_partial])] += 1
+        if is_partial.any():
+            shape = (epoch.size, WARP_SIZE, WARP_SIZE)
+            clocks = np.zeros(shape, np.int16) if clocks is None else clocks.copy()
+            for word in np.unique(member_masks[is_partial]):
+                _merge_lane_clocks(clocks, np.unique(lane_warps[is_partial & (member_masks == word)]), word)
+        return WarpClock(epoch, clocks)
 
 
 def _merge_lane_clocks(lane_clocks: Any, warps: Any, member_mask: Any) -> None:
-    """Lanes of a mask learn what any of them knows, and that they met."""
+    """Synchronise the lanes of a mask: each gets the latest clocks of all of them, and each ticks."""
     who = np.flatnonzero(lanes.unpack_members(member_mask)[0])
     joint = lane_clocks[warps][:, who].max(axis=1)
     joint[:, who] += 1
