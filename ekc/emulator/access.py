@@ -115,15 +115,15 @@ class MemoryUnit:
         return tuple(self._make_probe(s, a[keep], lanes[keep], -1) for s, a, keep in parts if keep.any())
 
     def _match_pattern(self, probe: AddressProbe, line: int) -> None:
-        known = self.patterns.setdefault((line, probe.space.kind), [])
-        for pattern in known:
+        candidates = self.patterns.setdefault((line, probe.space.kind), [])
+        for pattern in candidates:
             shift = pattern.find_shift(probe)
             if shift is not None:
                 probe.pattern, probe.shift = pattern, shift
                 return
         probe.pattern = AddressPattern(probe)
-        known.insert(0, probe.pattern)
-        del known[4:]
+        candidates.insert(0, probe.pattern)
+        del candidates[4:]
 
     # -- checks and counts ----------------------------------------------------------------------
     def check_bounds(

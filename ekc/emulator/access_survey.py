@@ -181,15 +181,15 @@ class _TraceNotes:
         Both are cached for addresses that differ by a constant and have the same place in their lines."""
         at = probe.shift + offset
         key = (probe.pattern, site.bytes_per_lane, at & ((1 << _LINE_BITS) - 1))
-        known = self.line_cache.get(key) if probe.pattern else None
-        if known is None:
+        cached = self.line_cache.get(key) if probe.pattern else None
+        if cached is None:
             address, own = probe.address + offset, warps if probe.act is None else warps[probe.act]
             lines = sort_unique((own.astype(np.int64) << _WARP_SHIFT) + (address >> _LINE_BITS))
             # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
             least = len(sort_unique(own)) * max(1, site.bytes_per_lane // 4)
             passes = max(len(lines), least, wavefronts(address, own, site.bytes_per_lane)[0])
-            known = self.line_cache[key] = passes, lines, at
-        passes, lines, before = known
+            cached = self.line_cache[key] = passes, lines, at
+        passes, lines, before = cached
         return passes, lines + ((at - before) >> _LINE_BITS)
 
     def record_lines(self, lines: NDArray[np.int64]) -> None:
@@ -238,9 +238,9 @@ class AddressTrace(Batch):
         self.visits[block.number] += 1
 
     def _evaluate_branch(self, block: Block) -> Any:
-        way = self.loop_exits.get(block.number)
-        if way is not None and self.visits[way.header] >= LOOP_TRIPS:
-            return np.full(self.all_lanes.size, way.leaves_when_taken)
+        loop_exit = self.loop_exits.get(block.number)
+        if loop_exit is not None and self.visits[loop_exit.header] >= LOOP_TRIPS:
+            return np.full(self.all_lanes.size, loop_exit.leaves_when_taken)
         return super()._evaluate_branch(block)
 
     def _exit_block(self, block: Block, mask: Any) -> None:

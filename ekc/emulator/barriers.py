@@ -64,8 +64,8 @@ class Barriers:
         at = batch.read_operand(number)
         if "arrive" in one.parts:
             for number in np.unique(at[active]):
-                known = self.arrived_lanes.setdefault(int(number), np.zeros(active.shape, np.bool_))
-                known |= active & (at == number)
+                arrived = self.arrived_lanes.setdefault(int(number), np.zeros(active.shape, np.bool_))
+                arrived |= active & (at == number)
             batch.pc[active] = block.exit.targets[0]
         else:
             self.waiting_barrier[active] = at[active]
@@ -86,15 +86,17 @@ class Barriers:
             return
         alive = np.bincount(self.lane_blocks, self.batch.pc != DONE, self.block_count)
         for number in np.unique(self.waiting_barrier[waiting]):
-            here = self.waiting_barrier == number
-            present = np.bincount(self.lane_blocks, here, self.block_count)
-            wanted = np.zeros(self.block_count)
-            np.maximum.at(wanted, self.lane_blocks[here], self.expected_threads[here])
-            came = self.arrived_lanes.get(int(number))
-            extra = 0 if came is None else np.bincount(self.lane_blocks, came, self.block_count)
-            full = np.where(wanted > 0, present + extra >= wanted, present >= alive) & (present > 0)
+            at_barrier = self.waiting_barrier == number
+            present = np.bincount(self.lane_blocks, at_barrier, self.block_count)
+            required = np.zeros(self.block_count)
+            np.maximum.at(required, self.lane_blocks[at_barrier], self.expected_threads[at_barrier])
+            arrivals = self.arrived_lanes.get(int(number))
+            extra = 0 if arrivals is None else np.bincount(self.lane_blocks, arrivals, self.block_count)
+            full = np.where(required > 0, present + extra >= required, present >= alive) & (present > 0)
             if full.any():
-                self._complete_barrier(here & full[self.lane_blocks], full, (wanted > 0) & full, int(number))
+                self._complete_barrier(
+                    at_barrier & full[self.lane_blocks], full, (required > 0) & full, int(number)
+                )
 
     def _complete_barrier(self, lanes: Any, complete_blocks: Any, counted_blocks: Any, number: int) -> None:
         batch = self.batch

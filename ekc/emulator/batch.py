@@ -21,7 +21,7 @@ from ekc.emulator.functions import list_arithmetic_functions
 from ekc.emulator.geometry import DONE, WAITING, Geometry, WarpgroupLayout
 from ekc.emulator.numerics.warp import ballot
 from ekc.emulator.plan import LaunchPlan
-from ekc.emulator.sanitizer.copy_in_flight import InFlightCopies
+from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.emulator.warps import WarpUnit
 from ekc.emulator.wgmma import WgmmaUnit
@@ -79,12 +79,12 @@ class _SingleRoundingCheck:
 
 def build_namespace(batch: Batch) -> dict[str, Any]:
     """All names that decoded text refers to."""
-    shelf, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
+    context, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
     found = (
         list_arithmetic_functions()
         | allocate_rows(batch)
         | batch.geometry.special_registers()
-        | shelf.constants
+        | context.constants
     )
     found |= {
         "probe": access.probe, "load": access.load, "store": access.store, "atomic": access.atomic,
@@ -164,14 +164,14 @@ class Batch:
 
     def _make_units(self) -> None:
         """The units that decoded text calls, and the checks that they call."""
-        plan, in_flight_copies = self.plan, InFlightCopies(self)
+        plan, pending_copies = self.plan, PendingCopies(self)
         self.sanitizer: Sanitizer | None = None
         if plan.block_conflicts is not None:
             conflicts, cache = plan.block_conflicts, plan.read_only_cache
-            self.sanitizer = Sanitizer(self, in_flight_copies, conflicts, cache, plan.has_wgmma)
+            self.sanitizer = Sanitizer(self, pending_copies, conflicts, cache, plan.has_wgmma)
         self.memory_unit = self.memory_unit_type(self, self.sanitizer)
         self.warp_unit = WarpUnit(self, self.memory_unit)
-        self.async_copies = AsyncCopyUnit(self, self.memory_unit, in_flight_copies, self.sanitizer)
+        self.async_copies = AsyncCopyUnit(self, self.memory_unit, pending_copies, self.sanitizer)
         self.wgmma_unit = WgmmaUnit(self, self.memory_unit, self.sanitizer)
         self.barriers = Barriers(self, self.sanitizer)
 
@@ -248,7 +248,7 @@ class Batch:
 
     def _run_converged(self, block_number: int) -> int | None:
         """Run all lanes together. Returns None when all are done, or the block where they diverge."""
-        blocks, whole, lanes, warps = (
+        blocks, functions, lanes, warps = (
             self.decoded.blocks,
             self.unmasked_functions,
             self.all_lanes.size,
@@ -259,23 +259,23 @@ class Batch:
             self._charge_budget(block)
             self.lane_runs[block_number] += lanes
             self.warp_runs[block_number] += warps
-            whole[block_number](None)
-            way = block.exit
-            if way.kind == "jump":
-                block_number = way.targets[0]
-            elif way.kind == "exit":
+            functions[block_number](None)
+            block_exit = block.exit
+            if block_exit.kind == "jump":
+                block_number = block_exit.targets[0]
+            elif block_exit.kind == "exit":
                 self._report_trap(block, self.all_lanes)
                 return None
-            elif way.kind == "branch":
+            elif block_exit.kind == "branch":
                 taken = self._evaluate_branch(block)
                 count = np.count_nonzero(taken)
                 if 0 < count < lanes:
                     self._count_divergence(taken, None)
-                    self.pc = np.where(taken, way.targets[0], way.targets[1]).astype(np.int32)
+                    self.pc = np.where(taken, block_exit.targets[0], block_exit.targets[1]).astype(np.int32)
                     return block_number
-                block_number = way.targets[0] if count else way.targets[1]
-            elif way.kind == "barrier" and self.barriers.pass_all_lanes(block):
-                block_number = way.targets[0]
+                block_number = block_exit.targets[0] if count else block_exit.targets[1]
+            elif block_exit.kind == "barrier" and self.barriers.pass_all_lanes(block):
+                block_number = block_exit.targets[0]
             else:
                 self.pc = np.full(lanes, block_number, np.int32)
                 self._exit_block(block, None)
@@ -340,26 +340,26 @@ class Batch:
     def _exit_block(self, block: Block, mask: Any) -> None:
         """Move the active lanes to their next blocks."""
         active = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
-        way = block.exit
-        if way.kind == "jump":
-            self.pc[active] = way.targets[0]
-        elif way.kind == "exit":
+        block_exit = block.exit
+        if block_exit.kind == "jump":
+            self.pc[active] = block_exit.targets[0]
+        elif block_exit.kind == "exit":
             self._report_trap(block, np.flatnonzero(active))
             self.pc[active] = DONE
             self.barriers.release()
-        elif way.kind == "branch":
+        elif block_exit.kind == "branch":
             taken = self._evaluate_branch(block) & active
             self._count_divergence(taken, active)
-            self.pc[active] = way.targets[1]
-            self.pc[taken] = way.targets[0]
-        elif way.kind == "exit_if":
+            self.pc[active] = block_exit.targets[1]
+            self.pc[taken] = block_exit.targets[0]
+        elif block_exit.kind == "exit_if":
             leaving = self._evaluate_branch(block) & active
             self._count_divergence(leaving, active)
             self._report_trap(block, np.flatnonzero(leaving))
-            self.pc[active] = way.targets[0]
+            self.pc[active] = block_exit.targets[0]
             self.pc[leaving] = DONE
             self.barriers.release()
-        elif way.kind == "switch":
+        elif block_exit.kind == "switch":
             self._branch_by_table(block, active)
         else:
             self.barriers.arrive(block, active)

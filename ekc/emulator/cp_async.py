@@ -10,7 +10,7 @@ from ekc.emulator.access import MemoryUnit
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, scatter
-from ekc.emulator.sanitizer.copy_in_flight import InFlightCopies, InFlightCopy
+from ekc.emulator.sanitizer.copy_in_flight import InFlightCopy, PendingCopies
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 
 
@@ -21,7 +21,7 @@ class AsyncCopyUnit:
         self,
         batch: LaneState,
         memory_unit: MemoryUnit,
-        in_flight: InFlightCopies,
+        in_flight: PendingCopies,
         sanitizer: Sanitizer | None,
     ) -> None:
         self.batch, self.memory_unit, self.sanitizer = batch, memory_unit, sanitizer
@@ -78,10 +78,10 @@ class AsyncCopyUnit:
         size = int(self.batch.decoded.context.sites[site_number].dtype_code[1])
         for k, row in enumerate(rows):
             left = np.clip(source_bytes.astype(np.int64) - k * size, 0, size)
-            whole = np.where(
+            byte_mask = np.where(
                 left >= size, ~row.dtype.type(0), (np.uint64(1) << (8 * left).astype("u8")) - np.uint64(1)
             )
-            row &= whole.astype(row.dtype)
+            row &= byte_mask.astype(row.dtype)
 
     def _check_source_size(self, site: Site, lanes: Any, source_bytes: Any) -> None:
         """A finding where `source_bytes` exceeds the size of the copy, which is undefined."""
@@ -99,10 +99,10 @@ class AsyncCopyUnit:
         """`cp.async.commit_group`: the copies that each lane issued since the last commit become a group."""
         for copy in self.in_flight.copies:
             lanes = copy.probe.lane_numbers(self.batch.all_lanes)
-            open_ = copy.lane_groups == -1
+            uncommitted = copy.lane_groups == -1
             if mask is not None:
-                open_ = open_ & mask[lanes]
-            copy.lane_groups[open_] = self.committed_groups[lanes[open_]]
+                uncommitted = uncommitted & mask[lanes]
+            copy.lane_groups[uncommitted] = self.committed_groups[lanes[uncommitted]]
         self.committed_groups += 1 if mask is None else mask
 
     def wait(self, pending_groups: int, mask: Any, site_number: int, is_wait_all: bool) -> None:

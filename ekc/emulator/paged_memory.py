@@ -141,11 +141,11 @@ class PagedAddressSpace(AddressSpace):
             self._page_slots[number] = places
         relative = address - self.allocation_starts[number]
         page = relative >> _PAGE_SHIFT
-        held = places[page]
-        if not held.all():
-            self._load_pages(number, places, np.unique(page[held == 0]))
-            held = places[page]
-        return np.asarray((held.astype(np.int64) << _PAGE_SHIFT) + (relative & (PAGE_BYTES - 1)))
+        slots = places[page]
+        if not slots.all():
+            self._load_pages(number, places, np.unique(page[slots == 0]))
+            slots = places[page]
+        return np.asarray((slots.astype(np.int64) << _PAGE_SHIFT) + (relative & (PAGE_BYTES - 1)))
 
     def _load_pages(self, number: int, page_slots: NDArray[np.int32], pages: Index) -> None:
         end = self._used_pages + len(pages)

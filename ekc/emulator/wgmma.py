@@ -62,7 +62,7 @@ class WgmmaUnit:
         mask: Any,
     ) -> None:
         """`wgmma.mma_async`: d += a b, or d = a b where `accumulates` is false."""
-        how = make_wgmma_form(*form_arguments)
+        form = make_wgmma_form(*form_arguments)
         groups, first = self._find_active_groups(mask)
         site, checks = self.batch.decoded.context.sites[site_number], self.checks
         if checks is not None:
@@ -70,16 +70,16 @@ class WgmmaUnit:
                 site, {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}, groups, mask
             )
         factors: list[Any] = []
-        for what, operand, row in (("a", how.a, a), ("b", how.b, b)):
+        for what, operand, row in (("a", form.a, a), ("b", form.b, b)):
             fields = wgmma.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
             self._refuse_base_offset(site_number, fields)
             addresses = wgmma.find_chunk_addresses(operand, fields)
             if checks is not None:
                 checks.check_factor(site, what, operand, fields, addresses, groups, first)
             factors.append(self._read_factor(operand, addresses, first))
-        self._count_requests(site_number, how, groups.size)
-        product = wgmma.multiply_factors(factors[0], factors[1], how.is_negated)
-        self._write_sums(how, product, accumulates, d, groups, mask)
+        self._count_requests(site_number, form, groups.size)
+        product = wgmma.multiply_factors(factors[0], factors[1], form.is_negated)
+        self._write_sums(form, product, accumulates, d, groups, mask)
 
     def _find_active_groups(self, mask: Any) -> tuple[Any, Any]:
         """The warpgroups with active lanes, and the first active lane of each."""

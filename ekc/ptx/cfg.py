@@ -52,14 +52,14 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
     one that is first in the text comes first."""
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
-    open_: list[int] = []
-    placed: set[int] = set()
+    stack: list[int] = []
+    finished: set[int] = set()
     found: list[list[int]] = []
     path: list[tuple[int, Iterator[int]]] = []
 
     def enter(node: int) -> None:
         number[node] = lowest[node] = len(number)
-        open_.append(node)
+        stack.append(node)
         path.append((node, iter(sorted((n for n in edges[node] if n in nodes), reverse=True))))
 
     enter(entry)
@@ -71,13 +71,13 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
             if path:
                 lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
             if lowest[node] == number[node]:
-                first = open_.index(node)
-                found.append(open_[first:][::-1])
-                placed.update(open_[first:])
-                del open_[first:]
+                first = stack.index(node)
+                found.append(stack[first:][::-1])
+                finished.update(stack[first:])
+                del stack[first:]
         elif following not in number:
             enter(following)
-        elif following not in placed:
+        elif following not in finished:
             lowest[node] = min(lowest[node], number[following])
     return found[::-1]
 

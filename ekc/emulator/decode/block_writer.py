@@ -27,8 +27,8 @@ _CLASS_BYTES = {"P": 1, "H": 2, "W": 4, "D": 8}
 class BlockWriter:
     """The text of one block, either for all lanes (`mask` is None) or masked (`mask` is "M")."""
 
-    def __init__(self, shelf: DecodeContext, block: Block, is_masked: bool) -> None:
-        self.context = shelf
+    def __init__(self, context: DecodeContext, block: Block, is_masked: bool) -> None:
+        self.context = context
         self.base_mask = "M" if is_masked else None
         self.mask = self.base_mask
         self.lines: list[str] = []
@@ -151,11 +151,11 @@ class BlockWriter:
             raise self.make_error(f"{name} is not declared")
         code = dtype_of(kind)
         key = f"A_{len(self.context.address_rows)}"
-        wanted = (code, f"{name}+{operand.offset}")
-        for known, what in self.context.address_rows.items():
-            if what == wanted:
-                return known
-        self.context.address_rows[key] = wanted
+        address_row = (code, f"{name}+{operand.offset}")
+        for existing, value in self.context.address_rows.items():
+            if value == address_row:
+                return existing
+        self.context.address_rows[key] = address_row
         return key
 
     # -- results --------------------------------------------------------------------------------

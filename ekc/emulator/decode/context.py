@@ -65,8 +65,8 @@ class Site:
         loaded = zip(operand_items(self.instruction.operands[0]), self.is_element_read, strict=True)
         ends = [
             k * width + min(count_used_bytes(item.name, readers), width)
-            for k, (item, wanted) in enumerate(loaded)
-            if wanted and isinstance(item, Register)
+            for k, (item, is_read) in enumerate(loaded)
+            if is_read and isinstance(item, Register)
         ]
         return max(ends)
 

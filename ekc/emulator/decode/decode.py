@@ -150,14 +150,14 @@ def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_
     places, slots, early = allocate(found, text.registers)
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
     dead = frozenset(text.registers) - text.readers_by_register.keys() | {"_"}
-    shelf = DecodeContext(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
-    shelf.hazards = find_wgmma_hazards(found)
+    context = DecodeContext(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
+    context.hazards = find_wgmma_hazards(found)
     lines: list[str] = []
     for block in found:
-        lines += _format_function(f"b{block.number}", _write_block(shelf, block, is_masked=False))
+        lines += _format_function(f"b{block.number}", _write_block(context, block, is_masked=False))
     source = "\n".join(lines)
     code = compile(source, f"<ptx {name}>", "exec")
-    return DecodedKernel(module, text, tuple(found), shelf, slots, code, source)
+    return DecodedKernel(module, text, tuple(found), context, slots, code, source)
 
 
 def _check_registers(text: KernelText) -> None:
@@ -183,8 +183,8 @@ def _check_opcodes(module: Module, text: KernelText) -> None:
         opcodes.check_modifiers(module, one)
 
 
-def _write_block(shelf: DecodeContext, block: Block, is_masked: bool) -> BlockWriter:
-    writer = BlockWriter(shelf, block, is_masked)
+def _write_block(context: DecodeContext, block: Block, is_masked: bool) -> BlockWriter:
+    writer = BlockWriter(context, block, is_masked)
     for one in block.code:
         writer.begin_instruction(one)
         try:

@@ -30,8 +30,8 @@ def write_load(w: BlockWriter, instruction: Instruction) -> None:
     code = _memory_dtype(w, kind)
     targets = [_load_target_row(w, item, kind) for item in operand_items(dst)]
     strong = any(p in _STRONG_ORDERS for p in instruction.parts)
-    wanted = tuple(t != "None" for t in targets)
-    site = w.context.add_site(instruction, "load", code, len(targets), strong, wanted)
+    is_read = tuple(t != "None" for t in targets)
+    site = w.context.add_site(instruction, "load", code, len(targets), strong, is_read)
     probe, offset = w.emit_probe(address, _resolve_space(space))
     w.emit(f"load({site}, {probe}, {offset}, {w.mask}, ({', '.join(targets)},))")
 

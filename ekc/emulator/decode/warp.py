@@ -139,8 +139,8 @@ def _parse_shape(w: BlockWriter, instruction: Instruction) -> tuple[int, str]:
     """Columns of b, and the type of both factors."""
     sums, *kinds = [p for p in instruction.parts if p in (*_DEPTHS, "f32", "s32", "u8", "e4m3", "e5m2", "b1")]
     columns, depth = (int(n) for n in _SHAPE.fullmatch(instruction.parts[4]).groups())  # type: ignore[union-attr]
-    known = kinds in ([k, k] for k in _DEPTHS) and sums == ("s32" if kinds[0] == "s8" else "f32")
-    if not known or depth != _DEPTHS[kinds[0]]:
+    is_supported = kinds in ([k, k] for k in _DEPTHS) and sums == ("s32" if kinds[0] == "s8" else "f32")
+    if not is_supported or depth != _DEPTHS[kinds[0]]:
         raise w.make_error("this wgmma is not emulated: f32 from f16, bf16 or tf32, and s32 from s8 are")
     step = 16 if kinds[0] == "s8" and columns > 32 else 8
     if columns % step or not 8 <= columns <= 256:

@@ -92,9 +92,9 @@ def pack_registers(elements: Array, dtype: str, *, satfinite: bool = False) -> W
     if dtype in ("f32", "tf32"):
         with np.errstate(all="ignore"):
             return canonicalize_nan(np.ascontiguousarray(elements).astype(np.float32)).view(np.uint32)
-    whole = np.ascontiguousarray(elements).astype(np.int64)
+    integers = np.ascontiguousarray(elements).astype(np.int64)
     name = "u8" if dtype == "u8" else "s8" if dtype == "s8" else "s32"
-    return cvt(whole, "s64", name, sat=satfinite).view(np.uint32)
+    return cvt(integers, "s64", name, sat=satfinite).view(np.uint32)
 
 
 def gather_fragments(matrix: Array, operand: str, depth: int, dtype: str) -> Word:
@@ -129,8 +129,8 @@ def multiply_fragments(
     with np.errstate(all="ignore"):
         product = np.matmul(left, right)
         place = find_fragment_indices("d", depth, d_type)
-        held, addend = product[:, place.row, place.column], unpack_registers(c, c_type)
-        total = held.astype(np.int64) + addend if d_type == "s32" else held + addend
+        sums, addend = product[:, place.row, place.column], unpack_registers(c, c_type)
+        total = sums.astype(np.int64) + addend if d_type == "s32" else sums + addend
     return pack_registers(total, d_type, satfinite=satfinite)
 
 

@@ -59,15 +59,15 @@ def ballot(predicate: Predicate) -> NDArray[np.uint32]:
 def vote(mode: str, predicate: Predicate, mask: Array) -> Array:
     """`vote.sync.{all,any,uni,ballot}`: one answer per warp, from the lanes of its member mask."""
     member = np.asarray(mask).astype(np.uint32).reshape(-1)
-    held = ballot(predicate) & member
+    values = ballot(predicate) & member
     if mode == "ballot":
-        return held
+        return values
     if mode == "any":
-        return np.asarray(held != 0)
+        return np.asarray(values != 0)
     if mode == "all":
-        return np.asarray(held == member)
+        return np.asarray(values == member)
     if mode == "uni":
-        return np.asarray((held == 0) | (held == member))
+        return np.asarray((values == 0) | (values == member))
     raise InvalidInput(f"vote mode {mode!r}: one of all, any, uni, ballot")
 
 
@@ -76,8 +76,8 @@ def redux(operation: str, value: Array, mask: Array) -> Array:
     if operation not in _REDUCTIONS:
         raise InvalidInput(f"redux operation {operation!r}: one of {', '.join(_REDUCTIONS)}")
     reduce, neutral = _REDUCTIONS[operation]
-    held = np.where(unpack_members(mask), value, value.dtype.type(neutral(value.dtype)))
-    return np.asarray(reduce(held, axis=-1, dtype=value.dtype))
+    values = np.where(unpack_members(mask), value, value.dtype.type(neutral(value.dtype)))
+    return np.asarray(reduce(values, axis=-1, dtype=value.dtype))
 
 
 def match_any(value: Array, mask: Array) -> NDArray[np.uint32]:

@@ -132,8 +132,8 @@ def multiply_factors(a: Array, b: Array, is_negated: bool) -> Array:
     with np.errstate(all="ignore"):
         product = np.matmul(-left if is_negated else left, b.astype(np.float64).swapaxes(1, 2))
     # Row 16 w + 8 h + q, column 8 j + 2 p + e: register 4 j + 2 h + e of lane 4 q + p of warp w.
-    apart = product.reshape(-1, 4, 2, 8, product.shape[2] // 8, 4, 2)
-    ordered: Array = apart.transpose(4, 2, 6, 0, 1, 3, 5)
+    by_register = product.reshape(-1, 4, 2, 8, product.shape[2] // 8, 4, 2)
+    ordered: Array = by_register.transpose(4, 2, 6, 0, 1, 3, 5)
     return ordered.reshape(product.shape[2] // 2, -1)
 
 

@@ -105,16 +105,16 @@ class BlockConflicts:
         if self.has_fences:
             self.synchronized_blocks = np.union1d(self.synchronized_blocks, blocks)
         for cells in self._list_cell_columns(site, probe, offset):
-            for seen, verb in rivals:
-                old = seen.take(cells)
+            for cell_marks, verb in rivals:
+                old = cell_marks.take(cells)
                 bad = (old != 0) & (old != blocks)
                 if bad.any():
                     self._report_conflict(
                         site, probe, bad, old, offset, geometry, all_lanes, "changes what", verb
                     )
                     return
-            for seen in marks:
-                _mark_blocks(seen, cells, blocks)
+            for cell_marks in marks:
+                _mark_blocks(cell_marks, cells, blocks)
 
     def _select_atomic_marks(self, is_checked: bool) -> list[NDArray[np.int32]]:
         """The marks of an atomic, which are made when first needed."""
@@ -145,17 +145,17 @@ class BlockConflicts:
         changed = self._find_changed(site, probe, offset, values)
         for k, cells in enumerate(self._list_cell_columns(site, probe, offset)):
             differs = changed[k * self.cell_bytes // int(site.dtype_code[1])]
-            for seen, verb in (
+            for cell_marks, verb in (
                 (self.last_writer, "wrote"),
                 (self.last_reader, "read"),
                 (self.last_atomic, "changed"),
             ):
-                if seen is None or (self.has_fences and seen is self.last_reader):
+                if cell_marks is None or (self.has_fences and cell_marks is self.last_reader):
                     continue
-                old = seen.take(cells)
+                old = cell_marks.take(cells)
                 if old.any():
                     bad = (old != 0) & (old != blocks) & differs
-                    if self.has_fences and seen is self.last_atomic:
+                    if self.has_fences and cell_marks is self.last_atomic:
                         bad &= ~np.isin(blocks, self.synchronized_blocks)
                     if bad.any():
                         self._report_conflict(

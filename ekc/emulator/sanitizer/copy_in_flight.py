@@ -30,7 +30,7 @@ class InFlightCopy:
         )
 
 
-class InFlightCopies:
+class PendingCopies:
     """The copies in flight of one batch."""
 
     def __init__(self, batch: LaneState) -> None:

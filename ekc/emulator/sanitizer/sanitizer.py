@@ -10,7 +10,7 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, Allocation
 from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
-from ekc.emulator.sanitizer.copy_in_flight import InFlightCopies
+from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
 from ekc.emulator.sanitizer.memcheck import WrittenBytes
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
@@ -22,13 +22,13 @@ class Sanitizer:
     def __init__(
         self,
         batch: LaneState,
-        in_flight_copies: InFlightCopies,
+        pending_copies: PendingCopies,
         block_conflicts: BlockConflicts,
         read_only_cache: ReadOnlyCache | None,
         has_wgmma: bool,
     ) -> None:
         findings, geometry = batch.findings, batch.geometry
-        self.batch, self.in_flight_copies = batch, in_flight_copies
+        self.batch, self.pending_copies = batch, pending_copies
         self.block_conflicts, self.read_only_cache = block_conflicts, read_only_cache
         spaces = {name: batch.spaces[name] for name in ("shared", "local")}
         self.written_bytes = {
@@ -41,7 +41,7 @@ class Sanitizer:
         self.warpgroups: WarpgroupCheck | None = None
         if has_wgmma:
             shadow = self.written_bytes["shared"].shadow
-            self.warpgroups = WarpgroupCheck(batch, self.races, shadow, in_flight_copies)
+            self.warpgroups = WarpgroupCheck(batch, self.races, shadow, pending_copies)
 
     def _find_blocks(self, probe: AddressProbe) -> Any:
         """The block of each lane of a probe, counted from 1."""
@@ -73,7 +73,7 @@ class Sanitizer:
             return
         self.written_bytes[kind].check_load(site, probe, offset)
         if kind == "shared":
-            self.in_flight_copies.check_access(site, probe, offset, "reads")
+            self.pending_copies.check_access(site, probe, offset, "reads")
             self.races.log_access(site, probe, offset, "read")
 
     def check_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
@@ -83,7 +83,7 @@ class Sanitizer:
             place = self.batch.geometry, self.batch.all_lanes
             self.block_conflicts.check_store(site, probe, offset, values, self._find_blocks(probe), *place)
         if probe.space.kind == "shared":
-            self.in_flight_copies.check_access(site, probe, offset, "writes over", values)
+            self.pending_copies.check_access(site, probe, offset, "writes over", values)
             self.check_shared_change(site, probe, offset, "overwrites")
 
     def record_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
@@ -111,7 +111,7 @@ class Sanitizer:
                 self.written_bytes["shared"].mark_store(site, probe, offset)
             else:
                 self.written_bytes["shared"].check_load(site, probe, offset)
-            self.in_flight_copies.check_access(site, probe, offset, "changes")
+            self.pending_copies.check_access(site, probe, offset, "changes")
             self.races.log_access(site, probe, offset, "atomic")
             self.check_shared_change(site, probe, offset, "changes")
             self._record_shared_change(site, probe, offset)

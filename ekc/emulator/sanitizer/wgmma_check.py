@@ -22,7 +22,7 @@ from ekc.emulator.numerics.wgmma import (
     WgmmaOperand,
 )
 from ekc.emulator.report import Findings
-from ekc.emulator.sanitizer.copy_in_flight import InFlightCopies
+from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_in_flight import AsyncProxyCheck, InFlightProduct, ProductTracker
 from ekc.ptx.cfg import WARPGROUP_SIZE
@@ -223,23 +223,23 @@ class WarpgroupCheck:
     """The checks of one batch whose kernel has products of warpgroups."""
 
     def __init__(
-        self, batch: LaneState, races: RaceDetector, shared_shadow: Any, in_flight_copies: InFlightCopies
+        self, batch: LaneState, races: RaceDetector, shared_shadow: Any, pending_copies: PendingCopies
     ) -> None:
         findings, geometry, layout = batch.findings, batch.geometry, batch.warpgroup_layout
-        self.batch, self.races, self.in_flight_copies = batch, races, in_flight_copies
+        self.batch, self.races, self.pending_copies = batch, races, pending_copies
         self.shared_shadow = shared_shadow
         """Bytes of shared memory that were written."""
         self.space = batch.spaces["shared"]
         self.factor_check = FactorCheck(findings, geometry, layout.group_lanes)
-        size, shelf = self.space.bytes.size, batch.decoded.context
-        waits = [one.operands[0] for one in shelf.kernel.code if one.opcode.startswith("wgmma.wait_group")]
+        size, context = self.space.bytes.size, batch.decoded.context
+        waits = [one.operands[0] for one in context.kernel.code if one.opcode.startswith("wgmma.wait_group")]
         most = max((int(x.value) for x in waits if isinstance(x, Immediate)), default=0)
         group, slots = layout.lane_groups, layout.groups_per_block
         self.tracker = ProductTracker(findings, geometry, batch.all_lanes, group, slots, size, most)
         self.accumulators = AccumulatorCheck(
-            findings, geometry, self.tracker, shelf.hazards, layout.group_lanes
+            findings, geometry, self.tracker, context.hazards, layout.group_lanes
         )
-        writes = [site.dtype_code for site in shelf.sites if site.action in ("store", "async", "atom")]
+        writes = [site.dtype_code for site in context.sites if site.action in ("store", "async", "atom")]
         grain = min((int(code[1]) for code in writes), default=8)
         self.async_proxy = AsyncProxyCheck(findings, geometry, batch.all_lanes, size, grain)
 
@@ -298,7 +298,7 @@ class WarpgroupCheck:
             act = lanes.ravel()
             probe = AddressProbe(self.space, addresses.ravel(), self.batch.shared_base[act], act)
             if lanes is halves[0]:
-                self.in_flight_copies.check_access(site, probe, 0, "reads")
+                self.pending_copies.check_access(site, probe, 0, "reads")
             flight = InFlightProduct(self.tracker, self.tracker.last_product)
             self.races.log_access(site, probe, 0, "read", product=flight)
 
