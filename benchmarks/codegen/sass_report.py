@@ -34,6 +34,7 @@ from typing import Any
 
 import ekc
 from benchmarks.codegen.sass import Account, NoDisassembler, account, disassembled
+from benchmarks.emulator.memory_efficiency import measure_memory_efficiency
 from benchmarks.search.depth import run
 from benchmarks.search.tune_table import table
 from ekc import devices
@@ -43,7 +44,6 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.occupancy import compute_occupancy
-from ekc.emulator.fullness import measure_memory_efficiency
 from ekc.processes.pool import open_worker_pool
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.search.data.options import TuneOptions

@@ -1,8 +1,8 @@
-"""Loads, stores and atomics of a batch: probe, check, count, move the data."""
+"""Loads, stores and atomics of a batch: addresses are checked and counted, and the data moved."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ekc.emulator import memory
 from ekc.emulator.counters import WORD_BYTES, count_sectors, wavefronts
 from ekc.emulator.decode.context import Site
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import (
     GLOBAL_BASE,
     LOCAL_WINDOW,
@@ -21,16 +22,15 @@ from ekc.emulator.memory import (
     gather_into,
     scatter,
 )
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
+from ekc.emulator.sanitizer.memcheck import BoundsCheck
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 
 Mask = NDArray[np.bool_] | None
 Probes = AddressProbe | tuple[AddressProbe, ...]
 
 
 class AddressPattern:
-    """Addresses seen before: what was worked out about them holds for any that differ by a constant."""
+    """Addresses of an earlier access. Results about them hold for addresses that differ by a constant."""
 
     def __init__(self, probe: AddressProbe) -> None:
         self.address = probe.address
@@ -41,7 +41,7 @@ class AddressPattern:
         self.requests = 0
 
     def find_shift(self, probe: AddressProbe) -> int | None:
-        """By how much a probe's addresses differ from these, if all by the same."""
+        """The constant by which the addresses of a probe differ from these; None where they do not."""
         if probe.address.shape != self.address.shape or (probe.act is None) != (self.active_lanes is None):
             return None
         if (
@@ -58,8 +58,9 @@ class AddressPattern:
 class MemoryUnit:
     """The memory unit of one batch."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
+        self.batch, self.sanitizer = batch, sanitizer
+        self.bounds_check = BoundsCheck(batch.findings, batch.geometry, batch.all_lanes)
         self.patterns: dict[tuple[int, str], list[AddressPattern]] = {}
         self.lane_warps = batch.lane_warps
         count = len(batch.decoded.context.sites) + 1
@@ -68,14 +69,14 @@ class MemoryUnit:
         )
 
     def add_site_counters(self) -> None:
-        """Room for the sites of masked text."""
+        """Add counters for the sites that masked functions brought."""
         more = len(self.batch.decoded.context.sites) + 1 - len(self.requests)
         for table in (self.requests, self.sectors, self.wavefronts, self.conflicts, self.bytes):
             table.extend([0] * more)
 
     # -- probes ---------------------------------------------------------------------------------
     def probe(self, space: str, row: Any, mask: Mask, line: int) -> Probes:
-        """Look at the addresses of the active lanes."""
+        """The addresses of the active lanes, as one probe for each address space."""
         act = None if mask is None else np.flatnonzero(mask)
         row = np.broadcast_to(row, self.batch.all_lanes.shape)
         if row.itemsize == 4:
@@ -88,7 +89,7 @@ class MemoryUnit:
 
     def _make_probe(self, space: str, address: Index, active_lanes: Index | None, line: int) -> AddressProbe:
         batch = self.batch
-        base: Index | int = -GLOBAL_BASE
+        base: Any = -GLOBAL_BASE
         if space != "global":
             base = batch.shared_base if space == "shared" else batch.local_base
             base = base if active_lanes is None else base[active_lanes]
@@ -114,32 +115,33 @@ class MemoryUnit:
         return tuple(self._make_probe(s, a[keep], lanes[keep], -1) for s, a, keep in parts if keep.any())
 
     def _match_pattern(self, probe: AddressProbe, line: int) -> None:
-        known = self.patterns.setdefault((line, probe.space.kind), [])
-        for pattern in known:
+        candidates = self.patterns.setdefault((line, probe.space.kind), [])
+        for pattern in candidates:
             shift = pattern.find_shift(probe)
             if shift is not None:
                 probe.pattern, probe.shift = pattern, shift
                 return
         probe.pattern = AddressPattern(probe)
-        known.insert(0, probe.pattern)
-        del known[4:]
+        candidates.insert(0, probe.pattern)
+        del candidates[4:]
 
     # -- checks and counts ----------------------------------------------------------------------
     def check_bounds(
         self, site: Site, probe: AddressProbe, offset: int, needed_bytes: Any = None
     ) -> tuple[AddressProbe, int]:
-        """The probe with only lanes whose access is fine; `needed` bytes of it must be there, if not all."""
+        """The probe without lanes whose access is invalid. `needed_bytes`: bytes that must exist, if not
+        all."""
         low, high = probe.low + offset, probe.high + offset
         fits = probe.space.find_allocation(low, high + site.bytes_per_lane) or probe.space.find_allocation(
             low, high + site.count_needed_bytes(probe.space.kind)
         )
         if fits and not (probe.bits | offset) & (site.bytes_per_lane - 1):
             return probe, offset
-        batch = self.batch
-        return batch.bounds_check.drop_bad_lanes(site, probe, offset, batch.is_sanitized, needed_bytes), 0
+        is_sanitized = self.batch.is_sanitized
+        return self.bounds_check.drop_bad_lanes(site, probe, offset, is_sanitized, needed_bytes), 0
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Count a request of every warp that takes part."""
+        """Count one request for every warp with active lanes."""
         number, pattern = site.number, probe.pattern
         lanes = probe.lane_numbers(self.batch.all_lanes)
         self.bytes[number] += site.bytes_per_lane * lanes.size
@@ -176,7 +178,7 @@ class MemoryUnit:
         targets: tuple[Any, ...],
         needed_bytes: Any = None,
     ) -> None:
-        """Load elements into register rows; lanes of one space may need less than all of their bytes."""
+        """Load elements into register rows. `needed_bytes`: bytes that each lane needs, if not all."""
         if isinstance(probes, tuple):
             for one in probes:
                 self.load(site_number, one, offset, mask, targets)
@@ -189,8 +191,8 @@ class MemoryUnit:
             return
         self.count_requests(site, probe, at)
         probe, at = probe.space.make_resident(probe, at)
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.check_load(site, probe, at)
+        if self.sanitizer is not None:
+            self.sanitizer.check_load(site, probe, at)
         size = int(site.dtype_code[1])
         for k, target in enumerate(targets):
             if target is None:
@@ -203,7 +205,7 @@ class MemoryUnit:
                 np.copyto(target, gather(probe, site.dtype_code, at + k * size))
 
     def _zero_targets(self, probe: AddressProbe, targets: tuple[Any, ...]) -> None:
-        """What a refused load gives: zeros."""
+        """Set the results of an invalid load to zero."""
         for target in targets:
             if target is not None:
                 target[slice(None) if probe.act is None else probe.act] = 0
@@ -211,7 +213,7 @@ class MemoryUnit:
     def store(
         self, site_number: int, probes: Probes, offset: int, mask: Mask, values: tuple[Any, ...]
     ) -> None:
-        """Store register rows (or one value for all lanes)."""
+        """Store register rows, or one value for all lanes."""
         if isinstance(probes, tuple):
             for one in probes:
                 self.store(site_number, one, offset, mask, values)
@@ -224,12 +226,12 @@ class MemoryUnit:
         probe, at = probe.space.make_resident(probe, at)
         own = tuple(v if np.ndim(v) == 0 or probe.act is None else v[probe.act] for v in values)
         size = int(site.dtype_code[1])
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.check_store(site, probe, at, own)
+        if self.sanitizer is not None:
+            self.sanitizer.check_store(site, probe, at, own)
         for k, value in enumerate(own):
             scatter(probe, site.dtype_code, at + k * size, value)
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.record_store(site, probe, at, own)
+        if self.sanitizer is not None:
+            self.sanitizer.record_store(site, probe, at, own)
 
     def atomic(
         self,
@@ -242,7 +244,7 @@ class MemoryUnit:
         values: tuple[Any, ...],
         target: Any,
     ) -> None:
-        """Read, change, write; lanes in order."""
+        """Run an atomic operation, lane after lane; `target` gets the old values."""
         if isinstance(probes, tuple):
             for one in probes:
                 self.atomic(site_number, one, offset, mask, operation, type_name, values, target)
@@ -255,8 +257,8 @@ class MemoryUnit:
         probe, at = probe.space.make_resident(probe, at)
         lanes = probe.lane_numbers(self.batch.all_lanes)
         own = tuple(np.broadcast_to(v, self.batch.all_lanes.shape)[lanes] for v in values)
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.check_atomic(site, probe, at)
+        if self.sanitizer is not None:
+            self.sanitizer.check_atomic(site, probe, at)
         old = memory.apply_atomic(probe, at, operation, type_name, own)
         if target is not None:
             target[lanes] = old

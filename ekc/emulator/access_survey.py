@@ -1,8 +1,8 @@
-"""`survey`: how a kernel's memory instructions touch memory, told without computing its results.
+"""`survey_accesses`: the memory access patterns of a kernel, found without computing its results.
 
-Only what decides branches and addresses runs, on some blocks, and every loop a few trips: enough to see
-how the lanes of a warp lie together, in a hundredth of the time of a run. How often each instruction
-runs is not told here; loops end early.
+Only the instructions that decide branches and addresses run, on some blocks, and every loop ends after a few
+trips. That is enough to see how coalesced the lanes of a warp are, in a hundredth of the time of a run. It
+does not give the runs of an instruction.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ LOOP_TRIPS = 2
 """Trips of a loop: the first is often special, the second shows the rest."""
 _BUDGET = 2_000_000
 _LINE_BITS, _WARP_SHIFT = 7, 44
-"""Bits: an address within its line; a line within what a warp's number stands above."""
+"""Bits of an address within its line; bits of a line number, above which the number of a warp is put."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,19 @@ class AccessProfile:
     """How one memory instruction touches memory; an asynchronous copy touches twice."""
 
     line: int
-    """Of the PTX text."""
+    """Line of the PTX text."""
     space: str
     """"global", "shared" or "local"."""
     is_write: bool
     is_atomic: bool
-    """Whether it reads and changes what it writes in one step."""
+    """Whether the instruction is an atomic."""
     argument_number: int | None
     """Number of the argument whose array it touches (global)."""
     bytes_per_lane: int
     warp_share: float
-    """Of the warps, those that ever get here."""
+    """Share of the warps that ever run the instruction, 0 to 1."""
     requests: float
-    """Per run of a warp that gets here: below 1 where a guard switches whole warps off."""
+    """Requests per run by such a warp; below 1 where a guard is false for whole warps."""
     sectors: float
     """32-byte sectors per request (global)."""
     wavefronts: float
@@ -63,11 +62,11 @@ class AccessProfile:
 
 @dataclass(frozen=True)
 class AccessSurvey:
-    """What the surveyed blocks showed."""
+    """Access patterns of the surveyed blocks."""
 
     profiles: tuple[AccessProfile, ...]
     live_lines: float
-    """Distinct 128-byte lines of global memory that a block reads more than once, mean; few trips ran."""
+    """Distinct 128-byte lines of global memory that a block reads more than once in the few trips; mean."""
 
 
 def survey_accesses(
@@ -84,9 +83,9 @@ def survey_accesses(
 
     `blocks`: linear numbers, x fastest. Raises `EkcError` as `launch` does.
     """
-    tour = run_trace(AddressTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
-    found = AccessSurvey(tuple(_profile_accesses(tour)), tour.notes.count_live_lines())
-    tour.close()
+    trace = run_trace(AddressTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
+    found = AccessSurvey(tuple(_profile_accesses(trace)), trace.notes.count_live_lines())
+    trace.close()
     return found
 
 
@@ -100,24 +99,19 @@ def run_trace(
     dynamic_shared: int,
     blocks: Iterable[int],
 ) -> AddressTrace:
-    """A tour that has run, to be closed once it was looked at; arguments as of `survey`."""
+    """Run an address trace, which the caller closes; arguments as of `survey_accesses`."""
     decoded = _decode_slice(ptx, kernel_name)
     arguments = [BlankArray(size) for size in sizes]
     plan = LaunchPlan(
         decoded, grid, block, arguments, dynamic_shared, sanitize=False, max_instructions=_BUDGET
     )
-    tour = trace_type(decoded, plan, np.unique(np.fromiter(blocks, np.int64)))
-    tour.run()
-    return tour
-
-
-@lru_cache(maxsize=1)
-def _parse_cached(ptx: str) -> Module:
-    return parse_module(ptx)
+    trace = trace_type(decoded, plan, np.unique(np.fromiter(blocks, np.int64)))
+    trace.run()
+    return trace
 
 
 def _decode_slice(ptx: str, name: str) -> DecodedKernel:
-    module = _parse_cached(ptx)
+    module = parse_module(ptx)
     if name not in module.kernels:
         return decode_kernel(module, name)
     kernels = module.kernels | {name: slice_addresses(module.kernels[name])}
@@ -128,15 +122,16 @@ def _decode_slice(ptx: str, name: str) -> DecodedKernel:
 
 @dataclass(frozen=True)
 class _LoopExit:
-    """A branch that may leave a loop: the loop's first block, and whether the taken side leaves."""
+    """A branch that may leave a loop: the loop's first block, and whether the taken branch leaves it."""
 
     header: int
     leaves_when_taken: bool
 
 
 def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
-    """By block: the innermost loop that its closing branch may leave. Loops are text between a
-    backward branch and its target, which is how compilers lay them out."""
+    """Block -> innermost loop that its branch may leave.
+
+    A loop is the range of blocks between a backward branch and its target, as compilers lay loops out."""
     ends: dict[int, int] = {}
     for one in blocks:
         for target in one.exit.targets:
@@ -157,20 +152,20 @@ def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
 
 @dataclass
 class _TraceNotes:
-    """What the accesses of a tour showed, by site."""
+    """Notes about the accesses of a trace."""
 
     read_lines: list[NDArray[np.int64]] = field(default_factory=list)
     first_access: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Space and an address of each site."""
+    """Site number -> address space and one address."""
     l1_passes: Counter[int] = field(default_factory=Counter)
-    """Of L1, by site."""
+    """Site number -> passes through L1."""
     line_cache: dict[tuple[Any, int, int], tuple[int, NDArray[np.int64], int]] = field(default_factory=dict)
-    """By pattern, width and place in a line: passes, lines, and by how much the pattern was shifted."""
+    """(pattern, width, place in a line) -> (passes, lines, shift of the pattern when they were found)."""
     block_count: int = 1
     warps_per_block: int = 1
 
     def record_access(self, site: Site, probe: AddressProbe, offset: int, warps: NDArray[Any]) -> None:
-        """Note an access of the active lanes; `warps` are those of all lanes."""
+        """Note an access of the active lanes; `warps`: the warp of each lane."""
         self.first_access.setdefault(site.number, (probe.space.kind, probe.low + offset))
         if probe.space.kind == "global":
             passes, lines = self._find_lines(site, probe, offset, warps)
@@ -181,23 +176,24 @@ class _TraceNotes:
     def _find_lines(
         self, site: Site, probe: AddressProbe, offset: int, warps: NDArray[Any]
     ) -> tuple[int, NDArray[np.int64]]:
-        """Passes through L1, and the lines touched, each with its warp's number above `_WARP`. Both are known
-        of addresses that differ from others by a constant, if they lie in their lines alike."""
+        """Passes through L1, and the lines touched, each with its warp's number above `_WARP_SHIFT` bits.
+
+        Both are cached for addresses that differ by a constant and have the same place in their lines."""
         at = probe.shift + offset
         key = (probe.pattern, site.bytes_per_lane, at & ((1 << _LINE_BITS) - 1))
-        known = self.line_cache.get(key) if probe.pattern else None
-        if known is None:
+        cached = self.line_cache.get(key) if probe.pattern else None
+        if cached is None:
             address, own = probe.address + offset, warps if probe.act is None else warps[probe.act]
             lines = sort_unique((own.astype(np.int64) << _WARP_SHIFT) + (address >> _LINE_BITS))
             # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
             least = len(sort_unique(own)) * max(1, site.bytes_per_lane // 4)
             passes = max(len(lines), least, wavefronts(address, own, site.bytes_per_lane)[0])
-            known = self.line_cache[key] = passes, lines, at
-        passes, lines, before = known
+            cached = self.line_cache[key] = passes, lines, at
+        passes, lines, before = cached
         return passes, lines + ((at - before) >> _LINE_BITS)
 
     def record_lines(self, lines: NDArray[np.int64]) -> None:
-        """Note lines that warps load, each with its warp's number above `_WARP`."""
+        """Note lines that warps load, each with its warp's number above `_WARP_SHIFT` bits."""
         blocks = (lines >> _WARP_SHIFT) // self.warps_per_block
         self.read_lines.append((blocks << _WARP_SHIFT) + (lines & ((1 << _WARP_SHIFT) - 1)))
 
@@ -210,10 +206,10 @@ class _TraceNotes:
 
 
 class TracingMemoryUnit(MemoryUnit):
-    """Accesses that are noted as well."""
+    """A memory unit that also notes each access."""
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Count, and note where."""
+        """Count a request, and note its addresses."""
         super().count_requests(site, probe, offset)
         batch = self.batch
         assert isinstance(batch, AddressTrace)
@@ -242,9 +238,9 @@ class AddressTrace(Batch):
         self.visits[block.number] += 1
 
     def _evaluate_branch(self, block: Block) -> Any:
-        way = self.loop_exits.get(block.number)
-        if way is not None and self.visits[way.header] >= LOOP_TRIPS:
-            return np.full(self.all_lanes.size, way.leaves_when_taken)
+        loop_exit = self.loop_exits.get(block.number)
+        if loop_exit is not None and self.visits[loop_exit.header] >= LOOP_TRIPS:
+            return np.full(self.all_lanes.size, loop_exit.leaves_when_taken)
         return super()._evaluate_branch(block)
 
     def _exit_block(self, block: Block, mask: Any) -> None:
@@ -255,7 +251,7 @@ class AddressTrace(Batch):
         super()._exit_block(block, mask)
 
     def measure_warp_share(self, number: int) -> float:
-        """Of the warps, those that ever ran a block."""
+        """Share of the warps that ever ran a block, 0 to 1."""
         together = self.warp_runs[number] > self.masked_runs[number]
         return 1.0 if together else float(self.reached_warps[number].mean())
 
@@ -269,8 +265,9 @@ def _profile_accesses(trace: AddressTrace) -> list[AccessProfile]:
 
 
 def group_reached_sites(trace: AddressTrace) -> dict[tuple[int, str], list[Site]]:
-    """By line of the PTX and action, the sites of an access that was reached: the masked form of an
-    instruction counts with the plain one. Products of warpgroups are none: no lane touches by itself."""
+    """(line of the PTX, action) -> sites of an access that was reached, in plain and in masked form.
+
+    Products of warpgroups are left out: their accesses belong to no single lane."""
     groups: dict[tuple[int, str], list[Site]] = {}
     for site in trace.decoded.context.sites:
         if trace.memory_unit.requests[site.number] and site.action != "product":

@@ -1,24 +1,24 @@
-"""Barriers of a batch: who waits where, and what happens when nobody else will come."""
+"""Barriers of a batch: waiting lanes, complete barriers, and deadlocks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ekc.emulator.geometry import DONE, WAITING
+from ekc.emulator.lane_state import LaneState
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.module import Immediate, Instruction, Operand, Register
 
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
-
 
 class Barriers:
-    """State of every lane: which barrier it waits at, and where it goes on."""
+    """The barrier at which each lane waits, and the block where it continues."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
+        self.batch, self.sanitizer = batch, sanitizer
         lanes = batch.all_lanes.size
         self.block_count = len(batch.geometry.block_ids)
         self.lane_blocks = batch.geometry.block_numbers()
@@ -32,15 +32,15 @@ class Barriers:
         """Lanes that went through `bar.arrive`, by barrier."""
 
     def pass_all_lanes(self, block: Block) -> bool:
-        """The short way: all lanes arrive at a plain barrier at once."""
+        """Pass a barrier at which all lanes arrive together; False where that needs `arrive`."""
         one = block.exit.instruction
         assert one is not None
         number, count, reduction = self._parse_operands(one)
         if not isinstance(number, Immediate) or count is not None or reduction or "arrive" in one.parts:
             return False
         self.passed_count += self.block_count
-        if self.batch.is_sanitized:
-            self.batch.sanitizer.cross_barrier()
+        if self.sanitizer is not None:
+            self.sanitizer.cross_barrier()
         return True
 
     def _parse_operands(self, instruction: Instruction) -> tuple[Operand, Operand | None, bool]:
@@ -56,9 +56,7 @@ class Barriers:
         return number, operands[1] if len(operands) > 1 else None, "red" in instruction.parts
 
     def arrive(self, block: Block, active: Any) -> None:
-        """Some lanes arrive; those of complete barriers go on."""
-        from ekc.emulator.batch import WAITING
-
+        """Let some lanes arrive; lanes at complete barriers continue."""
         batch, one = self.batch, block.exit.instruction
         assert one is not None
         number, count, _ = self._parse_operands(one)
@@ -66,8 +64,8 @@ class Barriers:
         at = batch.read_operand(number)
         if "arrive" in one.parts:
             for number in np.unique(at[active]):
-                known = self.arrived_lanes.setdefault(int(number), np.zeros(active.shape, np.bool_))
-                known |= active & (at == number)
+                arrived = self.arrived_lanes.setdefault(int(number), np.zeros(active.shape, np.bool_))
+                arrived |= active & (at == number)
             batch.pc[active] = block.exit.targets[0]
         else:
             self.waiting_barrier[active] = at[active]
@@ -78,26 +76,27 @@ class Barriers:
         self.release()
 
     def release(self) -> None:
-        """Let go every barrier that is complete.
+        """Release the lanes at every complete barrier.
 
-        One without a count waits for the threads that have not left the kernel (since compute capability 7).
+        A barrier without a thread count waits for all threads that have not left the kernel (since compute
+        capability 7).
         """
         waiting = self.waiting_barrier >= 0
         if not waiting.any():
             return
-        from ekc.emulator.batch import DONE
-
         alive = np.bincount(self.lane_blocks, self.batch.pc != DONE, self.block_count)
         for number in np.unique(self.waiting_barrier[waiting]):
-            here = self.waiting_barrier == number
-            present = np.bincount(self.lane_blocks, here, self.block_count)
-            wanted = np.zeros(self.block_count)
-            np.maximum.at(wanted, self.lane_blocks[here], self.expected_threads[here])
-            came = self.arrived_lanes.get(int(number))
-            extra = 0 if came is None else np.bincount(self.lane_blocks, came, self.block_count)
-            full = np.where(wanted > 0, present + extra >= wanted, present >= alive) & (present > 0)
+            at_barrier = self.waiting_barrier == number
+            present = np.bincount(self.lane_blocks, at_barrier, self.block_count)
+            required = np.zeros(self.block_count)
+            np.maximum.at(required, self.lane_blocks[at_barrier], self.expected_threads[at_barrier])
+            arrivals = self.arrived_lanes.get(int(number))
+            extra = 0 if arrivals is None else np.bincount(self.lane_blocks, arrivals, self.block_count)
+            full = np.where(required > 0, present + extra >= required, present >= alive) & (present > 0)
             if full.any():
-                self._complete_barrier(here & full[self.lane_blocks], full, (wanted > 0) & full, int(number))
+                self._complete_barrier(
+                    at_barrier & full[self.lane_blocks], full, (required > 0) & full, int(number)
+                )
 
     def _complete_barrier(self, lanes: Any, complete_blocks: Any, counted_blocks: Any, number: int) -> None:
         batch = self.batch
@@ -108,13 +107,13 @@ class Barriers:
         if number in self.arrived_lanes:
             met |= self.arrived_lanes[number] & complete_blocks[self.lane_blocks]
             self.arrived_lanes[number] &= ~complete_blocks[self.lane_blocks]
-        if batch.is_sanitized:
-            batch.sanitizer.cross_barrier(met)
+        if self.sanitizer is not None:
+            self.sanitizer.cross_barrier(met)
         batch.pc[lanes] = self.next_block[lanes]
         self.waiting_barrier[lanes] = -1
 
     def _check_convergence(self, lanes: Any) -> None:
-        """A finding if lanes of one warp met here from different instructions.
+        """A finding if lanes of one warp arrive at one barrier from different instructions.
 
         `bar` is `barrier.aligned`, which all lanes of a warp must execute as one.
         """
@@ -143,7 +142,7 @@ class Barriers:
             thread = lane % batch.geometry.threads_per_block
             message = f"thread {thread} {behavior} ({int(missing.sum())} threads in all)"
             hint = "Every thread of a block must reach the barrier: move it out of the condition."
-            batch.plan.findings.add(
+            batch.findings.add(
                 "barrier", self.instruction_by_line[int(line)], message, hint, (batch.geometry, lane)
             )
 
@@ -165,15 +164,15 @@ class Barriers:
             row[mine] = result[self.lane_blocks][mine].astype(row.dtype)
 
     def resolve_deadlock(self) -> None:
-        """Nobody can run: lanes wait at barriers that will never be complete. Tell, and let them go."""
+        """No lane can run, and barriers will never be complete: report a finding and release the lanes."""
         lanes = self.waiting_barrier >= 0
-        if self.batch.is_sanitized:
+        if self.sanitizer is not None:
             number = self.waiting_barrier[lanes][0]
             first = (
                 lanes & (self.waiting_barrier == number) & (self.waiting_line == self.waiting_line[lanes][0])
             )
             missing = ~first & np.isin(self.lane_blocks, self.lane_blocks[first])
             self._report_missing(first, missing if missing.any() else first, "never reaches this barrier")
-            self.batch.sanitizer.cross_barrier()
+            self.sanitizer.cross_barrier()
         self.batch.pc[lanes] = self.next_block[lanes]
         self.waiting_barrier[lanes] = -1

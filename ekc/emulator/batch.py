@@ -1,13 +1,15 @@
-"""The lanes of some blocks run together: in one stride while they agree, by masks while they do not.
+"""A batch: the lanes of some blocks, which run decoded kernels on NumPy arrays.
 
-Binds decoded text to the arrays of one batch: everything a block's function refers to by name.
+While all lanes are at the same block, its function runs on all of them. While they have diverged, the block
+with the lowest number runs under a mask. The namespace of a batch holds everything that decoded text refers
+to by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,19 +17,18 @@ from ekc.emulator.access import MemoryUnit
 from ekc.emulator.barriers import Barriers
 from ekc.emulator.cp_async import AsyncCopyUnit
 from ekc.emulator.decode.decode import DecodedKernel
-from ekc.emulator.decode.functions import list_arithmetic_functions
-from ekc.emulator.geometry import WARP_SIZE, Geometry
+from ekc.emulator.functions import list_arithmetic_functions
+from ekc.emulator.geometry import DONE, WAITING, Geometry, WarpgroupLayout
 from ekc.emulator.numerics.warp import ballot
-from ekc.emulator.sanitizer.memcheck import BoundsCheck
+from ekc.emulator.plan import LaunchPlan
+from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.emulator.warps import WarpUnit
 from ekc.emulator.wgmma import WgmmaUnit
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
-
-if TYPE_CHECKING:
-    from ekc.emulator.plan import LaunchPlan
-
+from ekc.ptx.constants import WARP_SIZE
+from ekc.ptx.module import Immediate, Operand, Register
 
 _BELOW_FLOAT32, _HALFWAY = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
 _SMALLEST_NORMAL = 2.0**-126
@@ -58,8 +59,9 @@ def allocate_rows(batch: Batch) -> dict[str, Any]:
 
 
 class _SingleRoundingCheck:
-    """Second look at a sum in float64 that may round twice: whether all of it is zero, or an ordinary
-    number that is not half way between two float32."""
+    """Whether a float64 sum rounds to float32 without an error by double rounding.
+
+    That holds for zero and for normal numbers that are not half-way between two float32 numbers."""
 
     def __init__(self, total: Any, scratch: Any) -> None:
         self.total, self.words, self.scratch = total, total.view(np.uint64), scratch
@@ -76,18 +78,19 @@ class _SingleRoundingCheck:
 
 
 def build_namespace(batch: Batch) -> dict[str, Any]:
-    """The whole namespace of a batch."""
-    shelf, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
+    """All names that decoded text refers to."""
+    context, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
     found = (
         list_arithmetic_functions()
         | allocate_rows(batch)
         | batch.geometry.special_registers()
-        | shelf.constants
+        | context.constants
     )
     found |= {
         "probe": access.probe, "load": access.load, "store": access.store, "atomic": access.atomic,
         "copies": batch.async_copies, "products": batch.wgmma_unit, "is_set": batch.check_initialized,
-        "parameter": batch.plan.read_parameter, "clock": batch.read_clock, "EVERY": np.ones(batch.all_lanes.size, np.bool_),
+        "parameter": batch.plan.read_parameter, "clock": batch.read_clock,
+        "EVERY": np.ones(batch.all_lanes.size, np.bool_),
         "shuffle": warps.shuffle, "vote": warps.vote, "redux": warps.redux, "match": warps.match,
         "tensor": warps.multiply_fragments, "ldmatrix": warps.load_matrices, "warp_epoch": batch.sync_warps,
     }  # fmt: skip
@@ -96,7 +99,7 @@ def build_namespace(batch: Batch) -> dict[str, Any]:
 
 
 def extend_namespace(batch: Batch) -> None:
-    """Bind what masked text has added."""
+    """Add the names that a masked function needs."""
     batch.namespace.update(
         {k: v for k, v in batch.decoded.context.constants.items() if k not in batch.namespace}
     )
@@ -109,14 +112,13 @@ def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
             namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(what), code)
 
 
-WAITING, DONE = np.int32(2**30), np.int32(2**30 + 1)
 _FAIRNESS_INTERVAL = 97
-"""Every so many masked steps another place runs than the lowest, so that no lane waits for ever."""
+"""Every so many masked steps the highest block runs instead of the lowest, so that no lane starves."""
 
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """What a batch did, by number of block or of site; it refers to nothing of the batch."""
+    """Counts of a batch by block or by site; they hold no reference to the batch."""
 
     lane_runs: list[int]
     warp_runs: list[int]
@@ -130,14 +132,15 @@ class BatchCounts:
 
 
 class Batch:
-    """Registers, shared and local memory, and where every lane stands."""
+    """The lanes of some blocks, with their registers, memory and program counters."""
 
     memory_unit_type: type[MemoryUnit] = MemoryUnit
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
-        self.decoded, self.plan, self.is_sanitized = decoded, plan, plan.is_sanitized
-        self.geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
-        geometry = self.geometry
+        self.decoded, self.plan, self.findings = decoded, plan, plan.findings
+        self.is_sanitized = plan.is_sanitized
+        self.geometry = geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
+        self.warpgroup_layout = WarpgroupLayout(geometry)
         self.all_lanes = np.arange(geometry.lane_count)
         self.lane_warps = (
             geometry.block_numbers() * geometry.warps_per_block + geometry.thread_numbers() // WARP_SIZE
@@ -146,35 +149,40 @@ class Batch:
         self.spaces = plan.make_spaces(geometry)
         self.shared_base = geometry.block_numbers() * plan.shared_stride
         self.local_base = self.all_lanes * plan.local_stride
-        self.memory_unit, self.warp_unit, self.async_copies = (
-            self.memory_unit_type(self),
-            WarpUnit(self),
-            AsyncCopyUnit(self),
-        )
-        self.wgmma_unit = WgmmaUnit(self)
-        self.bounds_check = BoundsCheck(plan.findings, geometry, self.all_lanes)
-        if self.is_sanitized:
-            self.sanitizer = Sanitizer(self)
-        self.barriers = Barriers(self)
-        self.namespace = build_namespace(self)
+        self.pc = np.zeros(geometry.lane_count, np.int32)
+        """The block that each lane runs next while lanes have diverged; or WAITING, or DONE."""
+        self.namespace: dict[str, Any] = {}
+        self._make_units()
+        self.namespace |= build_namespace(self)
         exec(decoded.code, self.namespace)
         count = len(decoded.blocks)
         self.unmasked_functions: list[Callable[[Any], None]] = [self.namespace[f"b{i}"] for i in range(count)]
         self.masked_functions: dict[int, Callable[[Any], None]] = {}
         self.lane_runs, self.warp_runs = [0] * count, [0] * count
-        self.pc = np.zeros(geometry.lane_count, np.int32)
-        """Where each lane stands while they do not run together."""
         self.issued_instructions = 0
         self.divergent_branches = 0
 
+    def _make_units(self) -> None:
+        """The units that decoded text calls, and the checks that they call."""
+        plan, pending_copies = self.plan, PendingCopies(self)
+        self.sanitizer: Sanitizer | None = None
+        if plan.block_conflicts is not None:
+            conflicts, cache = plan.block_conflicts, plan.read_only_cache
+            self.sanitizer = Sanitizer(self, pending_copies, conflicts, cache, plan.has_wgmma)
+        self.memory_unit = self.memory_unit_type(self, self.sanitizer)
+        self.warp_unit = WarpUnit(self, self.memory_unit)
+        self.async_copies = AsyncCopyUnit(self, self.memory_unit, pending_copies, self.sanitizer)
+        self.wgmma_unit = WgmmaUnit(self, self.memory_unit, self.sanitizer)
+        self.barriers = Barriers(self, self.sanitizer)
+
     def close(self) -> None:
-        """Let go of everything: helpers and decoded functions point back here, and such rings would keep
-        registers, shadows and global memory until the collector comes by."""
+        """Drop all references. Units and functions refer to the batch, so it would keep its registers and
+        memory until the garbage collector runs."""
         self.namespace.clear()
         vars(self).clear()
 
     def collect_counts(self) -> BatchCounts:
-        """What was done so far."""
+        """The counts so far."""
         access = self.memory_unit
         return BatchCounts(
             self.lane_runs,
@@ -204,33 +212,34 @@ class Batch:
         message = f"reads register {register}, which was never set, in {int(bad.sum())} lanes"
         hint = "Look for a variable or an accumulator without a first value."
         place = (self.geometry, int(np.flatnonzero(bad)[0]))
-        self.plan.findings.add("uninitialised", one, message, hint, place)
+        self.findings.add("uninitialised", one, message, hint, place)
 
     def sync_warps(self, member_masks: Any, mask: Any) -> None:
-        """Lanes of warps met: their accesses before and after are ordered."""
-        if self.is_sanitized:
+        """`bar.warp.sync`: accesses of the lanes before it and after it are ordered."""
+        if self.sanitizer is not None:
             lanes = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
             members = np.broadcast_to(member_masks, self.all_lanes.shape)
             self.sanitizer.races.sync_lanes(lanes, members, ballot(self.warp_unit.pad_warps(self.pc != DONE)))
 
     # -- running ----------------------------------------------------------------------------------
     def run(self) -> None:
-        """From the entry to the end of every lane."""
+        """Run all lanes from the entry to their end."""
         with np.errstate(all="ignore"):
             at: int | None = 0
             while at is not None:
                 at = self._run_converged(at)
                 if at is not None:
                     at = self._run_diverged(at)
-        if self.is_sanitized:
+        if self.sanitizer is not None:
             self.sanitizer.races.close_interval()
 
     def _charge_budget(self, block: Block) -> None:
         self.issued_instructions += block.instruction_count
         if self.issued_instructions > self.plan.max_instructions:
             raise EkcError(
-                f"kernel {self.plan.kernel_name} went over its budget of {self.plan.max_instructions} instructions "
-                f"per thread, at PTX line {self._find_line(block)}: does it loop for ever? (max_instructions=...)"
+                f"kernel {self.plan.kernel_name} went over its budget of {self.plan.max_instructions} "
+                f"instructions per thread, at PTX line {self._find_line(block)}: does it loop for ever? "
+                "(max_instructions=...)"
             )
 
     def _find_line(self, block: Block) -> int:
@@ -238,8 +247,8 @@ class Batch:
         return one.line if one else 0
 
     def _run_converged(self, block_number: int) -> int | None:
-        """All lanes at one place. Gives None when all are done, or the place where they part."""
-        blocks, whole, lanes, warps = (
+        """Run all lanes together. Returns None when all are done, or the block where they diverge."""
+        blocks, functions, lanes, warps = (
             self.decoded.blocks,
             self.unmasked_functions,
             self.all_lanes.size,
@@ -250,30 +259,31 @@ class Batch:
             self._charge_budget(block)
             self.lane_runs[block_number] += lanes
             self.warp_runs[block_number] += warps
-            whole[block_number](None)
-            way = block.exit
-            if way.kind == "jump":
-                block_number = way.targets[0]
-            elif way.kind == "exit":
+            functions[block_number](None)
+            block_exit = block.exit
+            if block_exit.kind == "jump":
+                block_number = block_exit.targets[0]
+            elif block_exit.kind == "exit":
                 self._report_trap(block, self.all_lanes)
                 return None
-            elif way.kind == "branch":
+            elif block_exit.kind == "branch":
                 taken = self._evaluate_branch(block)
                 count = np.count_nonzero(taken)
                 if 0 < count < lanes:
                     self._count_divergence(taken, None)
-                    self.pc = np.where(taken, way.targets[0], way.targets[1]).astype(np.int32)
+                    self.pc = np.where(taken, block_exit.targets[0], block_exit.targets[1]).astype(np.int32)
                     return block_number
-                block_number = way.targets[0] if count else way.targets[1]
-            elif way.kind == "barrier" and self.barriers.pass_all_lanes(block):
-                block_number = way.targets[0]
+                block_number = block_exit.targets[0] if count else block_exit.targets[1]
+            elif block_exit.kind == "barrier" and self.barriers.pass_all_lanes(block):
+                block_number = block_exit.targets[0]
             else:
                 self.pc = np.full(lanes, block_number, np.int32)
                 self._exit_block(block, None)
                 return block_number
 
     def _run_diverged(self, block_number: int) -> int | None:
-        """Lanes at several places: the lowest runs. Gives the place where all meet again, or None."""
+        """Run diverged lanes, lowest block first. Returns the block where all converge, or None at the
+        end."""
         turn = 0
         while True:
             low = int(self.pc.min())
@@ -297,13 +307,13 @@ class Batch:
             self._exit_block(block, mask)
 
     def _select_ready(self, block_number: int, mask: Any) -> tuple[int, Any]:
-        """For an instruction of a whole warp (or warpgroup): those that miss lanes elsewhere wait, if others
-        can run."""
+        """Choose the lanes that run. Where a block needs a whole warp (or warpgroup), lanes of a warp that is
+        not complete wait for the others, if any of these can run."""
         together = self.decoded.blocks[block_number].convergence_width
         if together == 1:
             return block_number, mask
         running = self.pc < WAITING
-        starts = self.warp_starts if together == WARP_SIZE else self.wgmma_unit.group_starts
+        starts = self.warp_starts if together == WARP_SIZE else self.warpgroup_layout.group_starts
         missing = np.logical_or.reduceat(running & ~mask, starts)
         if not missing.any():
             return block_number, mask
@@ -328,28 +338,28 @@ class Batch:
         return self.masked_functions[number]
 
     def _exit_block(self, block: Block, mask: Any) -> None:
-        """Move the active lanes to where they go next."""
+        """Move the active lanes to their next blocks."""
         active = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
-        way = block.exit
-        if way.kind == "jump":
-            self.pc[active] = way.targets[0]
-        elif way.kind == "exit":
+        block_exit = block.exit
+        if block_exit.kind == "jump":
+            self.pc[active] = block_exit.targets[0]
+        elif block_exit.kind == "exit":
             self._report_trap(block, np.flatnonzero(active))
             self.pc[active] = DONE
             self.barriers.release()
-        elif way.kind == "branch":
+        elif block_exit.kind == "branch":
             taken = self._evaluate_branch(block) & active
             self._count_divergence(taken, active)
-            self.pc[active] = way.targets[1]
-            self.pc[taken] = way.targets[0]
-        elif way.kind == "exit_if":
+            self.pc[active] = block_exit.targets[1]
+            self.pc[taken] = block_exit.targets[0]
+        elif block_exit.kind == "exit_if":
             leaving = self._evaluate_branch(block) & active
             self._count_divergence(leaving, active)
             self._report_trap(block, np.flatnonzero(leaving))
-            self.pc[active] = way.targets[0]
+            self.pc[active] = block_exit.targets[0]
             self.pc[leaving] = DONE
             self.barriers.release()
-        elif way.kind == "switch":
+        elif block_exit.kind == "switch":
             self._branch_by_table(block, active)
         else:
             self.barriers.arrive(block, active)
@@ -359,8 +369,8 @@ class Batch:
         one = block.exit.instruction
         if one is not None and one.parts[0] == "trap" and lanes.size:
             message = f"{lanes.size} threads stop by trap"
-            hint = "An assertion failed, or the kernel came where it must not."
-            self.plan.findings.add("trap", one, message, hint, (self.geometry, int(lanes[0])))
+            hint = "An assertion failed, or the kernel reached code that must not run."
+            self.findings.add("trap", one, message, hint, (self.geometry, int(lanes[0])))
 
     def _branch_by_table(self, block: Block, active: Any) -> None:
         assert block.exit.instruction is not None
@@ -368,13 +378,14 @@ class Batch:
         table = np.array(block.exit.targets, np.int32)
         self.pc[active] = table[np.minimum(index, len(table) - 1)][active]
 
-    def read_operand(self, operand: Any) -> Any:
-        """A 32-bit operand of a closing instruction, as a row."""
-        if hasattr(operand, "value"):
+    def read_operand(self, operand: Operand) -> Any:
+        """A 32-bit operand of an instruction that ends a block, one value for each lane."""
+        if isinstance(operand, Immediate):
             return np.full(self.all_lanes.size, operand.value, np.int64)
+        assert isinstance(operand, Register)
         kind, slot = self.decoded.context.register_slots[operand.name]
         row = self.namespace[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
-        return ~row if getattr(operand, "is_negated", False) else row
+        return ~row if operand.is_negated else row
 
     def _evaluate_branch(self, block: Block) -> Any:
         assert block.exit.instruction is not None

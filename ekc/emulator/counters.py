@@ -1,4 +1,4 @@
-"""Counts of what ran, for a kernel and for each of its instructions."""
+"""Counts of executed instructions and memory requests, for a kernel and for each of its instructions."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ WORD_BYTES = 4
 
 @dataclass
 class SiteCount:
-    """What one instruction did over the whole launch."""
+    """Counts of one instruction over a launch."""
 
     instruction: str
+    """The instruction as text."""
     line: int
+    """Line of the PTX text."""
     kind: str
-    """Class: "fma", "load.global", "barrier", ..."""
+    """Kind: "fma.f32", "load.global", "barrier", ..."""
     warps: int = 0
     """Warp instructions issued."""
     lanes: int = 0
-    """Lane instructions: lanes that were active."""
+    """Lane instructions: active lanes, summed over the warp instructions."""
     requests: int = 0
+    """Memory requests of warps. For an asynchronous copy, those that read global memory."""
     landed: int = 0
-    """Requests by which an asynchronous copy writes shared memory; `requests` are those that it reads by."""
+    """Requests by which an asynchronous copy writes shared memory."""
     sectors: int = 0
     """Distinct 32-byte sectors over all requests (global)."""
     wavefronts: int = 0
     """Shared-memory passes over all requests."""
     conflicts: int = 0
-    """Passes beyond what the width of the access needs."""
+    """Shared-memory passes beyond those that the width of the access needs."""
     bytes: int = 0
+    """Bytes that the active lanes access."""
 
     def add_counts(self, other: SiteCount) -> None:
         """Add another batch's counts."""
@@ -47,7 +51,9 @@ class Counters:
     """Sums over a kernel, and the counts of each instruction (by PTX line)."""
 
     warp_instructions: dict[str, int] = field(default_factory=dict)
+    """Kind of instruction -> warp instructions."""
     lane_instructions: dict[str, int] = field(default_factory=dict)
+    """Kind of instruction -> lane instructions."""
     global_requests: int = 0
     global_sectors: int = 0
     global_load_sectors: int = 0
@@ -60,8 +66,9 @@ class Counters:
     divergent_branches: int = 0
     """Branches that split a warp."""
     bytes_by_space: dict[str, int] = field(default_factory=dict)
-    """Such as {"load.global": 4096}."""
+    """Kind of instruction -> bytes, such as {"load.global": 4096}."""
     instructions: dict[int, SiteCount] = field(default_factory=dict)
+    """Line of the PTX text -> counts of its instruction."""
 
     @property
     def warps(self) -> int:
@@ -99,15 +106,16 @@ def sum_site_counts(sites: list[SiteCount], barriers: int, divergent_branches: i
 
 
 def _add_line(lines: dict[int, SiteCount], one: SiteCount) -> None:
-    """Instructions of inline assembly may share a line: the last names it."""
-    known = lines.get(one.line)
+    """Add the counts of an instruction to its line. Of instructions that share a line, the last one names
+    it."""
+    earlier = lines.get(one.line)
     lines[one.line] = replace(one)
-    if known is not None:
-        lines[one.line].add_counts(known)
+    if earlier is not None:
+        lines[one.line].add_counts(earlier)
 
 
 def count_sectors(addresses: Index, warps: Index, bytes_per_lane: int) -> int:
-    """Distinct 32-byte sectors that each warp touches, summed; `size` bytes a lane."""
+    """Distinct 32-byte sectors that each warp touches, summed over the warps."""
     first = (warps << 44) + (addresses >> 5)
     spans = (
         first
@@ -124,7 +132,7 @@ def sort_unique(values: Index) -> Index:
 
 
 def _mark_first(values: Index) -> NDArray[np.bool_]:
-    """Where another value stands than before."""
+    """Whether each value differs from the one before it; true for the first."""
     new = np.empty(values.shape, np.bool_)
     new[:1] = True
     np.not_equal(values[1:], values[:-1], out=new[1:])
@@ -132,12 +140,12 @@ def _mark_first(values: Index) -> NDArray[np.bool_]:
 
 
 def wavefronts(addresses: Index, warps: Index, bytes_per_lane: int) -> tuple[int, int]:
-    """Shared-memory passes of each warp, summed, and those beyond need.
+    """Shared-memory passes of all warps, and those of them beyond need.
 
-    A pass serves one word of each bank, and returns one register a lane: accesses of 8 bytes take the
-    half-warps in turn, those of 16 the quarters, and two parts go at once where neighbours (i and i^1, or i
-    and i^2) touch the same (NVIDIA on its developer forum, of compute capability 7). Lanes are numbered
-    among the active.
+    A pass serves one word of each bank and returns one register to each lane. Accesses of 8 bytes take the
+    two half-warps in turn, those of 16 bytes the four quarters. Two such parts share a pass where neighbours
+    (lanes i and i^1, or i and i^2) access the same address (NVIDIA on its developer forum, for compute
+    capability 7). Lanes are numbered among the active ones.
     """
     number = warps - warps[0]
     first = addresses // WORD_BYTES
@@ -152,7 +160,7 @@ def wavefronts(addresses: Index, warps: Index, bytes_per_lane: int) -> tuple[int
 
 
 def _group_lanes(addresses: Index, number: Index, words: int) -> Index:
-    """Which lanes go together: a number for each, the same for lanes of one warp that share a pass."""
+    """A number for each lane, the same for lanes of one warp that share a pass."""
     if words == 1:
         return number
     new = _mark_first(number)

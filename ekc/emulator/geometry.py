@@ -1,4 +1,4 @@
-"""Grid, block, warps: which lane of a batch is which thread."""
+"""The geometry of a batch: blocks, warps and warpgroups of its lanes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.ptx.cfg import WARPGROUP_SIZE
+from ekc.ptx.constants import WARP_SIZE
+
 Shape = tuple[int, int, int]
-WARP_SIZE = 32
+WAITING, DONE = np.int32(2**30), np.int32(2**30 + 1)
+"""Program counters of a lane that waits at a barrier, and of a lane that has left the kernel."""
 
 
 def unravel_index(index: int, shape: Shape) -> Shape:
@@ -47,7 +51,7 @@ class Geometry:
         return np.tile(np.arange(self.threads_per_block), len(self.block_ids))
 
     def block_numbers(self) -> NDArray[np.int64]:
-        """Place in the batch of every lane's block."""
+        """Index within the batch of every lane's block."""
         return np.repeat(np.arange(len(self.block_ids)), self.threads_per_block)
 
     def special_registers(self) -> dict[str, Any]:
@@ -77,6 +81,24 @@ class Geometry:
         for name in ("nwarpid", "smid", "nsmid", "gridid", "clusterid_x", "cluster_ctarank"):
             rows[name] = np.zeros(self.lane_count)
         return {f"S_{name}": np.ascontiguousarray(row, np.uint32) for name, row in rows.items()}
+
+
+class WarpgroupLayout:
+    """Which lanes of a batch make up which warpgroup."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        threads = geometry.thread_numbers()
+        self.groups_per_block = -(-geometry.threads_per_block // WARPGROUP_SIZE)
+        """Warpgroups of a block; the last may lack threads."""
+        self.lane_groups = geometry.block_numbers() * self.groups_per_block + threads // WARPGROUP_SIZE
+        """Number of the warpgroup of every lane."""
+        self.group_starts = np.flatnonzero(np.r_[True, self.lane_groups[1:] != self.lane_groups[:-1]])
+        """The first lane of every warpgroup."""
+        count = self.groups_per_block * len(geometry.block_ids)
+        self.group_lanes = np.full((count, WARPGROUP_SIZE), -1, np.int64)
+        """The lane at each place of every warpgroup, -1 where the block has none."""
+        self.group_lanes[self.lane_groups, threads % WARPGROUP_SIZE] = np.arange(geometry.lane_count)
+        self.has_full_groups = geometry.threads_per_block % WARPGROUP_SIZE == 0
 
 
 SPECIAL_REGISTERS = frozenset(Geometry((1, 1, 1), (1, 1, 1), np.zeros(1, np.int64)).special_registers())

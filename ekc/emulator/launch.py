@@ -1,4 +1,4 @@
-"""`launch`: run a kernel's PTX on NumPy arrays, check it, count it."""
+"""`launch`: run a kernel's PTX on NumPy arrays, with checks and counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ekc.emulator.geometry import Shape
 from ekc.emulator.plan import LaunchPlan
 from ekc.emulator.report import Report
 from ekc.errors import InvalidInput
-from ekc.ptx.module import Instruction, Module, classify_instruction
+from ekc.ptx.module import Instruction, classify_instruction
 from ekc.ptx.parser import parse_module
 
 BATCH_LANES = 16384
@@ -24,7 +24,7 @@ BATCH_LANES = 16384
 MAX_INSTRUCTIONS = 5_000_000
 """Instructions that one batch may issue: about those of its slowest thread."""
 MAX_COUNT = 2**63 - 1
-"""The largest count that a launch takes."""
+"""The largest number that `launch` accepts for a count."""
 
 
 def launch(
@@ -74,14 +74,9 @@ def launch(
     )
 
 
-@lru_cache(maxsize=16)
-def _parse_cached(text: str) -> Module:
-    return parse_module(text)
-
-
 @lru_cache(maxsize=64)
 def _decode_cached(text: str, name: str) -> DecodedKernel:
-    return decode_kernel(_parse_cached(text), name)
+    return decode_kernel(parse_module(text), name)
 
 
 def _check_shape(argument: str, value: Sequence[int]) -> Shape:
@@ -134,8 +129,7 @@ def _collect_counters(decoded: DecodedKernel, batch_counts: list[BatchCounts]) -
     for number, block in enumerate(decoded.blocks):
         warps = sum(b.warp_runs[number] for b in batch_counts)
         lanes = sum(b.lane_runs[number] for b in batch_counts)
-        last = [block.exit.instruction] if block.exit.instruction else []
-        for one in [*block.code, *last]:
+        for one in block.instructions:
             found = sites.setdefault(one, SiteCount(one.text, one.line, classify_instruction(one)))
             found.warps += warps
             found.lanes += lanes

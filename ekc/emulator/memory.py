@@ -1,8 +1,8 @@
-"""Memory as flat bytes, and probes: the addresses of one access, looked at once.
+"""Address spaces as flat bytes, and accesses to them by the lanes of a batch.
 
-Atomic operations: lanes that hit one place take their turns, in lane order.
-
-An access cut into cells of one size, so that accesses of several widths can be laid side by side.
+An `AddressProbe` holds the addresses of one access. Atomic operations of several lanes on one address run one
+after another, in lane order. `list_cells` splits an access into cells of one size, so that accesses of
+different widths can be compared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Allocation:
 
 
 class AddressSpace:
-    """The bytes of one address space, and what of it is allocated (addresses, not offsets)."""
+    """The bytes of one address space, and the allocated ranges of its addresses."""
 
     def __init__(self, kind: str, size: int, allocations: list[Allocation]) -> None:
         self.kind = kind
@@ -50,12 +50,12 @@ class AddressSpace:
         self.allocation_starts = [one.start for one in self.allocations]
 
     def allocate_bytes(self, size: int) -> None:
-        """Zeros, so many bytes of them."""
+        """Replace the memory by `size` zero bytes."""
         self.bytes = np.zeros((size + 15) // 16 * 16, np.uint8)
         self.views = {code: self.bytes.view(code) for code in ("u1", "i1", "u2", "i2", "u4", "u8")}
 
     def make_resident(self, probe: AddressProbe, offset: int) -> tuple[AddressProbe, int]:
-        """The access as the bytes of this space take it: as it is, where all of them are held."""
+        """Load the pages of an access; returns it as it applies to `bytes`. Here all bytes are loaded."""
         return probe, offset
 
     def find_allocation(self, low: int, high: int) -> Allocation | None:
@@ -66,7 +66,7 @@ class AddressSpace:
         return None
 
     def is_in_bounds(self, address: Index, size: int | Index, needs_write: bool = False) -> NDArray[np.bool_]:
-        """Which addresses are whole inside one allocation (one that may be written)."""
+        """Whether each access of `size` bytes is inside one allocation; a writable one if `needs_write`."""
         if not self.allocations:
             return np.zeros(address.shape, np.bool_)
         at = np.searchsorted(np.array(self.allocation_starts, np.int64), address, side="right") - 1
@@ -74,7 +74,7 @@ class AddressSpace:
         return np.asarray((at >= 0) & (address + size <= ends[np.maximum(at, 0)]))
 
     def describe_nearest(self, address: int) -> str:
-        """How an address lies to the nearest allocation, in words."""
+        """The position of an address relative to the nearest allocation, in words."""
         if not self.allocations:
             return f"there is no {self.kind} memory"
         best = min(self.allocations, key=lambda a: max(a.start - address, address - a.end + 1, 0))
@@ -86,7 +86,7 @@ class AddressSpace:
 
 
 class AddressProbe:
-    """Addresses of one access by the active lanes: range, low bits, and offsets into the space's bytes."""
+    """The addresses of one access by the active lanes, with their range and common low bits."""
 
     __slots__ = (
         "act",
@@ -126,7 +126,7 @@ class AddressProbe:
         return found
 
     def select_lanes(self, offset: int, is_kept: NDArray[np.bool_] | None = None) -> AddressProbe:
-        """The probe of these addresses plus `offset`, of the kept lanes only."""
+        """The probe of the selected lanes at these addresses plus `offset`."""
         if is_kept is None:
             return AddressProbe(self.space, self.address + offset, self.base, self.act)
         act = np.flatnonzero(is_kept) if self.act is None else self.act[is_kept]
@@ -157,13 +157,13 @@ def gather(probe: AddressProbe, code: str, offset: int, views: Views | None = No
 
 
 def gather_into(probe: AddressProbe, code: str, offset: int, out: Lanes) -> None:
-    """The same, straight into a register row; all lanes are active."""
+    """`gather` into a register row, where all lanes are active."""
     view, index = _shift_view(probe, code, offset, None)
     view.take(index, out=out, mode="clip")
 
 
 def scatter(probe: AddressProbe, code: str, offset: int, values: Any, views: Views | None = None) -> None:
-    """Write elements; of lanes that write one place, the last stays."""
+    """Write elements. Where several lanes write one address, the value of the last lane stays."""
     view, index = _shift_view(probe, code, offset, views)
     view[index] = values
 
@@ -185,7 +185,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 def apply_atomic(
     probe: AddressProbe, offset: int, operation: str, type_name: str, values: tuple[Any, ...]
 ) -> Any:
-    """Do it; gives the old values in lane order."""
+    """Apply an atomic operation; returns the old values in lane order."""
     code, raw = dtype_of(type_name), f"u{np.dtype(dtype_of(type_name)).itemsize}"
     step = _find_operation(operation, type_name, probe.space.kind)
     place = probe.element_indices(int(raw[1]))
@@ -199,7 +199,7 @@ def apply_atomic(
 
 
 def _flushing_add(old: Any, new: Any) -> Any:
-    """Subnormal float32 count as zeros in global memory; in shared they do not."""
+    """Add float32 in global memory, where subnormal numbers count as zeros (in shared memory they do not)."""
     return flush(np.add(flush(old), flush(new)))
 
 
@@ -215,7 +215,7 @@ def _find_operation(operation: str, type_name: str, space: str) -> Callable[...,
 
 
 def _rank_conflicts(ordered: Any) -> Any:
-    """How many lanes before each one want the same place; places are sorted."""
+    """For each lane, the number of lanes before it at the same address; addresses are sorted."""
     count = np.arange(ordered.size)
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     return count - np.repeat(first, np.diff(np.r_[first, ordered.size]))
@@ -254,7 +254,7 @@ def list_cells(site: Site, probe: AddressProbe, offset: int, cell_bytes: int) ->
 
 
 def list_cell_contents(site: Site, probe: AddressProbe, values: tuple[Any, ...], cell_bytes: int) -> Any:
-    """What a store puts into its cells, as unsigned words: a row for each lane."""
+    """The values that a store writes to its cells, as unsigned words: a row for each lane."""
     lanes = probe.address.shape
     columns = [np.ascontiguousarray(np.broadcast_to(v, lanes)).view(f"u{cell_bytes}") for v in values]
     return np.concatenate([c.reshape(lanes[0], -1) for c in columns], axis=1)

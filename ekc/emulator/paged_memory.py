@@ -1,7 +1,7 @@
-"""Global memory of which only the pages that a kernel touches are held.
+"""Global memory that holds only the pages that a kernel touches.
 
-Addresses are those of the whole arrays, so bounds, sectors and findings do not change. A page is filled when
-it is first touched; the bytes, and what the sanitizer notes of them, lie in a pool of the pages so far.
+Addresses are those of the whole arrays, so bounds, sectors and findings do not change. A page is loaded when
+it is first touched. Its bytes, and the sanitizer's marks for them, are in a pool of all pages loaded so far.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Pages = NDArray[np.uint8]
 
 @runtime_checkable
 class PagedSource(Protocol):
-    """An argument: an array whose pages are made where a kernel touches them, and taken back afterwards.
+    """An array argument that supplies pages when a kernel touches them, and takes them back afterwards.
 
-    Pages are counted from the start of the array. The last may reach beyond its end; what lies there is never
-    looked at.
+    Pages are counted from the start of the array. The last may reach beyond its end; the bytes there are not
+    used.
     """
 
     @property
@@ -45,38 +45,38 @@ class PagedSource(Protocol):
         """The bytes of these pages before the launch."""
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """The pages that the launch touched, as it left them; called where `writable`."""
+        """Take back the pages that the launch touched; called only if `writable`."""
 
 
 @dataclass(frozen=True)
 class BlankArray:
-    """An array of so many bytes whose content does not matter. Nothing is copied in or out."""
+    """An array whose content does not matter: nothing is copied in or out."""
 
     nbytes: int
     writable: bool = True
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return np.zeros((len(pages), PAGE_BYTES), np.uint8)
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedArray:
-    """An array that is there in whole, as bytes."""
+    """An array whose bytes are all in memory."""
 
     raw: NDArray[np.uint8]
     writable: bool
 
     @property
     def nbytes(self) -> int:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return self.raw.size
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         found = np.zeros((len(pages), PAGE_BYTES), np.uint8)
         for row, page in zip(found, pages.tolist(), strict=True):
             part = self.raw[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
@@ -84,7 +84,7 @@ class LoadedArray:
         return found
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         for row, page in zip(content, pages.tolist(), strict=True):
             part = self.raw[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
             part[...] = row[: part.size]
@@ -99,14 +99,14 @@ class PagedAddressSpace(AddressSpace):
         order = sorted(range(len(sources)), key=lambda i: allocations[i].start)
         self._sources = [sources[i] for i in order]
         self._page_slots: list[NDArray[np.int32] | None] = [None] * len(sources)
-        """By source and page: the place of the page in the pool; 0 where it was not touched."""
+        """Source -> index of each of its pages in the pool; 0 where the page was not touched."""
         self._source_starts = np.array(self.allocation_starts, np.int64)
         self._used_pages = 1
         self.shadow_bytes_per_byte = 0.0
-        """Bytes that the sanitizer keeps of each byte."""
+        """Bytes that the sanitizer keeps for each byte of memory."""
 
     def make_resident(self, probe: AddressProbe, offset: int) -> tuple[AddressProbe, int]:
-        """The access with its pages brought in: every lane must lie whole inside an allocation."""
+        """Load the pages of an access, which must be inside allocations; returns the access to the pool."""
         address = probe.address + offset
         if not address.size:
             return probe, offset
@@ -122,30 +122,30 @@ class PagedAddressSpace(AddressSpace):
         return AddressProbe(self, address, place - address, probe.act), 0
 
     def write_back(self) -> None:
-        """Hand the touched pages of what may be written to their sources."""
+        """Return the touched pages of writable arrays to their sources."""
         for source, places in zip(self._sources, self._page_slots, strict=True):
             if source.writable and places is not None:
                 pages = np.flatnonzero(places)
                 source.write_pages(pages, self.bytes.reshape(-1, PAGE_BYTES)[places[pages]])
 
     def _find_source(self, low: int, high: int) -> int | None:
-        """The source in which a range of addresses lies, if it is one."""
+        """The source that contains a range of addresses; None if several do."""
         first, last = np.searchsorted(self._source_starts, (low, high), side="right").tolist()
         return first - 1 if first == last else None
 
     def _find_pool_offsets(self, number: int, address: Index) -> Index:
-        """Where in the pool the bytes at some addresses of a source lie."""
+        """Offsets in the pool of the bytes at some addresses of a source."""
         places = self._page_slots[number]
         if places is None:
             places = np.zeros(-(-self._sources[number].nbytes // PAGE_BYTES), np.int32)
             self._page_slots[number] = places
         relative = address - self.allocation_starts[number]
         page = relative >> _PAGE_SHIFT
-        held = places[page]
-        if not held.all():
-            self._load_pages(number, places, np.unique(page[held == 0]))
-            held = places[page]
-        return np.asarray((held.astype(np.int64) << _PAGE_SHIFT) + (relative & (PAGE_BYTES - 1)))
+        slots = places[page]
+        if not slots.all():
+            self._load_pages(number, places, np.unique(page[slots == 0]))
+            slots = places[page]
+        return np.asarray((slots.astype(np.int64) << _PAGE_SHIFT) + (relative & (PAGE_BYTES - 1)))
 
     def _load_pages(self, number: int, page_slots: NDArray[np.int32], pages: Index) -> None:
         end = self._used_pages + len(pages)
@@ -156,7 +156,7 @@ class PagedAddressSpace(AddressSpace):
         self._used_pages = end
 
     def _grow_pool(self, pages: int) -> None:
-        """Room for so many pages, twice as many as now at least."""
+        """Grow the pool to at least `pages` pages, and at least to twice its size."""
         before, size = self.bytes, max(pages * PAGE_BYTES, 2 * self.bytes.size)
         needed, left = int(size * (1 + self.shadow_bytes_per_byte)), find_free_memory()
         if needed > left.bytes:
@@ -169,7 +169,7 @@ class PagedAddressSpace(AddressSpace):
 
 
 def grow_array(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The array with zeros behind it, up to a size."""
+    """The array, extended by zeros to a size."""
     found = np.zeros(size, array.dtype)
     found[: array.size] = array
     return found

@@ -1,4 +1,4 @@
-"""One launch before it runs: arguments and variables placed in memory, limits checked."""
+"""The plan of a launch: limits are checked, and arguments and variables are placed in memory."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, Shape
 from ekc.emulator.memory import GLOBAL_BASE, AddressSpace, Allocation
 from ekc.emulator.paged_memory import BlankArray, LoadedArray, PagedAddressSpace, PagedSource
+from ekc.emulator.report import Findings
 from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
-from ekc.emulator.sanitizer.memcheck import Findings
 from ekc.errors import InvalidInput
 from ekc.ptx.module import TYPE_BYTES, Variable
 
 _ALLOCATION_GAP_BYTES = 1 << 20
-"""Bytes between neighbours in global memory, so that an overrun lands nowhere."""
+"""Bytes between two arrays in global memory, so that an overrun hits neither."""
 _RED_ZONE_BYTES = 128
+"""Bytes between two arrays in shared memory, likewise."""
 _SWIZZLE_PATTERN_BYTES = 1024
 """Bytes of the widest swizzle pattern."""
 _GRID_LIMIT, _BLOCK_LIMIT = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 _MAX_THREADS, _MAX_SHARED_BYTES = 1024, 227 * 1024
 _SHADOW_BYTES = 10
-"""Bytes that the sanitizer notes of each place of global memory."""
+"""Bytes that the sanitizer keeps for each cell of global memory."""
 _WIDE_FENCE_SCOPES = frozenset(("gl", "gpu", "cluster", "sys"))
 """Scopes of fences that reach beyond a block."""
 
 
 PAGED_FROM = 1 << 26
-"""Bytes of arguments from which on a launch on `Blank` ones holds only the pages that it touches."""
+"""Bytes of arguments from which on a launch on `BlankArray`s holds only the pages that it touches."""
 
 
 class LaunchPlan:
-    """What all batches of a launch share."""
+    """Arguments, memory layout and findings, which all batches of a launch share."""
 
     def __init__(
         self,
@@ -57,11 +58,11 @@ class LaunchPlan:
         _check_shape(decoded, grid, block)
         self.findings = Findings(self.kernel_name)
         self.arrays: list[tuple[int, Any, LoadedArray]] = []
-        """Address, array and its bytes."""
+        """(address, array, its bytes) of each array argument."""
         self.symbol_addresses: dict[str, int] = {}
         self.parameter_bytes: dict[str, bytes] = {}
         self.has_wgmma = any(one.opcode.startswith("wgmma.mma_async") for one in decoded.kernel.code)
-        """The kernel has products of warpgroups."""
+        """Whether the kernel has products of warpgroups (`wgmma`)."""
         self._place_shared(dynamic_shared)
         self._place_local()
         self._place_global(args)
@@ -72,8 +73,10 @@ class LaunchPlan:
 
     # -- memory layout --------------------------------------------------------------------------
     def _place_shared(self, dynamic_bytes: int) -> None:
-        """Static arrays first, each with room behind it, then the dynamic one. Where products of warpgroups
-        read them, none lies better than it asks to: what they read may need more."""
+        """Place the static arrays, each with a red zone behind it, then the dynamic array.
+
+        For kernels with `wgmma` no array is aligned better than declared, so that a missing alignment
+        shows."""
         self.shared_allocations: list[Allocation] = []
         variables = [*self.decoded.kernel.variables, *self.decoded.module.variables]
         at = used = 0
@@ -96,7 +99,7 @@ class LaunchPlan:
         self.shared_stride = -(-(at + dynamic_bytes) // _RED_ZONE_BYTES) * _RED_ZONE_BYTES
 
     def _align_shared(self, offset: int, align: int) -> int:
-        """The next place for a shared array."""
+        """The next offset at which a shared array may begin."""
         unit = max(align, _RED_ZONE_BYTES)
         offset = -(-offset // unit) * unit
         odd = self.has_wgmma and unit < _SWIZZLE_PATTERN_BYTES and offset % (2 * unit) == 0
@@ -127,9 +130,9 @@ class LaunchPlan:
             self.parameter_bytes[one.name] = self._encode_argument(position, one, value)
         for one in self.decoded.module.variables:
             if one.space in ("global", "const"):
-                held = LoadedArray(_to_bytes(_build_initial_values(one)), writable=False)
+                source = LoadedArray(_to_bytes(_build_initial_values(one)), writable=False)
                 self.symbol_addresses[one.name] = self._place_array(
-                    f"variable {one.name}", held, one.space == "global"
+                    f"variable {one.name}", source, one.space == "global"
                 )
         for one in parameters:
             raw = np.frombuffer(self.parameter_bytes[one.name], np.uint8)
@@ -142,19 +145,19 @@ class LaunchPlan:
         """The bytes of a parameter; arrays are placed in memory, each once."""
         if isinstance(value, np.ndarray) and not _is_structure(value):
             _check_array(self.kernel_name, position, variable, value)
-            known = next((address for address, array, _ in self.arrays if array is value), None)
-            if known is None:
+            start = next((address for address, array, _ in self.arrays if array is value), None)
+            if start is None:
                 writable = bool(value.flags.writeable)
-                held = LoadedArray(_to_bytes(value), writable)
-                known = self._place_array(f"argument {position}", held, writable)
-                self.arrays.append((known, value, held))
-            return known.to_bytes(8, "little")
+                source = LoadedArray(_to_bytes(value), writable)
+                start = self._place_array(f"argument {position}", source, writable)
+                self.arrays.append((start, value, source))
+            return start.to_bytes(8, "little")
         if isinstance(value, PagedSource):
             return self._place_array(f"argument {position}", value, value.writable).to_bytes(8, "little")
         return _encode_scalar(self.kernel_name, position, variable, value)
 
     def _place_array(self, name: str, source: PagedSource, writable: bool) -> int:
-        """The address where an array lies from here on."""
+        """Reserve addresses for an array; returns its start."""
         start = GLOBAL_BASE + self._next_offset
         self._allocations.append(Allocation(name, start, start + source.nbytes, writable))
         self._sources.append(source)
@@ -162,7 +165,7 @@ class LaunchPlan:
         return start
 
     def _build_global_memory(self, args: Sequence[Any]) -> AddressSpace:
-        """Global memory: in whole, or by pages where an argument asks for that."""
+        """Global memory: all of it, or pages on demand where an argument asks for that."""
         blank = all(isinstance(one, BlankArray) for one in args) and self._next_offset < PAGED_FROM
         if not blank and any(isinstance(one, PagedSource) for one in args):
             return PagedAddressSpace("global", self._allocations, self._sources)
@@ -174,7 +177,7 @@ class LaunchPlan:
         return memory
 
     def _build_shadows(self) -> tuple[BlockConflicts, ReadOnlyCache | None]:
-        """What is noted of every place of global memory; for the read-only cache if any load goes there."""
+        """Marks for every cell of global memory; those of the read-only cache only if a load uses it."""
         code, size = self.decoded.kernel.code, self.global_memory.bytes.size
         grain = min((int(s.dtype_code[1]) for s in self.decoded.context.sites), default=4)
         fenced = any(
@@ -188,7 +191,7 @@ class LaunchPlan:
             self.global_memory.shadow_bytes_per_byte = _SHADOW_BYTES / min(grain, 4)
         return conflicts, cache
 
-    # -- what batches ask -------------------------------------------------------------------------
+    # -- queries of batches -----------------------------------------------------------------------
     def make_spaces(self, geometry: Geometry) -> dict[str, AddressSpace]:
         """The address spaces of a batch."""
         return {
@@ -228,10 +231,10 @@ class LaunchPlan:
         paged = self.global_memory if isinstance(self.global_memory, PagedAddressSpace) else None
         if paged is not None:
             paged.write_back()
-        for address, array, held in self.arrays:
+        for address, array, source in self.arrays:
             if array.flags.writeable:
                 start = address - GLOBAL_BASE
-                raw = held.raw if paged else self.global_memory.bytes[start : start + array.nbytes]
+                raw = source.raw if paged else self.global_memory.bytes[start : start + array.nbytes]
                 array[...] = raw.view(array.dtype).reshape(array.shape)
 
 

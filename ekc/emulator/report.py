@@ -1,15 +1,20 @@
-"""What a launch gives back: findings, counters, and how much of the grid ran."""
+"""The report of a launch: findings, counters, and the number of blocks that ran."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ekc.emulator.counters import Counters
+from ekc.emulator.geometry import Geometry, unravel_index
+from ekc.ptx.module import Instruction
+
+MAX_FINDINGS = 64
+"""Most findings that a launch keeps."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the sanitizer saw; the first thread that showed it stands for all."""
+    """One error that the sanitizer found, reported for the first thread that shows it."""
 
     kind: str
     """Such as "out-of-bounds", "misaligned", "uninitialised", "race", "block-conflict", "read-only"."""
@@ -35,6 +40,54 @@ class Finding:
         )
 
 
+class Findings:
+    """The findings of a launch: at most one of each kind for each instruction."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.finding_by_site: dict[tuple[str, int], tuple[tuple[int, int], Finding]] = {}
+
+    def add(
+        self,
+        kind: str,
+        instruction: Instruction,
+        message: str,
+        hint: str,
+        place: tuple[Geometry, int],
+        address: int | None = None,
+    ) -> None:
+        """Add a finding. Of several of one kind and instruction, that of the lowest block and thread is
+        kept."""
+        geometry, lane = place
+        block, thread = (
+            int(geometry.block_ids[lane // geometry.threads_per_block]),
+            lane % geometry.threads_per_block,
+        )
+        finding = Finding(
+            kind,
+            message,
+            self.kernel,
+            instruction.short_text,
+            instruction.line,
+            instruction.source_line,
+            unravel_index(block, geometry.grid),
+            unravel_index(thread, geometry.block),
+            address,
+            hint,
+        )
+        old = self.finding_by_site.get((kind, instruction.line))
+        if (old is None and len(self.finding_by_site) < MAX_FINDINGS) or (
+            old is not None and (block, thread) < old[0]
+        ):
+            self.finding_by_site[kind, instruction.line] = ((block, thread), finding)
+
+    def list_findings(self) -> tuple[Finding, ...]:
+        """All findings in order of the PTX text."""
+        return tuple(
+            f for _, f in sorted(self.finding_by_site.values(), key=lambda item: (item[1].line, item[1].kind))
+        )
+
+
 @dataclass(frozen=True)
 class Report:
     """The outcome of a launch."""
@@ -53,7 +106,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether the sanitizer saw nothing."""
+        """Whether there are no findings."""
         return not self.findings
 
     def __str__(self) -> str:

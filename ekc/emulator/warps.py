@@ -1,34 +1,33 @@
-"""Shuffles, votes, reductions and matrix products on the lanes of a batch."""
+"""Shuffles, votes, reductions and matrix products across the lanes of a batch's warps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ekc.emulator.access import MemoryUnit
+from ekc.emulator.lane_state import LaneState
+from ekc.emulator.memory import AddressProbe
 from ekc.emulator.numerics import mma, warp
 from ekc.errors import EkcError
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
-
-WARP_SIZE = warp.WARP_SIZE
+from ekc.ptx.constants import WARP_SIZE
 
 
 class WarpUnit:
-    """The lanes of a batch as (warps, 32), short warps padded."""
+    """The lanes of a batch as (warps, 32); warps with fewer lanes are padded."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, batch: LaneState, memory_unit: MemoryUnit) -> None:
+        self.batch, self.memory_unit = batch, memory_unit
         self.warp_count = int(batch.lane_warps[-1]) + 1
         self.lane_in_warp = batch.geometry.thread_numbers() % WARP_SIZE
         self.padded_index = batch.lane_warps * WARP_SIZE + self.lane_in_warp
         self.lane_at_index = np.full(self.warp_count * WARP_SIZE, -1, np.int64)
-        """The lane of the batch at each place, -1 where the block has none."""
+        """The lane of the batch at each place of (warps * 32), -1 where the block has none."""
         self.lane_at_index[self.padded_index] = batch.all_lanes
 
     def pad_warps(self, row: Any) -> Any:
-        """A row (or one value) as (warps, 32); zeros where there is no lane."""
+        """A row (or one value) as (warps, 32), with zeros where there is no lane."""
         row = np.asarray(row)
         out = np.zeros(self.warp_count * WARP_SIZE, row.dtype)
         out[self.padded_index] = row
@@ -53,14 +52,14 @@ class WarpUnit:
         return np.broadcast_to(a, place.shape)[place], np.broadcast_to(valid, place.shape)
 
     def _report_inactive_source(self, site_number: int, bad: Any) -> None:
-        """A shuffle from a lane that does not take part gives anything on hardware."""
+        """A finding for a shuffle from a lane that does not take part, which is undefined on hardware."""
         if not bad.any():
             return
         one = self.batch.decoded.context.sites[site_number].instruction
         lane = int(np.flatnonzero(bad)[0])
         message = "takes a value from a lane that does not take part: the result is undefined"
         hint = "All lanes named by the mask must reach the shuffle together."
-        self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
+        self.batch.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
 
     def vote(self, mode: str, predicate: Any, member_masks: Any, mask: Any) -> Any:
         """`vote.sync`, for masks that may differ from lane to lane."""
@@ -69,20 +68,20 @@ class WarpUnit:
             np.broadcast_to(member_masks, self.batch.all_lanes.shape)
             & warp.ballot(active)[self.batch.lane_warps]
         )
-        held = warp.ballot(self.pad_warps(predicate) & active)[self.batch.lane_warps] & member_masks
+        votes = warp.ballot(self.pad_warps(predicate) & active)[self.batch.lane_warps] & member_masks
         if mode == "ballot":
-            return held
+            return votes
         if mode == "any":
-            return held != 0
-        return held == member_masks if mode == "all" else (held == 0) | (held == member_masks)
+            return votes != 0
+        return votes == member_masks if mode == "all" else (votes == 0) | (votes == member_masks)
 
     def redux(self, operation: str, value: Any, member_masks: Any, mask: Any) -> Any:
         """`redux.sync`."""
         value = np.broadcast_to(value, self.batch.all_lanes.shape)
         member_masks = np.broadcast_to(member_masks, value.shape)
-        active, held, out = warp.ballot(self.pad_mask(mask)), self.pad_warps(value), value.copy()
+        active, values, out = warp.ballot(self.pad_mask(mask)), self.pad_warps(value), value.copy()
         for one in np.unique(member_masks):
-            result = warp.redux(operation, held, active & one)
+            result = warp.redux(operation, values, active & one)
             chosen = member_masks == one
             out[chosen] = result[self.batch.lane_warps[chosen]]
         return out
@@ -100,19 +99,18 @@ class WarpUnit:
         return (same, every) if mode == "any" else (np.where(every, member_masks, np.uint32(0)), every)
 
     def _check_full_warp(self, site_number: int, mask: Any) -> None:
-        """A finding where only a part of a warp runs what is `.aligned`."""
+        """A finding where only some lanes of a warp run an `.aligned` instruction."""
         if mask is None or not self.batch.is_sanitized:
             return
         taking = self.pad_mask(mask)
         bad = mask & (taking.any(axis=1) & ~taking.all(axis=1))[self.batch.lane_warps]
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
-            message = (
-                f"only {int(taking[self.batch.lane_warps[lane]].sum())} lanes of a warp run it: undefined"
-            )
+            count = int(taking[self.batch.lane_warps[lane]].sum())
+            message = f"only {count} lanes of a warp run it: undefined"
             hint = "All 32 lanes of a warp must run it together: move it out of the condition."
             one = self.batch.decoded.context.sites[site_number].instruction
-            self.batch.plan.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
+            self.batch.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
 
     def multiply_fragments(
         self,
@@ -140,26 +138,28 @@ class WarpUnit:
     def load_matrices(
         self,
         site_number: int,
-        probe: Any,
+        probe: AddressProbe,
         offset: int,
         mask: Any,
         targets: tuple[Any, ...],
         is_transposed: bool,
     ) -> None:
-        """`ldmatrix`: rows of 16 bytes are loaded by the lanes that point at them, then dealt out."""
+        """`ldmatrix`: each lane loads the row of 16 bytes at its address; the rows are then distributed."""
         self._check_full_warp(site_number, mask)
         batch, count = self.batch, len(targets)
         rows = [np.zeros(batch.all_lanes.size, np.uint64) for _ in range(2)]
-        keep = self.lane_in_warp[probe.lanes(batch.all_lanes)] < 8 * count
-        batch.memory_unit.load(site_number, probe.moved(0, keep), offset, None, tuple(rows))
+        keep = self.lane_in_warp[probe.lane_numbers(batch.all_lanes)] < 8 * count
+        self.memory_unit.load(site_number, probe.select_lanes(0, keep), offset, None, tuple(rows))
         halves = (
             np.stack([self.pad_warps(row) for row in rows], axis=-1)
             .view(np.uint16)
             .reshape(self.warp_count, WARP_SIZE, 8)
         )
         place = mma.find_ldmatrix_sources(count, is_transposed)
-        dealt = halves[:, place.lane, place.column]
-        words = dealt[..., 0].astype(np.uint32) | (dealt[..., 1].astype(np.uint32) << np.uint32(16))
+        distributed = halves[:, place.lane, place.column]
+        words = distributed[..., 0].astype(np.uint32) | (
+            distributed[..., 1].astype(np.uint32) << np.uint32(16)
+        )
         for i, target in enumerate(targets):
             np.copyto(
                 target, words[:, :, i].reshape(-1)[self.padded_index], where=True if mask is None else mask

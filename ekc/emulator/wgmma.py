@@ -1,24 +1,23 @@
-"""`wgmma`: products of warpgroups, worked out when they are issued."""
+"""`wgmma`: products of warpgroups, computed when they are issued."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ekc.emulator.access import MemoryUnit
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.numerics import wgmma
-from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WARPGROUP_SIZE, WgmmaOperand
+from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WgmmaOperand
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.errors import EkcError
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
-    from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
 
 
 @dataclass(frozen=True)
 class WgmmaForm:
-    """What the text of one `wgmma.mma_async` says."""
+    """The variant of a `wgmma.mma_async`: factors, type of the sums and flags."""
 
     a: WgmmaOperand
     b: WgmmaOperand
@@ -29,14 +28,14 @@ class WgmmaForm:
 
     @property
     def factor_bytes(self) -> int:
-        """Of both factors."""
+        """Bytes of both factors."""
         return CHUNK_BYTES * (self.a.chunk_count + self.b.chunk_count)
 
 
 def make_wgmma_form(
     columns: int, element_type: str, is_negated: bool, is_transposed: tuple[bool, bool], is_saturating: bool
 ) -> WgmmaForm:
-    """As decoded text names one."""
+    """Make a variant from the arguments in decoded text."""
     a, b = (
         WgmmaOperand(element_type, ROWS, is_transposed[0]),
         WgmmaOperand(element_type, columns, is_transposed[1]),
@@ -47,22 +46,10 @@ def make_wgmma_form(
 class WgmmaUnit:
     """The warpgroups of one batch and their products."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        geometry = batch.geometry
-        self.groups_per_block = -(-geometry.threads_per_block // WARPGROUP_SIZE)
-        """Warpgroups of a block, the last perhaps not whole."""
-        self.lane_groups = (
-            geometry.block_numbers() * self.groups_per_block + geometry.thread_numbers() // WARPGROUP_SIZE
-        )
-        """Of every lane."""
-        self.group_starts = np.flatnonzero(np.r_[True, self.lane_groups[1:] != self.lane_groups[:-1]])
-        """The first lane of every group."""
-        count = self.groups_per_block * len(geometry.block_ids)
-        self.group_lanes = np.full((count, WARPGROUP_SIZE), -1, np.int64)
-        """The lane at each place of every group, -1 where the block has none."""
-        self.group_lanes[self.lane_groups, geometry.thread_numbers() % WARPGROUP_SIZE] = batch.all_lanes
-        self.has_full_groups = geometry.threads_per_block % WARPGROUP_SIZE == 0
+    def __init__(self, batch: LaneState, memory_unit: MemoryUnit, sanitizer: Sanitizer | None) -> None:
+        self.batch, self.memory_unit = batch, memory_unit
+        self.checks = sanitizer.warpgroups if sanitizer is not None else None
+        self.layout = batch.warpgroup_layout
 
     def multiply(
         self,
@@ -74,35 +61,32 @@ class WgmmaUnit:
         d: tuple[Any, ...],
         mask: Any,
     ) -> None:
-        """`wgmma.mma_async`: d += a b, or d = a b where `keep` is false."""
-        how = make_wgmma_form(*form_arguments)
+        """`wgmma.mma_async`: d += a b, or d = a b where `accumulates` is false."""
+        form = make_wgmma_form(*form_arguments)
         groups, first = self._find_active_groups(mask)
-        site, watch = self.batch.decoded.context.sites[site_number], self._find_checks()
-        if watch is not None:
-            watch.check_issue(
+        site, checks = self.batch.decoded.context.sites[site_number], self.checks
+        if checks is not None:
+            checks.check_issue(
                 site, {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}, groups, mask
             )
         factors: list[Any] = []
-        for what, operand, row in (("a", how.a, a), ("b", how.b, b)):
+        for what, operand, row in (("a", form.a, a), ("b", form.b, b)):
             fields = wgmma.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
             self._refuse_base_offset(site_number, fields)
             addresses = wgmma.find_chunk_addresses(operand, fields)
-            if watch is not None:
-                watch.check_factor(site, what, operand, fields, addresses, groups, first)
+            if checks is not None:
+                checks.check_factor(site, what, operand, fields, addresses, groups, first)
             factors.append(self._read_factor(operand, addresses, first))
-        self._count_requests(site_number, how, groups.size)
-        product = wgmma.multiply_factors(factors[0], factors[1], how.is_negated)
-        self._write_sums(how, product, accumulates, d, groups, mask)
+        self._count_requests(site_number, form, groups.size)
+        product = wgmma.multiply_factors(factors[0], factors[1], form.is_negated)
+        self._write_sums(form, product, accumulates, d, groups, mask)
 
     def _find_active_groups(self, mask: Any) -> tuple[Any, Any]:
-        """The groups that take part, and the first lane of each that does."""
+        """The warpgroups with active lanes, and the first active lane of each."""
         if mask is None:
-            return np.arange(len(self.group_lanes)), self.group_lanes[:, 0]
-        groups, first = np.unique(self.lane_groups[mask], return_index=True)
+            return np.arange(len(self.layout.group_lanes)), self.layout.group_lanes[:, 0]
+        groups, first = np.unique(self.layout.lane_groups[mask], return_index=True)
         return groups, np.flatnonzero(mask)[first]
-
-    def _find_checks(self) -> WarpgroupCheck | None:
-        return self.batch.sanitizer.warpgroups if self.batch.is_sanitized else None
 
     def _refuse_base_offset(self, site_number: int, fields: wgmma.MatrixDescriptors) -> None:
         if fields.base_offset.any():
@@ -112,7 +96,7 @@ class WgmmaUnit:
             )
 
     def _read_factor(self, operand: WgmmaOperand, addresses: Any, first: Any) -> Any:
-        """A factor of every group; what lies outside of shared memory is zero."""
+        """A factor of every warpgroup; chunks outside of shared memory are zero."""
         space = self.batch.spaces["shared"]
         inside = space.is_in_bounds(addresses, CHUNK_BYTES)
         at = (addresses + self.batch.shared_base[first][:, None]) // CHUNK_BYTES
@@ -132,50 +116,50 @@ class WgmmaUnit:
         mask: Any,
     ) -> None:
         accumulates = np.asarray(accumulates)
-        if mask is None and self.has_full_groups:
+        if mask is None and self.layout.has_full_groups:
             words = wgmma.add_product(
                 product, np.stack(d), accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
             )
             for row, values in zip(d, words, strict=True):
                 row[...] = values
             return
-        lanes = self.group_lanes[groups].ravel()
+        lanes = self.layout.group_lanes[groups].ravel()
         there = (lanes >= 0) & (True if mask is None else mask[lanes])
         lanes = lanes[there]
-        held = np.stack([row[lanes] for row in d])
+        sums = np.stack([row[lanes] for row in d])
         accumulates = np.broadcast_to(accumulates, self.batch.all_lanes.shape)[lanes]
         words = wgmma.add_product(
-            product[:, there], held, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+            product[:, there], sums, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
         )
         for row, values in zip(d, words, strict=True):
             row[lanes] = values
 
     def _count_requests(self, site_number: int, wgmma_form: WgmmaForm, groups: int) -> None:
-        """A request of every group, and passes through the banks as many as the bytes fill: the layouts have
-        no conflicts."""
-        access = self.batch.memory_unit
+        """Count a request of every warpgroup, and as many passes through the banks as its bytes fill: the
+        layouts have no bank conflicts."""
+        access = self.memory_unit
         access.requests[site_number] += groups
         access.bytes[site_number] += groups * wgmma_form.factor_bytes
         access.wavefronts[site_number] += groups * wgmma_form.factor_bytes // 128
 
     def fence(self, site_number: int, mask: Any) -> None:
         """`wgmma.fence`."""
-        if (watch := self._find_checks()) is not None:
-            watch.check_fence(
+        if (checks := self.checks) is not None:
+            checks.check_fence(
                 self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
             )
 
     def commit(self, site_number: int, mask: Any) -> None:
         """`wgmma.commit_group`."""
-        if (watch := self._find_checks()) is not None:
-            watch.check_commit(
+        if (checks := self.checks) is not None:
+            checks.check_commit(
                 self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
             )
 
     def wait(self, site_number: int, pending_groups: int, mask: Any) -> None:
         """`wgmma.wait_group`."""
-        if (watch := self._find_checks()) is not None:
-            watch.check_wait(
+        if (checks := self.checks) is not None:
+            checks.check_wait(
                 self.batch.decoded.context.sites[site_number],
                 pending_groups,
                 self._find_active_groups(mask)[0],
@@ -183,11 +167,11 @@ class WgmmaUnit:
             )
 
     def touched(self, site_number: int, mask: Any) -> None:
-        """A statement may touch the sums of a product in flight."""
-        if (watch := self._find_checks()) is not None:
-            watch.check_access(self.batch.decoded.context.sites[site_number], mask)
+        """An instruction may access the accumulators of a product in flight."""
+        if (checks := self.checks) is not None:
+            checks.check_access(self.batch.decoded.context.sites[site_number], mask)
 
     def proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
-        if (watch := self._find_checks()) is not None:
-            watch.async_proxy.record_fence(mask)
+        if (checks := self.checks) is not None:
+            checks.async_proxy.record_fence(mask)

@@ -1,1 +1,2 @@
-"""PTX text as data: what is written in a kernel, and what follows from its text alone."""
+"""PTX text as data: kernels with their instructions, control flow, and facts that follow from the text
+alone."""

@@ -1,9 +1,12 @@
-"""The part of a kernel that decides where it goes and which addresses it touches, without its results.
+"""Slices of a kernel: the instructions that decide branches and addresses, and the bytes of a register in
+use.
 
-How much of a register anybody looks at: its bytes up to the last that some reader needs.
+`slice_addresses` leaves out all instructions that only compute results, so that a kernel's memory accesses
+can be surveyed in a fraction of the time of a run.
 
-NVRTC joins loads of bytes and halves into words, and takes them apart again by a few instructions. Only these
-are followed; any other reader needs the whole register.
+`count_used_bytes` counts the bytes of a register up to the last one that an instruction reads. NVRTC joins
+loads of bytes and halves into words and splits them again by a few instructions (`mov`, `cvt`, `and`, `shl`).
+Only these are followed; any other reader counts as a reader of the whole register.
 """
 
 from __future__ import annotations
@@ -25,22 +28,22 @@ from ekc.ptx.module import (
 
 
 def slice_addresses(kernel: KernelText) -> KernelText:
-    """The kernel without the instructions that no branch and no address depends on. Stores write zeros."""
+    """The kernel without the instructions on which no branch and no address depends. Stores write zeros."""
     writers: dict[str, list[int]] = {}
     for number, one in enumerate(kernel.code):
         for name in one.writes:
             writers.setdefault(name, []).append(number)
     keep = [_is_anchor(one) for one in kernel.code]
-    asked = {
+    needed_registers = {
         name for one, kept in zip(kernel.code, keep, strict=True) if kept for name in _list_anchor_inputs(one)
     }
-    left = list(asked)
+    left = list(needed_registers)
     while left:
         for number in writers.get(left.pop(), ()):
             if not keep[number]:
                 keep[number] = True
-                new = set(kernel.code[number].reads) - asked
-                asked |= new
+                new = set(kernel.code[number].reads) - needed_registers
+                needed_registers |= new
                 left += new
     before = [0]
     for kept in keep:
@@ -51,14 +54,15 @@ def slice_addresses(kernel: KernelText) -> KernelText:
 
 
 def _is_anchor(instruction: Instruction) -> bool:
-    """Whether an instruction stays whatever its results are for."""
+    """Whether an instruction stays in the slice, whoever uses its results: it branches, copies or has an
+    address."""
     return (
         instruction.ends_block or instruction.parts[0] == "cp" or Address in map(type, instruction.operands)
     )
 
 
 def _list_anchor_inputs(instruction: Instruction) -> tuple[str, ...]:
-    """Registers that an anchor needs: all it reads, but not the data that a store writes."""
+    """Registers that an anchor needs: all that it reads, without the data of a store."""
     if instruction.parts[0] == "st":
         return (
             *list_registers(instruction.operands[0]),
@@ -87,7 +91,7 @@ MAX_REGISTER_BYTES = 8
 
 
 def count_used_bytes(name: str, readers: Readers) -> int:
-    """Of a register, by all that read it; 0 where nobody does."""
+    """Bytes of a register up to the last that any reader needs; 0 without a reader."""
     return max((_count_bytes_read(one, name, readers) for one in readers.get(name, ())), default=0)
 
 
@@ -102,12 +106,12 @@ def _count_bytes_read(instruction: Instruction, name: str, readers: Readers) -> 
 
 
 def _reads_only_register(sources: Sequence[Operand], name: str) -> bool:
-    """Whether a register comes first among sources, and the others are numbers."""
+    """Whether the first source is this register and the others are numbers."""
     return sources[0] == Register(name) and all(isinstance(x, Immediate) for x in sources[1:])
 
 
 def _count_mov_bytes(instruction: Instruction, readers: Readers) -> int:
-    """`mov.b32 {low, high}, r` takes it apart."""
+    """`mov.b32 {low, high}, r` splits the register: the bytes that readers of the parts need."""
     target = instruction.operands[0]
     if not isinstance(target, Vector):
         return MAX_REGISTER_BYTES
@@ -121,19 +125,19 @@ def _count_target_bytes(target: Operand, width: int, readers: Readers) -> int:
 
 
 def _count_cvt_bytes(instruction: Instruction, readers: Readers) -> int:
-    """`cvt.s16.s8 s, r` looks at as much as its source type has."""
+    """`cvt.s16.s8 s, r` reads as many bytes as its source type has."""
     return TYPE_BYTES.get(instruction.parts[-1], MAX_REGISTER_BYTES)
 
 
 def _count_and_bytes(instruction: Instruction, readers: Readers) -> int:
-    """`and.b16 s, r, 255`."""
+    """`and.b16 s, r, 255` reads the bytes under its mask."""
     mask = instruction.operands[2]
     assert isinstance(mask, Immediate)
     return (int(mask.value).bit_length() + 7) // 8 if int(mask.value) >= 0 else MAX_REGISTER_BYTES
 
 
 def _count_shl_bytes(instruction: Instruction, readers: Readers) -> int:
-    """`shl.b16 s, r, 8` loses the highest byte."""
+    """`shl.b16 s, r, 8` shifts the highest byte out, and does not need it."""
     by = instruction.operands[2]
     assert isinstance(by, Immediate)
     return max(TYPE_BYTES.get(instruction.parts[-1], MAX_REGISTER_BYTES) - int(by.value) // 8, 0)

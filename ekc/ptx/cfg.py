@@ -1,19 +1,20 @@
-"""Basic blocks of a kernel, how control leaves each, and what is live where.
+"""The control flow of a kernel: basic blocks, how control leaves each, and live registers.
 
-The order in which places of a kernel run while lanes stand at several of them.
-
-The lowest place runs first, so lanes meet again where their paths do only if every place on the way comes
-before that. A GPU's compiler sees to it by joining paths where they must meet; the order of the PTX text
-does not: it may put one arm of a branch behind the place where both meet.
+`split_blocks` gives the blocks in the order of the text. `build_blocks` gives them in an order for execution.
+While the lanes of a warp are at different blocks, the block with the lowest number runs first. Lanes that
+took different paths meet again only if every block of both paths comes before the block where the paths join.
+The order of the text does not guarantee that: it may put one arm of a branch behind the join.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ekc.errors import EkcError
-from ekc.ptx.module import Instruction, KernelText, Operand, Symbol
+from ekc.ptx.constants import WARP_SIZE
+from ekc.ptx.module import Instruction, KernelText, Operand, Symbol, split_opcode
 
 Edges = Mapping[int, Sequence[int]]
 
@@ -21,41 +22,44 @@ Edges = Mapping[int, Sequence[int]]
 def order_blocks(edges: Sequence[Sequence[int]]) -> list[int]:
     """Nodes 0 to n - 1 (0 is the entry) in the order in which they run.
 
-    Both arms of a branch come before the place where they meet, all of a loop before what follows it, and
-    nodes that nothing leads to last.
+    Both arms of a branch come before the node where they join, and a whole loop comes before its successors.
+    Nodes that cannot be reached come last.
     """
-    known = dict(enumerate(edges))
-    reached = list(_arrange_nodes(known, known, 0))
-    seen = set(reached)
-    return reached + [node for node in known if node not in seen]
+    edges_by_node = dict(enumerate(edges))
+    order = list(_arrange_nodes(edges_by_node, edges_by_node, 0))
+    reached = set(order)
+    return order + [node for node in edges_by_node if node not in reached]
 
 
 def _arrange_nodes(nodes: Iterable[int], edges: Edges, entry: int) -> Iterator[int]:
-    """The nodes that `entry` leads to: loops in one piece, and each loop arranged likewise from its entry."""
+    """The nodes that can be reached from `entry`: each loop in one piece, arranged likewise from its
+    header."""
     inside = set(nodes)
     for loop in _find_components(inside, edges, entry):
         if len(loop) == 1:
             yield loop[0]
         else:
-            # The search came into the loop at the node that it left last. Without the way back it is no loop.
+            # The last node is the header. Without the edges back to it the loop has an order.
             head = loop[-1]
             cut = {node: [n for n in edges[node] if n != head] for node in loop}
             yield from _arrange_nodes(loop, cut, head)
 
 
 def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int]]:
-    """Tarjan's strongly connected components, those that come first first; the last node of each is the one
-    that the search reached first. Of two arms the one that stands first in the text comes first."""
+    """Tarjan's strongly connected components in topological order.
+
+    The last node of each component is the one that the search reached first. Of the two arms of a branch, the
+    one that is first in the text comes first."""
     number: dict[int, int] = {}
     lowest: dict[int, int] = {}
-    open_: list[int] = []
-    placed: set[int] = set()
+    stack: list[int] = []
+    finished: set[int] = set()
     found: list[list[int]] = []
     path: list[tuple[int, Iterator[int]]] = []
 
     def enter(node: int) -> None:
         number[node] = lowest[node] = len(number)
-        open_.append(node)
+        stack.append(node)
         path.append((node, iter(sorted((n for n in edges[node] if n in nodes), reverse=True))))
 
     enter(entry)
@@ -67,18 +71,19 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
             if path:
                 lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
             if lowest[node] == number[node]:
-                first = open_.index(node)
-                found.append(open_[first:][::-1])
-                placed.update(open_[first:])
-                del open_[first:]
+                first = stack.index(node)
+                found.append(stack[first:][::-1])
+                finished.update(stack[first:])
+                del stack[first:]
         elif following not in number:
             enter(following)
-        elif following not in placed:
+        elif following not in finished:
             lowest[node] = min(lowest[node], number[following])
     return found[::-1]
 
 
-_WARP_SIZE, _WARPGROUP_SIZE = 32, 128
+WARPGROUP_SIZE = 4 * WARP_SIZE
+"""Threads of a warpgroup: four warps."""
 _WARP_WIDE_ROOTS = (
     "shfl",
     "vote",
@@ -94,51 +99,68 @@ _WARP_WIDE_ROOTS = (
 
 @dataclass(frozen=True, slots=True)
 class BlockExit:
-    """How a block ends: jump, branch, exit, barrier or switch."""
+    """How control leaves a block."""
 
     kind: str
+    """"jump", "branch", "switch", "barrier", "exit" or "exit_if" (a guarded exit)."""
     targets: tuple[int, ...] = ()
     """Block numbers: (taken, fall-through) of a branch, (next,) of a jump or a barrier."""
     instruction: Instruction | None = None
+    """The instruction that ends the block; None where control only falls through to a label."""
 
 
 @dataclass
 class Block:
-    """Statements that run one after another, and the way out."""
+    """Instructions that run one after another, and the exit after them."""
 
     number: int
     code: list[Instruction]
+    """Without the instruction of the exit."""
     exit: BlockExit = field(default_factory=lambda: BlockExit("exit"))
     convergence_width: int = 1
-    """Threads that must run its first instruction as one: 32 of a warp, 128 of a warpgroup."""
+    """Threads that must run the first instruction together: 32 of a warp, 128 of a warpgroup, or 1."""
+    label: str = ""
+    """As in the PTX text; "" where the block begins without one."""
+    line: int = 0
+    """Line of the PTX text where the block begins."""
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        """All instructions, that of the exit included."""
+        return [*self.code, self.exit.instruction] if self.exit.instruction else self.code
 
     @property
     def instruction_count(self) -> int:
-        """Instructions, the closing one included."""
+        """Instructions, that of the exit included."""
         return len(self.code) + (self.exit.instruction is not None)
 
 
 def build_blocks(kernel: KernelText) -> list[Block]:
-    """Cut a kernel into blocks, in the order in which they run while lanes stand at several of them."""
-    found = _split_blocks(kernel)
-    order = order_blocks([list_successors(block) for block in found])
+    """Split a kernel into blocks, numbered in the order in which they run while lanes have diverged."""
+    blocks = split_blocks(kernel)
+    order = order_blocks([list_successors(block) for block in blocks])
     place = {old: new for new, old in enumerate(order)}
-    for block in found:
+    for block in blocks:
         block.number = place[block.number]
-        way = block.exit
-        block.exit = BlockExit(way.kind, tuple(place[t] for t in way.targets), way.instruction)
-    return [found[old] for old in order]
+        old = block.exit
+        block.exit = BlockExit(old.kind, tuple(place[t] for t in old.targets), old.instruction)
+    return [blocks[old] for old in order]
 
 
-def _split_blocks(kernel: KernelText) -> list[Block]:
-    """Blocks in the order of the text."""
+def split_blocks(kernel: KernelText) -> list[Block]:
+    """Split a kernel into blocks in the order of the text; block 0 is the entry."""
     starts = _find_block_starts(kernel)
     number = {start: i for i, start in enumerate(starts)}
+    labels = {start: label for label, start in kernel.labels.items()}
     found = []
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
         code = kernel.code[start:end]
-        block = Block(i, code, convergence_width=find_convergence_width(code[0]) if code else 1)
+        block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode) if code else 1)
+        block.line = code[0].line
+        if label := labels.get(start):
+            # Labels of inline assembly are distinguished by a number after an @.
+            block.label, block.line = label.partition("@")[0], kernel.label_lines[label]
         block.exit = _build_exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
         if block.exit.instruction is not None:
             block.code = code[:-1]
@@ -146,15 +168,13 @@ def _split_blocks(kernel: KernelText) -> list[Block]:
     return found
 
 
-def find_convergence_width(instruction: Instruction) -> int:
-    """Threads that must meet at this instruction: of a warp, of a warpgroup, or 1."""
-    if instruction.parts[0] == "wgmma":
-        return _WARPGROUP_SIZE
-    return (
-        _WARP_SIZE
-        if instruction.parts[0] in _WARP_WIDE_ROOTS or instruction.opcode.startswith("bar.warp")
-        else 1
-    )
+@lru_cache(maxsize=4096)
+def find_convergence_width(opcode: str) -> int:
+    """Threads that must run an instruction together: those of a warpgroup, those of a warp, or 1."""
+    root = split_opcode(opcode)[0]
+    if root == "wgmma":
+        return WARPGROUP_SIZE
+    return WARP_SIZE if root in _WARP_WIDE_ROOTS or opcode.startswith("bar.warp") else 1
 
 
 def _find_block_starts(kernel: KernelText) -> list[int]:
@@ -162,7 +182,7 @@ def _find_block_starts(kernel: KernelText) -> list[int]:
     for i, one in enumerate(kernel.code):
         if one.ends_block:
             starts.add(i + 1)
-        elif find_convergence_width(one) > 1:
+        elif find_convergence_width(one.opcode) > 1:
             starts.add(i)
     return sorted(s for s in starts if s < len(kernel.code))
 
@@ -212,17 +232,17 @@ def _require_next_block(next_block: int | None, instruction: Instruction) -> int
 
 
 def list_successors(block: Block) -> tuple[int, ...]:
-    """Blocks that may come next."""
+    """Numbers of the blocks that may run after this one."""
     return block.exit.targets
 
 
 def find_live_in(blocks: list[Block]) -> list[set[str]]:
-    """Registers whose value may be read, at the start of each block."""
+    """For each block, the registers whose value at its start may be read."""
     uses, kills = [], []
     for block in blocks:
         use: set[str] = set()
         kill: set[str] = set()
-        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+        for one in block.instructions:
             use.update(n for n in one.reads if n not in kill)
             if one.guard is None:
                 kill.update(one.writes)

@@ -1,7 +1,7 @@
 """Constants in PTX text: literals in every base, `WARP_SZ`, and the constant expressions of C (PTX ISA 4.5).
 
 Integers have 64 bits and are signed unless a literal ends in U or exceeds the signed range. `~` and `%`
-work on unsigned numbers, and a shift takes its amount modulo 64, as ptxas has them.
+work on unsigned numbers, and a shift takes its amount modulo 64, as in ptxas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BASES = {"hexadecimal": 16, "binary": 2, "octal": 8, "decimal": 10}
 _FLOAT_BITS = re.compile(r"0(?:[fF](?P<single>[0-9a-fA-F]{8})|[dD](?P<double>[0-9a-fA-F]{16}))")
 _FLOAT = re.compile(r"(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
 _CONSTANT_START = re.compile(r"[-+~!(\s]*(?:\d|\.\d|\.[su]64\b|WARP_SZ(?![\w$]))")
-_WARP_SIZE = 32
+WARP_SIZE = 32
 _CAST_SIGNS = {".s64": True, ".u64": False}
 
 _ABOVE_ADDITIVE = 10
@@ -47,7 +47,7 @@ _FLOAT_OPERATORS: dict[str, Callable[[float, float], float]] = {
 
 
 class _Constant(NamedTuple):
-    """A value; whether it is signed matters to integers only."""
+    """A value; `signed` applies to integers only."""
 
     number: int | float
     signed: bool = True
@@ -68,7 +68,7 @@ def parse_constant(text: str, line: int) -> int | float:
 
 
 def parse_integer(text: str, line: int) -> int:
-    """The same for a whole number."""
+    """The value of an operand that is a constant whole number."""
     found = parse_constant(text, line)
     if isinstance(found, float):
         raise EkcError(f"PTX line {line}: {text!r} is a float, a whole number was expected")
@@ -76,25 +76,25 @@ def parse_integer(text: str, line: int) -> int:
 
 
 class ConstantReader(TokenReader):
-    """A reader that also takes constant expressions."""
+    """A token reader that also reads constant expressions."""
 
     def read_constant(self, min_precedence: int = 0) -> int | float:
-        """The constant that begins here, up to an operator that binds less than `least`."""
+        """Read the constant that begins here, up to an operator of lower precedence than `min_precedence`."""
         return self._read_conditional(min_precedence).number
 
     def read_integer(self, min_precedence: int = 0) -> int:
-        """The same for a whole number."""
+        """Read a constant that is a whole number."""
         found = self.read_constant(min_precedence)
         if isinstance(found, float):
             raise EkcError(f"PTX line {self.current_line()}: {found} where a whole number was expected")
         return found
 
     def read_offset(self) -> int:
-        """One term of the sum that an address is."""
+        """Read one term of an address such as `[%rd1+8+4]`."""
         return self.read_integer(_ABOVE_ADDITIVE)
 
     def refuse_literal(self, text: str) -> NoReturn:
-        """Say that a text is no constant."""
+        """`EkcError` for a text that is no constant."""
         raise EkcError(
             f"PTX line {self.current_line()}: {text!r} is not a number; "
             "write 16, 0x10, 020, 0b10000, 16U, 1.5 or 0f3FC00000"
@@ -138,7 +138,7 @@ class ConstantReader(TokenReader):
     def _read_literal(self) -> _Constant:
         text, _, _ = self.peek_token()
         if text == "WARP_SZ":
-            found: _Constant | None = _Constant(_WARP_SIZE)
+            found: _Constant | None = _Constant(WARP_SIZE)
         else:
             found = _parse_float_literal(text) or _parse_integer_literal(text)
         if found is None:

@@ -1,7 +1,4 @@
-"""PTX text cut into tokens.
-
-A reader of PTX text, token by token: look, take, expect, with the line in every complaint.
-"""
+"""PTX text as tokens, and a reader that goes through them and names the line in every error."""
 
 from __future__ import annotations
 
@@ -17,11 +14,14 @@ TOKEN = re.compile(
     |(?P<mark>&&|\|\||[=!<>]=|<<|>>|[{}\[\]()<>,;:@!|+\-=&*/%^~?])""",
     re.VERBOSE,
 )
+_BRACKET = re.compile(r"[{}\[\]()]")
 _BRACKET_OR_COMMA = re.compile(r"[{}\[\](),]")
 
 
 def split_operands(text: str, line: int) -> list[str]:
-    """The text of each operand of a statement: between the commas that stand outside brackets."""
+    """The text of each operand of a statement, split at the commas outside of brackets."""
+    if _BRACKET.search(text) is None:
+        return text.split(",") if "," in text or text.strip() else []
     pieces, depth, start = [], 0, 0
     for found in _BRACKET_OR_COMMA.finditer(text):
         mark = found.group()
@@ -38,7 +38,7 @@ def split_operands(text: str, line: int) -> list[str]:
 
 
 def strip_comments(ptx: str) -> str:
-    """The text with a blank for each comment, its lines still where they were."""
+    """The text with a blank in the place of each comment; line numbers stay the same."""
     return _STRING_OR_COMMENT.sub(_blank_comment, ptx)
 
 
@@ -48,7 +48,7 @@ def _blank_comment(match: re.Match[str]) -> str:
 
 
 def format_statement(statement: str) -> str:
-    """A statement as one line, its tokens evenly spaced."""
+    """A statement as one line with even spacing."""
     text = " ".join(match.group() for match in TOKEN.finditer(statement))
     for mark in (",", "]", "}", "|", "+"):
         text = text.replace(f" {mark}", mark)
@@ -61,16 +61,21 @@ _BLANKS = re.compile(r"\s*")
 
 
 class TokenReader:
-    """Walks over a text whose first line has the number `line`."""
+    """Reads the tokens of a text, one after another."""
 
     def __init__(self, text: str, line: int = 1) -> None:
+        """`line` is the number of the text's first line."""
         self.source = text.rstrip("\0")
         self._counted, self._line_number = 0, line
         self.move_to(0)
 
     def move_to(self, position: int) -> None:
-        """Stand before the first token at or behind a place of the text."""
-        self.position = _BLANKS.match(self.source, position).end()  # type: ignore[union-attr]
+        """Continue with the first token at or after a position of the text."""
+        self.set_position(_BLANKS.match(self.source, position).end())  # type: ignore[union-attr]
+
+    def set_position(self, position: int) -> None:
+        """Continue with the token that begins at a position of the text."""
+        self.position = position
         self._token: tuple[str, str, int] | None = None
 
     def peek_token(self) -> tuple[str, str, int]:
@@ -82,8 +87,8 @@ class TokenReader:
             elif self.position == len(self.source):
                 self._token = "", "", self.position
             else:
-                strange = self.source[self.position : self.position + 20].splitlines()[0]
-                raise EkcError(f"PTX line {self.current_line()}: cannot read {strange!r}")
+                unreadable = self.source[self.position : self.position + 20].splitlines()[0]
+                raise EkcError(f"PTX line {self.current_line()}: cannot read {unreadable!r}")
         return self._token
 
     def peek(self) -> str:
@@ -93,24 +98,24 @@ class TokenReader:
     def current_line(self) -> int:
         """The line of the next token; of the last one at the end."""
         place = self.position if self.position < len(self.source) else len(self.source.rstrip())
-        self._line_number += self.source.count("\n", self._counted, place)
-        self._counted = max(self._counted, place)
+        if place > self._counted:
+            self._line_number += self.source.count("\n", self._counted, place)
+            self._counted = place
         return self._line_number
 
     def take(self, expected: str | None = None) -> str:
-        """The next token's text, which must be `wanted` if that is given."""
+        """Read the next token's text, which must be `expected` if that is given."""
         text, kind, end = self.peek_token()
         if not kind:
-            raise EkcError(
-                f"PTX ends at line {self.current_line()} where {expected or 'more'!r} was expected: truncated?"
-            )
+            line = self.current_line()
+            raise EkcError(f"PTX ends at line {line} where {expected or 'more'!r} was expected: truncated?")
         if expected is not None and text != expected:
             raise EkcError(f"PTX line {self.current_line()}: {text!r} where {expected!r} was expected")
         self.move_to(end)
         return text
 
     def accept(self, expected: str) -> str:
-        """The next token's text if it is this, otherwise ""."""
+        """Read the next token if it is `expected`; otherwise return "" and stay."""
         text, _, end = self.peek_token()
         if text != expected:
             return ""
@@ -118,6 +123,6 @@ class TokenReader:
         return text
 
     def skip_past(self, end: str) -> None:
-        """Drop tokens up to and with one."""
+        """Skip tokens up to `end` and `end` itself."""
         while self.take() != end:
             pass

@@ -1,6 +1,6 @@
-"""PTX as data: what the parser gives and everything else reads.
+"""PTX as data: operands, instructions, variables, kernels and modules, as the parser makes them.
 
-Classes of instructions, for counting.
+`classify_instruction` sorts instructions into the kinds that counters use.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LONG_VECTOR = re.compile(r"\{([^,{}]+)(?:, [^,{}]+){3,}, ([^,{}]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register operand; `%p1` after `!` is `negated`."""
+    """A register operand; `is_negated` where a `!` precedes it."""
 
     name: str
-    negated: bool = False
+    is_negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +80,46 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One statement: opcode with its modifiers, guard and operands, and where it stands."""
+    """One instruction: opcode with its modifiers, guard, operands and place in the text."""
 
     opcode: str
     guard: Register | None
     operands: tuple[Operand, ...]
     line: int
+    """Line of the PTX text, from 1."""
     source_line: int | None
+    """Line of the CUDA text, where the PTX has line information."""
     raw: str
-    """As it stands in the PTX, without the semicolon."""
+    """The PTX text of the instruction, without the semicolon."""
 
     @cached_property
     def text(self) -> str:
-        """The statement as one line, its tokens evenly spaced."""
+        """The instruction as one line with even spacing."""
         return format_statement(self.raw)
 
     @cached_property
     def short_text(self) -> str:
-        """The same, of long vectors the first and the last item."""
+        """`text` with only the first and the last item of long vectors."""
         return _LONG_VECTOR.sub(r"{\1, ..., \2}", self.text)
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The opcode's words: `ld.global.f32` is ("ld", "global", "f32")."""
+        """The opcode split at its dots: `ld.global.f32` -> ("ld", "global", "f32")."""
         return split_opcode(self.opcode)
 
-    @cached_property
+    @property
     def ends_block(self) -> bool:
-        """Whether control leaves the straight line here."""
+        """Whether control may go elsewhere than to the next instruction, or waits here for other threads."""
         return _ends_block(self.opcode)
 
     @cached_property
     def is_accumulating(self) -> bool:
-        """Whether it adds to its result: a `wgmma` whose scale-d is not the number 0."""
+        """Whether the instruction adds to its result: a `wgmma` whose scale-d is not the number 0."""
         return self.opcode.startswith("wgmma.mma_async") and Immediate(0) not in self.operands[3:4]
 
     @cached_property
     def writes(self) -> tuple[str, ...]:
-        """Registers that it sets."""
+        """Registers that the instruction writes."""
         first = self.operands[0] if self.operands else None
         return (
             ()
@@ -127,7 +129,7 @@ class Instruction:
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Registers that it reads, its guard included."""
+        """Registers that the instruction reads, its guard included."""
         first = 1 if self.writes and not self.is_accumulating else 0
         found = [n for operand in self.operands[first:] for n in list_registers(operand)]
         return (*found, self.guard.name) if self.guard else tuple(found)
@@ -135,7 +137,7 @@ class Instruction:
 
 @lru_cache(maxsize=4096)
 def split_opcode(opcode: str) -> tuple[str, ...]:
-    """An opcode split at its dots."""
+    """Split an opcode at its dots."""
     return tuple(opcode.split("."))
 
 
@@ -149,13 +151,13 @@ def _ends_block(opcode: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _has_no_result(opcode: str) -> bool:
-    """Whether the first operand of an opcode is no result."""
+    """Whether the first operand of an opcode is a source instead of a result."""
     stores = split_opcode(opcode)[0] in _ROOTS_WITHOUT_RESULT or _ends_block(opcode)
     return stores and not opcode.startswith(("bar.red", "barrier.red"))
 
 
 def list_registers(operand: Operand) -> tuple[str, ...]:
-    """Registers in an operand."""
+    """Names of the registers in an operand."""
     if isinstance(operand, Register):
         return (operand.name,) if operand.name != "_" else ()
     if isinstance(operand, Address):
@@ -169,37 +171,46 @@ def list_registers(operand: Operand) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A declared variable: space, element type, elements (None: `name[]`), alignment, initial values."""
+    """A declared variable or parameter."""
 
     name: str
     space: str
+    """"global", "shared", "local", "const" or "param"."""
     type: str
+    """PTX type of an element, such as "f32"."""
     element_count: int | None
+    """Elements; None for `name[]`, whose size the launch gives."""
     alignment_bytes: int
     initial_values: tuple[int | float, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """Bytes; 0 for dynamic shared memory."""
+        """Bytes of the variable; 0 for dynamic shared memory."""
         return TYPE_BYTES[self.type] * (self.element_count or 0)
 
 
 @dataclass
 class KernelText:
-    """One `.entry`: parameters, registers (name -> type), variables, statements and labels."""
+    """One kernel (`.entry`) as text."""
 
     name: str
     parameters: list[Variable] = field(default_factory=list)
     registers: dict[str, str] = field(default_factory=dict)
+    """Register -> PTX type."""
     variables: list[Variable] = field(default_factory=list)
     code: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    """Label -> index in `code` of the instruction after it."""
+    label_lines: dict[str, int] = field(default_factory=dict)
+    """Label -> line of the PTX text."""
     branch_tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label of a `.branchtargets` -> labels that `brx` may go to."""
     max_threads: int | None = None
+    """Most threads of a block, by `.maxntid` or `.reqntid`."""
 
     @cached_property
     def readers_by_register(self) -> dict[str, list[Instruction]]:
-        """The statements that read each register; of a kernel that is complete."""
+        """The instructions that read each register. To be asked only once the kernel is complete."""
         found: dict[str, list[Instruction]] = {}
         for one in self.code:
             for name in one.reads:
@@ -209,10 +220,12 @@ class KernelText:
 
 @dataclass
 class Module:
-    """A whole PTX text."""
+    """A PTX text."""
 
     version: str
+    """PTX version, such as "8.0"."""
     target: str
+    """Architecture, such as "sm_80"."""
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, KernelText] = field(default_factory=dict)
 
@@ -236,7 +249,7 @@ _SPECIAL_FUNCTIONS = ("ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh"
 
 
 def classify_instruction(instruction: Instruction) -> str:
-    """Such as "fma.f32", "integer", "load.global", "barrier", "branch"."""
+    """The kind of an instruction, such as "fma.f32", "integer", "load.global", "barrier" or "branch"."""
     parts = instruction.parts
     root = parts[0]
     spaces = [p.split("::")[0] for p in parts[1:] if p.split("::")[0] in _SPACES]

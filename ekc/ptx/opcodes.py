@@ -1,4 +1,4 @@
-"""Which parts of an opcode mean something here. One that nobody knows is refused: nothing is skipped."""
+"""Modifiers of opcodes that are emulated. Any other modifier is refused, so that none is ignored silently."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ _MMA_SHAPES = "m8n8k4 m8n8k16 m8n8k32 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64
 _WGMMA_SHAPES = " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32))
 _COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
 _ANY_TYPE = ""
-"""Every type of an instruction that has no line of its own."""
+"""The key for every type that is not named there."""
 
 _SUPPORTED_MODIFIERS: dict[str, dict[str, str]] = {
-    "add sub": {_ANY_TYPE: "", "f32": f"{_ROUNDING_MODES} ftz sat", "f64": "rn", "f16 f16x2": "rn sat", "bf16 bf16x2": "rn",
-                "s32": "sat"},
+    "add sub": {_ANY_TYPE: "", "f32": f"{_ROUNDING_MODES} ftz sat", "f64": "rn", "f16 f16x2": "rn sat",
+                "bf16 bf16x2": "rn", "s32": "sat"},
     "mul": {_ANY_TYPE: "lo hi wide", "f32": f"{_ROUNDING_MODES} ftz sat", "f64": "rn", "f16 f16x2": "rn sat",
             "bf16 bf16x2": "rn"},
-    "mad": {_ANY_TYPE: "lo hi wide", "s32": "lo hi wide sat", "f32": f"{_ROUNDING_MODES} ftz sat", "f64": "rn"},
-    "fma": {"f32": f"{_ROUNDING_MODES} ftz sat", "f64": "rn", "f16 f16x2": "rn sat relu", "bf16 bf16x2": "rn relu"},
+    "mad": {_ANY_TYPE: "lo hi wide", "s32": "lo hi wide sat", "f32": f"{_ROUNDING_MODES} ftz sat",
+            "f64": "rn"},
+    "fma": {"f32": f"{_ROUNDING_MODES} ftz sat", "f64": "rn", "f16 f16x2": "rn sat relu",
+            "bf16 bf16x2": "rn relu"},
     "div": {_ANY_TYPE: "", "f32": f"approx full {_ROUNDING_MODES} ftz", "f64": "rn"},
     "min max": {_ANY_TYPE: "", "f32": "ftz NaN", "f16 f16x2 bf16 bf16x2": "NaN", "s32": "relu"},
     "neg abs": {_ANY_TYPE: "", "f32": "ftz"},
@@ -57,41 +59,41 @@ _SUPPORTED_MODIFIERS: dict[str, dict[str, str]] = {
     "bar barrier": {_ANY_TYPE: "sync red arrive warp cta aligned popc and or"},
     "bra brx ret exit": {_ANY_TYPE: "uni idx"},
 }  # fmt: skip
-"""By instruction and type, the modifiers that are emulated. An instruction that is not here does nothing
-at all, whatever it says."""
+"""Instructions -> types -> modifiers that are emulated. Instructions that are not in the table are not
+checked: they are hints without an effect."""
 _RULES_BY_ROOT = {root: rules for roots, rules in _SUPPORTED_MODIFIERS.items() for root in roots.split()}
 _HINTED_ROOTS = ("ld", "ldu", "st", "atom", "red", "cp")
 _CACHE_HINTS = ("L1::", "L2::")
-"""Of caches; they change no result."""
+"""Beginnings of cache hints, which change no result."""
 
 
 def check_modifiers(module: Module, instruction: Instruction) -> None:
-    """`EkcError` for a part of an opcode that is not emulated, named with its line."""
-    strange = _find_unsupported(instruction.opcode)
-    if strange:
+    """Refuse a modifier that is not emulated; `EkcError` names it with its line."""
+    unsupported = _find_unsupported(instruction.opcode)
+    if unsupported:
         raise EkcError(
-            f"PTX line {instruction.line}: {instruction.text}: .{strange} is not emulated here (PTX {module.version}, "
-            f"{module.target})"
+            f"PTX line {instruction.line}: {instruction.text}: .{unsupported} is not emulated here "
+            f"(PTX {module.version}, {module.target})"
         )
 
 
 @lru_cache(maxsize=4096)
 def _find_unsupported(opcode: str) -> str:
-    """The first part of an opcode that nobody knows, "" if there is none."""
+    """The first modifier of an opcode that is not emulated, "" if all are."""
     root, *parts = split_opcode(opcode)
     rules = _RULES_BY_ROOT.get(root)
     if rules is None:
         return ""
-    known = _list_modifiers(rules, _find_deciding_type(root, parts))
+    supported = _list_modifiers(rules, _find_deciding_type(root, parts))
     hints = root in _HINTED_ROOTS
     for part in parts:
-        if part not in TYPE_BYTES and part not in known and not (hints and part.startswith(_CACHE_HINTS)):
+        if part not in TYPE_BYTES and part not in supported and not (hints and part.startswith(_CACHE_HINTS)):
             return part
     return ""
 
 
 def _find_deciding_type(root: str, parts: list[str]) -> str:
-    """The type that decides: the last, of a conversion that which it makes."""
+    """The type that selects the modifiers: the last one; for a conversion the type of its result."""
     types = [part for part in parts if part in TYPE_BYTES]
     return "" if not types else types[-2] if root == "cvt" and len(types) > 1 else types[-1]
 

@@ -1,10 +1,13 @@
-"""Reads the operands of statements, names resolved in the scopes that inline assembly opens.
+"""Operands of instructions, with names resolved in the scopes of inline assembly.
 
-Labels and the scopes in which they hold: inlined assembly brings the same label many times.
+Inline assembly opens a scope (`{ ... }`) and may declare registers, variables and labels there. NVRTC repeats
+it wherever a function is inlined. So each declared name gets an own name that is unique in the kernel:
+`%r1@4`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -24,16 +27,20 @@ from ekc.ptx.module import (
     Vector,
 )
 
+_PLAIN_ADDRESS = re.compile(r"\[([%$_A-Za-z][\w$]*+)(?:\+(-?(?:0|[1-9]\d{0,8})))?\]")
+"""Base and decimal offset."""
+
 
 class NameScopes:
-    """What names mean where the parser stands in a kernel, and the operands that it has read there."""
+    """Scopes of registers and variables in a kernel, and the operands that were parsed in each."""
 
     def __init__(self) -> None:
         self.registers: dict[str, str] = {}
         self._scopes: list[dict[str, str]] = []
         self._serial = count()
         self._parsed_operands: list[dict[str, Operand]] = [{}]
-        """By text, for the kernel and every open scope: kernels are long, and their operands few."""
+        """Operand by text, for the kernel and every open scope: few different operands occur in a long
+        kernel."""
 
     @property
     def is_nested(self) -> bool:
@@ -41,17 +48,17 @@ class NameScopes:
         return bool(self._scopes)
 
     def open_scope(self) -> None:
-        """Begin a scope, in which everything still means what it meant before."""
+        """Open a scope, in which the outer names stay visible."""
         self._scopes.append({})
         self._parsed_operands.append(self._parsed_operands[-1])
 
     def close_scope(self) -> None:
-        """End the innermost scope."""
+        """Close the innermost scope."""
         self._scopes.pop()
         self._parsed_operands.pop()
 
     def declare_registers(self, names: Sequence[str], type_name: str) -> None:
-        """Registers of the innermost scope."""
+        """Declare registers in the innermost scope."""
         self._parsed_operands[-1] = {}
         if not self._scopes:
             self.registers.update(dict.fromkeys(names, type_name))
@@ -61,7 +68,7 @@ class NameScopes:
             self.registers[own] = type_name
 
     def declare_variable(self, name: str) -> str:
-        """The own name of a variable that is declared here."""
+        """Declare a variable in the innermost scope; returns its own name."""
         if not self._scopes:
             return name
         self._parsed_operands[-1] = {}
@@ -69,37 +76,45 @@ class NameScopes:
         return own
 
     def resolve_name(self, name: str) -> str:
-        """The register or variable that a name means here."""
+        """The own name of the register or variable that a name refers to here."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
         return name
 
     def parse_operands(self, text: str, line: int) -> tuple[Operand, ...]:
-        """The operands of a statement, from the text behind its opcode."""
-        known, found = self._parsed_operands[-1], []
+        """The operands of an instruction, from the text after its opcode."""
+        parsed, operands = self._parsed_operands[-1], []
         for piece in split_operands(text, line):
-            one = known.get(piece)
-            if one is None:
-                one = known[piece] = self._parse_operand(piece, line)
-            found.append(one)
-        return tuple(found)
+            operand = parsed.get(piece)
+            if operand is None:
+                operand = parsed[piece] = self._parse_operand(piece, line)
+            operands.append(operand)
+        return tuple(operands)
 
     def _parse_operand(self, text: str, line: int) -> Operand:
-        # Most are plain registers.
-        own = self.resolve_name(text.strip())
-        return Register(own) if own in self.registers else _OperandReader(text, line, self).read_operand()
+        # The common forms, without a look at every token: registers, vectors of them, and addresses.
+        plain = text.strip()
+        own = self.resolve_name(plain)
+        if own in self.registers:
+            return Register(own)
+        if plain[:1] == "{" and (items := self.parse_operands(plain[1:-1], line)):
+            return Vector(items)
+        if (match := _PLAIN_ADDRESS.fullmatch(plain)) is not None:
+            name, offset = self.resolve_name(match[1]), int(match[2] or 0)
+            return Address(Register(name) if name in self.registers else Symbol(name), offset)
+        return _OperandReader(text, line, self).read_operand()
 
 
 class _OperandReader(ConstantReader):
-    """The reading of one operand."""
+    """Reads one operand, token by token."""
 
     def __init__(self, text: str, line: int, names: NameScopes) -> None:
         super().__init__(text, line)
         self.scopes = names
 
     def read_operand(self) -> Operand:
-        """The operand that the text is, and nothing behind it."""
+        """Read the operand; nothing may follow it."""
         if not self.peek():
             raise EkcError(f"PTX line {self.current_line()}: an operand is missing beside a comma")
         one = self.read_simple()
@@ -110,7 +125,7 @@ class _OperandReader(ConstantReader):
         return one
 
     def read_simple(self) -> Operand:
-        """One operand without the `|` of pairs."""
+        """Read one operand, but not a pair `a|b`."""
         if self.accept("{"):
             items = [self.read_simple()]
             while self.accept(","):
@@ -127,22 +142,22 @@ class _OperandReader(ConstantReader):
                 items.append(self.read_simple())
                 self.accept(",")
             return Vector(tuple(items))
-        negated = bool(self.accept("!"))
+        is_negated = bool(self.accept("!"))
         _, kind, _ = self.peek_token()
         line, word = self.current_line(), self.take()
         if kind != "word":
             raise EkcError(f"PTX line {line}: {word!r} cannot be an operand")
-        return self.make_named(self.scopes.resolve_name(word), negated)
+        return self.make_named(self.scopes.resolve_name(word), is_negated)
 
-    def make_named(self, name: str, negated: bool) -> Operand:
-        """A register, or a symbol with its offset."""
+    def make_named(self, name: str, is_negated: bool) -> Operand:
+        """The register of this name, or a symbol with its offset."""
         if name == "_" or name in self.scopes.registers:
-            return Register(name, negated)
+            return Register(name, is_negated)
         offset = self.read_offset() if self.accept("+") else 0
         return Symbol(name, offset)
 
     def read_address(self) -> Address:
-        """What stands between brackets."""
+        """Read an address after its opening bracket."""
         base = self.read_simple()
         if not isinstance(base, Register | Symbol | Immediate) or (
             isinstance(base, Immediate) and isinstance(base.value, float)
@@ -160,35 +175,39 @@ class _OperandReader(ConstantReader):
 
 @dataclass
 class _LabelScope:
-    """Where a scope begins, and the own name of each label that it declares."""
+    """One scope of labels."""
 
     first_instruction: int = 0
+    """Index of the scope's first instruction in `KernelText.code`."""
     first_table: int = 0
+    """Index of the scope's first entry in `KernelText.branch_tables`."""
     labels: dict[str, str] = field(default_factory=dict)
+    """Label as written -> own name."""
 
 
 class LabelScopes:
-    """The labels of one kernel while it is parsed. A branch may stand before its label, so it is told which
-    label it means where the scope of the label ends."""
+    """Scopes of labels in a kernel while it is parsed.
+
+    A branch may precede its label, so branches get the own names of labels when the scope is closed."""
 
     def __init__(self) -> None:
         self._scopes = [_LabelScope()]
         self._serial = count()
 
     def open_scope(self, kernel: KernelText) -> None:
-        """Begin a scope."""
+        """Open a scope."""
         self._scopes.append(_LabelScope(len(kernel.code), len(kernel.branch_tables)))
 
     def declare_label(self, name: str, line: int) -> str:
-        """The own name of a label."""
+        """Declare a label in the innermost scope; returns its own name."""
         labels = self._scopes[-1].labels
         if name in labels:
-            raise EkcError(f"PTX line {line}: the label {name} stands twice in one scope")
+            raise EkcError(f"PTX line {line}: label {name}: declared twice in one scope; rename one")
         labels[name] = name if len(self._scopes) == 1 else f"{name}@{next(self._serial)}"
         return labels[name]
 
     def close_scope(self, kernel: KernelText) -> None:
-        """End the innermost scope: what in it still branches to a label of its own gets that one's name."""
+        """Close the innermost scope: its branches to its own labels get the own names of these."""
         scope = self._scopes.pop()
         if not scope.labels:
             return

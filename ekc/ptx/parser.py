@@ -1,10 +1,12 @@
-"""PTX text to a `Module`: declarations, kernels, statements."""
+"""The parser: PTX text -> `Module` with its declarations, kernels and instructions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
+from typing import NoReturn
 
 from ekc.errors import EkcError
 from ekc.ptx.constants import ConstantReader
@@ -14,27 +16,33 @@ from ekc.ptx.operands import LabelScopes, NameScopes
 
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg", ".tex"}
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
-_LABEL = re.compile(r"([%$_A-Za-z][\w$]*)\s*:(?!:)")
 _STATEMENT = re.compile(
-    r"(?:@\s*(!?)\s*([%$_A-Za-z][\w$]*)\s+)?([A-Za-z_][\w$]*+(?:(?:\.|::)[\w$]++)*+)([^;]*);"
+    r"(?:([%$_A-Za-z][\w$]*+)\s*+:(?!:)"
+    r"|((?:@\s*(!?)\s*([%$_A-Za-z][\w$]*)\s+)?([A-Za-z_][\w$]*+(?:(?:\.|::)[\w$]++)*+)([^;]*+));)\s*"
 )
-"""Whether the guard is negated, the guard, the opcode, the operands."""
+"""A label; or an instruction as a whole, whether its guard is negated, its guard, opcode and operands."""
 _LOCATION = re.compile(
     r"\d+\s+(\d+)\s+\d+"
     r"(?:\s*,\s*(?:function_name\s+[%$_A-Za-z][\w$]*(?:\s*\+\s*\d+)?|inlined_at\s+\d+\s+\d+\s+\d+))*"
 )
 """File, line and column, and the places where the function was inlined."""
 _NON_STATEMENT_STARTS = ("{", "}", ".", "")
-"""How that begins which stands between statements; the last is the end of the text."""
+"""First characters of all that is no statement; "" is the end of the text."""
 
 
+@lru_cache(maxsize=4)
 def parse_module(text: str) -> Module:
-    """Read a PTX text; `EkcError` with the line for what is malformed or cut off."""
+    """Parse a PTX text; `EkcError` names the line of an error, or of the end of a truncated text.
+
+    The last four modules are cached, so that a kernel is counted, surveyed and executed from one module. Do
+    not change a module.
+    """
     return _Parser(strip_comments(text)).parse_module()
 
 
 class _Parser(ConstantReader):
-    """A recursive descent: over tokens through declarations, over whole statements through code."""
+    """A recursive descent parser. Declarations are read by token, instructions by one regular expression
+    each."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -89,7 +97,7 @@ class _Parser(ConstantReader):
             self.take()
 
     def skip_function(self) -> None:
-        """Functions that are not inlined: a call to one is refused where it stands."""
+        """Skip a function that is not inlined. A call to it is refused later."""
         while self.peek() not in ("{", ";"):
             self.take()
         if self.take() == ";":
@@ -116,7 +124,7 @@ class _Parser(ConstantReader):
         return self.kernel
 
     def parse_launch_bound(self, word: str) -> None:
-        """`.maxntid`, `.reqntid` and their kind."""
+        """Parse `.maxntid`, `.reqntid` and the like."""
         if not word.startswith("."):
             raise EkcError(
                 f"PTX line {self.current_line()}: {word!r} where the body of the kernel was expected"
@@ -137,7 +145,7 @@ class _Parser(ConstantReader):
                 align = self.read_integer()
             elif word[1:] in TYPE_BYTES:
                 kind = word[1:]
-            # The rest (.ptr, .global, .v4, ...) says nothing that matters here.
+            # Other words (.ptr, .global, .v4, ...) change neither size nor alignment.
         while True:
             name = self.take()
             count: int | None = 1
@@ -185,11 +193,13 @@ class _Parser(ConstantReader):
 
     # -- statements -----------------------------------------------------------------------------
     def parse_body(self) -> None:
-        """Statements up to the closing brace; inner braces (inline assembly) open a scope."""
+        """Parse statements up to the closing brace; inner braces (inline assembly) open a scope."""
         while True:
-            if self.source[self.position : self.position + 1] not in _NON_STATEMENT_STARTS:
-                self.parse_statement()
+            if match := _STATEMENT.match(self.source, self.position):
+                self.parse_statement(match)
                 continue
+            if self.source[self.position : self.position + 1] not in _NON_STATEMENT_STARTS:
+                self.refuse_statement()
             word = self.take() if self.peek() else self.take("}")
             if word == "}":
                 if not self.scopes.is_nested:
@@ -220,29 +230,30 @@ class _Parser(ConstantReader):
         self.source_line = int(found[1])
         self.move_to(found.end())
 
-    def parse_statement(self) -> None:
-        """A label or an instruction."""
-        if label := _LABEL.match(self.source, self.position):
-            own = self.label_scopes.declare_label(label[1], self.current_line())
-            self.move_to(label.end())
-            self.parse_label(own)
+    def parse_statement(self, match: re.Match[str]) -> None:
+        """Add a label or an instruction to the kernel."""
+        line = self.current_line()
+        label, raw, negation, guarded, opcode, text = match.groups()
+        if label is not None:
+            own = self.label_scopes.declare_label(label, line)
+            self.set_position(match.end())
+            self.parse_label(own, line)
             return
-        line, match = self.current_line(), _STATEMENT.match(self.source, self.position)
-        if match is None:
-            word = self.peek()
-            self.skip_past(";")
-            raise EkcError(f"PTX line {line}: {word!r} where an instruction was expected")
-        negated, guarded, opcode, operands = match.groups()
-        guard = Register(self.scopes.resolve_name(guarded), bool(negated)) if guarded else None
-        raw = self.source[match.start() : match.end() - 1]
+        guard = Register(self.scopes.resolve_name(guarded), bool(negation)) if guarded else None
         try:
-            found = self.scopes.parse_operands(operands, line)
+            operands = self.scopes.parse_operands(text, line)
         except EkcError as problem:
             raise EkcError(f"{problem}, in {format_statement(raw)!r}") from None
-        self.kernel.code.append(Instruction(opcode, guard, found, line, self.source_line, raw))
-        self.move_to(match.end())
+        self.kernel.code.append(Instruction(opcode, guard, operands, line, self.source_line, raw))
+        self.set_position(match.end())
 
-    def parse_label(self, name: str) -> None:
+    def refuse_statement(self) -> NoReturn:
+        """`EkcError` for a text that is neither a label, an instruction nor a directive."""
+        line, word = self.current_line(), self.peek()
+        self.skip_past(";")
+        raise EkcError(f"PTX line {line}: {word!r} where an instruction was expected")
+
+    def parse_label(self, name: str, line: int) -> None:
         if self.accept(".branchtargets"):
             targets = [self.take()]
             while self.accept(","):
@@ -253,3 +264,4 @@ class _Parser(ConstantReader):
             self.skip_past(";")
         else:
             self.kernel.labels[name] = len(self.kernel.code)
+            self.kernel.label_lines[name] = line

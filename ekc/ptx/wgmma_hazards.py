@@ -1,13 +1,12 @@
-"""Registers that hold the sums of `wgmma`: who touches them while a product may be in flight, or writes them
-without a fence before the next product.
+"""Hazards of `wgmma` accumulators: accesses while a product may be in flight, and writes without a fence.
 
-A dataflow over the blocks of a kernel, once. `mov` is followed: the compiler copies sums where asm statements
-are tied to variables, and the copy stands for the same register.
+A dataflow analysis over the blocks of a kernel. Copies by `mov` are followed: the compiler copies
+accumulators where asm statements are tied to variables, and such a copy counts as the same register.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,31 +15,35 @@ from ekc.ptx.module import Immediate, Instruction, Register, list_registers
 
 T = TypeVar("T")
 InFlightProducts = frozenset[tuple[Instruction, int]]
-"""Products that may hold a register, each with the commits since its issue."""
+"""Products that may still write a register, each with the number of commits since its issue."""
 WriterInstructions = frozenset[Instruction]
+"""Instructions that may have written a register since the last `wgmma.fence`."""
 
 
 @dataclass(frozen=True)
 class AccumulatorAccess:
-    """A statement that reads or writes a register of products which may be in flight there."""
+    """An access of an instruction to an accumulator whose products may be in flight."""
 
     register: str
     verb: str
+    """"reads" or "writes"."""
     products: tuple[Instruction, ...]
+    """The products that may be in flight, by line."""
 
 
 @dataclass
 class WgmmaHazards:
-    """What to look at when a kernel runs."""
+    """Instructions of a kernel that need a check when they run."""
 
     in_flight_accesses: dict[Instruction, AccumulatorAccess] = field(default_factory=dict)
+    """Instruction -> its access to an accumulator in flight."""
     unfenced_writes: dict[Instruction, tuple[str, Instruction]] = field(default_factory=dict)
-    """Of a product: a register, and the statement that wrote it since the last `wgmma.fence`."""
+    """Product -> an accumulator of it, and the instruction that wrote that since the last `wgmma.fence`."""
 
 
 @dataclass
 class _AccumulatorState:
-    """By register, at one place of the kernel."""
+    """Facts that hold at one point of the kernel, by register."""
 
     in_flight: dict[str, InFlightProducts] = field(default_factory=dict)
     last_writers: dict[str, WriterInstructions] = field(default_factory=dict)
@@ -49,25 +52,25 @@ class _AccumulatorState:
         return _AccumulatorState(dict(self.in_flight), dict(self.last_writers))
 
     def join_state(self, other: _AccumulatorState) -> bool:
-        """Take in what holds on another way here; whether that is news."""
-        news = [
+        """Add the facts of another path to this point; returns whether any was new."""
+        are_new = [
             _join_sets(self.in_flight, other.in_flight),
             _join_sets(self.last_writers, other.last_writers),
         ]
-        return any(news)
+        return any(are_new)
 
 
 def _join_sets(into: dict[str, frozenset[T]], more: dict[str, frozenset[T]]) -> bool:
-    news = False
-    for name, found in more.items():
-        known = into.get(name)
-        if known is None or not found <= known:
-            into[name], news = found if known is None else known | found, True
-    return news
+    is_new = False
+    for name, facts in more.items():
+        old = into.get(name)
+        if old is None or not facts <= old:
+            into[name], is_new = facts if old is None else old | facts, True
+    return is_new
 
 
 def find_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
-    """Of a whole kernel; the first block is the entry."""
+    """Analyse a kernel, given by its blocks; the first is the entry."""
     found = WgmmaHazards()
     walk = _HazardAnalysis(blocks)
     if not walk.accumulators:
@@ -78,29 +81,23 @@ def find_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
         number = left.pop()
         out = walk.transfer_block(blocks[number], states[number].copy_state(), None)
         for after in list_successors(blocks[number]):
-            known = after in states
-            if states.setdefault(after, _AccumulatorState()).join_state(out) or not known:
+            is_visited = after in states
+            if states.setdefault(after, _AccumulatorState()).join_state(out) or not is_visited:
                 left.append(after)
     for number, state in states.items():
         walk.transfer_block(blocks[number], state, found)
     return found
 
 
-def _list_instructions(block: Block) -> Iterator[Instruction]:
-    yield from block.code
-    if block.exit.instruction is not None:
-        yield block.exit.instruction
-
-
 class _HazardAnalysis:
-    """The effect of statements."""
+    """The transfer function of the analysis."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        every = [one for block in blocks for one in _list_instructions(block)]
+        every = [one for block in blocks for one in block.instructions]
         products = [one for one in every if is_wgmma_product(one)]
         waits = [count_pending_groups(one) for one in every if one.opcode.startswith("wgmma.wait_group")]
         self.max_commit_age = max(waits, default=0) + 1
-        """Commits beyond which every wait ends a product."""
+        """Number of commits after which every wait of the kernel ends a product."""
         self.accumulators = _find_copies(
             {n for one in products for n in list_registers(one.operands[0])}, every
         )
@@ -108,8 +105,8 @@ class _HazardAnalysis:
     def transfer_block(
         self, block: Block, state: _AccumulatorState, hazards: WgmmaHazards | None
     ) -> _AccumulatorState:
-        """The state behind a block; told on the way what is wrong."""
-        for one in _list_instructions(block):
+        """The state after a block. Hazards of the block are added to `hazards`, if it is given."""
+        for one in block.instructions:
             if one.parts[0] == "wgmma":
                 self._transfer_wgmma(one, state, hazards)
             elif not self.accumulators.isdisjoint(one.reads) or not self.accumulators.isdisjoint(one.writes):
@@ -136,9 +133,9 @@ class _HazardAnalysis:
     def _transfer_product(
         self, instruction: Instruction, state: _AccumulatorState, hazards: WgmmaHazards | None
     ) -> None:
-        held: InFlightProducts = frozenset([(instruction, 0)])
+        product: InFlightProducts = frozenset([(instruction, 0)])
         for name in list_registers(instruction.operands[0]):
-            state.in_flight[name] = held
+            state.in_flight[name] = product
             writers = state.last_writers.pop(name, None)
             if writers and hazards is not None:
                 hazards.unfenced_writes.setdefault(instruction, (name, min(writers, key=lambda w: w.line)))
@@ -155,10 +152,10 @@ class _HazardAnalysis:
                         hazards.in_flight_accesses.setdefault(
                             instruction, AccumulatorAccess(name, verb, products)
                         )
-        flying: InFlightProducts = state.in_flight.get(source or "", frozenset())
+        in_flight: InFlightProducts = state.in_flight.get(source or "", frozenset())
         writers: WriterInstructions = state.last_writers.get(source or "", frozenset())
         for name in self.accumulators.intersection(instruction.writes):
-            _update_register(state.in_flight, name, flying, instruction)
+            _update_register(state.in_flight, name, in_flight, instruction)
             _update_register(
                 state.last_writers,
                 name,
@@ -170,7 +167,7 @@ class _HazardAnalysis:
 def _update_register(
     table: dict[str, frozenset[T]], name: str, value: frozenset[T], instruction: Instruction
 ) -> None:
-    """What a register is after a statement; a guarded one may leave it as it was."""
+    """Set the fact of a register after an instruction; a guarded one may leave the old fact true."""
     value = value if instruction.guard is None else value | table.get(name, frozenset())
     if value:
         table[name] = value
@@ -179,18 +176,19 @@ def _update_register(
 
 
 def is_wgmma_product(instruction: Instruction) -> bool:
-    """Whether a statement issues a product of a warpgroup."""
+    """Whether an instruction issues a product of a warpgroup."""
     return instruction.opcode.startswith("wgmma.mma_async")
 
 
 def count_pending_groups(instruction: Instruction) -> int:
-    """The number of groups that a `wgmma.wait_group` leaves in flight."""
+    """The number of groups that may still be in flight after a `wgmma.wait_group`."""
     number = instruction.operands[0]
     return int(number.value) if isinstance(number, Immediate) else 0
 
 
 def _find_copy_source(instruction: Instruction) -> str | None:
-    """What a plain `mov` copies: a register, or "" where it is anything else. None for other statements."""
+    """The register that a plain `mov` copies, "" where it copies anything else. None for other
+    instructions."""
     if instruction.parts[0] != "mov" or not isinstance(instruction.operands[0], Register):
         return None
     source = instruction.operands[1]
@@ -200,7 +198,7 @@ def _find_copy_source(instruction: Instruction) -> str | None:
 
 
 def _find_copies(registers: set[str], instructions: Iterable[Instruction]) -> set[str]:
-    """These registers, and those whose value comes to them or from them by copies alone."""
+    """These registers, and all registers that are connected with them by copies."""
     near: dict[str, set[str]] = {}
     for one in instructions:
         source = _find_copy_source(one)

@@ -9,16 +9,17 @@ import pytest
 
 import ekc
 from ekc.errors import EkcError
-from ekc.ptx.counting.counts import count_instructions
+from ekc.ptx.counting.counts import InstructionCounts, count_instructions
 
 HEAD = """.version 8.0
 .target sm_80
 .visible .entry k(.param .u64 p)
 {
+.reg .pred %p<2>; .reg .b32 %r<2>; .reg .f32 %f<2>; .reg .b64 %rd<2>;
 """
 
 
-def counted(body: str) -> ekc.devices.ptx.counts.InstructionCounts:
+def counted(body: str) -> InstructionCounts:
     return count_instructions(f"{HEAD}{body}\nret;\n}}\n", "k")
 
 
@@ -50,9 +51,9 @@ setp.ne.s32 %p1, %r1, {end};
 
 @pytest.mark.parametrize("wrong", ["0q", "09", "16u", "1.5", "(8", "8/0"])
 def test_no_number_is_refused_with_its_line_and_instruction(wrong: str) -> None:
-    with pytest.raises(EkcError, match=r"^PTX line 5: .*cp.async.cg.shared.global \[%r1\], \[%rd1\], "):
+    with pytest.raises(EkcError, match=r"^PTX line 6: .*cp.async.cg.shared.global \[%r1\], \[%rd1\], "):
         counted(f"cp.async.cg.shared.global [%r1], [%rd1], {wrong};")
-    with pytest.raises(EkcError, match=r"^PTX line 6: .*"):
+    with pytest.raises(EkcError, match=r"^PTX line 7: .*"):
         counted(f"mov.u32 %r1, 0;\nL: setp.ne.s32 %p1, %r1, {wrong.replace('1.5', '1_5')};\n@%p1 bra L;")
 
 

@@ -64,5 +64,5 @@ def test_a_variable_holds_in_its_scope() -> None:
 
 
 def test_a_label_that_stands_twice_is_named() -> None:
-    with pytest.raises(EkcError, match="line 8: the label L stands twice"):
+    with pytest.raises(EkcError, match="line 8: label L: declared twice"):
         run("L: mov.u32 %r2, 1;\nL: mov.u32 %r2, 2;", 0)

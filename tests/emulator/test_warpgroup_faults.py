@@ -47,7 +47,7 @@ SLIPS: list[tuple[str, Case, list[tuple[str, str]], str, str]] = [
     ("outside", SHORT, [("tile(y + 2048 * j, 8192", "tile(y + 8192 + 2048 * j, 8192")], "out-of-bounds",
      "product of shared memory"),
     ("half of a tile", SHORT, [("j < 512; j += 256", "j < 256; j += 256")], "uninitialised",
-     "product of shared memory that nobody wrote"),
+     "product of shared memory that was never written"),
     ("sums before the wait", DEEP, [("  wait<0>();\n  for (int i = 0; i < 32", "  for (int i = 0; i < 32")], "sums",
      "which holds sums of a product still in flight"),
     ("sums scaled in flight", DEEP, [("wait<1>();", "wait<1>(); d[0] *= 3;")], "sums", "reads %f"),
@@ -204,7 +204,7 @@ def test_a_from_registers_and_a_base_offset_are_named() -> None:
     text = ptx(SHORT.source, "sm_90a")
     at = text.index("}, %rd", text.index(FORM)) + 3
     end = text.index(",", at)
-    with pytest.raises(EkcError, match="whose a lies in registers"):
+    with pytest.raises(EkcError, match="with a in registers"):
         emulator.launch(
             text[:at] + "{%r1, %r1, %r1, %r1}" + text[end:], "k", grid=(1,), block=(256,), args=SHORT.args()
         )

@@ -65,7 +65,7 @@ def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
 def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
     ran = list_instruction_runs(ptx, launch.name)
     times = {one.line: often for one, often in ran}
-    copies = {one.line for one, _ in ran if one.opcode[:2] == ("cp", "async")}
+    copies = {one.line for one, _ in ran if one.parts[:2] == ("cp", "async")}
     seen = survey_accesses(
         ptx,
         launch.name,

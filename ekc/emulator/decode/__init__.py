@@ -1,1 +1,1 @@
-"""A kernel as Python text, written once: what every instruction does to arrays of lanes."""
+"""The decoder: a kernel as Python functions, one for each basic block, that work on arrays of lanes."""

@@ -23,12 +23,12 @@ def _parse_float_flags(instruction: Instruction) -> tuple[str, bool, bool]:
 
 
 def _function_suffix(instruction: Instruction) -> str:
-    """The end of the name of the function that does it: approximate, or with a rounding."""
+    """The end of the function's name: "approx", "full" or "ieee"."""
     return next((p for p in ("approx", "full") if p in instruction.parts), "ieee")
 
 
 def _function_options(instruction: Instruction) -> str:
-    """Further arguments of that function."""
+    """Further arguments of the function: rounding mode and flushing."""
     mode, ftz, _ = _parse_float_flags(instruction)
     return f"mode={mode!r}, ftz={ftz}" if _function_suffix(instruction) == "ieee" else f"ftz={ftz}"
 
@@ -57,7 +57,7 @@ def _write_float32(w: BlockWriter, instruction: Instruction, root: str, args: li
         w.put_call(dst, "f32", _UFUNC_NAMES[root], *args)
         return
     a, b = args
-    # Added to a product, the zero that leaves its sign as it is.
+    # The zero that keeps the sign of a product to which it is added.
     zero = "ZERO" if mode == "rm" else "NEGZERO"
     triple = {"add": (a, "ONE", b), "sub": (b, "MINUS", a), "mul": (a, b, zero)}[root]
     text = f"fma32({', '.join(triple)}, mode={mode!r}, ftz={ftz})"
@@ -101,7 +101,7 @@ def write_mad(w: BlockWriter, instruction: Instruction) -> None:
 
 
 def write_fma(w: BlockWriter, instruction: Instruction) -> None:
-    """`fma` with one rounding: float64 where that is enough, the careful way for lanes where it is not."""
+    """`fma` with one rounding: in float64 where that is exact enough, otherwise by `fma32`."""
     kind = _type_name(instruction)
     dst, a, b, c = instruction.operands
     mode, ftz, sat = _parse_float_flags(instruction)

@@ -46,10 +46,10 @@ def _write_pack(w: BlockWriter, instruction: Instruction, kind: str, a: Vector) 
 def _write_unpack(w: BlockWriter, instruction: Instruction, kind: str, dst: Vector) -> None:
     part = 8 * TYPE_BYTES[kind] // len(dst.items)
     code = dtype_of(f"b{8 * TYPE_BYTES[kind]}")
-    whole = w.new_temporary()
-    w.emit(f"{whole} = {w.read(instruction.operands[1], f'b{8 * TYPE_BYTES[kind]}')}")
+    word = w.new_temporary()
+    w.emit(f"{word} = {w.read(instruction.operands[1], f'b{8 * TYPE_BYTES[kind]}')}")
     for i, item in enumerate(dst.items):
-        shifted = f"({whole} >> {w.context.bind_constant(_make_scalar(part * i, code))})" if i else whole
+        shifted = f"({word} >> {w.context.bind_constant(_make_scalar(part * i, code))})" if i else word
         if not (isinstance(item, Register) and item.name == "_"):
             w.put_value(item, f"b{part}", f"{shifted}.astype('u{part // 8}')")
 
@@ -198,8 +198,8 @@ def write_slct(w: BlockWriter, instruction: Instruction) -> None:
     """`slct`: a where c is not negative, otherwise b."""
     kind, test = instruction.parts[-2], instruction.parts[-1]
     dst, a, b, c = instruction.operands
-    asked = f"flush({w.read(c, test)})" if "ftz" in instruction.parts else w.read(c, test)
-    w.put_value(dst, kind, f"where({asked} >= 0, {w.read(a, kind)}, {w.read(b, kind)})")
+    tested = f"flush({w.read(c, test)})" if "ftz" in instruction.parts else w.read(c, test)
+    w.put_value(dst, kind, f"where({tested} >= 0, {w.read(a, kind)}, {w.read(b, kind)})")
 
 
 def write_convert(w: BlockWriter, instruction: Instruction) -> None:

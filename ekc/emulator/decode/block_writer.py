@@ -1,4 +1,4 @@
-"""Writes the Python text of one basic block: operands as bound arrays, results under a mask."""
+"""The writer of the Python text of one basic block: operands are rows of lanes, results go under a mask."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _CLASS_BYTES = {"P": 1, "H": 2, "W": 4, "D": 8}
 
 
 class BlockWriter:
-    """The text of one block in one form: whole (`mask` is None) or masked (`mask` is "M")."""
+    """The text of one block, either for all lanes (`mask` is None) or masked (`mask` is "M")."""
 
-    def __init__(self, shelf: DecodeContext, block: Block, is_masked: bool) -> None:
-        self.context = shelf
+    def __init__(self, context: DecodeContext, block: Block, is_masked: bool) -> None:
+        self.context = context
         self.base_mask = "M" if is_masked else None
         self.mask = self.base_mask
         self.lines: list[str] = []
@@ -48,7 +48,7 @@ class BlockWriter:
         self.mask = self.base_mask
         if instruction.guard is not None:
             guard = self.row_name(instruction.guard.name)
-            text = f"~{guard}" if instruction.guard.negated else guard
+            text = f"~{guard}" if instruction.guard.is_negated else guard
             self.emit(f"G = {text} & M" if self.base_mask else f"G = {text} & TRUE")
             self.mask = "G"
         self._emit_initialized_checks()
@@ -56,23 +56,24 @@ class BlockWriter:
             self.emit(f"products.touched({self.context.add_site(instruction, 'other', 'u4')}, {self.mask})")
 
     def _emit_initialized_checks(self) -> None:
-        """Values that are only passed on are not asked for: merges of paths move what nobody then reads."""
+        """Check registers that some path does not set. Moves are exempt: the compiler moves values that are
+        not used."""
         early = [n for n in dict.fromkeys(self.instruction.reads) if n in self.context.maybe_unset_registers]
         if early and self.instruction.parts[0] not in ("mov", "selp"):
             number = self.context.add_site(self.instruction, "other", "u4")
             for name in early:
-                line = f"is_set({number}, I{self.context.maybe_unset_registers.index(name)}, {name!r}, {self._format_reading_lanes(name)})"
-                self.emit(line)
+                row, lanes = self.context.maybe_unset_registers.index(name), self._format_reading_lanes(name)
+                self.emit(f"is_set({number}, I{row}, {name!r}, {lanes})")
 
     def _format_reading_lanes(self, name: str) -> str | None:
-        """The lanes that read a register: of the sums of a `wgmma`, those that add to them."""
+        """The lanes that read a register. A `wgmma` reads its sums only in lanes that add to them."""
         if not self.instruction.is_accumulating or name not in list_registers(self.instruction.operands[0]):
             return self.mask
         keep = self.read(self.instruction.operands[3], "pred")
         return f"{keep} & {self.mask or 'TRUE'} & EVERY"
 
     def end_instruction(self) -> None:
-        """Forget what the instruction overwrote."""
+        """Mark written registers as set, and drop probes and copies of registers that were overwritten."""
         for name in self.instruction.writes:
             if name in self.context.maybe_unset_registers:
                 where = f", where={self.mask}" if self.mask else ""
@@ -96,10 +97,10 @@ class BlockWriter:
         return f"t{self.temporary_count}"
 
     def make_error(self, reason: str) -> EkcError:
-        """The error for what is not emulated."""
+        """The error for an instruction that is not emulated."""
         return EkcError(
-            f"PTX line {self.instruction.line}: {self.instruction.text}: {reason} (PTX {self.context.module.version}, "
-            f"{self.context.module.target})"
+            f"PTX line {self.instruction.line}: {self.instruction.text}: {reason} "
+            f"(PTX {self.context.module.version}, {self.context.module.target})"
         )
 
     # -- operands -------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class BlockWriter:
         return _CLASS_BYTES[self.context.register_slots[name][0]]
 
     def read(self, operand: Operand, kind: str) -> str:
-        """An operand read as a PTX type."""
+        """The text of an operand, read as a PTX type."""
         if isinstance(operand, Register):
             return self._read_register(operand, kind)
         if isinstance(operand, Immediate):
@@ -129,7 +130,7 @@ class BlockWriter:
     def _read_register(self, operand: Register, kind: str) -> str:
         if kind == "pred":
             row = self.row_name(operand.name)
-            return f"(~{row})" if operand.negated else row
+            return f"(~{row})" if operand.is_negated else row
         size, own = TYPE_BYTES[kind], self.register_bytes(operand.name)
         if size == own:
             return self.row_name(operand.name, view_letter(kind))
@@ -150,16 +151,16 @@ class BlockWriter:
             raise self.make_error(f"{name} is not declared")
         code = dtype_of(kind)
         key = f"A_{len(self.context.address_rows)}"
-        wanted = (code, f"{name}+{operand.offset}")
-        for known, what in self.context.address_rows.items():
-            if what == wanted:
-                return known
-        self.context.address_rows[key] = wanted
+        address_row = (code, f"{name}+{operand.offset}")
+        for existing, value in self.context.address_rows.items():
+            if value == address_row:
+                return existing
+        self.context.address_rows[key] = address_row
         return key
 
     # -- results --------------------------------------------------------------------------------
     def put_call(self, dst: Operand, kind: str, function: str, *args: str) -> None:
-        """Store what a ufunc gives; straight into the row where nothing is masked."""
+        """Store the result of a ufunc; directly into the row where no mask applies."""
         target = self.target_row(dst, kind)
         if target is None:
             return
@@ -176,7 +177,7 @@ class BlockWriter:
             self.emit(f"copyto({target}, {text}{where})")
 
     def target_row(self, dst: Operand, kind: str) -> str | None:
-        """The row to store into; a wider register extends by the sign of the type."""
+        """The row to store into; a wider register is sign-extended for signed types."""
         if not isinstance(dst, Register):
             raise self.make_error("the result must be a register")
         if dst.name == "_":
@@ -191,7 +192,7 @@ class BlockWriter:
 
     # -- addresses ------------------------------------------------------------------------------
     def emit_probe(self, address: Operand, space: str) -> tuple[str, int]:
-        """A local name that holds the probe of an address, and the immediate offset."""
+        """The local name of an address's probe, and the immediate offset."""
         if not isinstance(address, Address):
             raise self.make_error("an address was expected")
         base = address.base
@@ -212,7 +213,8 @@ class BlockWriter:
         return name, address.offset
 
     def emit_shared_probe(self, address: Operand, is_generic: bool) -> tuple[str, int]:
-        """The same for an address that must lie in shared memory, even where the opcode does not say so."""
+        """`emit_probe` for an address in shared memory; `is_generic` where the opcode does not name the
+        space."""
         if not is_generic:
             return self.emit_probe(address, "shared")
         if not (isinstance(address, Address) and isinstance(address.base, Register)):
@@ -224,7 +226,8 @@ class BlockWriter:
 
     # -- float64 copies of float32 rows ---------------------------------------------------------
     def widen_operand(self, operand: Operand) -> str:
-        """A float64 copy of a float32 operand, kept while later instructions of the block use it."""
+        """The name of a float64 copy of a float32 operand; later instructions of the block use the same
+        copy."""
         if not isinstance(operand, Register):
             assert isinstance(operand, Immediate)
             return self.context.bind_constant(np.float64(to_scalar(operand.value, "f32")))

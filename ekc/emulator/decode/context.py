@@ -1,4 +1,4 @@
-"""What the blocks of a kernel share while they are written: places, constants, sites, types."""
+"""The context that all blocks of a kernel share while they are decoded: rows, constants, sites and types."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def view_letter(type_name: str) -> str:
 
 @dataclass(frozen=True)
 class Site:
-    """One memory instruction (or any that the run must know by number)."""
+    """A memory instruction, or another one that decoded text refers to by number."""
 
     number: int
     instruction: Instruction
     action: str
-    """load, store, atom, async or other."""
+    """"load", "store", "atom", "async", "product" or "other"."""
     dtype_code: str
     """NumPy code of an element in memory."""
     element_count: int = 1
     is_volatile: bool = False
     is_element_read: tuple[bool, ...] = ()
-    """Of a load: the elements that anybody reads; () is all."""
+    """For a load, whether any instruction reads each element; () where all are read."""
     kernel: KernelText | None = None
-    """What reads the rest."""
+    """The kernel, whose instructions read the loaded registers."""
 
     @property
     def bytes_per_lane(self) -> int:
@@ -52,10 +52,11 @@ class Site:
         return int(self.dtype_code[1]) * self.element_count
 
     def count_needed_bytes(self, space: str) -> int:
-        """Bytes of these that must be there, in a space of this kind: in shared memory, up to the last
-        that anybody looks at. The compiler widens a load there over the end of an array, as far as its
-        alignment reaches, and joins loads of bytes into words. One that nobody reads must be there in
-        whole."""
+        """Bytes that must be inside an allocation of this address space.
+
+        In shared memory these are the bytes up to the last one that an instruction uses: the compiler widens
+        loads over the end of an array as far as its alignment allows, and joins loads of bytes into words.
+        All bytes count where no element is read."""
         return self._read_bytes if space == "shared" and any(self.is_element_read) else self.bytes_per_lane
 
     @cached_property
@@ -64,36 +65,39 @@ class Site:
         loaded = zip(operand_items(self.instruction.operands[0]), self.is_element_read, strict=True)
         ends = [
             k * width + min(count_used_bytes(item.name, readers), width)
-            for k, (item, wanted) in enumerate(loaded)
-            if wanted and isinstance(item, Register)
+            for k, (item, is_read) in enumerate(loaded)
+            if is_read and isinstance(item, Register)
         ]
         return max(ends)
 
 
 @dataclass
 class DecodeContext:
-    """What the blocks of a kernel share: register places, variables, constants, sites."""
+    """Register rows, variables, constants and sites of a kernel."""
 
     module: Module
     kernel: KernelText
     register_slots: dict[str, tuple[str, int]]
+    """Register -> class ("P", "H", "W" or "D") and number of its row."""
     register_types: dict[str, str]
+    """Register -> PTX type."""
     variables: dict[str, Variable]
     unread_registers: frozenset[str] = frozenset()
-    """Registers that nobody reads."""
+    """Registers that no instruction reads."""
     maybe_unset_registers: tuple[str, ...] = ()
-    """Registers that some path reads before it writes them; their lanes keep a mark once they are set."""
+    """Registers that some path reads before it writes them. A row of marks says in which lanes they are
+    set."""
     constants: dict[str, Any] = field(default_factory=dict)
     address_rows: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Rows that hold one value: name -> (dtype, text of the value)."""
+    """Rows that hold one address: name -> (dtype, "symbol+offset")."""
     sites: list[Site] = field(default_factory=list)
     hazards: WgmmaHazards = field(default_factory=WgmmaHazards)
-    """Of the sums of products of warpgroups."""
+    """Hazards of the accumulators of `wgmma`."""
     scratch_row_count: int = 0
-    """float64 rows that fused multiply-adds need."""
+    """Number of float64 rows that fused multiply-adds need."""
 
     def bind_constant(self, value: Any) -> str:
-        """The name of a bound constant."""
+        """The name of a constant, which is added if it is new."""
         value = np.asarray(value)[()] if not isinstance(value, tuple) else value
         key = f"K_{value.dtype.kind}{value.dtype.itemsize}_{value.tobytes().hex()}"
         self.constants[key] = value
@@ -108,7 +112,7 @@ class DecodeContext:
         is_volatile: bool = False,
         is_element_read: tuple[bool, ...] = (),
     ) -> int:
-        """The number of a new site."""
+        """Add a site; returns its number."""
         self.sites.append(
             Site(
                 len(self.sites),
@@ -125,7 +129,7 @@ class DecodeContext:
 
 
 def operand_items(operand: Operand) -> tuple[Operand, ...]:
-    """A vector's members; anything else alone."""
+    """The items of a vector or pair; any other operand as its only item."""
     if isinstance(operand, Vector):
         return operand.items
     if isinstance(operand, Pair):
@@ -134,7 +138,7 @@ def operand_items(operand: Operand) -> tuple[Operand, ...]:
 
 
 def to_scalar(value: int | float, type_name: str) -> Any:
-    """A literal as a NumPy scalar of a PTX type, by its bits where it is a float in a `.b` type."""
+    """A literal as a NumPy scalar of a PTX type. A float in a `.b` type gives its bits."""
     if type_name == "pred":
         return np.bool_(bool(value))
     code = dtype_of(type_name)

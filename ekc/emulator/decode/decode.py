@@ -1,6 +1,6 @@
-"""A kernel decoded once: blocks as Python text, and everything that text refers to by name.
+"""Decoding of a kernel: blocks as compiled Python functions, and registers in rows of lanes.
 
-Registers to slots: registers that are never live together share a row of lanes.
+Registers that are never live together share a row (a slot of their class).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def find_register_class(type_name: str) -> str:
 
 
 def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set[str]]:
-    """First and last statement of every register's life, and those that are live at the entry."""
+    """First and last place at which each register is live, and the registers that are live at the entry."""
     live = find_live_in(blocks)
     span: dict[str, tuple[int, int]] = {}
     place = 0
@@ -43,7 +43,7 @@ def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set
     for block in blocks:
         for name in live[block.number]:
             touch(name, place)
-        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+        for one in block.instructions:
             place += 1
             for name in one.reads + one.writes:
                 touch(name, place)
@@ -81,11 +81,12 @@ def allocate_slots(
 def allocate_separate_slots(
     blocks: list[Block], types: dict[str, str]
 ) -> tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]:
-    """As `allot`, but every register has a row of its own: quick to say, dear in memory; none is early."""
+    """As `allocate_slots`, but each register gets a row of its own: faster, with more memory; none is
+    early."""
     count: dict[str, int] = {}
     place: dict[str, tuple[str, int]] = {}
     for block in blocks:
-        for one in [*block.code, *([block.exit.instruction] if block.exit.instruction else [])]:
+        for one in block.instructions:
             for name in one.reads + one.writes:
                 if name not in place:
                     kind = find_register_class(types[name])
@@ -97,7 +98,8 @@ def allocate_separate_slots(
 SlotAllocator = Callable[
     [list[Block], dict[str, str]], tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
 ]
-"""(class, row) of every register, rows of each class, registers live at the entry."""
+"""Returns (class, row) of every register, the number of rows of each class, and registers live at the
+entry."""
 _OPERATIONS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
     **ARITHMETIC_WRITERS,
     **BIT_WRITERS,
@@ -109,7 +111,7 @@ _OPERATIONS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
 
 @dataclass(frozen=True)
 class DecodedKernel:
-    """A kernel that is ready to be bound to arrays."""
+    """A kernel as compiled functions, ready to be bound to the arrays of a batch."""
 
     module: Module
     kernel: KernelText
@@ -118,13 +120,14 @@ class DecodedKernel:
     slot_counts: dict[str, int]
     """Rows of each register class."""
     code: CodeType
+    """Functions of all blocks for converged lanes."""
     source: str
-
+    """The Python text of `code`."""
     masked_codes: dict[int, CodeType] = field(default_factory=dict)
-    """The masked forms of blocks that were needed so far."""
+    """Block -> its masked function, for blocks that needed one so far."""
 
     def compile_masked(self, number: int) -> CodeType:
-        """The masked form of one block, written when it is first needed."""
+        """The masked function of a block, compiled when it is first needed."""
         if number not in self.masked_codes:
             writer = _write_block(self.context, self.blocks[number], is_masked=True)
             text = "\n".join(_format_function(f"m{number}", writer))
@@ -133,11 +136,11 @@ class DecodedKernel:
 
 
 def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_slots) -> DecodedKernel:
-    """Decode one kernel, its registers in rows as `rows` allots them; `EkcError` names the first instruction
-    that is unknown."""
+    """Decode one kernel; `allocate` assigns its registers to rows. `EkcError` names the first unknown
+    instruction."""
     if name not in module.kernels:
-        known = ", ".join(module.kernels) or "none"
-        raise EkcError(f"kernel {name!r} is not in this PTX; it has: {known}")
+        names = ", ".join(module.kernels) or "none"
+        raise EkcError(f"kernel {name!r} is not in this PTX; it has: {names}")
     text = module.kernels[name]
     if not text.code:
         raise EkcError(f"kernel {name!r} has no instructions")
@@ -147,14 +150,14 @@ def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_
     places, slots, early = allocate(found, text.registers)
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
     dead = frozenset(text.registers) - text.readers_by_register.keys() | {"_"}
-    shelf = DecodeContext(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
-    shelf.hazards = find_wgmma_hazards(found)
+    context = DecodeContext(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
+    context.hazards = find_wgmma_hazards(found)
     lines: list[str] = []
     for block in found:
-        lines += _format_function(f"b{block.number}", _write_block(shelf, block, is_masked=False))
+        lines += _format_function(f"b{block.number}", _write_block(context, block, is_masked=False))
     source = "\n".join(lines)
     code = compile(source, f"<ptx {name}>", "exec")
-    return DecodedKernel(module, text, tuple(found), shelf, slots, code, source)
+    return DecodedKernel(module, text, tuple(found), context, slots, code, source)
 
 
 def _check_registers(text: KernelText) -> None:
@@ -180,8 +183,8 @@ def _check_opcodes(module: Module, text: KernelText) -> None:
         opcodes.check_modifiers(module, one)
 
 
-def _write_block(shelf: DecodeContext, block: Block, is_masked: bool) -> BlockWriter:
-    writer = BlockWriter(shelf, block, is_masked)
+def _write_block(context: DecodeContext, block: Block, is_masked: bool) -> BlockWriter:
+    writer = BlockWriter(context, block, is_masked)
     for one in block.code:
         writer.begin_instruction(one)
         try:

@@ -30,8 +30,8 @@ def write_load(w: BlockWriter, instruction: Instruction) -> None:
     code = _memory_dtype(w, kind)
     targets = [_load_target_row(w, item, kind) for item in operand_items(dst)]
     strong = any(p in _STRONG_ORDERS for p in instruction.parts)
-    wanted = tuple(t != "None" for t in targets)
-    site = w.context.add_site(instruction, "load", code, len(targets), strong, wanted)
+    is_read = tuple(t != "None" for t in targets)
+    site = w.context.add_site(instruction, "load", code, len(targets), strong, is_read)
     probe, offset = w.emit_probe(address, _resolve_space(space))
     w.emit(f"load({site}, {probe}, {offset}, {w.mask}, ({', '.join(targets)},))")
 
@@ -49,7 +49,7 @@ def _memory_dtype(w: BlockWriter, kind: str) -> str:
 
 def _load_target_row(w: BlockWriter, item: Operand, kind: str) -> str:
     if isinstance(item, Register) and item.name in w.context.unread_registers:
-        # NVRTC widens loads over padding: what nobody reads is not loaded.
+        # NVRTC widens loads over padding. Elements that are not read are not loaded.
         return "None"
     if not isinstance(item, Register) or w.register_bytes(item.name) < TYPE_BYTES[kind]:
         raise w.make_error("the result of a load must be a register that is wide enough")
@@ -80,7 +80,7 @@ def write_store(w: BlockWriter, instruction: Instruction) -> None:
 
 
 def write_cvta(w: BlockWriter, instruction: Instruction) -> None:
-    """`cvta`: generic addresses of shared and local memory lie in windows of their own."""
+    """`cvta`: generic addresses of shared and local memory are in windows of their own."""
     dst, a = instruction.operands
     space, kind = find_space(w, instruction), instruction.parts[-1]
     window = {"shared": "SHARED_WINDOW", "local": "LOCAL_WINDOW"}.get(space)
@@ -160,13 +160,13 @@ def _write_copy_issue(w: BlockWriter, instruction: Instruction) -> None:
 
 
 def write_fence(w: BlockWriter, instruction: Instruction) -> None:
-    """`fence`: that of the async proxy shows products of warpgroups what was written to shared memory."""
+    """`fence`: a fence of the async proxy makes writes to shared memory visible to `wgmma`."""
     if instruction.parts[1:3] == ("proxy", "async") and "global" not in instruction.parts:
         w.emit(f"products.proxy({w.mask})")
 
 
 def write_nothing(w: BlockWriter, instruction: Instruction) -> None:
-    """Fences and hints: lanes run in lockstep, memory is one."""
+    """Fences and hints have no effect: lanes run in lockstep on one memory."""
 
 
 def write_ldmatrix(w: BlockWriter, instruction: Instruction) -> None:

@@ -1,7 +1,4 @@
-"""Instructions that look across the lanes of a warp.
-
-`wgmma`: products of four warps on shared memory, with their fence, commit and wait.
-"""
+"""Instructions across the lanes of a warp (shuffles, votes, `mma`) and of a warpgroup (`wgmma`)."""
 
 from __future__ import annotations
 
@@ -117,9 +114,8 @@ def write_wgmma(w: BlockWriter, instruction: Instruction) -> None:
             f"products.wait({w.context.add_site(instruction, 'other', 'u4')}, {int(left.value)}, {w.mask})"
         )
     elif what in ("fence", "commit_group"):
-        w.emit(
-            f"products.{what.removesuffix('_group')}({w.context.add_site(instruction, 'other', 'u4')}, {w.mask})"
-        )
+        number = w.context.add_site(instruction, "other", "u4")
+        w.emit(f"products.{what.removesuffix('_group')}({number}, {w.mask})")
     else:
         raise w.make_error("this wgmma is not emulated")
 
@@ -128,7 +124,7 @@ def _write_multiply(w: BlockWriter, instruction: Instruction) -> None:
     columns, kind = _parse_shape(w, instruction)
     d, a, b, keep, *more = instruction.operands
     if not isinstance(a, Register):
-        raise w.make_error("wgmma whose a lies in registers is not emulated")
+        raise w.make_error("wgmma with a in registers is not emulated")
     rows = [w.target_row(item, "b32") or "None" for item in operand_items(d)]
     if len(rows) != columns // 2:
         raise w.make_error(f"d of {columns} columns has {columns // 2} registers")
@@ -143,8 +139,8 @@ def _parse_shape(w: BlockWriter, instruction: Instruction) -> tuple[int, str]:
     """Columns of b, and the type of both factors."""
     sums, *kinds = [p for p in instruction.parts if p in (*_DEPTHS, "f32", "s32", "u8", "e4m3", "e5m2", "b1")]
     columns, depth = (int(n) for n in _SHAPE.fullmatch(instruction.parts[4]).groups())  # type: ignore[union-attr]
-    known = kinds in ([k, k] for k in _DEPTHS) and sums == ("s32" if kinds[0] == "s8" else "f32")
-    if not known or depth != _DEPTHS[kinds[0]]:
+    is_supported = kinds in ([k, k] for k in _DEPTHS) and sums == ("s32" if kinds[0] == "s8" else "f32")
+    if not is_supported or depth != _DEPTHS[kinds[0]]:
         raise w.make_error("this wgmma is not emulated: f32 from f16, bf16 or tf32, and s32 from s8 are")
     step = 16 if kinds[0] == "s8" and columns > 32 else 8
     if columns % step or not 8 <= columns <= 256:
@@ -155,11 +151,11 @@ def _parse_shape(w: BlockWriter, instruction: Instruction) -> tuple[int, str]:
 def _parse_immediates(
     w: BlockWriter, kind: str, operands: list[Operand]
 ) -> tuple[list[int], tuple[bool, bool]]:
-    """What stands behind scale-d: two factors of 1 or -1 (not of integers), and which sides are MN-major
-    (of 16-bit types)."""
+    """The operands after scale-d: two signs, 1 or -1 (not for integers), and which factors are MN-major (for
+    16-bit types)."""
     numbers = [int(x.value) for x in operands if isinstance(x, Immediate)]
     if len(numbers) != len(operands) or len(operands) != {"s8": 0, "tf32": 2}.get(kind, 4):
-        raise w.make_error("wgmma with another number of operands than the ISA gives")
+        raise w.make_error("wgmma with a number of operands that the ISA does not have")
     scales, sides = numbers[:2] or [1, 1], numbers[2:] or [0, 0]
     if not {*scales} <= {1, -1} or not {*sides} <= {0, 1}:
         raise w.make_error("imm-scale is 1 or -1, imm-trans 0 or 1")

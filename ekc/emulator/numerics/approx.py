@@ -1,4 +1,4 @@
-"""The approximate functions of float32, and the exact ones that stand beside them.
+"""Approximate functions of float32 (`ex2.approx`), and the exactly rounded ones (`div.rn`).
 
 Each is computed in float64 and rounded once to float32, which errs by 0.5 ulp and a hair: closer than
 the hardware, and always inside the error that the PTX ISA allows ("Floating-Point Instructions", bounds
@@ -106,8 +106,10 @@ def div_ieee(a: Array, b: Array, *, mode: str = "rn", ftz: bool = False) -> Sing
 
 
 def _apply_rounded(function: Callable[..., Double], mode: str, ftz: bool, *operands: Array) -> Single:
-    """A quotient or a root, rounded once. One of float32 numbers that is none itself lies farther from the
-    nearest (2**-48 relative) than float64 errs, so float64 tells on which side of it."""
+    """A quotient or a root, rounded once.
+
+    An inexact result differs from every float32 number by more than float64 errs (2**-48 relative). So
+    float64 shows on which side of that number the result is."""
     singles = [flush_operand(np.asarray(operand, np.float32), ftz) for operand in operands]
     with np.errstate(all="ignore"):
         if mode == "rn":

@@ -36,7 +36,7 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
         for bits in (8, 16, 32, 64)
     },
 }
-"""How an array of each PTX type is held here."""
+"""NumPy type of an array of each PTX type."""
 
 _FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
 _INTEGER_ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
@@ -51,7 +51,7 @@ def cvt(
     sat: bool = False,
     ftz: bool = False,
 ) -> Array:
-    """`cvt{.rounding}{.ftz}{.sat}.target.source`, on an array held as `NUMPY_TYPES[source]`.
+    """`cvt{.rounding}{.ftz}{.sat}.target.source`, on an array of `NUMPY_TYPES[source]`.
 
     Float to integer: NaN gives 0, or the highest bit alone if the source is f64 or the target has 64 bits,
     and what does not fit gives the nearest integer that does (the ISA clamps even without `.sat`);
@@ -67,14 +67,14 @@ def cvt(
     with np.errstate(all="ignore"):
         value = flush_operand(value, ftz and source == "f32")
         if target not in _FLOAT_TYPES:
-            whole = _INTEGER_ROUNDINGS[rounding or "rzi"](_widen_to_float64(value, source))
-            return _to_integer(whole, NUMPY_TYPES[target], source == "f64")
+            integers = _INTEGER_ROUNDINGS[rounding or "rzi"](_widen_to_float64(value, source))
+            return _to_integer(integers, NUMPY_TYPES[target], source == "f64")
         result = _convert_float(value, source, target, rounding, sat)
         return flush(result) if ftz and target == "f32" else result
 
 
 def _check_types(source: str, target: str, rounding: str | None) -> None:
-    """Types and a rounding that fit each other, or one clear line."""
+    """`InvalidInput` for types and a rounding that do not fit each other."""
     for name in (source, target):
         if name not in NUMPY_TYPES:
             raise InvalidInput(f"cvt type {name!r}: one of {', '.join(NUMPY_TYPES)}")
@@ -92,18 +92,20 @@ def _widen_to_float64(value: Array, source: str) -> Double:
 
 def _convert_float(value: Array, source: str, target: str, rounding: str | None, sat: bool) -> Array:
     """Round to whole numbers or to fewer bits, and clamp if asked."""
-    whole = rounding in _INTEGER_ROUNDINGS
-    if not whole and not sat and rounding in (None, "rn") and "bf16" not in (source, target):
+    is_integer = rounding in _INTEGER_ROUNDINGS
+    if not is_integer and not sat and rounding in (None, "rn") and "bf16" not in (source, target):
         return canonicalize_nan(value.astype(NUMPY_TYPES[target]))
-    if source == "f32" and target == "bf16" and not whole and not sat:
+    if source == "f32" and target == "bf16" and not is_integer and not sat:
         return f32_to_bf16(value, rounding or "rn")
 
     def block(part: Array) -> Array:
         wide = _widen_to_float64(part, source)
-        if rounding is not None and whole:
+        if rounding is not None and is_integer:
             wide = _INTEGER_ROUNDINGS[rounding](wide)
         # Clamping before or after the rounding is the same: both ends are numbers of every format.
-        return _narrow_to_type(saturate(wide) if sat else wide, target, "rn" if whole else rounding or "rn")
+        return _narrow_to_type(
+            saturate(wide) if sat else wide, target, "rn" if is_integer else rounding or "rn"
+        )
 
     return apply_blockwise(block, NUMPY_TYPES[target], value)
 

@@ -1,9 +1,9 @@
 """Float32 fused multiply-add with one rounding, in float64 and in blocks that stay in the cache.
 
 The float64 product of two float32 numbers is exact and the float64 sum is rounded once; narrowing that
-sum rounds a second time. The second rounding only goes wrong where the sum lies exactly between two
-float32 numbers, or where the result is subnormal. Those few lanes are found by their bits and done
-again from a sum rounded to odd; all others keep the quick answer.
+sum rounds a second time. The second rounding is wrong only where the sum is exactly half-way between two
+float32 numbers, or where the result is subnormal. Those few lanes are found by their bits and computed
+again from a sum rounded to odd.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SMALLEST_NORMAL = 2.0**-126
 
 
 class _Scratch:
-    """What one block needs between its passes."""
+    """Arrays for the passes over one block."""
 
     def __init__(self, size: int) -> None:
         self.total = np.empty(size, np.float64)
@@ -95,7 +95,7 @@ def _fuse_block(a: Single, b: Single, c: Single, out: Single, scratch: _Scratch)
 
 
 def _find_inexact_lanes(total: Double, scratch: _Scratch) -> NDArray[np.intp] | None:
-    """The lanes whose sum lies between normal float32 numbers, is subnormal in float32, or NaN."""
+    """The lanes whose sum is half-way between normal float32 numbers, subnormal in float32, or NaN."""
     hit, low, size = (array[: total.size] for array in (scratch.is_inexact, scratch.low, scratch.addend))
     np.bitwise_and(total.view(np.uint64), _BELOW_FLOAT32, out=low)
     np.equal(low, _HALFWAY, out=hit)

@@ -1,6 +1,6 @@
 """Integer arithmetic and bit handling; the NumPy dtype of the operands is the instruction's type.
 
-uint32 stands for `.u32` and `.b32`, int32 for `.s32`, and so on to 16 and 64 bits. Everything wraps.
+uint32 is `.u32` and `.b32`, int32 for `.s32`, and so on for 16 and 64 bits. Results wrap around.
 """
 
 from __future__ import annotations
@@ -266,13 +266,13 @@ def _select_byte(control: Word, index: int, mode: str | None) -> NDArray[Any]:
 
 
 def div(a: Array, b: Array) -> Array:
-    """`div`: truncated towards zero. By zero, which the ISA leaves to the machine: all ones."""
+    """`div`: truncated towards zero. By zero, which the ISA does not define: all ones."""
     nonzero = np.where(b == 0, b.dtype.type(1), b)
     return np.asarray(np.where(b == 0, ~np.zeros_like(a), _divide_truncated(a, nonzero)))
 
 
 def rem(a: Array, b: Array) -> Array:
-    """`rem`: a - b * (a / b), with the sign of a. By zero, which the ISA leaves to the machine: all ones."""
+    """`rem`: a - b * (a / b), with the sign of a. By zero, which the ISA does not define: all ones."""
     nonzero = np.where(b == 0, b.dtype.type(1), b)
     with np.errstate(all="ignore"):
         return np.where(b == 0, ~np.zeros_like(a), a - nonzero * _divide_truncated(a, nonzero))

@@ -1,6 +1,6 @@
-"""`mma.sync` and `ldmatrix`: which element of which matrix every register of every lane holds.
+"""`mma.sync` and `ldmatrix`: the matrix elements in each register of each lane.
 
-Layouts as the PTX ISA gives them ("Matrix Fragments for mma.m16n8k..."): with group = lane / 4 and
+Layouts are those of the PTX ISA ("Matrix Fragments for mma.m16n8k..."): with group = lane / 4 and
 place = lane % 4, every element of a lane's fragment, low to high, has a row and a column.
 """
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ekc.emulator.numerics.convert import cvt
 from ekc.emulator.numerics.half import bf16_to_f32
 from ekc.emulator.numerics.rounding import Array, canonicalize_nan
-from ekc.emulator.numerics.warp import WARP_SIZE
 from ekc.errors import InvalidInput
+from ekc.ptx.constants import WARP_SIZE
 
 Word = NDArray[np.uint32]
 Index = NDArray[np.intp]
@@ -92,9 +92,9 @@ def pack_registers(elements: Array, dtype: str, *, satfinite: bool = False) -> W
     if dtype in ("f32", "tf32"):
         with np.errstate(all="ignore"):
             return canonicalize_nan(np.ascontiguousarray(elements).astype(np.float32)).view(np.uint32)
-    whole = np.ascontiguousarray(elements).astype(np.int64)
+    integers = np.ascontiguousarray(elements).astype(np.int64)
     name = "u8" if dtype == "u8" else "s8" if dtype == "s8" else "s32"
-    return cvt(whole, "s64", name, sat=satfinite).view(np.uint32)
+    return cvt(integers, "s64", name, sat=satfinite).view(np.uint32)
 
 
 def gather_fragments(matrix: Array, operand: str, depth: int, dtype: str) -> Word:
@@ -129,8 +129,8 @@ def multiply_fragments(
     with np.errstate(all="ignore"):
         product = np.matmul(left, right)
         place = find_fragment_indices("d", depth, d_type)
-        held, addend = product[:, place.row, place.column], unpack_registers(c, c_type)
-        total = held.astype(np.int64) + addend if d_type == "s32" else held + addend
+        sums, addend = product[:, place.row, place.column], unpack_registers(c, c_type)
+        total = sums.astype(np.int64) + addend if d_type == "s32" else sums + addend
     return pack_registers(total, d_type, satfinite=satfinite)
 
 

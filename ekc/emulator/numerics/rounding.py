@@ -27,7 +27,7 @@ _WORD_TYPES: dict[int, np.dtype[Any]] = {
 
 
 def check_mode(mode: str) -> str:
-    """The mode itself, or one clear line."""
+    """The rounding mode; `EkcError` for an unknown one."""
     if mode not in ROUNDING_MODES:
         raise InvalidInput(f"rounding mode {mode!r}: one of {', '.join(ROUNDING_MODES)}")
     return mode
@@ -72,7 +72,7 @@ def saturate(value: Array) -> Array:
 
 
 def find_sum_error(total: Array, a: Array, b: Array) -> Array:
-    """What `total = a + b` lost to rounding, exactly (Knuth's two-sum; NaN where a part is infinite)."""
+    """The rounding error of `total = a + b`, exactly (Knuth's two-sum; NaN where a part is infinite)."""
     part = total - a
     return np.asarray((a - (total - part)) + (b - part))
 
@@ -107,7 +107,7 @@ def apply_blockwise(function: Callable[..., Array], dtype: Any, *operands: Array
 
 
 def round_directed(nearest: Array, over: Array, under: Array, mode: str) -> Array:
-    """The nearest value, moved one step where it is over or under the exact one and the mode says so."""
+    """The nearest value, moved by one step where the rounding mode asks for the other neighbour."""
     down, up = nearest.dtype.type(-np.inf), nearest.dtype.type(np.inf)
     lower, upper = over, under
     if mode == "rz":

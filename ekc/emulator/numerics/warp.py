@@ -1,4 +1,4 @@
-"""Warp-wide instructions on arrays (warps, 32): whose value a lane takes, votes, and reductions."""
+"""Warp-wide instructions on arrays (warps, 32): shuffles, votes and reductions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ekc.emulator.numerics.rounding import Array
 from ekc.errors import InvalidInput
+from ekc.ptx.constants import WARP_SIZE
 
 Predicate = NDArray[np.bool_]
-WARP_SIZE = 32
 
 _REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]] = {
     "add": (np.add.reduce, lambda _: 0),
@@ -25,10 +25,10 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]
 
 
 def find_shuffle_source(mode: str, lane: Array, b: Array, c: Array) -> tuple[NDArray[np.intp], Predicate]:
-    """`shfl.sync.{up,down,bfly,idx}`: the lane to copy from, and whether it lies in the segment.
+    """`shfl.sync.{up,down,bfly,idx}`: the lane to copy from, and whether it is in the segment.
 
     b is the lane or the distance; c holds the clamp in bits 4..0 and the segment mask in bits 12..8.
-    Where the lane lies outside, a thread copies its own value.
+    Where that lane is outside of it, a thread copies its own value.
     """
     lane, b, c = (np.asarray(x).astype(np.int64) for x in (lane, b, c))
     distance, clamp, segment = b & 31, c & 31, (c >> 8) & 31
@@ -59,15 +59,15 @@ def ballot(predicate: Predicate) -> NDArray[np.uint32]:
 def vote(mode: str, predicate: Predicate, mask: Array) -> Array:
     """`vote.sync.{all,any,uni,ballot}`: one answer per warp, from the lanes of its member mask."""
     member = np.asarray(mask).astype(np.uint32).reshape(-1)
-    held = ballot(predicate) & member
+    values = ballot(predicate) & member
     if mode == "ballot":
-        return held
+        return values
     if mode == "any":
-        return np.asarray(held != 0)
+        return np.asarray(values != 0)
     if mode == "all":
-        return np.asarray(held == member)
+        return np.asarray(values == member)
     if mode == "uni":
-        return np.asarray((held == 0) | (held == member))
+        return np.asarray((values == 0) | (values == member))
     raise InvalidInput(f"vote mode {mode!r}: one of all, any, uni, ballot")
 
 
@@ -76,8 +76,8 @@ def redux(operation: str, value: Array, mask: Array) -> Array:
     if operation not in _REDUCTIONS:
         raise InvalidInput(f"redux operation {operation!r}: one of {', '.join(_REDUCTIONS)}")
     reduce, neutral = _REDUCTIONS[operation]
-    held = np.where(unpack_members(mask), value, value.dtype.type(neutral(value.dtype)))
-    return np.asarray(reduce(held, axis=-1, dtype=value.dtype))
+    values = np.where(unpack_members(mask), value, value.dtype.type(neutral(value.dtype)))
+    return np.asarray(reduce(values, axis=-1, dtype=value.dtype))
 
 
 def match_any(value: Array, mask: Array) -> NDArray[np.uint32]:

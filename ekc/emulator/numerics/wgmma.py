@@ -1,4 +1,4 @@
-"""Products of a warpgroup (`wgmma`): where a descriptor finds each element, who holds which sum, the sums.
+"""Products of a warpgroup (`wgmma`): layouts of the factors in shared memory, and the sums in registers.
 
 Shared memory is seen as chunks of 16 bytes: every layout of the PTX ISA ("Canonical Layouts") keeps the
 elements of a chunk together, and so does a swizzle. A chunk holds neighbours along k (K-major), or along the
@@ -20,8 +20,8 @@ from ekc.emulator.numerics.rounding import Array
 Index = NDArray[np.int64]
 Word = NDArray[np.uint32]
 
-ROWS, WARPGROUP_SIZE, CHUNK_BYTES = 64, 128, 16
-"""Rows of a and d; threads of a warpgroup; bytes of a chunk."""
+ROWS, CHUNK_BYTES = 64, 16
+"""Rows of a and d; bytes of a chunk."""
 DEPTH_BYTES = 32
 """Bytes of k that an instruction takes, of every element type."""
 SWIZZLE_WIDTHS = (16, 128, 64, 32)
@@ -34,14 +34,14 @@ class WgmmaOperand:
     """One factor in shared memory: 64 rows of a, or the columns of b."""
 
     element_type: str
-    """Of its elements, such as "f16"."""
+    """PTX type of an element, such as "f16"."""
     lines: int
     is_transposed: bool = False
-    """MN-major."""
+    """Whether the factor is MN-major instead of K-major."""
 
     @property
     def chunk_elements(self) -> int:
-        """Elements of a chunk."""
+        """Number of elements in a chunk."""
         return {"f16": 8, "bf16": 8, "tf32": 4, "s8": 16}[self.element_type]
 
     @property
@@ -66,7 +66,7 @@ class MatrixDescriptors(NamedTuple):
 
 
 def decode_descriptors(words: NDArray[np.uint64]) -> MatrixDescriptors:
-    """Descriptors taken apart."""
+    """The fields of matrix descriptors."""
 
     def part(low: int, bits: int) -> Index:
         return ((words >> np.uint64(low)) & np.uint64((1 << bits) - 1)).astype(np.int64)
@@ -132,8 +132,8 @@ def multiply_factors(a: Array, b: Array, is_negated: bool) -> Array:
     with np.errstate(all="ignore"):
         product = np.matmul(-left if is_negated else left, b.astype(np.float64).swapaxes(1, 2))
     # Row 16 w + 8 h + q, column 8 j + 2 p + e: register 4 j + 2 h + e of lane 4 q + p of warp w.
-    apart = product.reshape(-1, 4, 2, 8, product.shape[2] // 8, 4, 2)
-    ordered: Array = apart.transpose(4, 2, 6, 0, 1, 3, 5)
+    by_register = product.reshape(-1, 4, 2, 8, product.shape[2] // 8, 4, 2)
+    ordered: Array = by_register.transpose(4, 2, 6, 0, 1, 3, 5)
     return ordered.reshape(product.shape[2] // 2, -1)
 
 

@@ -1,1 +1,1 @@
-"""What the machine finds wrong: stray accesses, races, blocks in each other's way."""
+"""The sanitizer: invalid accesses, races, and conflicts between blocks."""

@@ -1,6 +1,6 @@
-"""Global memory that several blocks touch without atomics.
+"""Conflicts in global memory: blocks that access one cell without atomics, and the read-only cache.
 
-`ld.global.nc`: what goes through the read-only cache must stay as it was for the whole launch.
+Memory that is read by `ld.global.nc` must not change during the whole launch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, Index, gather, list_cells
 from ekc.emulator.paged_memory import grow_array
-from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.report import Findings
 
 _SEVERAL_BLOCKS = np.int32(-1)
 _CHECKED_ATOMICS = frozenset(("cas", "min", "max", "and", "or"))
-"""Atomics that a plain read may go before: what it tells may be old, and that costs a turn, no result. The
-loop round atomicCAS in NVIDIA's programming guide begins so, and `if (v > *m) atomicMax(m, v)`."""
+"""Atomics that a plain read may precede. Such a read may give an old value, which costs a retry but changes
+no result: the loop around atomicCAS in NVIDIA's programming guide, and `if (v > *m) atomicMax(m, v)`."""
 
 
 def _mark_blocks(marks: NDArray[np.int32], cells: Index, blocks: Any) -> None:
-    """Who was there: a block, or several."""
+    """Mark cells as accessed by a block; by several, if another block did before."""
     before = marks.take(cells)
     marks[cells] = np.where((before == 0) | (before == blocks), blocks, _SEVERAL_BLOCKS)
     other = marks.take(cells) != blocks
@@ -32,26 +32,28 @@ def _mark_blocks(marks: NDArray[np.int32], cells: Index, blocks: Any) -> None:
 
 
 class BlockConflicts:
-    """For every place of global memory: which block wrote it last, which one read it, and which one changed
-    it by an atomic."""
+    """For every cell of global memory, the block that wrote it, read it, and changed it by an atomic.
+
+    Blocks are numbered from 1; 0 is no block, -1 several."""
 
     def __init__(self, findings: Findings, size: int, cell_bytes: int, has_fences: bool) -> None:
         self.findings = findings
         self.cell_bytes = cell_bytes
         self.has_fences = has_fences
-        """The kernel orders blocks by fences: reads of what others wrote may be right."""
+        """Whether the kernel has fences, which may order blocks; then reads are not judged."""
         self.last_writer = np.zeros(size // cell_bytes + 1, np.int32)
         self.last_reader = np.zeros(size // cell_bytes + 1, np.int32)
         self.last_atomic: NDArray[np.int32] | None = None
-        """Made by the first atomic: most kernels have none."""
+        """Blocks that changed each cell by an atomic; None before the first atomic."""
         self.last_unchecked_atomic: NDArray[np.int32] | None = None
-        """The same of atomics that nobody may read beside: all but the `_CHECKED`."""
+        """The same for atomics without a check: those not in `_CHECKED_ATOMICS`. No other block may read
+        there."""
         self.synchronized_blocks = np.zeros(0, np.int32)
-        """Blocks that did an atomic in a kernel with fences: it may have told them that their turn has come,
-        as the last block to arrive sets the counter back."""
+        """Blocks that did an atomic in a kernel with fences. They may know that all others are done, as the
+        last block to arrive does, which resets the counter."""
 
     def resize(self, size: int) -> None:
-        """Room for so many bytes of memory, which grows with the pages that a launch touches."""
+        """Extend the marks to `size` bytes: memory grows with the pages that a launch touches."""
         count = size // self.cell_bytes + 1
         if count <= self.last_writer.size:
             return
@@ -71,7 +73,7 @@ class BlockConflicts:
     def check_load(
         self, site: Site, probe: AddressProbe, offset: int, blocks: Any, geometry: Geometry, all_lanes: Index
     ) -> None:
-        """Note a load; a finding if another block wrote there."""
+        """Record a load; a finding if another block wrote there."""
         if site.is_volatile or self.has_fences:
             return
         for cells in self._list_cell_columns(site, probe, offset):
@@ -94,7 +96,7 @@ class BlockConflicts:
     def check_atomic(
         self, site: Site, probe: AddressProbe, offset: int, blocks: Any, geometry: Geometry, all_lanes: Index
     ) -> None:
-        """Note an atomic; a finding if another block wrote or read there without."""
+        """Record an atomic; a finding if another block wrote or read there without one."""
         checked = not _CHECKED_ATOMICS.isdisjoint(site.instruction.parts)
         rivals = [(self.last_writer, "wrote")] + (
             [] if checked or self.has_fences else [(self.last_reader, "read")]
@@ -103,19 +105,19 @@ class BlockConflicts:
         if self.has_fences:
             self.synchronized_blocks = np.union1d(self.synchronized_blocks, blocks)
         for cells in self._list_cell_columns(site, probe, offset):
-            for seen, verb in rivals:
-                old = seen.take(cells)
+            for cell_marks, verb in rivals:
+                old = cell_marks.take(cells)
                 bad = (old != 0) & (old != blocks)
                 if bad.any():
                     self._report_conflict(
                         site, probe, bad, old, offset, geometry, all_lanes, "changes what", verb
                     )
                     return
-            for seen in marks:
-                _mark_blocks(seen, cells, blocks)
+            for cell_marks in marks:
+                _mark_blocks(cell_marks, cells, blocks)
 
     def _select_atomic_marks(self, is_checked: bool) -> list[NDArray[np.int32]]:
-        """Where an atomic is noted; made when first needed."""
+        """The marks of an atomic, which are made when first needed."""
         if self.last_atomic is None:
             self.last_atomic = np.zeros_like(self.last_writer)
         if is_checked:
@@ -134,26 +136,26 @@ class BlockConflicts:
         geometry: Geometry,
         all_lanes: Index,
     ) -> None:
-        """Before a store: who was there, and does the value change?"""
+        """Before a store: a finding if it changes a value that another block wrote, read or changed."""
         if site.is_volatile:
-            # As an atomic: two of them may meet, but no plain access may.
+            # It counts as an atomic: it may meet another one, but no plain access.
             if not self.has_fences:
                 self.check_atomic(site, probe, offset, blocks, geometry, all_lanes)
             return
         changed = self._find_changed(site, probe, offset, values)
         for k, cells in enumerate(self._list_cell_columns(site, probe, offset)):
             differs = changed[k * self.cell_bytes // int(site.dtype_code[1])]
-            for seen, verb in (
+            for cell_marks, verb in (
                 (self.last_writer, "wrote"),
                 (self.last_reader, "read"),
                 (self.last_atomic, "changed"),
             ):
-                if seen is None or (self.has_fences and seen is self.last_reader):
+                if cell_marks is None or (self.has_fences and cell_marks is self.last_reader):
                     continue
-                old = seen.take(cells)
+                old = cell_marks.take(cells)
                 if old.any():
                     bad = (old != 0) & (old != blocks) & differs
-                    if self.has_fences and seen is self.last_atomic:
+                    if self.has_fences and cell_marks is self.last_atomic:
                         bad &= ~np.isin(blocks, self.synchronized_blocks)
                     if bad.any():
                         self._report_conflict(
@@ -178,7 +180,7 @@ class BlockConflicts:
         geometry: Geometry,
         all_lanes: Index,
     ) -> None:
-        """After a store: did two threads of it write one place with different values?"""
+        """After a store: a finding if two threads wrote different values to one cell."""
         if site.is_volatile:
             return
         size = int(site.dtype_code[1])
@@ -236,8 +238,9 @@ Marks = NDArray[np.bool_]
 
 
 class ReadOnlyCache:
-    """For every place of global memory: whether anybody changed it, and whether anybody read it by `.nc`. A
-    thread may not even read so what it wrote itself."""
+    """For every cell of global memory, whether it was changed, and whether it was read by `ld.global.nc`.
+
+    A thread must not even read its own writes that way."""
 
     def __init__(self, findings: Findings, size: int, cell_bytes: int) -> None:
         self.findings = findings
@@ -246,7 +249,7 @@ class ReadOnlyCache:
         self.is_changed = np.zeros(size // cell_bytes + 1, np.bool_)
 
     def resize(self, size: int) -> None:
-        """Room for so many bytes of memory, which grows with the pages that a launch touches."""
+        """Extend the marks to `size` bytes: memory grows with the pages that a launch touches."""
         count = size // self.cell_bytes + 1
         if count <= self.is_read.size:
             return
@@ -255,7 +258,7 @@ class ReadOnlyCache:
     def check_load(
         self, site: Site, probe: AddressProbe, offset: int, geometry: Geometry, all_lanes: Index
     ) -> None:
-        """Note a load, if it goes through this cache."""
+        """Record a load through this cache; a finding if the launch changed the cell."""
         if "nc" in site.instruction.parts:
             self._mark_cells(
                 self.is_read,
@@ -271,7 +274,7 @@ class ReadOnlyCache:
     def check_change(
         self, site: Site, probe: AddressProbe, offset: int, geometry: Geometry, all_lanes: Index
     ) -> None:
-        """Note a store or an atomic."""
+        """Record a store or an atomic; a finding if the cell was read through this cache."""
         self._mark_cells(
             self.is_changed, self.is_read, "what the launch writes", site, probe, offset, geometry, all_lanes
         )

@@ -1,4 +1,4 @@
-"""Findings, and who may touch what: bounds, alignment, memory that nobody wrote."""
+"""Checks of single accesses: bounds, alignment, and memory that is read before it is written."""
 
 from __future__ import annotations
 
@@ -7,64 +7,13 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.geometry import Geometry, unravel_index
+from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, AddressSpace, gather, scatter
-from ekc.emulator.report import Finding
-from ekc.ptx.module import Instruction
-
-MAX_FINDINGS = 64
-"""Findings that a launch keeps."""
-
-
-class Findings:
-    """Collects findings: one of a kind for each instruction."""
-
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
-        self.finding_by_site: dict[tuple[str, int], tuple[tuple[int, int], Finding]] = {}
-
-    def add(
-        self,
-        kind: str,
-        instruction: Instruction,
-        message: str,
-        hint: str,
-        place: tuple[Geometry, int],
-        address: int | None = None,
-    ) -> None:
-        """Keep a finding; of several of one instruction, the one of the lowest block and thread."""
-        geometry, lane = place
-        block, thread = (
-            int(geometry.block_ids[lane // geometry.threads_per_block]),
-            lane % geometry.threads_per_block,
-        )
-        finding = Finding(
-            kind,
-            message,
-            self.kernel,
-            instruction.short_text,
-            instruction.line,
-            instruction.source_line,
-            unravel_index(block, geometry.grid),
-            unravel_index(thread, geometry.block),
-            address,
-            hint,
-        )
-        old = self.finding_by_site.get((kind, instruction.line))
-        if (old is None and len(self.finding_by_site) < MAX_FINDINGS) or (
-            old is not None and (block, thread) < old[0]
-        ):
-            self.finding_by_site[kind, instruction.line] = ((block, thread), finding)
-
-    def list_findings(self) -> tuple[Finding, ...]:
-        """In order of the PTX text."""
-        return tuple(
-            f for _, f in sorted(self.finding_by_site.values(), key=lambda item: (item[1].line, item[1].kind))
-        )
+from ekc.emulator.report import Findings
 
 
 class BoundsCheck:
-    """Reports accesses outside of memory or off their alignment, and drops those lanes."""
+    """Reports accesses that are out of bounds or misaligned, and drops those lanes."""
 
     def __init__(self, findings: Findings, geometry: Geometry, all_lanes: Any) -> None:
         self.findings = findings
@@ -74,7 +23,8 @@ class BoundsCheck:
     def drop_bad_lanes(
         self, site: Site, probe: AddressProbe, offset: int, reports: bool, needed_bytes: Any = None
     ) -> AddressProbe:
-        """The lanes whose access is fine, with the offset added; `needed` bytes must be there, if given."""
+        """The lanes with a valid access, the offset added. `needed_bytes`: bytes that must exist, if not
+        all."""
         address = probe.address + offset
         inside = probe.space.is_in_bounds(
             address, site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
@@ -101,7 +51,7 @@ class BoundsCheck:
 
 
 class WrittenBytes:
-    """Which bytes of a space were written: a shadow of one byte for each."""
+    """Marks of the bytes of an address space that were written: a shadow of one byte for each."""
 
     def __init__(self, space: AddressSpace, findings: Findings, geometry: Geometry, all_lanes: Any) -> None:
         self.shadow = np.zeros(space.bytes.size, np.uint8)
@@ -112,7 +62,7 @@ class WrittenBytes:
         self.all_lanes = all_lanes
 
     def mark_store(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Mark what a store wrote."""
+        """Mark the bytes of a store as written."""
         code = "u" + site.dtype_code[1]
         done = probe.pattern.marked_stores if probe.pattern else None
         key = (probe.shift + offset, site.bytes_per_lane)
@@ -124,8 +74,10 @@ class WrittenBytes:
             done.add(key)
 
     def check_load(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Report what is read before it is written. The compiler joins loads of shared halves and bytes into
-        vectors of words, so a word of such a vector is judged by what of it was written at all."""
+        """A finding for a load of bytes that were not written.
+
+        The compiler joins loads of shared halves and bytes into vectors of words. So a word of such a vector
+        passes if any of its bytes was written."""
         joined = probe.space.kind == "shared" and site.element_count > 1
         done = probe.pattern.checked_loads if probe.pattern else None
         key = (probe.shift + offset, site.bytes_per_lane, site.is_element_read)
@@ -145,11 +97,11 @@ class WrittenBytes:
 
     def _report_unwritten(self, site: Site, probe: AddressProbe, offset: int, is_bad: Any) -> None:
         first = int(np.flatnonzero(is_bad)[0])
-        lane = int(probe.lane_numbers(self.all_lanes)[first])
+        lane, count = int(probe.lane_numbers(self.all_lanes)[first]), int(is_bad.sum())
         self.findings.add(
             "uninitialised",
             site.instruction,
-            f"{site.action} of {probe.space.kind} memory that nobody wrote, by {int(is_bad.sum())} lanes",
+            f"{site.action} of {probe.space.kind} memory that was never written, by {count} lanes",
             "Look for the store that should come first, and for the range its threads cover.",
             (self.geometry, lane),
             int(probe.address[first]) + offset,

@@ -1,6 +1,7 @@
-"""Shared-memory races: accesses are logged, and looked at when a barrier closes the interval.
+"""Races in shared memory: accesses are logged, and compared when a barrier closes an interval.
 
-Of cells that several lanes touched between two barriers, those where their order can be seen.
+Two accesses of different lanes to one cell race if one of them changes it, no synchronisation orders them,
+and their order can change a result.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.geometry import WARP_SIZE, Geometry
+from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
-from ekc.emulator.sanitizer.memcheck import Findings
-from ekc.emulator.sanitizer.warp_sync import WarpClock
+from ekc.emulator.numerics import warp
+from ekc.emulator.report import Findings
 from ekc.emulator.sanitizer.wgmma_in_flight import IN_FLIGHT_HINT, InFlightProduct
+from ekc.ptx.constants import WARP_SIZE
 
 CHANGING_KINDS = ("write", "atomic")
 _KIND_CODES = {"read": 0, "look": 1, "atomic": 2, "write": 3}
-"""A look is a read that goes with atomics."""
+"""Access kind -> code. A look is a volatile read, which may meet atomics."""
 
 
 class CellAccesses:
-    """All accesses to some cells, flat: one element for every lane and cell."""
+    """All accesses to some cells, flat: one item for every lane and cell."""
 
     def __init__(self) -> None:
         self.cells: list[Any] = []
@@ -36,7 +38,7 @@ class CellAccesses:
         self.values: list[Any] = []
 
     def add_accesses(self, cell: Index, lane: Any, warp: Any, epoch: Any, kind: str, values: Any) -> None:
-        """Accesses of one kind; `values` of writes only."""
+        """Add accesses of one kind; only writes have `values`."""
         self.cells.append(cell)
         self.lanes.append(lane)
         self.warps.append(warp)
@@ -45,23 +47,25 @@ class CellAccesses:
         self.values.append(np.zeros(cell.size, np.uint64) if values is None else values.astype(np.uint64))
 
     def find_conflicts(self, kind: str) -> Index:
-        """Cells that a change of this kind (a plain write or an atomic) shares with another lane, unordered.
+        """Cells that one lane changes (by a write or an atomic, as `kind` says) and another accesses,
+        unordered.
 
-        Lanes of several warps are never ordered here; those of one warp are by its meetings. Writes of one
-        value may come in any order.
+        Within an interval, lanes of different warps are never ordered, and lanes of one warp only by
+        `bar.warp.sync`. Writes of the same value do not conflict.
         """
         cell, lane, warp, epoch, what, value = (
             np.concatenate(x)
             for x in (self.cells, self.lanes, self.warps, self.epochs, self.kinds, self.values)
         )
-        apart = _find_mixed_groups([cell], warp, what, value, _KIND_CODES[kind])
-        close = _find_mixed_groups([cell, warp, epoch], lane, what, value, _KIND_CODES[kind])
-        return np.unique(np.concatenate([apart, close]))
+        across_warps = _find_mixed_groups([cell], warp, what, value, _KIND_CODES[kind])
+        within_warps = _find_mixed_groups([cell, warp, epoch], lane, what, value, _KIND_CODES[kind])
+        return np.unique(np.concatenate([across_warps, within_warps]))
 
 
 def _find_mixed_groups(groups: list[Any], who: Any, what: Any, value: Any, kind: int) -> Index:
-    """First keys of the groups that hold a change of this kind, several of `who`, and not only atomics or
-    only writes of one value."""
+    """First keys of the groups of accesses with a change of this kind and several of `who`.
+
+    Groups of atomics only, and of writes of one value only, are left out."""
     order = np.lexsort(groups[::-1])
     keys = [g[order] for g in groups]
     new = np.ones(order.size, np.bool_)
@@ -78,26 +82,75 @@ def _find_mixed_groups(groups: list[Any], who: Any, what: Any, value: Any, kind:
     return np.asarray(keys[0][first][changed & differ(who) & ~strong & ~same])
 
 
+@dataclass(frozen=True, slots=True)
+class WarpClock:
+    """A moment in the life of all warps, by the synchronisations before it."""
+
+    epoch: NDArray[np.int32]
+    """Number of synchronisations of each whole warp."""
+    lane_clocks: NDArray[np.int16] | None = None
+    """Vector clocks (warps, 32, 32): [w, i, k] is the number of partial synchronisations of lane k that
+    precede this moment of lane i. None before the first partial synchronisation."""
+
+    def precedes(self, later: WarpClock, warp: int, lane: int, other_lane: int) -> bool:
+        """Whether an action of `lane` at this moment precedes one of `other_lane` at the moment `later`."""
+        if later.lane_clocks is None:
+            return False
+        own = 0 if self.lane_clocks is None else self.lane_clocks[warp, lane, lane]
+        return bool(later.lane_clocks[warp, other_lane, lane] > own)
+
+    def is_ordered(self, other: WarpClock, warp: int, lane: int, other_lane: int) -> bool:
+        """Whether synchronisations order two actions of lanes of a warp, at this moment and at `other`."""
+        return bool(
+            self.epoch[warp] != other.epoch[warp]
+            or self.precedes(other, warp, lane, other_lane)
+            or other.precedes(self, warp, other_lane, lane)
+        )
+
+    def advance(self, lane_warps: Any, member_masks: Any, living_masks: Any) -> WarpClock:
+        """The moment after a `bar.warp.sync` with these masks. `living_masks`: lanes of each warp that still
+        run."""
+        is_partial = (member_masks & living_masks[lane_warps]) != living_masks[lane_warps]
+        epoch, clocks = self.epoch, self.lane_clocks
+        if not is_partial.all():
+            epoch = epoch.copy()
+            epoch[np.unique(lane_warps[~is_partial])] += 1
+        if is_partial.any():
+            shape = (epoch.size, WARP_SIZE, WARP_SIZE)
+            clocks = np.zeros(shape, np.int16) if clocks is None else clocks.copy()
+            for word in np.unique(member_masks[is_partial]):
+                _merge_lane_clocks(clocks, np.unique(lane_warps[is_partial & (member_masks == word)]), word)
+        return WarpClock(epoch, clocks)
+
+
+def _merge_lane_clocks(lane_clocks: Any, warps: Any, member_mask: Any) -> None:
+    """Synchronise the lanes of a mask: each gets the latest clocks of all of them, and each ticks."""
+    who = np.flatnonzero(warp.unpack_members(member_mask)[0])
+    joint = lane_clocks[warps][:, who].max(axis=1)
+    joint[:, who] += 1
+    lane_clocks[warps[:, None], who] = joint[:, None]
+
+
 _REPORTED_TOGETHER = 64
-"""Places of races that are told one by one."""
+"""Cells with conflicts that are examined together."""
 
 
 @dataclass(slots=True)
 class LoggedAccess:
-    """One access in the interval."""
+    """One access of the current interval."""
 
     site: Site
     probe: AddressProbe
     offset: int
     kind: str
-    """read, write, atomic, or look: a read that goes with atomics."""
+    """"read", "write", "atomic", or "look": a volatile read, which may meet atomics."""
     values: tuple[Any, ...]
     clock: WarpClock
-    """Orders accesses of one warp."""
+    """The time of the access, which orders accesses of one warp."""
     product: InFlightProduct | None = None
-    """The product of a warpgroup that reads, until somebody waits for it."""
+    """The product of a warpgroup that reads the memory until it is waited for."""
     carried: bool = False
-    """It was in flight when a barrier was crossed."""
+    """Whether the product was in flight when a barrier was crossed."""
 
     @property
     def low(self) -> int:
@@ -110,18 +163,18 @@ class LoggedAccess:
         return self.probe.high + self.offset + self.site.bytes_per_lane
 
     def overlaps(self, spans: Sequence[tuple[int, int]]) -> bool:
-        """Whether the range of addresses overlaps with one of some: lowest, and one past the highest."""
+        """Whether the addresses overlap with one of these ranges, given as [low, high)."""
         low, high = self.low, self.high
         return any(low < end and begin < high for begin, end in spans)
 
     def select_lanes(self, keep: Any) -> LoggedAccess:
-        """The entry for some of its lanes."""
+        """The access of some of its lanes."""
         values = tuple(v if np.ndim(v) == 0 else v[keep] for v in self.values)
         probe = self.probe.select_lanes(0, keep)
         return replace(self, probe=probe, values=values)
 
     def list_in_flight(self, all_lanes: Index) -> list[LoggedAccess]:
-        """What of it goes on beyond a barrier."""
+        """The part of the access that continues after a barrier: products in flight."""
         if self.product is None:
             return []
         keep = self.product.is_in_flight(self.probe.lane_numbers(all_lanes))
@@ -131,7 +184,7 @@ class LoggedAccess:
 
 
 class RaceDetector:
-    """The log of one batch."""
+    """The log of accesses of one batch, and its check."""
 
     def __init__(
         self, findings: Findings, geometry: Geometry, all_lanes: Index, lane_warps: Index, shared_bytes: int
@@ -153,18 +206,19 @@ class RaceDetector:
         values: tuple[Any, ...] = (),
         product: InFlightProduct | None = None,
     ) -> None:
-        """Log an access; volatile ones go with atomics."""
+        """Log an access. Volatile accesses count as atomics."""
         if site.is_volatile:
             kind = "look" if kind == "read" else "atomic"
         copies = tuple(np.array(v) for v in values) if kind == "write" else ()
         self.log.append(LoggedAccess(site, probe, offset, kind, copies, self.clock, product))
 
     def sync_lanes(self, lanes: Any, member_masks: Any, living_masks: Any) -> None:
-        """These lanes met, each those that its mask names of the living of its warp."""
+        """`bar.warp.sync` of these lanes: each with the lanes of its member mask that have not left the
+        kernel."""
         self.clock = self.clock.advance(self.lane_warps[lanes], member_masks[lanes], living_masks)
 
     def close_interval(self, lanes: Any = None) -> None:
-        """A barrier: look at the interval (of some lanes) and forget it."""
+        """A barrier (of some lanes): check the accesses of the interval and drop them."""
         entries, self.log = self.log, []
         if lanes is not None:
             entries = self._take_lanes(entries, lanes)
@@ -173,7 +227,7 @@ class RaceDetector:
         self.log += [left for e in entries for left in e.list_in_flight(self.all_lanes)]
 
     def _take_lanes(self, entries: list[LoggedAccess], lanes: Any) -> list[LoggedAccess]:
-        """The accesses of these lanes; the rest goes back into the log."""
+        """The accesses of these lanes; those of other lanes go back into the log."""
         inside = []
         for entry in entries:
             keep = lanes[entry.probe.lane_numbers(self.all_lanes)]
@@ -210,7 +264,7 @@ class RaceDetector:
             )
 
     def _find_conflicts(self, entry: LoggedAccess, cell_bytes: int) -> Index:
-        """Cells that another lane wrote last."""
+        """Cells of the access whose last writer is another lane."""
         mine, lanes = (
             list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
             entry.probe.lane_numbers(self.all_lanes),
@@ -221,7 +275,7 @@ class RaceDetector:
     def _report_conflicts(
         self, entries: list[LoggedAccess], places: Index, kind: str, cell_bytes: int
     ) -> None:
-        """Of the places that several lanes touched, some of those where their order can be seen."""
+        """Report races at some of the cells that several lanes accessed."""
         rivals = CellAccesses()
         for entry in entries:
             mine, lanes = (
@@ -235,14 +289,14 @@ class RaceDetector:
             if entry.kind == "write":
                 values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)[at, column]
             rivals.add_accesses(mine[at, column], lane, warp, entry.clock.epoch[warp], entry.kind, values)
-        seen = rivals.find_conflicts(kind)
-        # All of them are told, but those that a meeting of a part of a warp orders.
-        for start in range(0, seen.size, _REPORTED_TOGETHER):
-            if self._report_places(entries, seen[start : start + _REPORTED_TOGETHER], cell_bytes):
+        conflicts = rivals.find_conflicts(kind)
+        # One group of cells with a race is enough. A bar.warp.sync of some lanes may order a whole group.
+        for start in range(0, conflicts.size, _REPORTED_TOGETHER):
+            if self._report_places(entries, conflicts[start : start + _REPORTED_TOGETHER], cell_bytes):
                 return
 
     def _report_places(self, entries: list[LoggedAccess], places: Index, cell_bytes: int) -> bool:
-        """The accesses to each place, pair by pair, those that change it first; whether any were told."""
+        """Report one race at each cell, if its accesses have one; returns whether any was reported."""
         found: dict[int, list[tuple[LoggedAccess, int, Any]]] = {int(p): [] for p in places}
         for entry in sorted(entries, key=lambda one: one.kind not in CHANGING_KINDS):
             mine, lanes = (
@@ -255,8 +309,8 @@ class RaceDetector:
             for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
                 value = None if values is None else int(values[at, k])
                 found[int(mine[at, k])].append((entry, int(lanes[at]), value))
-        told = [self._report_pair(accesses) for accesses in found.values()]
-        return any(told)
+        are_reported = [self._report_pair(accesses) for accesses in found.values()]
+        return any(are_reported)
 
     def _report_pair(self, accesses: list[tuple[LoggedAccess, int, Any]]) -> bool:
         changes = [a for a in accesses if a[0].kind in CHANGING_KINDS]
@@ -302,7 +356,7 @@ class RaceDetector:
 
 
 def _is_order_visible(a: LoggedAccess, value: Any, b: LoggedAccess, other: Any) -> bool:
-    """Whether the order of the two can be seen."""
+    """Whether the order of two accesses can change a result."""
     if a.kind == "atomic" and b.kind in ("atomic", "look"):
         return False
     return not (a.kind == "write" and b.kind == "write" and value == other)

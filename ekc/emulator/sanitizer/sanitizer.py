@@ -1,27 +1,35 @@
-"""All checks of one batch behind one face."""
+"""The sanitizer of a batch: all checks of memory accesses behind one interface."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ekc.emulator.decode.context import Site
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, Allocation
+from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
+from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
 from ekc.emulator.sanitizer.memcheck import WrittenBytes
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
 
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
-
 
 class Sanitizer:
-    """Shadows and logs of one batch."""
+    """The checks of one batch, with their shadows and logs."""
 
-    def __init__(self, batch: Batch) -> None:
-        findings, geometry = batch.plan.findings, batch.geometry
-        self.batch = batch
+    def __init__(
+        self,
+        batch: LaneState,
+        pending_copies: PendingCopies,
+        block_conflicts: BlockConflicts,
+        read_only_cache: ReadOnlyCache | None,
+        has_wgmma: bool,
+    ) -> None:
+        findings, geometry = batch.findings, batch.geometry
+        self.batch, self.pending_copies = batch, pending_copies
+        self.block_conflicts, self.read_only_cache = block_conflicts, read_only_cache
         spaces = {name: batch.spaces[name] for name in ("shared", "local")}
         self.written_bytes = {
             n: WrittenBytes(space, findings, geometry, batch.all_lanes) for n, space in spaces.items()
@@ -30,16 +38,17 @@ class Sanitizer:
             findings, geometry, batch.all_lanes, batch.lane_warps, spaces["shared"].bytes.size
         )
         self.block_numbers = (np.repeat(geometry.block_ids, geometry.threads_per_block) + 1).astype(np.int32)
-        assert batch.plan.block_conflicts is not None
-        self.block_conflicts, self.read_only_cache = batch.plan.block_conflicts, batch.plan.read_only_cache
-        self.warpgroups = WarpgroupCheck(batch) if batch.plan.has_wgmma else None
+        self.warpgroups: WarpgroupCheck | None = None
+        if has_wgmma:
+            shadow = self.written_bytes["shared"].shadow
+            self.warpgroups = WarpgroupCheck(batch, self.races, shadow, pending_copies)
 
     def _find_blocks(self, probe: AddressProbe) -> Any:
-        """The block of each lane, counted from 1."""
+        """The block of each lane of a probe, counted from 1."""
         return self.block_numbers[probe.lane_numbers(self.batch.all_lanes)]
 
     def _resize_marks(self, probe: AddressProbe) -> None:
-        """Room for the marks of all global memory that is held by now."""
+        """Extend the marks to all global memory that is loaded."""
         for marks in (self.block_conflicts, self.read_only_cache):
             if marks is not None:
                 marks.resize(probe.space.bytes.size)
@@ -64,7 +73,7 @@ class Sanitizer:
             return
         self.written_bytes[kind].check_load(site, probe, offset)
         if kind == "shared":
-            self.batch.async_copies.check_access(site, probe, offset, "reads")
+            self.pending_copies.check_access(site, probe, offset, "reads")
             self.races.log_access(site, probe, offset, "read")
 
     def check_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
@@ -74,7 +83,7 @@ class Sanitizer:
             place = self.batch.geometry, self.batch.all_lanes
             self.block_conflicts.check_store(site, probe, offset, values, self._find_blocks(probe), *place)
         if probe.space.kind == "shared":
-            self.batch.async_copies.check_access(site, probe, offset, "writes over", values)
+            self.pending_copies.check_access(site, probe, offset, "writes over", values)
             self.check_shared_change(site, probe, offset, "overwrites")
 
     def record_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
@@ -102,7 +111,7 @@ class Sanitizer:
                 self.written_bytes["shared"].mark_store(site, probe, offset)
             else:
                 self.written_bytes["shared"].check_load(site, probe, offset)
-            self.batch.async_copies.check_access(site, probe, offset, "changes")
+            self.pending_copies.check_access(site, probe, offset, "changes")
             self.races.log_access(site, probe, offset, "atomic")
             self.check_shared_change(site, probe, offset, "changes")
             self._record_shared_change(site, probe, offset)
@@ -126,12 +135,12 @@ class Sanitizer:
     def _find_allocation(
         self, site: Site, probe: AddressProbe, offset: int, writable: bool
     ) -> Allocation | None:
-        """The allocation of this kind that holds the whole access, if one does."""
+        """The allocation, writable or not, that contains the whole access; None without one."""
         place = probe.space.find_allocation(probe.low + offset, probe.high + offset + site.bytes_per_lane)
         return place if place is not None and place.writable == writable else None
 
     def _check_read_only(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """A finding where a lane changes what this launch may only read."""
+        """A finding where a lane changes memory that the launch may only read."""
         if self._find_allocation(site, probe, offset, True) is not None:
             return
         bad = ~probe.space.is_in_bounds(probe.address + offset, site.bytes_per_lane, needs_write=True)
@@ -141,10 +150,10 @@ class Sanitizer:
         where = int(probe.address[first]) + offset
         place = probe.space.find_allocation(where, where + site.bytes_per_lane)
         assert place is not None
-        self.batch.plan.findings.add(
+        self.batch.findings.add(
             "read-only",
             site.instruction,
-            f"{site.action} to {place.name}, which is only to be read, by {int(bad.sum())} lanes",
+            f"{site.action} to {place.name}, which is read-only, by {int(bad.sum())} lanes",
             "Write to an output; an input must stay as it was given.",
             (self.batch.geometry, int(probe.lane_numbers(self.batch.all_lanes)[first])),
             where,

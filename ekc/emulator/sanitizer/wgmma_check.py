@@ -1,35 +1,33 @@
-"""All checks of products of warpgroups, behind one face.
+"""Checks of `wgmma`, the products of warpgroups, behind one interface (`WarpgroupCheck`).
 
-What may be wrong with a product of a warpgroup at its issue: who takes part, where its factors lie.
-
-Sums of products of warpgroups: registers that nobody may touch before the wait, nor without a fence.
+`FactorCheck`: at the issue of a product, the threads that take part and the factors in shared memory.
+`AccumulatorCheck`: accesses to accumulators before the wait, and writes to them without a fence.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, AddressSpace, Index
 from ekc.emulator.numerics.wgmma import (
     CHUNK_BYTES,
     DEPTH_BYTES,
     SWIZZLE_WIDTHS,
-    WARPGROUP_SIZE,
     MatrixDescriptors,
     WgmmaOperand,
 )
-from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.report import Findings
+from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
+from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_in_flight import AsyncProxyCheck, InFlightProduct, ProductTracker
+from ekc.ptx.cfg import WARPGROUP_SIZE
 from ekc.ptx.module import Immediate, Instruction
 from ekc.ptx.wgmma_hazards import WgmmaHazards
-
-if TYPE_CHECKING:
-    from ekc.emulator.batch import Batch
-
 
 _PATTERN_LINES = 8
 """Lines of a swizzle pattern."""
@@ -39,7 +37,8 @@ _START_HINT = (
 
 
 class FactorCheck:
-    """The checks, each told for the first thread of the first warpgroup that shows it."""
+    """Checks at the issue of a product. Each reports the first thread of the first warpgroup with the
+    error."""
 
     def __init__(self, findings: Findings, geometry: Geometry, group_lanes: Index) -> None:
         self.findings, self.geometry = findings, geometry
@@ -52,7 +51,7 @@ class FactorCheck:
         self.findings.add(kind, site.instruction, message, hint, (self.geometry, lane), address)
 
     def check_full_group(self, site: Site, groups: Index, mask: Any) -> None:
-        """A finding where only a part of a warpgroup runs what is for all of it."""
+        """A finding where only some threads of a warpgroup run an instruction that needs all of them."""
         there = self.group_lanes[groups] >= 0
         taking = there if mask is None else there & mask[self.group_lanes[groups]]
         bad = ~taking.all(axis=1)
@@ -67,7 +66,7 @@ class FactorCheck:
         self._report_finding("warpgroup", site, message, hint, lane)
 
     def check_uniform(self, site: Site, quantity: str, row: Any, groups: Index, mask: Any) -> None:
-        """A finding where threads of a warpgroup hold different values of what it has in common."""
+        """A finding where threads of a warpgroup have different values of a quantity that must be uniform."""
         row = np.asarray(row)
         if row.ndim == 0:
             return
@@ -80,7 +79,8 @@ class FactorCheck:
             first = int(np.flatnonzero(bad)[0])
             lane = int(lanes[first][(taking & (values != own[:, None]))[first]][0])
             message = f"threads of a warpgroup hold different values of {quantity}: undefined"
-            hint = f"Work it out from what all {WARPGROUP_SIZE} threads share, such as threadIdx.x / {WARPGROUP_SIZE}."
+            shared = f"threadIdx.x / {WARPGROUP_SIZE}"
+            hint = f"Compute it from values that all {WARPGROUP_SIZE} threads share, such as {shared}."
             self._report_finding("warpgroup", site, message, hint, lane)
 
     def check_bounds(
@@ -92,26 +92,27 @@ class FactorCheck:
         is_inside: Any,
         first_lanes: Index,
     ) -> None:
-        """A finding where a factor lies outside of shared memory."""
+        """A finding where a factor is outside of shared memory."""
         if is_inside.all():
             return
         group, chunk = (int(x[0]) for x in np.nonzero(~is_inside))
         where = int(addresses[group, chunk])
-        message = f"product of shared memory {space.describe_nearest(where)}: {int((~is_inside).sum())} chunks of {factor_name}"
+        place, count = space.describe_nearest(where), int((~is_inside).sum())
+        message = f"product of shared memory {place}: {count} chunks of {factor_name}"
         hint = "Look at the start address of the matrix descriptor and at its two byte offsets."
         self._report_finding("out-of-bounds", site, message, hint, int(first_lanes[group]), where)
 
     def check_initialized(
         self, site: Site, factor_name: str, shadow: Any, addresses: Index, chunks: Index, first_lanes: Index
     ) -> None:
-        """A finding where a factor was never written; `chunks` are its places, inside of shared memory."""
+        """A finding where a factor was never written; `chunks`: its chunks, all inside of shared memory."""
         words = shadow.view(np.uint64)
         both = words.take(2 * chunks, mode="clip") & words.take(2 * chunks + 1, mode="clip")
         bad = both != np.uint64(0x0101010101010101)
         if not bad.any():
             return
         group, chunk = (int(x[0]) for x in np.nonzero(bad))
-        message = f"product of shared memory that nobody wrote: {int(bad.sum())} chunks of {factor_name}"
+        message = f"product of shared memory that was never written: {int(bad.sum())} chunks of {factor_name}"
         hint = "Look for the store or the copy that should come first, and at the matrix descriptor."
         where = int(addresses[group, chunk])
         self._report_finding("uninitialised", site, message, hint, int(first_lanes[group]), where)
@@ -124,9 +125,10 @@ class FactorCheck:
         descriptors: MatrixDescriptors,
         first_lanes: Index,
     ) -> None:
-        """A finding where a swizzled factor does not lie as its pattern does: with base offset 0 the first of
-        8 lines begins at a multiple of the pattern, and so does every repetition; an instruction stays within
-        its lines."""
+        """A finding where the layout of a swizzled factor does not fit its pattern.
+
+        With base offset 0, the first of 8 lines and every repetition begin at a multiple of the pattern, and
+        an instruction stays within its lines."""
         width = np.array(SWIZZLE_WIDTHS)[descriptors.swizzle]
         size = _PATTERN_LINES * width
         along = (
@@ -146,8 +148,8 @@ class FactorCheck:
             if bad.any():
                 group = int(np.flatnonzero(bad)[0])
                 message = (
-                    f"{factor_name} {does} off the pattern of its {width[group]}-byte swizzle, which repeats every "
-                    f"{size[group]} bytes"
+                    f"{factor_name} {does} off the pattern of its {width[group]}-byte swizzle, "
+                    f"which repeats every {size[group]} bytes"
                 )
                 lane, where = int(first_lanes[group]), int(descriptors.start[group])
                 self._report_finding("misaligned", site, message, hint.format(size=size[group]), lane, where)
@@ -162,7 +164,7 @@ _FENCE_HINT = "Run wgmma.fence between what writes the sums and the first produc
 
 
 class AccumulatorCheck:
-    """What the text of the kernel lets fear, held against what runs."""
+    """Checks the hazards of accumulators, which the text of the kernel shows, while it runs."""
 
     def __init__(
         self,
@@ -175,16 +177,16 @@ class AccumulatorCheck:
         self.findings, self.geometry, self.tracker, self.hazards = findings, geometry, tracker, hazards
         self.group_lanes = group_lanes
         self.has_fenced = np.zeros(len(group_lanes), np.bool_)
-        """Groups that ever ran a fence."""
+        """Whether each warpgroup ever ran a fence."""
         self.reported_products: set[Instruction] = set()
-        """Products whose sums somebody touched: one statement is enough."""
+        """Products with a finding: one access of each is reported."""
 
     def record_fence(self, groups: Index) -> None:
         """`wgmma.fence`."""
         self.has_fenced[groups] = True
 
     def check_issue(self, site: Site, groups: Index) -> None:
-        """A finding where a product begins whose sums somebody wrote since the last fence, or before any."""
+        """A finding where a product's accumulators were written since the last fence, or no fence ran."""
         written = self.hazards.unfenced_writes.get(site.instruction)
         bare = ~self.has_fenced[groups]
         if bare.any():
@@ -199,7 +201,7 @@ class AccumulatorCheck:
             self._report_finding(site, message, _FENCE_HINT, int(self.group_lanes[groups[0], 0]))
 
     def check_access(self, site: Site, mask: Any) -> None:
-        """A finding where a statement touches the sums of a product in flight."""
+        """A finding where an instruction accesses the accumulators of a product in flight."""
         touch = self.hazards.in_flight_accesses[site.instruction]
         for product in touch.products:
             bad = self.tracker.find_pending_lanes(product)
@@ -218,27 +220,31 @@ class AccumulatorCheck:
 
 
 class WarpgroupCheck:
-    """Of one batch whose kernel has such products."""
+    """The checks of one batch whose kernel has products of warpgroups."""
 
-    def __init__(self, batch: Batch) -> None:
-        findings, geometry, products = batch.plan.findings, batch.geometry, batch.wgmma_unit
-        self.batch = batch
+    def __init__(
+        self, batch: LaneState, races: RaceDetector, shared_shadow: Any, pending_copies: PendingCopies
+    ) -> None:
+        findings, geometry, layout = batch.findings, batch.geometry, batch.warpgroup_layout
+        self.batch, self.races, self.pending_copies = batch, races, pending_copies
+        self.shared_shadow = shared_shadow
+        """Bytes of shared memory that were written."""
         self.space = batch.spaces["shared"]
-        self.factor_check = FactorCheck(findings, geometry, products.group_lanes)
-        size, shelf = self.space.bytes.size, batch.decoded.context
-        waits = [one.operands[0] for one in shelf.kernel.code if one.opcode.startswith("wgmma.wait_group")]
+        self.factor_check = FactorCheck(findings, geometry, layout.group_lanes)
+        size, context = self.space.bytes.size, batch.decoded.context
+        waits = [one.operands[0] for one in context.kernel.code if one.opcode.startswith("wgmma.wait_group")]
         most = max((int(x.value) for x in waits if isinstance(x, Immediate)), default=0)
-        group, slots = products.lane_groups, products.groups_per_block
+        group, slots = layout.lane_groups, layout.groups_per_block
         self.tracker = ProductTracker(findings, geometry, batch.all_lanes, group, slots, size, most)
         self.accumulators = AccumulatorCheck(
-            findings, geometry, self.tracker, shelf.hazards, products.group_lanes
+            findings, geometry, self.tracker, context.hazards, layout.group_lanes
         )
-        writes = [site.dtype_code for site in shelf.sites if site.action in ("store", "async", "atom")]
+        writes = [site.dtype_code for site in context.sites if site.action in ("store", "async", "atom")]
         grain = min((int(code[1]) for code in writes), default=8)
         self.async_proxy = AsyncProxyCheck(findings, geometry, batch.all_lanes, size, grain)
 
     def check_issue(self, site: Site, uniform_rows: dict[str, Any], groups: Index, mask: Any) -> None:
-        """A product begins; `rows` are what its threads must have in common."""
+        """A product is issued; `uniform_rows`: operands that must be the same in all its threads."""
         self.factor_check.check_full_group(site, groups, mask)
         for what, row in uniform_rows.items():
             self.factor_check.check_uniform(site, what, row, groups, mask)
@@ -255,8 +261,9 @@ class WarpgroupCheck:
         groups: Index,
         first_lanes: Index,
     ) -> None:
-        """The product issued last reads a factor: the addresses of its chunks, a row for each group, and the
-        first lane of each that takes part."""
+        """The product issued last reads a factor.
+
+        `addresses`: a row of chunk addresses for each warpgroup; `first_lanes`: its first active lane."""
         inside = self.space.is_in_bounds(addresses, CHUNK_BYTES)
         self.factor_check.check_swizzle(site, factor_name, operand, descriptors, first_lanes)
         self.factor_check.check_bounds(site, factor_name, self.space, addresses, inside, first_lanes)
@@ -269,17 +276,20 @@ class WarpgroupCheck:
                 addresses[keep],
                 chunks[keep],
             )
-        shadow = self.batch.sanitizer.written_bytes["shared"].shadow
-        self.factor_check.check_initialized(site, factor_name, shadow, addresses, chunks, first_lanes)
+        self.factor_check.check_initialized(
+            site, factor_name, self.shared_shadow, addresses, chunks, first_lanes
+        )
         self.async_proxy.check_read(site, chunks, first_lanes)
         self.tracker.record_read(groups, chunks)
         self._log_reads(site, addresses, groups)
 
     def _log_reads(self, site: Site, addresses: Index, groups: Index) -> None:
-        """All threads of a group read all of a factor. Two of different warps stand for them: whoever else
-        writes there is of another warp than one of the two."""
+        """Log a factor as read. All threads of a group read all of it; two lanes of different warps are
+        logged.
+
+        That is enough: any writer belongs to another warp than at least one of the two."""
         number = np.arange(addresses.shape[1]) % (WARPGROUP_SIZE // 2)
-        place = self.batch.wgmma_unit.group_lanes[groups]
+        place = self.batch.warpgroup_layout.group_lanes[groups]
         halves = [
             np.where(place[:, k] < 0, place[:, :1], place[:, k])
             for k in (number, number + WARPGROUP_SIZE // 2)
@@ -288,9 +298,9 @@ class WarpgroupCheck:
             act = lanes.ravel()
             probe = AddressProbe(self.space, addresses.ravel(), self.batch.shared_base[act], act)
             if lanes is halves[0]:
-                self.batch.async_copies.check_access(site, probe, 0, "reads")
+                self.pending_copies.check_access(site, probe, 0, "reads")
             flight = InFlightProduct(self.tracker, self.tracker.last_product)
-            self.batch.sanitizer.races.log_access(site, probe, 0, "read", product=flight)
+            self.races.log_access(site, probe, 0, "read", product=flight)
 
     def check_fence(self, site: Site, groups: Index, mask: Any) -> None:
         """`wgmma.fence`."""
@@ -298,7 +308,7 @@ class WarpgroupCheck:
         self.accumulators.record_fence(groups)
 
     def check_access(self, site: Site, mask: Any) -> None:
-        """A statement may touch the sums of a product in flight."""
+        """An instruction may access the accumulators of a product in flight."""
         self.accumulators.check_access(site, mask)
 
     def check_commit(self, site: Site, groups: Index, mask: Any) -> None:

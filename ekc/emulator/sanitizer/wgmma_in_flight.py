@@ -1,6 +1,7 @@
-"""Products of warpgroups in flight: the shared memory that they read, from their issue to their wait.
+"""Products of warpgroups (`wgmma`) in flight, and the async proxy.
 
-The async proxy: what threads write to shared memory is there for products after `fence.proxy.async`.
+`ProductTracker`: the shared memory that products read, from their issue to their wait.
+`AsyncProxyCheck`: products see the writes of threads to shared memory only after `fence.proxy.async`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry
 from ekc.emulator.memory import AddressProbe, Index, list_cells
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES
-from ekc.emulator.sanitizer.memcheck import Findings
+from ekc.emulator.report import Findings
 from ekc.ptx.module import Instruction
 
 IN_FLIGHT_HINT = "Wait for the products with wgmma.wait_group, then cross a barrier, before writing there."
 
 
 class ProductTracker:
-    """Products have numbers in the order of their issue; of a group they end in that order too."""
+    """Products in flight, numbered in the order of issue. Those of one warpgroup end in that order."""
 
     def __init__(
         self,
@@ -36,24 +37,24 @@ class ProductTracker:
     ) -> None:
         self.findings, self.geometry, self.all_lanes = findings, geometry, all_lanes
         self.lane_groups, self.groups_per_block = lane_groups, groups_per_block
-        """The warpgroup of every lane; how many a block has."""
+        """Warpgroup of every lane; warpgroups of a block."""
         count = groups_per_block * len(geometry.block_ids)
         self.lane_blocks = geometry.block_numbers()
         self.last_product = 0
         self.last_issued = np.zeros(count, np.int32)
         self.last_completed = np.zeros(count, np.int32)
-        """The last product of each group that was issued, and that was waited for."""
+        """The last product of each warpgroup that was waited for. `last_issued`: the last that was issued."""
         self.committed_products = np.zeros((count, max_pending_groups + 1), np.int32)
-        """The last product of the latest commit groups, the youngest first."""
+        """The last product of the latest commit groups of each warpgroup, newest first."""
         self.last_reader = np.zeros((groups_per_block, shared_bytes // CHUNK_BYTES), np.int32)
-        """For each group of a block: the last product that reads a chunk of shared memory."""
+        """(warpgroup of the block, chunk) -> last product that reads this chunk of shared memory."""
         self.product_instructions: dict[int, Instruction] = {}
-        """The statement of each product."""
+        """Product -> its instruction."""
         self.last_by_instruction: dict[Instruction, Any] = {}
-        """The last product of each statement, by group."""
+        """Instruction -> its last product in each warpgroup."""
 
     def issue_product(self, site: Site, groups: Any) -> int:
-        """A new product of these groups: its number."""
+        """Add a product of these warpgroups; returns its number."""
         self.last_product += 1
         self.last_issued[groups] = self.last_product
         self.product_instructions[self.last_product] = site.instruction
@@ -63,28 +64,28 @@ class ProductTracker:
         return self.last_product
 
     def find_pending_lanes(self, instruction: Instruction) -> Any:
-        """The lanes whose group has not waited for the last product of a statement."""
+        """Whether each lane's warpgroup has not waited for the last product of an instruction."""
         return (self.last_by_instruction.get(instruction, self.last_completed) > self.last_completed)[
             self.lane_groups
         ]
 
     def record_read(self, groups: Any, chunks: Any) -> None:
-        """The product issued last reads these chunks: a row for each group."""
+        """The product issued last reads these chunks, a row for each warpgroup."""
         self.last_reader[(groups % self.groups_per_block)[:, None], chunks] = self.last_product
 
     def commit_groups(self, groups: Any) -> None:
-        """What these groups have issued becomes their next commit group."""
+        """`wgmma.commit_group`: the products issued since the last commit become a group."""
         self.committed_products[groups] = np.roll(self.committed_products[groups], 1, axis=1)
         self.committed_products[groups, 0] = self.last_issued[groups]
 
     def wait_groups(self, pending_groups: int, groups: Any) -> None:
-        """All but the last `left` commit groups end."""
+        """`wgmma.wait_group`: all but the newest `pending_groups` commit groups end."""
         self.last_completed[groups] = np.maximum(
             self.last_completed[groups], self.committed_products[groups, pending_groups]
         )
 
     def check_overwrite(self, site: Site, probe: AddressProbe, offset: int, verb: str) -> None:
-        """A finding if an access changes what a product in flight reads."""
+        """A finding if an access changes memory that a product in flight reads."""
         if not (self.last_issued > self.last_completed).any():
             return
         lanes = probe.lane_numbers(self.all_lanes)
@@ -104,13 +105,13 @@ class ProductTracker:
 
 @dataclass(frozen=True, slots=True)
 class InFlightProduct:
-    """One product, as the reads in the log of races know it."""
+    """A product, for the reads in the log of the race detector."""
 
     tracker: ProductTracker
     number: int
 
     def is_in_flight(self, lanes: Any) -> NDArray[np.bool_]:
-        """Of these lanes, those whose warpgroup has not waited for it."""
+        """Whether each of these lanes' warpgroups has not waited for the product."""
         found: NDArray[np.bool_] = self.tracker.last_completed[self.tracker.lane_groups[lanes]] < self.number
         return found
 
@@ -122,8 +123,8 @@ _HINT = (
 
 
 class AsyncProxyCheck:
-    """For every place of shared memory who wrote it last and when, and for every lane when it fenced last and
-    crossed a barrier. Time counts writes, fences and barriers."""
+    """For every cell of shared memory the lane and time of its last write, for every lane the time of its
+    last fence and barrier. Time counts writes, fences and barriers."""
 
     def __init__(
         self, findings: Findings, geometry: Geometry, all_lanes: Index, shared_bytes: int, cell_bytes: int
@@ -136,7 +137,8 @@ class AsyncProxyCheck:
         lanes = geometry.lane_count
         self.fence_time, self.barrier_time = np.zeros(lanes, np.int32), np.zeros(lanes, np.int32)
         self.safe_time = np.zeros(lanes, np.int32)
-        """The last fence of each lane that a barrier follows: what it wrote before is there for all."""
+        """Time of each lane's last fence that a barrier followed. Its writes before that are visible to
+        all."""
 
     def record_write(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """A write has landed."""
@@ -158,7 +160,7 @@ class AsyncProxyCheck:
         self.barrier_time[lanes] = self.time
 
     def check_read(self, site: Site, chunks: Index, first_lanes: Index) -> None:
-        """A product reads chunks of shared memory, a row for each group; `first` are the lanes told of."""
+        """A product reads chunks of shared memory, a row for each warpgroup. Findings name `first_lanes`."""
         each = CHUNK_BYTES // self.cell_bytes
         writer = self.last_writer.reshape(-1, each).take(chunks, axis=0, mode="clip")
         written = self.write_time.reshape(-1, each).take(chunks, axis=0, mode="clip")
@@ -166,7 +168,7 @@ class AsyncProxyCheck:
         if not bad.any():
             return
         unfenced = bad & (self.fence_time[writer] < written)
-        # With no barrier at all since the write the two race, which is told elsewhere.
+        # Without any barrier since the write the two race, which the race detector reports.
         late = bad & (self.barrier_time[writer] > written)
         for wrong, what in (
             (unfenced, "with no fence.proxy.async since"),

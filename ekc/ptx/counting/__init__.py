@@ -1,1 +1,2 @@
-"""Counting instructions in PTX: text to blocks, loops to trip counts, blocks to dynamic counts."""
+"""Counts of executed instructions from PTX text: loops -> trip counts -> runs of blocks -> instruction
+counts."""

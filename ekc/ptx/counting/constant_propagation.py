@@ -1,7 +1,7 @@
-"""What integer PTX instructions compute, as far as it is known before a kernel runs.
+"""Values of integer registers, as far as they are known before a kernel runs.
 
-A value is a number, or an unknown run-time quantity plus a number. That is all loop control
-needs: counters are numbers, and a pointer and its end share the same unknown start.
+A value is a number, or an unknown run-time quantity plus a number. That is all that loop control needs:
+counters are numbers, and a pointer and its end share the same unknown start.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from ekc.ptx.constants import is_constant_start
-from ekc.ptx.counting.loops import Instruction
+from ekc.ptx.module import Immediate, Instruction, Operand, Register, Symbol
 
-_NAME = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
 _INTEGER_TYPE = re.compile(r"([sub])(8|16|32|64)")
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
@@ -45,51 +43,52 @@ _OPERATORS: dict[str, Callable[..., int]] = {
 }
 _NUMERIC_OPCODES = frozenset({"cvt", *_OPERATORS})
 _LINEAR_OPCODES = frozenset({"mov", "add", "sub", "setp", "selp"})
-"""Opcodes whose result, as long as no predicate changes, is a sum of their arguments, or compares them."""
+"""Opcodes that add their arguments, copy one of them, or compare them."""
 
 
 class Value(NamedTuple):
-    """`base + number`; without a base, the number itself."""
+    """`base + number`, where the base is an unknown quantity; without a base, the number itself."""
 
     number: int
     base: Hashable = None
+    """Identity of the unknown quantity; None where the value is known."""
 
 
 Values = dict[str, Value]
-"""By register name."""
+"""Register -> value."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known at one place of a kernel.
+    """Values of registers at one point of a kernel.
 
-    A register with a single writer is read only where that has run before, in the same trip of any
-    loop around it: its value need not be kept by place.
+    A register with a single writer is read only after that has run in the same trip of any loop around it. So
+    one value of it serves all points of the kernel.
     """
 
     single_writer_values: Values
-    """Registers that one instruction writes: one table for all places."""
+    """Values of registers that one instruction writes; a table that all states share."""
     multi_writer_values: Values
-    """The other registers."""
+    """Values of the other registers."""
 
     def read_register(self, name: str) -> Value:
-        """A register's value, an unknown quantity where nothing is known of it."""
+        """The value of a register; an unknown quantity where nothing is known."""
         return self.multi_writer_values.get(name) or self.single_writer_values.get(name) or Value(0, name)
 
 
 Operation = Callable[[Sequence[Value]], Value | None]
-"""The result of an instruction from its arguments, None where it cannot be told."""
+"""Computes the result of an instruction from its arguments; None where it is unknown."""
 
 
 class PredicateGuard(NamedTuple):
     """The condition under which an instruction runs."""
 
     predicate: Value | str
-    """A register, or its value if that is the same throughout the kernel."""
+    """A register, or its value where that never changes."""
     is_negated: bool
 
     def evaluate(self, state: State) -> bool | None:
-        """Whether the instruction runs; None where that is unknown."""
+        """Whether the instruction runs at this state; None where that is unknown."""
         value = _read_value(self.predicate, state)
         return None if value.base is not None else bool(value.number) != self.is_negated
 
@@ -100,20 +99,21 @@ class Comparison(NamedTuple):
     left: int
     right: int
     kind: tuple[bool, int]
-    """Whether the type is signed, and its bits."""
+    """The type: whether it is signed, and its bits."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PreparedInstruction:
-    """One instruction, made ready to be followed many times."""
+    """An instruction with its operands resolved, so that it can be evaluated many times."""
 
     written_registers: tuple[str, ...]
-    """Registers that it writes."""
+    """Registers that the instruction writes."""
     is_only_writer: bool
-    """No other instruction writes them."""
+    """Whether no other instruction writes these registers."""
     arguments: tuple[Value | str, ...]
-    """Registers, or values that are the same throughout; empty where the result is always unknown."""
+    """Registers, or values that never change; empty where the result is always unknown."""
     operation: Operation | None
+    """None where the result is always unknown."""
     guard: PredicateGuard | None
     is_linear: bool
     """Whether the result grows by the same amount in each trip where the arguments do."""
@@ -126,7 +126,7 @@ class PreparedInstruction:
         return [place for place in places if isinstance(place, str)]
 
     def read_comparison(self, state: State) -> Comparison | None:
-        """The two numbers that a comparison sees; None where its result is unknown."""
+        """The two numbers that a comparison compares; None where its result is unknown."""
         assert self.comparison_type is not None
         left, right = (_read_value(place, state) for place in self.arguments)
         if left.base != right.base:
@@ -135,7 +135,7 @@ class PreparedInstruction:
         return Comparison(_wrap_to_type(left.number, view), _wrap_to_type(right.number, view), view)
 
     def apply(self, state: State, new_base: Hashable) -> None:
-        """Write the result into `state`; what is unknown gets a base made from `fresh`."""
+        """Write the result into `state`; an unknown result gets a base that is made from `new_base`."""
         applies = True if self.guard is None else self.guard.evaluate(state)
         if applies is False:
             return
@@ -147,68 +147,66 @@ class PreparedInstruction:
             values[name] = result or Value(0, (id(self), name, new_base))
 
 
-def list_definitions(instruction: Instruction) -> tuple[str, ...]:
-    """Registers that the instruction writes (a store, a barrier or a branch writes none)."""
-    target = instruction.operands[0] if instruction.operands else "["
-    if target[0] == "[" or is_constant_start(target) or instruction.opcode[0] == "bra":
-        return ()
-    return tuple(_NAME.findall(target)) if "|" in target or "{" in target else (target,)
-
-
 def list_uses(instruction: Instruction) -> tuple[str, ...]:
-    """Names on which the result depends: none but the guard where it is always unknown."""
-    names = instruction.operands[1:] if _find_operation(instruction) else ()
-    return (*names, instruction.guard) if instruction.guard else names
+    """Registers on which the result depends: only the guard where the result is always unknown."""
+    if _find_operation(instruction):
+        return instruction.reads
+    return (instruction.guard.name,) if instruction.guard else ()
 
 
 def prepare_instruction(
     instruction: Instruction, constants: Values, writers: Mapping[str, Sequence[Instruction]]
 ) -> PreparedInstruction:
-    """Prepare an instruction, given registers that are `constants` and those that write each register."""
-    operation = _find_operation(instruction)
-    read = instruction.operands[1:] if operation else ()
-    places = [_resolve_operand(instruction, name, constants, writers) for name in read]
-    if instruction.opcode[0] in _NUMERIC_OPCODES and instruction.opcode[-1] != "pred":
-        # A settled argument that is no plain number leaves the result unknown for good.
+    """Resolve the operands of an instruction. `constants`: registers that never change; `writers`: by
+    register."""
+    operation, parts = _find_operation(instruction), instruction.parts
+    sources = instruction.operands[1:] if operation else ()
+    places = [_resolve_operand(source, constants, writers) for source in sources]
+    if parts[0] in _NUMERIC_OPCODES and parts[-1] != "pred":
+        # An argument that never changes and is no number makes the result unknown for ever.
         operation = operation if all(isinstance(p, str) or p.base is None for p in places) else None
-    guard = PredicateGuard(
-        _resolve_operand(instruction, instruction.guard, constants, writers), instruction.negated
-    )
-    names, opcode = list_definitions(instruction), instruction.opcode
+    guard = None
+    if instruction.guard is not None:
+        predicate = _resolve_operand(instruction.guard, constants, writers)
+        guard = PredicateGuard(predicate, instruction.guard.is_negated)
+    names = instruction.writes
     return PreparedInstruction(
         names,
         all(len(writers[name]) == 1 for name in names),
         tuple(places) if operation else (),
         operation,
-        guard if instruction.guard else None,
-        operation is None or opcode[0] in _LINEAR_OPCODES or opcode[-1] == "pred",
-        _parse_type(opcode[-1]) if operation and opcode[0] == "setp" else None,
+        guard,
+        operation is None or parts[0] in _LINEAR_OPCODES or parts[-1] == "pred",
+        _parse_type(parts[-1]) if operation and parts[0] == "setp" else None,
     )
 
 
 def is_settled(instruction: Instruction, step: PreparedInstruction) -> bool:
-    """Whether the registers hold the same throughout, as the arguments do."""
-    fixed = step.guard is None and not step.list_reads()
-    return fixed and step.is_only_writer and _find_operation(instruction) is not None
+    """Whether the results never change, because no argument does."""
+    is_constant = step.guard is None and not step.list_reads()
+    return is_constant and step.is_only_writer and _find_operation(instruction) is not None
 
 
 def _find_operation(instruction: Instruction) -> Operation | None:
-    composed = any(operand[0] in "{[" or "|" in operand for operand in instruction.operands)
-    return None if composed else _operation_of(instruction.opcode)
+    return _operation_of(instruction.parts) if all(map(_is_simple, instruction.operands)) else None
 
 
-def _resolve_operand(
-    instruction: Instruction, operand: str, constants: Values, written: Container[str]
-) -> Value | str:
-    return constants.get(operand) or (
-        operand if operand in written else _evaluate_constant(instruction, operand)
+def _is_simple(operand: Operand) -> bool:
+    """Whether an operand is one value that is read as it is."""
+    return isinstance(operand, Immediate | Symbol) or (
+        isinstance(operand, Register) and not operand.is_negated
     )
 
 
-def _evaluate_constant(instruction: Instruction, operand: str) -> Value:
-    """A whole number, or what stays one unknown quantity: a name (`%tid.x`, a symbol), a float."""
-    number = instruction.constant(operand) if is_constant_start(operand) else None
-    return Value(number) if isinstance(number, int) else Value(0, operand)
+def _resolve_operand(operand: Operand, constants: Values, written: Container[str]) -> Value | str:
+    """The value of an operand that never changes, or the name of the register to read."""
+    if isinstance(operand, Register):
+        name = operand.name
+        return constants.get(name) or (name if name in written else Value(0, name))
+    if isinstance(operand, Immediate) and isinstance(operand.value, int):
+        return Value(operand.value)
+    # A special register, a symbol or a float stays one unknown quantity.
+    return Value(0, operand)
 
 
 def _read_value(place: Value | str, state: State) -> Value:
@@ -217,7 +215,7 @@ def _read_value(place: Value | str, state: State) -> Value:
 
 @cache
 def _operation_of(opcode: tuple[str, ...]) -> Operation | None:
-    """What an opcode computes, None for one whose result is never known."""
+    """The operation of an opcode; None for one whose result is never known."""
     name, kind = opcode[0], _parse_type(opcode[-1])
     if kind is None or "sat" in opcode:
         return None
@@ -249,7 +247,7 @@ def _parse_type(name: str) -> tuple[bool, int] | None:
 
 
 def _wrap_to_type(number: int, kind: tuple[bool, int]) -> int:
-    """`number` as the type holds it."""
+    """`number` wrapped around to the range of a type."""
     signed, bits = kind
     number &= (1 << bits) - 1
     return number - (1 << bits) if signed and number >> (bits - 1) else number
@@ -264,17 +262,18 @@ def _add_values(left: Value, right: Value, sign: int, kind: tuple[bool, int]) ->
     return Value(number) if left.base == right.base and sign < 0 else None
 
 
-def _compare_values(how: str, arguments: Sequence[Value], kind: tuple[bool, int]) -> Value | None:
+def _compare_values(comparison: str, arguments: Sequence[Value], kind: tuple[bool, int]) -> Value | None:
     """`setp`. Values on one base compare by their numbers: pointers into an array do not wrap."""
     left, right = arguments
     if left.base != right.base:
         return None
     view = _comparison_type(left, kind)
-    return Value(int(_COMPARISONS[how](_wrap_to_type(left.number, view), _wrap_to_type(right.number, view))))
+    a, b = _wrap_to_type(left.number, view), _wrap_to_type(right.number, view)
+    return Value(int(_COMPARISONS[comparison](a, b)))
 
 
 def _comparison_type(value: Value, kind: tuple[bool, int]) -> tuple[bool, int]:
-    """The type as which a comparison of this type sees a value."""
+    """The type in which a comparison compares a value: addresses on one base as signed numbers."""
     return kind if value.base is None else (True, kind[1])
 
 
@@ -285,7 +284,7 @@ def _select_value(yes: Value, no: Value, predicate: Value) -> Value | None:
 
 
 def _conversion_of(opcode: tuple[str, ...], kind: tuple[bool, int]) -> Operation | None:
-    """`cvt` between integers."""
+    """The operation of a `cvt` between integers."""
     target = _parse_type(opcode[-2])
     if target is None or len(opcode) != 3:
         return None
@@ -312,7 +311,7 @@ def _compute_number(
 
 
 def _settle_logic(name: str, arguments: Sequence[Value]) -> Value | None:
-    """`and` with a known false, `or` with a known true: settled whatever the other one is."""
+    """`and` with a known false or `or` with a known true, whatever the other argument is."""
     settling = {"and": 0, "or": 1}.get(name)
-    known = [argument.number & 1 for argument in arguments if argument.base is None]
-    return Value(settling) if settling is not None and settling in known else None
+    bits = [argument.number & 1 for argument in arguments if argument.base is None]
+    return Value(settling) if settling is not None and settling in bits else None

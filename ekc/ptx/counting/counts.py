@@ -1,16 +1,21 @@
-"""How many instructions of each kind one thread executes, told from the PTX text alone."""
+"""Instructions of each kind that one thread executes, counted from the PTX text alone."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from ekc.ir.hardware.wgmma import WARPGROUP_WARPS
-from ekc.ptx.counting.loops import Instruction, blocks
+from ekc.errors import EkcError, InvalidInput
+from ekc.ptx.cfg import WARPGROUP_SIZE, split_blocks
+from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.counting.trip_counts import count_block_runs
+from ekc.ptx.module import Immediate, Instruction, KernelText, Register, Vector, list_registers
+from ekc.ptx.parser import parse_module
+
+WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
 _TYPE_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
 _INTEGER_TYPE = re.compile(r"[sub](?:8|16|32|64)|pred")
@@ -19,9 +24,8 @@ _TENSOR_FIELDS = {
     **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
     **dict.fromkeys(("s8", "u8"), "tensor_int8"),
 }  # fmt: skip
-_REGISTER = re.compile(r"%\w+")
 _VECTOR = re.compile(r"v(\d)")
-_MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma.load", "wmma.store")
+_MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma")
 _SFU_OPCODES = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
 _BRANCH_OPCODES = frozenset({"bra", "ret", "exit", "trap"})
 _BARRIER_OPCODES = frozenset({"bar", "barrier"})
@@ -45,19 +49,20 @@ class InstructionCounts:
     fma32: float = 0.0
     """FP32 multiply-adds; a packed `f32x2` counts two."""
     fp32: float = 0.0
-    """Other FP32 arithmetic; comparisons are in `int_ops`."""
+    """Other FP32 arithmetic. Comparisons are in `int_ops`."""
     fp16: float = 0.0
     """Arithmetic on f16, bf16 and their pairs; a pair counts one."""
     tensor: float = 0.0
-    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction. Their operations
-    follow, those of a whole warp, by the type of the factors: ..."""
+    """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction."""
     tensor_half: float = 0.0
-    """... float16 and bfloat16, ..."""
+    """Operations of a warp in matrix instructions on float16 and bfloat16 factors, without `wgmma`."""
     tensor_tf32: float = 0.0
+    """Operations of a warp in matrix instructions on tf32 factors."""
     tensor_int8: float = 0.0
+    """Operations of a warp in matrix instructions on int8 factors."""
     group_flops: float = 0.0
-    """Operations of products of a warpgroup (`wgmma`) of float16 and bfloat16, a warp's quarter; they are not
-    in `tensor_half`. (Those of other types, which ekc does not emit, are in their fields.)"""
+    """Operations of a warp (a quarter of the warpgroup's) in `wgmma` on float16 and bfloat16 factors. Those
+    on other types, which ekc does not emit, are in `tensor_tf32` and `tensor_int8`."""
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
@@ -70,31 +75,31 @@ class InstructionCounts:
     load_shared: float = 0.0
     store_shared: float = 0.0
     local_accesses: float = 0.0
-    """Loads and stores of local memory that are visible in PTX; spills are in `Resources`."""
+    """Loads and stores of local memory in the PTX. Spills are in `Resources`."""
     barrier: float = 0.0
     shuffle: float = 0.0
     branch: float = 0.0
     other: float = 0.0
     async_groups: float = 0.0
-    """Groups of asynchronous copies that are closed, ..."""
+    """Groups of asynchronous copies that the thread commits."""
     async_waits: float = 0.0
-    """... times that the thread waits for some of them, ..."""
+    """Waits for groups of asynchronous copies."""
     async_left: float = 0.0
-    """... and newest groups that these waits leave on their way, summed."""
+    """Groups that may still be in flight after these waits, summed over the waits."""
     bytes_async: float = 0.0
-    """Bytes that asynchronous copies load; they are in `bytes_load_global` too."""
+    """Bytes that asynchronous copies load; `bytes_load_global` includes them."""
     bytes_load_global: float = 0.0
-    """Bytes, as all `bytes_...`."""
+    """Bytes of `load_global`; likewise the fields below of the accesses that they name."""
     bytes_store_global: float = 0.0
     bytes_load_shared: float = 0.0
     bytes_store_shared: float = 0.0
     bytes_local: float = 0.0
     group_products: float = 0.0
-    """Of `tensor`, the products of a warpgroup."""
+    """Products of a warpgroup (`wgmma`); `tensor` includes them."""
     bytes_group: float = 0.0
-    """Of shared memory that products of a warpgroup read, a warp's quarter."""
+    """Bytes of shared memory that `wgmma` reads for a warp: a quarter of the warpgroup's."""
     group_waits: float = 0.0
-    """Times that the thread waits for products of its warpgroup."""
+    """Waits for products of the warpgroup."""
 
 
 def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
@@ -105,53 +110,66 @@ def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
     branch or a guard counts as executed, and so do both sides of an if. `mov`, `cvta` and `ld.param`
     are free: ptxas coalesces copies, folds constants and reads special registers once. Any other PTX
     instruction counts one, even where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out
-    of a loop. An atomic counts as a load and a store, and so does a `cp.async`; one whose result nobody
-    reads waits for nothing, and counts as a store.
+    of a loop. An atomic counts as a load and a store, and so does a `cp.async`. An atomic whose result is
+    not read waits for nothing, and counts as a store.
 
     Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
     trip count (naming label and line), for a call and for an indirect branch.
     """
     totals: dict[str, float] = defaultdict(float)
     every = list_instruction_runs(ptx, kernel)
-    unread = _find_unread_atomics(one for one, _ in every)
+    unread = _find_unread_atomics([one for one, _ in every])
     for instruction, times in every:
-        if instruction in unread:
-            instruction = replace(instruction, opcode=("red", *instruction.opcode[1:]))
-        for kind, amount in _list_counts(instruction):
+        opcode = ("red", *instruction.parts[1:]) if instruction in unread else instruction.parts
+        for kind, amount in _list_counts(instruction, opcode):
             totals[kind] += times * amount
     return InstructionCounts(**totals)
 
 
-def _find_unread_atomics(instructions: Iterable[Instruction]) -> frozenset[Instruction]:
-    """The atomics whose results go to registers that nothing else names: ptxas makes reductions of them."""
-    listed = list(instructions)
-    atomics = [one for one in listed if one.opcode[0] == "atom"]
+def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instruction]:
+    """Atomics whose result registers no other operand names. ptxas makes reductions of them."""
+    atomics = [one for one in instructions if one.parts[0] == "atom"]
     if not atomics:
         return frozenset()
-    named = Counter(name for one in listed for text in one.operands for name in _REGISTER.findall(text))
-    return frozenset(one for one in atomics if named[one.operands[0]] == 1)
+    uses = Counter(name for one in instructions for x in one.operands for name in list_registers(x))
+    return frozenset(
+        one for one in atomics if isinstance(r := one.operands[0], Register) and uses[r.name] == 1
+    )
 
 
 @lru_cache(maxsize=4)
 def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
-    """Every instruction of `kernel` and how often one thread runs it; says and refuses what `count` does."""
-    parts = blocks(ptx, kernel)
-    found = zip(parts, count_block_runs(kernel, parts), strict=True)
-    return tuple((one, times) for block, times in found for one in block.body)
+    """Every instruction of `kernel` with its runs per thread; rules and errors as of `count_instructions`."""
+    kernels = parse_module(ptx).kernels
+    if kernel not in kernels:
+        raise InvalidInput(f"kernel {kernel!r} is not in the PTX, which has {', '.join(kernels) or 'none'}")
+    _refuse_jumps(kernels[kernel])
+    blocks = split_blocks(kernels[kernel])
+    runs = zip(blocks, count_block_runs(kernel, blocks), strict=True)
+    return tuple((one, times) for block, times in runs for one in block.instructions)
 
 
-def _list_counts(instruction: Instruction) -> Iterator[tuple[str, float]]:
-    """(field of `Counts`, amount) of one instruction; nothing for one that is free."""
-    opcode = instruction.opcode
+def _refuse_jumps(kernel: KernelText) -> None:
+    """`EkcError` for calls and jump tables: the instructions that run then are not in the straight text."""
+    for one in kernel.code:
+        if one.parts[0] in ("call", "brx"):
+            raise EkcError(
+                f"PTX of {kernel.name!r}, line {one.line}: {one.opcode} cannot be counted; "
+                "inline the function (__forceinline__) or use plain branches"
+            )
+
+
+def _list_counts(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """(field of `InstructionCounts`, amount) of one instruction; nothing for one that is free."""
     name, kind = opcode[0], opcode[-1]
     if name == "cvta" or (name == "ld" and "param" in opcode):
         return
     if name == "mov":
         # Packing two halves is a byte permute, and no plain copy.
-        if instruction.operands[1].startswith("{") and kind == "b32":
+        if isinstance(instruction.operands[1], Vector) and kind == "b32":
             yield "int_ops", 1.0
     elif name in _ACCESS_OPCODES or opcode[:2] in (("wmma", "load"), ("wmma", "store")):
-        yield from _count_access(instruction)
+        yield from _count_access(instruction, opcode)
     elif opcode[:2] == ("cp", "async") and "bulk" not in opcode:
         yield from _count_async_copy(instruction)
     elif name == "cvt":
@@ -166,7 +184,7 @@ def _list_counts(instruction: Instruction) -> Iterator[tuple[str, float]]:
 
 
 def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """Operations of a matrix instruction, told from its shape and the types of its factors."""
+    """Operations of a matrix instruction, by its shape and the type of its factors."""
     shape = next((match for part in opcode if (match := _MATRIX_SHAPE.fullmatch(part))), None)
     field = next((_TENSOR_FIELDS[part] for part in opcode[1:] if part in _TENSOR_FIELDS), None)
     if not (shape and field):
@@ -183,10 +201,10 @@ def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]
 
 
 def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
-    """A copy loads and stores; closing a group and waiting for some are instructions of their own."""
-    kind, operands = instruction.opcode[2], instruction.operands
+    """A copy counts as a load and a store; a commit and a wait count as other instructions."""
+    kind, operands = instruction.parts[2], instruction.operands
     if len(operands) > 2:
-        size = float(instruction.whole_number(2))
+        size = float(_read_integer(instruction, 2))
         yield from (("load_global", 1.0), ("bytes_load_global", size), ("bytes_async", size))
         yield from (("store_shared", 1.0), ("bytes_store_shared", size))
         return
@@ -194,12 +212,21 @@ def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
     if kind == "commit_group":
         yield "async_groups", 1.0
     elif kind in ("wait_group", "wait_all"):
-        left = instruction.whole_number(0) if operands else 0
+        left = _read_integer(instruction, 0) if operands else 0
         yield from (("async_waits", 1.0), ("async_left", float(left)))
 
 
+def _read_integer(instruction: Instruction, place: int) -> int:
+    """The whole number that an operand is."""
+    operand = instruction.operands[place]
+    if isinstance(operand, Immediate) and isinstance(operand.value, int):
+        return operand.value
+    shown = operand.value if isinstance(operand, Immediate) else f"operand {place + 1}"
+    raise EkcError(f"PTX line {instruction.line}: {shown} is not a whole number, in {instruction.text!r}")
+
+
 def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
-    """Field of an instruction that only works on registers, or controls the flow."""
+    """Field of an instruction on registers, or of one that controls the flow."""
     name, kind = opcode[0], opcode[-1]
     integer = _INTEGER_TYPE.fullmatch(kind) is not None
     if name in ("mma", "wgmma", "tcgen05", "wmma") and any(part.startswith("mma") for part in opcode):
@@ -220,16 +247,15 @@ def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
 
 
 def _find_conversion_field(opcode: tuple[str, ...]) -> str:
-    """Between integers a cheap logic operation; within f32 a rounding or saturating addition."""
+    """Field of a `cvt`: an integer operation between integers, an FP32 operation within f32."""
     target, source = opcode[-2:]
     if _INTEGER_TYPE.fullmatch(target) and _INTEGER_TYPE.fullmatch(source):
         return "int_ops"
     return "fp32" if target == source == "f32" else "convert"
 
 
-def _count_access(instruction: Instruction) -> Iterator[tuple[str, float]]:
-    """Fields of a memory access, with the bytes of one thread."""
-    opcode = instruction.opcode
+def _count_access(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """Fields of a memory access, and the bytes of one thread."""
     spaces = {part.split("::")[0] for part in opcode}
     space = next((space for space in ("shared", "local", "const") if space in spaces), "global")
     size = _count_access_bytes(instruction)
@@ -245,12 +271,12 @@ def _count_access(instruction: Instruction) -> Iterator[tuple[str, float]]:
 
 
 def _count_access_bytes(instruction: Instruction) -> float:
-    """Bytes that one thread moves: its registers times their width."""
-    opcode = instruction.opcode
-    if ".".join(opcode).startswith(_MATRIX_ACCESSES):
+    """Bytes that one thread moves: registers times their width."""
+    opcode = instruction.parts
+    if opcode[0] in _MATRIX_ACCESSES:
         # Fragments: the type is the element's, but each register holds 32 bits.
-        registers = next(operand for operand in instruction.operands if operand.startswith("{"))
-        return 4.0 * (registers.count(",") + 1)
+        registers = next(operand for operand in instruction.operands if isinstance(operand, Vector))
+        return 4.0 * len(registers.items)
     lanes = next((int(match[1]) for part in opcode if (match := _VECTOR.fullmatch(part))), 1)
     match = _TYPE_BITS.fullmatch(opcode[-1])
     return lanes * (int(match[1]) * (2 if match[2] else 1) / 8 if match else 4.0)

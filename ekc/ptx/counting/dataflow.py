@@ -1,8 +1,8 @@
-"""What is known where in a stretch of a kernel without back edges, whichever way control went.
+"""Dataflow of register values through a loop body or a whole kernel, without its back edges.
 
-A branch on an unknown predicate flows both ways, one on a known predicate flows one way. Where
-ways meet, a register keeps its value if all of them agree on it. An inner loop is passed once:
-what varies from trip to trip within it is unknown from its header on.
+A branch on an unknown predicate is followed both ways, a branch on a known predicate one way. Where paths
+join, a register keeps its value if all of them agree on it. A nested loop is passed once: registers that vary
+from trip to trip within it are unknown from its header on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ekc.ptx.cfg import Block, list_successors
 from ekc.ptx.counting.constant_propagation import (
     Comparison,
     PredicateGuard,
@@ -18,63 +19,69 @@ from ekc.ptx.counting.constant_propagation import (
     Value,
     Values,
     is_settled,
-    list_definitions,
     list_uses,
     prepare_instruction,
 )
-from ekc.ptx.counting.loops import ControlFlowGraph, Instruction, NaturalLoop
+from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
+from ekc.ptx.module import Instruction, Register
 
 VaryingRegisters = dict[int, set[str]]
-"""By loop header: the registers that may change from trip to trip."""
+"""Header of a loop -> registers that may change from trip to trip."""
 
 
 @dataclass(frozen=True)
 class BranchSlice:
-    """What may decide a branch within a loop; the rest of the kernel is left out."""
+    """The instructions on which branches within loops depend; all others are left out."""
 
     steps: dict[int, tuple[PreparedInstruction, ...]]
-    """By block."""
+    """Block -> its instructions that matter."""
     guards: dict[int, PredicateGuard]
-    """Conditions of the branches that end blocks within loops, where they may become known."""
+    """Block within a loop -> condition of its branch, where that may become known."""
 
     @classmethod
     def from_graph(cls, graph: ControlFlowGraph) -> BranchSlice:
-        """Slice the kernel, and evaluate once what is the same throughout."""
+        """Slice the kernel; instructions whose results never change are evaluated once."""
         writers: dict[str, list[Instruction]] = {}
         for number in graph.order:
-            for instruction in graph.blocks[number].body:
-                for name in list_definitions(instruction):
+            for instruction in graph.blocks[number].code:
+                for name in instruction.writes:
                     writers.setdefault(name, []).append(instruction)
-        branches = {
-            number: body[-1]
+        conditions = {
+            number: guard
             for number in graph.innermost_loops
-            if (body := graph.blocks[number].body) and body[-1].guard and len(graph.blocks[number].next) > 1
+            if (guard := _find_branch_condition(graph.blocks[number])) is not None
         }
-        needed = _find_needed_instructions(writers, {branch.guard for branch in branches.values()})
+        needed = _find_needed_instructions(writers, {guard.name for guard in conditions.values()})
         constants: Values = {}
         steps = {
-            number: tuple(_prepare_steps(graph.blocks[number].body, needed, constants, writers))
+            number: tuple(_prepare_steps(graph.blocks[number].code, needed, constants, writers))
             for number in graph.order
         }
         guards = {
-            number: PredicateGuard(constants.get(branch.guard, branch.guard), branch.negated)
-            for number, branch in branches.items()
-            if branch.guard not in constants or constants[branch.guard].base is None
+            number: PredicateGuard(constants.get(guard.name, guard.name), guard.is_negated)
+            for number, guard in conditions.items()
+            if guard.name not in constants or constants[guard.name].base is None
         }
         return cls(steps, guards)
 
 
+def _find_branch_condition(block: Block) -> Register | None:
+    """The guard of the branch that ends a block; None where the block has one successor."""
+    instruction = block.exit.instruction
+    return instruction.guard if instruction is not None and block.exit.kind == "branch" else None
+
+
 def _find_needed_instructions(writers: dict[str, list[Instruction]], registers: set[str]) -> set[int]:
-    """Identities of the instructions on which the wanted registers depend."""
-    found: set[int] = set()
-    seen, pending = set(registers), list(registers)
+    """`id` of every instruction on which these registers depend."""
+    needed: set[int] = set()
+    visited, pending = set(registers), list(registers)
     while pending:
         for instruction in writers.get(pending.pop(), ()):
-            found.add(id(instruction))
-            new = set(list_uses(instruction)) - seen
-            seen |= new
+            needed.add(id(instruction))
+            new = set(list_uses(instruction)) - visited
+            visited |= new
             pending += new
-    return found
+    return needed
 
 
 def _prepare_steps(
@@ -83,7 +90,7 @@ def _prepare_steps(
     constants: Values,
     writers: dict[str, list[Instruction]],
 ) -> Iterable[PreparedInstruction]:
-    """The steps of one block; what does not vary goes to `constants` instead."""
+    """The steps of one block. Results that never change go to `constants` instead."""
     for instruction in body:
         if id(instruction) not in needed:
             continue
@@ -96,15 +103,18 @@ def _prepare_steps(
 
 @dataclass(frozen=True)
 class FlowEdge:
-    """A way from the end of a node; with a guard, only where that gives `taken`."""
+    """An edge from the end of a node. With a guard, control takes it only where the guard equals
+    `is_taken`."""
 
     source: int
+    """Index of the node that the edge leaves."""
     guard: PredicateGuard | None
     is_taken: bool
     line: int
+    """Line of the PTX text of the branch."""
 
     def is_open(self, after: Sequence[State | None]) -> bool:
-        """Whether control may come this way."""
+        """Whether control may take this edge."""
         state = after[self.source]
         if state is None or self.guard is None:
             return state is not None
@@ -113,40 +123,47 @@ class FlowEdge:
 
 @dataclass
 class _FlowNode:
-    """Blocks that run together, and the steps to follow at the first of them."""
+    """Blocks that run together, and the steps of the first of them."""
 
     block: int
+    """Number of the first block."""
     sources: list[FlowEdge]
+    """Edges into the node."""
     steps: list[PreparedInstruction]
     is_loop_header: bool
-    """Begins a nested loop."""
+    """Whether a nested loop begins here."""
     members: list[int] = field(default_factory=list)
+    """Numbers of all blocks of the node."""
 
 
 class LoopFlow:
-    """A loop's body, or the whole kernel, as an acyclic graph of as few nodes as matter."""
+    """A loop's body, or the whole kernel, as an acyclic graph with as few nodes as possible."""
 
     def __init__(
         self, graph: ControlFlowGraph, code: BranchSlice, loop: NaturalLoop | None, decided: Iterable[int]
     ) -> None:
-        """Of the branches, those that end the `decided` blocks may flow one way, if `code` has them."""
+        """Branches at the end of the `decided` blocks may be followed one way, if `code` has their
+        conditions."""
         self._graph, self._code, self._loop = graph, code, loop
         self._decided = {number for number in decided if number in code.guards and self._is_decidable(number)}
         self.nodes: list[_FlowNode] = []
         self.node_by_block: dict[int, int] = {}
-        """By block: the node after which the state is the one at the block's end."""
+        """Block -> the node whose end state is that of the block."""
         region = [n for n in graph.order if loop is None or n in loop.body]
         self.registers = self._find_needed_registers(region)
         for number in region:
             self._add_block(number)
         exits = [
-            (n, target) for n in region for target in graph.blocks[n].next if target not in self.node_by_block
+            (n, target)
+            for n in region
+            for target in list_successors(graph.blocks[n])
+            if target not in self.node_by_block
         ]
         self.exits = [edge for number, target in exits for edge in self._find_edges(number, target)]
         latches = sorted(loop.latches) if loop else ()
         self.latches = [edge for number in latches for edge in self._find_edges(number, region[0])]
         self.is_linear = all(each.is_linear for node in self.nodes for each in node.steps)
-        """Whether numbers are only added and compared: see `strides.py`."""
+        """Whether numbers are only added and compared: see `TripStrides`."""
 
     def run(
         self,
@@ -155,8 +172,9 @@ class LoopFlow:
         trip: int,
         comparisons: list[Comparison | None] | None = None,
     ) -> tuple[list[State | None], list[State | None]]:
-        """(before, after): states around each node, None for one that is not reached. `compared` gains the
-        numbers of each comparison that is passed."""
+        """(before, after): the states at the start and end of each node; None for a node that is not reached.
+
+        The numbers of each comparison on the path are added to `comparisons`."""
         before: list[State | None] = []
         after: list[State | None] = []
         for node in self.nodes:
@@ -176,20 +194,21 @@ class LoopFlow:
         return before, after
 
     def find_decided_blocks(self, after: Sequence[State | None]) -> set[int]:
-        """The decided blocks whose branches went one way."""
+        """The decided blocks whose branches were followed one way."""
         ends = ((number, after[self.node_by_block[number]]) for number in self._decided)
         guards = self._code.guards
         return {number for number, state in ends if state and guards[number].evaluate(state) is not None}
 
     def _is_decidable(self, number: int) -> bool:
-        """Whether one trip tells where a branch goes: not if that ends a trip of a nested loop."""
+        """Whether one trip decides a branch. A branch that ends a trip of a nested loop goes both ways."""
         inner = self._graph.innermost_loops[number]
         if inner is self._loop:
             return True
-        return all(other in inner.body and other != inner.header for other in self._graph.blocks[number].next)
+        following = list_successors(self._graph.blocks[number])
+        return all(other in inner.body and other != inner.header for other in following)
 
     def _find_needed_registers(self, region: Sequence[int]) -> set[str]:
-        """Registers on which the decided branches depend; without a loop, all."""
+        """Registers on which the decided branches depend; all registers for a whole kernel."""
         if self._loop is None:
             return {
                 name
@@ -212,17 +231,17 @@ class LoopFlow:
         return found
 
     def _find_edges(self, number: int, target: int) -> list[FlowEdge]:
-        """The ways from one block to another."""
+        """The edges from one block to another."""
         block, source = self._graph.blocks[number], self.node_by_block[number]
-        line = block.body[-1].line if block.body else block.line
+        line = block.instructions[-1].line if block.instructions else block.line
         if number not in self._decided:
             return [FlowEdge(source, None, True, line)]
         guard = self._code.guards[number]
-        ways = zip(block.next, (True, False), strict=True)
-        return [FlowEdge(source, guard, taken, line) for other, taken in ways if other == target]
+        successors = zip(list_successors(block), (True, False), strict=True)
+        return [FlowEdge(source, guard, taken, line) for other, taken in successors if other == target]
 
     def _add_block(self, number: int) -> None:
-        """Put a block into the node that it always runs with, or into a new one."""
+        """Add a block to the node that it always runs with, or to a new node."""
         first = not self.nodes
         sources = (
             []
@@ -244,7 +263,7 @@ class LoopFlow:
 
 
 def join_states(states: Sequence[State], new_base: Hashable) -> State | None:
-    """What holds whichever of these states control comes with; None without any."""
+    """The facts that hold in all of these states; None without any state."""
     if len(states) < 2:
         return states[0] if states else None
     first, *others = (state.multi_writer_values for state in states)

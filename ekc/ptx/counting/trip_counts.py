@@ -1,16 +1,13 @@
-"""How often each basic block of a kernel runs: its loops, and their trip counts.
+"""Runs of each basic block of a kernel, from the trip counts of its loops.
 
-Loops are the natural loops of the control flow graph. A trip count is found by following the
-few integer instructions that decide the loop's branches, one iteration after another, from the
-values that reach the loop. So it does not matter how the compiler has rewritten the counter. Trips
-that only go on adding are counted at once (`strides.py`).
+Loops are the natural loops of the control flow graph. A trip count is found by evaluating the few integer
+instructions that decide the loop's branches, one trip after another, from the values at the loop's entry. So
+it does not matter how the compiler has rewritten the counter.
 
-Trips of a loop that need not be followed one by one.
-
-Where a loop only adds and compares numbers, and two trips in a row took the same way and added the same
-amounts, every further trip does, up to the first one in which a comparison gives another result or a number
-leaves the range of its type. That trip is found by division. So a loop of a billion trips costs what one of
-five costs.
+Trips that repeat are counted at once (`TripStrides`). Where a loop only adds and compares numbers, and two
+trips in a row took the same path and added the same amounts, so does every further trip, up to the first one
+in which a comparison changes its result or a number leaves the range of its type. That trip is found by
+division. So a loop of a billion trips takes as long as one of five.
 """
 
 from __future__ import annotations
@@ -18,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ekc.errors import EkcError
+from ekc.ptx.cfg import Block, list_successors
 from ekc.ptx.counting.constant_propagation import Comparison, State, Value
 from ekc.ptx.counting.dataflow import BranchSlice, LoopFlow, VaryingRegisters, join_states
-from ekc.ptx.counting.loops import Block, ControlFlowGraph, NaturalLoop
+from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
 
 _UNBOUNDED = 1 << 62
-"""Trips of a loop that no comparison ends."""
+"""Trips of a loop that no comparison ends, as a number."""
 
 Comparisons = Sequence[Comparison | None]
 
 
 class TripStrides:
-    """The amounts that the registers `names` grow by in each trip, for one loop."""
+    """Growth of the registers of one loop from trip to trip."""
 
     def __init__(self, registers: Iterable[str]) -> None:
         self._registers = tuple(registers)
@@ -37,8 +35,10 @@ class TripStrides:
         self._comparisons: Comparisons = ()
 
     def count(self, entry: State, end: State, comparisons: Comparisons) -> int:
-        """How many of the next trips go exactly as this one did, from its first state to its last; 0 where
-        nothing is known yet. `compared` are the numbers of its comparisons."""
+        """Number of next trips that repeat this one; 0 where that is not known yet.
+
+        `entry` and `end`: the states at the start and end of this trip. `comparisons`: its compared
+        numbers."""
         before, self._comparisons = self._comparisons, comparisons
         growth, self._growth = self._growth, _find_growth(self._registers, entry, end)
         if growth is None or growth != self._growth or len(before) != len(comparisons):
@@ -48,7 +48,7 @@ class TripStrides:
         )
 
     def skip_trips(self, state: State, trips: int) -> State:
-        """The state so many trips after `state`; to be called where `count` found them."""
+        """The state that many trips after `state`. To be called only after `count` returned that many."""
         assert self._growth is not None
         moved = {
             name: Value(value.number + trips * self._growth[name], value.base)
@@ -60,7 +60,7 @@ class TripStrides:
 
 
 def _find_growth(registers: Iterable[str], entry: State, end: State) -> dict[str, int] | None:
-    """The amount that a trip added to each register; None where some became another unknown quantity."""
+    """The amount that a trip added to each register; None if a register became another unknown quantity."""
     found = {}
     for name in registers:
         if name in end.multi_writer_values:
@@ -72,7 +72,7 @@ def _find_growth(registers: Iterable[str], entry: State, end: State) -> dict[str
 
 
 def _count_steady_trips(before: Comparison | None, now: Comparison | None) -> int:
-    """After how many more trips a comparison still has this result and its numbers are in their range."""
+    """Number of further trips with the same result of a comparison and numbers in the range of its type."""
     if before is None or now is None:
         return _UNBOUNDED if before is now else 0
     if _sign(before.left - before.right) != _sign(now.left - now.right):
@@ -88,14 +88,14 @@ def _count_steady_trips(before: Comparison | None, now: Comparison | None) -> in
 
 
 def _count_steps_within(number: int, growth: int, low: int, high: int) -> int:
-    """After how many steps a number is still within a range."""
+    """Number of steps for which a number stays within a range."""
     if not growth:
         return _UNBOUNDED
     return (high - number) // growth if growth > 0 else (number - low) // -growth
 
 
 def _count_steps_of_same_sign(number: int, growth: int) -> int:
-    """After how many steps a number is still negative, 0 or positive, whichever it is."""
+    """Number of steps for which a number stays negative, 0 or positive, whichever it is."""
     if not growth or number * growth > 0:
         return _UNBOUNDED
     return (abs(number) - 1) // abs(growth) if number else 0
@@ -106,34 +106,34 @@ def _sign(number: int) -> int:
 
 
 _MOST_FOLLOWED = 1 << 22
-"""Trips that are followed one by one."""
+"""Most trips of a loop that are evaluated one by one."""
 _MAX_TRIPS = 1 << 40
-"""Trips of a loop that ends: 18 minutes at a trip a nanosecond."""
+"""Most trips of a loop that is taken to end: 18 minutes at one trip per nanosecond."""
 _PROBED_TRIPS = 2
-"""Trips after which only those branches are followed that a known predicate has decided."""
+"""Trips after which only branches that a known predicate decided are followed one way."""
 
 
 def count_block_runs(kernel: str, blocks: Sequence[Block]) -> list[float]:
-    """Runs of each block per thread, every forward branch on run-time data taken both ways.
+    """Runs of each block per thread, where every forward branch on run-time data is taken both ways.
 
-    Two ways back to one header are nested loops, or one loop with a way that skips the rest of it: which,
-    nothing but the trip counts tells. Raises `EkcError` naming the label and the line of a loop whose trip
-    count cannot be found.
+    Two back edges to one header are either two nested loops, or one loop with a branch that skips its rest.
+    Only the trip counts show which: nested loops are tried first. `EkcError` names the label and the line of
+    a loop whose trip count cannot be found.
     """
-    first, whole = None, set[int]()
+    first, single_loop_headers = None, set[int]()
     while True:
-        graph = ControlFlowGraph.from_blocks(kernel, blocks, whole)
+        graph = ControlFlowGraph.from_blocks(kernel, blocks, single_loop_headers)
         try:
             return _count_graph_runs(graph)[: len(blocks)]
         except _UncountableLoop as problem:
             first, header = first or problem, graph.find_original_header(problem.header, len(blocks))
             if header not in graph.find_split_headers(len(blocks)):
                 raise first from None
-            whole.add(header)
+            single_loop_headers.add(header)
 
 
 def _count_graph_runs(graph: ControlFlowGraph) -> list[float]:
-    """`executions` of all blocks of a graph."""
+    """Runs of each block of a graph per thread."""
     reachable = set(graph.order)
     runs = [1.0 if number in reachable else 0.0 for number in range(len(graph.blocks))]
     code = BranchSlice.from_graph(graph)
@@ -148,9 +148,9 @@ def _count_graph_runs(graph: ControlFlowGraph) -> list[float]:
 def _find_entry_states(
     graph: ControlFlowGraph, code: BranchSlice
 ) -> tuple[dict[int, State], VaryingRegisters]:
-    """What is known on entry to each loop, by its header, and what varies within it.
+    """The state on entry to each loop, by its header, and the registers that vary within it.
 
-    A register is taken to be the same in every trip until a latch is seen to hold another value.
+    A register is taken to be the same in every trip until its value at a latch differs.
     """
     flow = LoopFlow(graph, code, None, ())
     varying: VaryingRegisters = {loop.header: set() for loop in graph.loops}
@@ -173,7 +173,7 @@ def _find_entry_states(
 
 
 class _UncountableLoop(EkcError):
-    """The loop that begins at a block has no trip count."""
+    """The trip count of the loop with this header cannot be found."""
 
     def __init__(self, header: int, text: str) -> None:
         super().__init__(text)
@@ -181,7 +181,7 @@ class _UncountableLoop(EkcError):
 
 
 class _UnknownExit(Exception):
-    """A trip after which a loop may go on and may end; `line` is of the branch that ends it."""
+    """A loop may end or go on after a trip; `line` is that of the branch that may end it."""
 
     def __init__(self, line: int) -> None:
         self.line = line
@@ -190,8 +190,8 @@ class _UnknownExit(Exception):
 def _count_visits(
     graph: ControlFlowGraph, code: BranchSlice, loop: NaturalLoop, entry: State, varying: VaryingRegisters
 ) -> dict[int, int]:
-    """In how many trips of a loop each of its blocks runs; all of a nested loop's as if it ran once."""
-    if all(target in loop.body for number in loop.body for target in graph.blocks[number].next):
+    """Number of trips of a loop in which each of its blocks runs. Nested loops count as running once."""
+    if all(target in loop.body for number in loop.body for target in list_successors(graph.blocks[number])):
         raise _make_uncountable(graph, loop, "it has no exit")
     try:
         return _follow_trips(graph, code, loop, entry, varying, _PROBED_TRIPS)
@@ -212,14 +212,19 @@ def _follow_trips(
     varying: VaryingRegisters,
     probed_trips: int,
 ) -> dict[int, int]:
-    """`_visits`, where branches that stay unknown in the `probed` first trips are so in all."""
+    """`_count_visits`, where branches that are unknown in the first `probed_trips` are taken as unknown in
+    all."""
     flow, state = (
         LoopFlow(graph, code, loop, loop.body),
         State(entry.single_writer_values.copy(), entry.multi_writer_values),
     )
     strides = TripStrides(flow.registers)
     visits: dict[int, int] = dict.fromkeys(loop.body, 0)
-    known = {number for number in loop.body if any(n not in loop.body for n in graph.blocks[number].next)}
+    decided = {
+        number
+        for number in loop.body
+        if any(n not in loop.body for n in list_successors(graph.blocks[number]))
+    }
     tally, trips = [0] * len(flow.nodes), 0
     for trip in range(1, _MOST_FOLLOWED + 1):
         compared: list[Comparison | None] | None = [] if flow.is_linear else None
@@ -239,15 +244,17 @@ def _follow_trips(
         if trips > _MAX_TRIPS:
             raise _make_uncountable(graph, loop, "it does not end")
         if trip <= probed_trips:
-            known |= flow.find_decided_blocks(after)
+            decided |= flow.find_decided_blocks(after)
         if trip == probed_trips:
             _add_visits(flow, tally, visits)
-            flow = LoopFlow(graph, code, loop, known)
+            flow = LoopFlow(graph, code, loop, decided)
             strides = TripStrides(flow.registers)
             tally = [0] * len(flow.nodes)
             own = {name: value for name, value in state.multi_writer_values.items() if name in flow.registers}
             state = State(state.single_writer_values, own)
-    raise _make_uncountable(graph, loop, f"it runs more than {_MOST_FOLLOWED} times, each as no other")
+    raise _make_uncountable(
+        graph, loop, f"it runs more than {_MOST_FOLLOWED} times, each trip unlike the others"
+    )
 
 
 def _add_visits(flow: LoopFlow, tally: Iterable[int], visits: dict[int, int]) -> None:

@@ -1,10 +1,10 @@
-"""What requests take beyond what their bytes fill."""
+"""Passes and sectors that requests take beyond those that their bytes fill."""
 
 from __future__ import annotations
 
+from benchmarks.emulator.memory_efficiency import MemoryEfficiency, measure_memory_efficiency
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import compile_schedule
-from ekc.emulator.fullness import MemoryEfficiency, measure_memory_efficiency
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.examples import depth_lanes, tiled_matmul
 
@@ -22,7 +22,7 @@ extern "C" __global__ void k(const float* x, const float4* v, const short* h, fl
 """
 
 
-def test_passes_and_sectors_beyond_need() -> None:
+def test_requests_take_passes_and_sectors_beyond_need() -> None:
     ptx = nvrtc.compile(TEXT, "sm_80").ptx
     found = measure_memory_efficiency(
         ptx, "k", grid=(2, 1, 1), block=(64, 1, 1), sizes=(512, 1024, 32, 256), blocks=range(2)
@@ -45,7 +45,7 @@ def test_passes_and_sectors_beyond_need() -> None:
     assert all(isinstance(x, MemoryEfficiency) and ptx.splitlines()[x.line - 1].strip() for x in found)
 
 
-def test_lanes_that_share_the_depth_take_no_pass_to_spare_and_those_that_do_not_take_some() -> None:
+def test_lanes_that_share_the_depth_take_no_spare_pass() -> None:
     def spare(schedule: Schedule) -> set[float]:
         kernel = compile_schedule(schedule, "sm_80")
         one = kernel.launches[0]

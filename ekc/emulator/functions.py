@@ -1,4 +1,4 @@
-"""Functions that decoded text calls, by the names it uses; the same for every batch."""
+"""Functions and constants that decoded text refers to by name; the same for every batch."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _apply_unary_f16x2(root: str, a: Any) -> Any:
 
 
 def _apply_unary_bf16(root: str, a: Any) -> Any:
-    """Of bf16, where `ex2` always has `.ftz`."""
+    """A unary function of bf16; `ex2` always flushes subnormal results."""
     word = narrow_bf16(_UNARY16[root](half.bf16_to_f32(a).astype(np.float64)))
     subnormal = (word & np.uint16(0x7F80)) == 0
     return np.where(subnormal, np.uint16(0), word) if root == "ex2" else word
@@ -135,12 +135,14 @@ def list_arithmetic_functions() -> dict[str, Any]:
     }
     names |= {
         "bits": integers, "halves": half, "approximations": approx, "cvt": cvt, "fma32": fma32,
-        "flush": flush, "saturate": saturate, "ordered": _select_ordered, "fma64": _fma64, "extreme_f16": _select_extreme,
+        "flush": flush, "saturate": saturate, "ordered": _select_ordered, "fma64": _fma64,
+        "extreme_f16": _select_extreme,
         "extreme_f32": _select_extreme, "extreme_f64": _select_extreme, "extreme_bf16": _select_extreme_bf16,
         "extreme_f16x2": _select_extreme_f16x2, "extreme_bf16x2": _select_extreme_bf16x2,
         "fma_f16": half.fma16, "fma_f16x2": half.fma16x2,
         "fma_bf16": half.fma_bf16, "fma_bf16x2": half.fma_bf16x2,
-        "unary_f64": lambda root, a: _UNARY64[root](a), "unary_f16": _apply_unary_f16, "unary_f16x2": _apply_unary_f16x2,
+        "unary_f64": lambda root, a: _UNARY64[root](a), "unary_f16": _apply_unary_f16,
+        "unary_f16x2": _apply_unary_f16x2,
         "unary_bf16": _apply_unary_bf16, "unary_bf16x2": _apply_unary_bf16x2,
         "saturate_f16": saturate, "saturate_f16x2": _saturate_f16x2,
         "ONE": np.float32(1), "MINUS": np.float32(-1), "ZERO": np.float32(0), "NEGZERO": np.float32(-0.0),

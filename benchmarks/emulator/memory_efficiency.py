@@ -1,7 +1,7 @@
-"""`fullness`: whether the requests of a kernel take more passes or sectors than their bytes fill.
+"""Memory efficiency of a kernel: passes and sectors that its requests take and that their bytes fill.
 
-Passes through the banks of shared memory are 128 bytes, sectors of global memory 32. Bytes that several lanes
-of a warp touch count once.
+A pass through the banks of shared memory moves 128 bytes, a sector of global memory has 32. Bytes that
+several lanes of a warp touch count once.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.emulator.access_survey import AddressTrace, TracingMemoryUnit, group_reached_sites, run_trace
-from ekc.emulator.batch import Batch
 from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Shape
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 
 PASS_BYTES, SECTOR_BYTES = 128, 32
 """Bytes of a pass through the banks, and of a sector."""
 _WARP_SHIFT = 48
-"""Bits: a word's number within what a warp's number stands above."""
+"""Bits below the warp's number: those of a word's address."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +30,20 @@ class MemoryEfficiency:
     """The requests of one memory instruction; an asynchronous copy makes two kinds."""
 
     line: int
-    """Of the PTX text."""
+    """Line of the PTX text."""
     space: str
     """"global" or "shared"."""
     is_write: bool
     bytes_per_lane: int
     units_taken: float
-    """Passes (shared) or sectors (global) per request, ..."""
+    """Passes (shared) or sectors (global) per request."""
     units_needed: float
-    """... and as many as the distinct bytes fill: ceil(bytes / 128), or ceil(bytes / 32)."""
+    """Passes or sectors per request that the distinct bytes fill: ceil(bytes / 128), or ceil(bytes / 32)."""
     conflicts: float
-    """Of the passes, those that distinct words of one bank cost. What else is taken and not needed goes to
-    lanes that read the same: a pass returns a register a lane, so 16 bytes a lane take 4 passes, or 2 where
-    neighbours share (`counters.wavefronts`), however few bytes they are in all."""
+    """Passes per request that distinct words of one bank cost.
+
+    The other passes beyond need go to lanes that read the same bytes: a pass returns one register to each
+    lane, so 16 bytes a lane take 4 passes, or 2 where neighbours share (`counters.wavefronts`)."""
 
 
 def measure_memory_efficiency(
@@ -54,21 +56,21 @@ def measure_memory_efficiency(
     dynamic_shared: int = 0,
     blocks: Iterable[int] = (0,),
 ) -> tuple[MemoryEfficiency, ...]:
-    """Every memory instruction that some blocks reach. Arguments and errors are those of `survey`."""
-    tour = run_trace(_EfficiencyTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
-    found = [_summarize_sites(tour, line, sites) for (line, _), sites in group_reached_sites(tour).items()]
-    tour.close()
+    """Every memory instruction that the given blocks reach. Arguments and errors: see `survey_accesses`."""
+    trace = run_trace(_EfficiencyTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
+    found = [_summarize_sites(trace, line, sites) for (line, _), sites in group_reached_sites(trace).items()]
+    trace.close()
     return tuple(one for one in found if one.space in ("global", "shared"))
 
 
 class _EfficiencyMemoryUnit(TracingMemoryUnit):
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(batch)
+    def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
+        super().__init__(batch, sanitizer)
         self.units_needed: Counter[int] = Counter()
-        """By site."""
+        """Passes or sectors by number of the site, summed over requests."""
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Count, and what the distinct bytes of every warp need."""
+        """Count a request, and the units that the distinct bytes of every warp fill."""
         super().count_requests(site, probe, offset)
         word = min(site.bytes_per_lane, 4)
         warps = self.lane_warps[probe.lane_numbers(self.batch.all_lanes)].astype(np.int64)
