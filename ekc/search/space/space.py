@@ -177,7 +177,7 @@ class Space:
         """The decisions of one genome as plain numbers, by hole name."""
         values: dict[str, int] = {}
         for d in self.structures[population.structure[row]].decisions:
-            numbers = d.value(int(population.genes[row, self._column_by_name[d.name]]))
+            numbers = d.get_values(int(population.genes[row, self._column_by_name[d.name]]))
             values |= dict(zip(d.holes, numbers, strict=True))
         return values
 
@@ -185,7 +185,7 @@ class Space:
         """One genome as a Schedule, every step checked."""
         values = self.get_hole_values(population, row)
         return Schedule(self.op).apply_steps(
-            *(s.filled(values) for s in self.structures[population.structure[row]].steps)
+            *(s.fill_holes(values) for s in self.structures[population.structure[row]].steps)
         )
 
     def get_structure_name(self, population: Population, row: int) -> str:
