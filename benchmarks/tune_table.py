@@ -28,7 +28,8 @@ from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
 from ekc.search.cost_model.analytic import LAUNCH_LATENCY_S
-from ekc.search.data.result import Trial, TuningResult
+from ekc.search.data.result import Trial
+from ekc.search.tuning_result import TuningResult
 
 TARGET = "a100"
 ARCHITECTURES = ("sm_80", "sm_90")

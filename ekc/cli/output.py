@@ -23,7 +23,7 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.emulator import Counters
     from ekc.runtime.verify import LaunchCheck
-    from ekc.search.data.result import TuningResult
+    from ekc.search.tuning_result import TuningResult
 
 
 DEFAULT_FOLDER = "ekc-out"

@@ -26,7 +26,7 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.cli.layer_file import Layer
     from ekc.ir.operator import Operator
-    from ekc.search.data.result import TuningResult
+    from ekc.search.tuning_result import TuningResult
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import pytest
 import ekc
 from ekc.cli import main
 from ekc.errors import DeviceError, NothingLegal
-from ekc.search.data.result import INTERRUPTED, TuningResult
+from ekc.search.data.result import INTERRUPTED
+from ekc.search.tuning_result import TuningResult
 
 LAYER = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\ncount = {}\nm = {}\nn = 16\nk = 16\n\n'
 TUNE = ["tune", "--layers", "net.toml", "--quiet", "--out", "o"]

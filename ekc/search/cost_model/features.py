@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
 from ekc.search.cost_model import analytic
-from ekc.search.data.population import Population
-from ekc.search.loop.breeding import SearchSpace
+from ekc.search.data.population import Population, SearchSpace
+from ekc.search.data.selection import count_issue_slots
 
 COUNT_FEATURES = (
     "total_operations",
@@ -66,17 +66,6 @@ BALANCE_COLUMN = FEATURE_NAMES.index("balance")
 """The column of the share of their time in which SMs have blocks; shares stand there as they are."""
 THREADS_COLUMN, REGISTERS_COLUMN = FEATURE_NAMES.index("threads"), FEATURE_NAMES.index("registers")
 """The columns of threads a block and of registers a thread, counted; `log2(1 + x)` as all that is counted."""
-PREFETCH_DISCOUNT, MAX_DISCOUNTED_STAGES = 1 / 300, 3.0
-"""Of its slots, what each tile on its way is worth to a schedule, and how many are: who copies ahead further
-can wait longer for memory. All in all a percent, no more than what counting is right to. Ours."""
-_ISSUE_SLOT_QUANTITIES = tuple(
-    f"total_{what}"
-    for what in (
-        *("operations", "loop_steps", "barriers", "shuffles", "conversions", "guards"),
-        *(f"{scope}_{way}_requests" for scope in ("global", "shared") for way in ("load", "store")),
-        *("shared_load_wavefronts", "shared_store_wavefronts"),
-    )
-)
 
 
 def build_features(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
@@ -87,15 +76,6 @@ def build_features(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.
     for scaled in (table[: len(counts)], table[-len(rates) :]):
         np.log2(np.add(scaled, 1.0, out=scaled), out=scaled)
     return np.ascontiguousarray(table.T, dtype=np.float32)
-
-
-def count_issue_slots(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Warp instructions that the analysis of each schedule counts, one for each loop step, and passes through
-    the banks of shared memory; less a little for each tile that is copied ahead (`AHEAD`)."""
-    counted = sum((quantities[name] for name in _ISSUE_SLOT_QUANTITIES), -quantities["total_async_copies"])
-    return np.asarray(
-        counted * (1 - PREFETCH_DISCOUNT * np.minimum(quantities["pipeline"] - 1, MAX_DISCOUNTED_STAGES))
-    )
 
 
 Quantities = Mapping[str, NDArray[np.float64]]

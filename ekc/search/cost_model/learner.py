@@ -30,8 +30,8 @@ from ekc.search.cost_model.spill_model import SpillModel, has_spilled
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
+from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
 from ekc.search.data.result import ModelCard
-from ekc.search.loop.breeding import DEFAULT_METHOD, SearchMethod
 
 Array = NDArray[np.float64]
 MeterFunction = Callable[[Candidate], bool]

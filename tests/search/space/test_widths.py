@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from ekc.search.loop.selection import count_schedule_slots, select_winners, sort_by_latency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import OBJECTIVES
 from ekc.search.data.population import Population
 from ekc.search.loop.finals import Finals
-from ekc.search.loop.selection import count_schedule_slots, select_winners, sort_by_latency
 from ekc.search.space.space import Space
 from tests.ir.async_examples import async_matmul
 from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space
