@@ -66,9 +66,10 @@ if TYPE_CHECKING:
     from ekc.ir.schedule.schedule import Schedule
     from ekc.runtime.kernel import compile
     from ekc.search.data.events import TuningEvent
-    from ekc.search.data.result import Trial, TuningResult
+    from ekc.search.data.result import Trial
     from ekc.search.database.query import best
     from ekc.search.tune import tune
+    from ekc.search.tuning_result import TuningResult
 
 _NAMES_BY_MODULE = {
     "ekc.ir.operators": (
@@ -111,8 +112,9 @@ _NAMES_BY_MODULE = {
     "ekc.governor.governor": ("Governor",),
     "ekc.search.data.events": ("TuningEvent",),
     "ekc.search.tune": ("tune",),
+    "ekc.search.tuning_result": ("TuningResult",),
     "ekc.search.database.query": ("best",),
-    "ekc.search.data.result": ("Trial", "TuningResult"),
+    "ekc.search.data.result": ("Trial",),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 _SUBPACKAGES = ("codegen", "devices", "emulator", "governor", "ir", "runtime", "search")

@@ -17,7 +17,8 @@ from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
-from ekc.search.loop.measure import COMPILE_FAILURE_PREFIX, LABEL_WINDOW_S
+from ekc.search.data.defaults import MEASURING
+from ekc.search.data.verdicts import COMPILE_FAILURE_PREFIX
 from ekc.tables import format_table
 
 MINUTES = 9.0
@@ -114,7 +115,7 @@ def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
         fault, verdict = gate.verdict(schedule, kernel)
         writer.add_check(schedule, verdict)
         if not fault:
-            writer.add_metering(schedule, kit.device.meter(kernel, seconds=LABEL_WINDOW_S))
+            writer.add_metering(schedule, kit.device.meter(kernel, seconds=MEASURING.label_window_s))
     except EkcError as problem:
         writer.add_failure(schedule, f"device: {problem}")
 

@@ -11,9 +11,8 @@ from benchmarks.gpu.folder import TUNING
 from benchmarks.gpu.items import Item, small_items, tuned_items
 from benchmarks.gpu.kit import Kit
 from ekc.errors import EkcError
+from ekc.search.data.defaults import FINALS, MEASURING
 from ekc.search.data.result import INTERRUPTED, Trial
-from ekc.search.loop.finals import FASTEST_COUNT, FINALIST_COUNT
-from ekc.search.loop.measure import FINAL_WINDOW_S
 from ekc.search.tune import tune
 from ekc.tables import format_table
 
@@ -24,9 +23,10 @@ WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + 2.0))
 """Kept of an item's time for the winners, measured in turn: a window costs two seconds beside its own."""
 CHECK_S = 3.0
 """Of a processor, to execute what one finalist compiled to: 2.3 to 2.9 s were seen for MM 2048^3."""
-CHECKS_S = (FINALIST_COUNT + FINALIST_COUNT + FASTEST_COUNT) * CHECK_S
+CHECKS_S = (2 * FINALS.finalist_count + FINALS.fastest_count) * CHECK_S
 """Of the finalists of both searches: for latency the fastest, for energy others beside those."""
-FINALS_S = (1 + FINALIST_COUNT + FASTEST_COUNT) * (FINAL_WINDOW_S + 2.0) + CHECKS_S
+FINALISTS = FINALS.finalist_count + FINALS.fastest_count
+FINALS_S = (1 + FINALISTS) * (MEASURING.final_window_s + 2.0) + CHECKS_S
 """And for what searches do whether they are late or not: where one for energy began and its finalists are
 metered, and finalists are checked."""
 LEAST_S, GOOD_S = 20.0, 30.0

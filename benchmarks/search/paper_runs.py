@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, Timing
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.data.options import TuneOptions
-from ekc.search.data.result import TuningResult
+from ekc.search.data.defaults import BREEDING
+from ekc.search.data.options import DEFAULT_METHOD, RANDOM_SEARCH, SearchMethod, TuneOptions
 from ekc.search.database.database import RecordStore
-from ekc.search.loop.breeding import DEFAULT_METHOD, SearchMethod
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
+from ekc.search.tuning_result import TuningResult
 
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")
@@ -44,8 +44,14 @@ METHODS: dict[str, SearchMethod] = {
     "fixed 30 %": SearchMethod(metered_share=0.3),
     "latency x constant power": SearchMethod(power_source="constant"),
     LATENCY: DEFAULT_METHOD,
-    "no crossover": SearchMethod(proposals="mutated"),
-    "random search": SearchMethod(proposals="drawn"),
+    "no crossover": SearchMethod(
+        breeding=replace(
+            BREEDING,
+            crossover_share=0.0,
+            mutation_share=BREEDING.crossover_share + BREEDING.mutation_share,
+        )
+    ),
+    "random search": RANDOM_SEARCH,
 }
 """`LATENCY` makes the latency small, and meters the finalists alone."""
 

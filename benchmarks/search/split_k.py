@@ -23,13 +23,13 @@ from benchmarks.search.tune_table import table
 from ekc import devices
 from ekc.devices.simulated import specs
 from ekc.search.data.options import TuneOptions
-from ekc.search.data.result import TuningResult
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
+from ekc.search.tuning_result import TuningResult
 
 BAR = 1.0
 """In parts over whole: at most as slow."""

@@ -31,8 +31,8 @@ from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.cost_model.xgboost_model import spearman
-from ekc.search.data.result import TuningResult
 from ekc.search.database.warm_start import load_transfer_prior
+from ekc.search.tuning_result import TuningResult
 
 TARGET, ELSEWHERE = "a100", "rtx4090"
 Made = Callable[[], ekc.Operator]

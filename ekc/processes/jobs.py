@@ -82,4 +82,7 @@ def _main(messages_fd: int, lifeline_fd: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(*map(int, sys.argv[2:]))
+    # Outcomes must pickle as classes of `ekc.processes.jobs`, not of `__main__`.
+    from ekc.processes import jobs
+
+    jobs._main(*map(int, sys.argv[2:]))

@@ -121,4 +121,4 @@ class WorkerProcesses(WorkerThreads):
 def _import_job_modules() -> None:
     """The first job of every process: to import what the others need."""
     import ekc.devices.simulated.launch_counts
-    import ekc.search.data.candidate  # noqa: F401
+    import ekc.search.loop.compile_job  # noqa: F401

@@ -1,4 +1,4 @@
-"""What a run will take, told before it starts: from a compile and a generation measured here and now."""
+"""The forecast of a run's duration, from a few compiles and generations measured on this machine."""
 
 from __future__ import annotations
 
@@ -14,40 +14,38 @@ from ekc.codegen.generate import assemble_kernel, generate
 from ekc.devices.device import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.metering_policy import INITIAL_METERINGS, INITIAL_SHARE, MIN_SHARE
 from ekc.search.data.cost import estimate_metering_s
+from ekc.search.data.defaults import BREEDING, FINALS, FORECAST, MEASURING, METERING
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
-from ekc.search.loop.breeding import GENERATIONS
-from ekc.search.loop.finals import FASTEST_COUNT, FINAL_REPEATS, FINALIST_COUNT
 from ekc.search.loop.generations import compute_population_size, compute_round_size
-from ekc.search.loop.measure import FINAL_WINDOW_S, LABEL_WINDOW_S, Measurer
-from ekc.search.run import MAX_CLOCKS_TRIED
+from ekc.search.loop.measure import Measurer
 from ekc.search.space.space import Space
-
-PROBE_COUNT = 4
-"""Schedules compiled, to see how long it takes."""
 
 
 @dataclass(frozen=True)
 class RunForecast:
-    """A run before it starts. Seconds of the host are for as many cores as there are."""
+    """The expected size and duration of a run."""
 
     trials: int
+    """Trials, at most."""
     rounds: int
+    """Rounds of the search."""
     compile_s: float
-    """One compile, the cache left aside."""
+    """Host seconds of one compile without a cache."""
     seconds: float
-    """The whole run, if nothing is on file or in the cache."""
+    """Host seconds of the run on the cores of this machine, if nothing is stored or in the cache."""
     budget_s: float | None
-    """What the caller allows for it."""
+    """Time budget of the caller in host seconds."""
     metering_s: tuple[float, float]
-    """What the meter takes with the least share and with the one that a run begins with; it may grow."""
+    """Device seconds of metering: with the least share of metered kernels, and with the initial share. The
+    share may grow beyond that."""
     simulated: str
-    """The device's label where it is simulated, so that metering takes virtual seconds."""
+    """Label of a simulated device, whose metering takes virtual seconds; "" for a real one."""
     may_stop: bool
+    """Whether a stopping rule may end the run early."""
     on_file: int = 0
-    """Schedules of this operator that were timed on this device before."""
+    """Schedules of this operator with a stored timing on this device."""
 
     def __str__(self) -> str:
         most, plural = "at most " if self.may_stop else "", "s" if self.rounds > 1 else ""
@@ -65,17 +63,17 @@ class RunForecast:
 
 
 def forecast_run(space: Space, measurer: Measurer, options: TuneOptions) -> RunForecast:
-    """Breeds and compiles a few schedules and multiplies. The random stream of the run is not touched; what
-    the space records meanwhile, the run finds ready."""
+    """Breed and compile a few schedules, and extrapolate. The random stream of the run is not used; the space
+    keeps the traces that it records meanwhile."""
     device, random = measurer.device, np.random.default_rng(0)
     _, first_s = _time_generation(space, device, random, options.trials)
     legal, generation_s = _time_generation(space, device, random, options.trials)
-    rows = np.linspace(0, len(legal) - 1, min(PROBE_COUNT, len(legal))).astype(int).tolist()
+    rows = np.linspace(0, len(legal) - 1, min(FORECAST.probe_count, len(legal))).astype(int).tolist()
     times = [t for row in rows if (t := _time_probe(space.build_schedule(legal, row), device))]
-    # The first probe may also start a GPU's worker, make its context and fill the inputs: once in a run.
+    # The first probe may also start the worker of a GPU; the median is little affected by it.
     compile_s, device_s = (statistics.median(column) for column in zip(*(times or [(0.0, 0.0)]), strict=True))
     rounds = _count_rounds(options.trials)
-    breeding_s = first_s + rounds * (1 + GENERATIONS) * generation_s
+    breeding_s = first_s + rounds * (1 + BREEDING.generations) * generation_s
     return RunForecast(
         trials=options.trials,
         rounds=rounds,
@@ -92,17 +90,17 @@ def forecast_run(space: Space, measurer: Measurer, options: TuneOptions) -> RunF
 def _time_generation(
     space: Space, device: Device, random: np.random.Generator, trials: int
 ) -> tuple[Population, float]:
-    """Legal genomes, and the seconds that a population took to mend and to analyse."""
-    drawn = space.sample(random, compute_population_size(trials))
+    """Repair and analyse one population. Returns the legal genomes and the seconds."""
+    population = space.sample(random, compute_population_size(trials))
     began = time.perf_counter()
-    legal, _ = space.repair(random, drawn)
+    legal, _ = space.repair(random, population)
     space.extract_inputs(legal, device.peaks)
     return legal, _get_seconds_since(began)
 
 
 def _time_probe(schedule: Schedule, device: Device) -> tuple[float, float] | None:
-    """Seconds to compile a schedule and to time it on the device; None where either fails, as trials may:
-    the run itself will say so."""
+    """Return the seconds to compile a schedule and to time it on the device; None if either fails, as trials
+    may."""
     began = time.perf_counter()
     try:
         made = generate(schedule, device.limits)
@@ -127,20 +125,22 @@ def _count_rounds(trials: int) -> int:
 
 
 def _estimate_metering_range_s(options: TuneOptions, device: Device) -> tuple[float, float]:
-    """From the least share of the trials metered to the one that a run begins with; the baseline, the finals
-    and the line over clocks are in both."""
-    clocks = min(MAX_CLOCKS_TRIED, len(device.clocks().mhz)) if options.search_clocks else 0
-    final = estimate_metering_s(FINAL_WINDOW_S)
-    least, most = (
-        (1 + FINAL_REPEATS * n + clocks) * final for n in (FINALIST_COUNT, FINALIST_COUNT + FASTEST_COUNT)
-    )
+    """Estimate the device seconds of metering with the least share of metered trials and with the initial
+    share. Both include the baseline, the finals and the front over clocks."""
+    clocks = min(MEASURING.max_clocks_tried, len(device.clocks().mhz)) if options.search_clocks else 0
+    final = estimate_metering_s(MEASURING.final_window_s)
+    finalists = (FINALS.finalist_count, FINALS.finalist_count + FINALS.fastest_count)
+    least, most = ((1 + FINALS.repeats * n + clocks) * final for n in finalists)
     if options.objective == "latency":
         return least, most
-    few, many = (max(INITIAL_METERINGS, share * options.trials) for share in (MIN_SHARE, INITIAL_SHARE))
-    label = estimate_metering_s(LABEL_WINDOW_S)
+    few, many = (
+        max(METERING.initial_meterings, share * options.trials)
+        for share in (METERING.min_share, METERING.initial_share)
+    )
+    label = estimate_metering_s(MEASURING.label_window_s)
     return least + few * label, most + many * label
 
 
 def _format_duration(seconds: float) -> str:
-    """Seconds, or minutes from two on."""
+    """Format a duration in seconds, or in minutes from two minutes on."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -10,16 +10,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ekc.search.data.events import TuningEvent, describe_trial
-from ekc.search.loop.reporter import Listener
+from ekc.search.data.events import EventListener, TuningEvent, describe_trial
 
 PROGRESS_INTERVAL_S = 5.0
-"""Between two plain lines."""
+"""Seconds between two plain lines."""
 
 
 @contextmanager
-def show_progress(is_shown: bool) -> Iterator[tuple[Listener, ...]]:
-    """The display as a listener, while the block runs; none unless `shown`, or where stderr is closed."""
+def show_progress(is_shown: bool) -> Iterator[tuple[EventListener, ...]]:
+    """Show the progress while the block runs. Yields the display as a listener, or no listener if it is not
+    shown or stderr is closed."""
     if not is_shown or sys.stderr is None or sys.stderr.closed:
         yield ()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
@@ -34,7 +34,7 @@ def show_progress(is_shown: bool) -> Iterator[tuple[Listener, ...]]:
 
 
 class _LineDisplay:
-    """Writes where the run is every `EVERY_S` seconds, also while one step takes longer."""
+    """Writes a line every `PROGRESS_INTERVAL_S` seconds, also while one step takes longer."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -45,7 +45,7 @@ class _LineDisplay:
         self._thread.start()
 
     def listen(self, event: TuningEvent) -> None:
-        """Keep the newest event; write the first and the last words of a run at once."""
+        """Keep the newest event. The forecast and the end are written at once."""
         self._received_at_s = time.monotonic()
         self._event = event
         if event.name == "forecast":
@@ -64,7 +64,7 @@ class _LineDisplay:
                 self._write(_format_line(event, event.seconds + time.monotonic() - self._received_at_s))
 
     def _write(self, line: str) -> None:
-        # A reader of stderr that has left is no reason to end the run.
+        # A closed pipe is no reason to end the run.
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(f"{line}\n")
             self._stream.flush()
@@ -72,12 +72,13 @@ class _LineDisplay:
 
 def _format_line(event: TuningEvent, elapsed_s: float) -> str:
     why = f" ({event.text})" if event.text and event.name == "end" else ""
-    return f"{elapsed_s:5.0f} s  {event.operator} on {event.device}: {event.progress_text}; {event.stage_text}{why}"
+    run = f"{elapsed_s:5.0f} s  {event.operator} on {event.device}"
+    return f"{run}: {event.progress_text}; {event.stage_text}{why}"
 
 
 @contextmanager
-def _open_bar() -> Iterator[Listener]:
-    """A bar as wide as the terminal; what does not fit is cut from the words at its end."""
+def _open_bar() -> Iterator[EventListener]:
+    """Show a bar as wide as the terminal. Text that does not fit is cut at its end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column

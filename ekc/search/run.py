@@ -1,4 +1,4 @@
-"""One tuning run from baseline to result: baseline, rounds, finals, and the line over clocks."""
+"""One tuning run: baseline, rounds, finals, the front over clocks, result."""
 
 from __future__ import annotations
 
@@ -6,40 +6,36 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.schedule.schedule import Schedule
+from ekc.search.cost_model.features import ModelInputs
 from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.options import TuneOptions
-from ekc.search.data.result import (
-    INTERRUPTED,
-    STOPPED,
-    DeviceInfo,
-    Trial,
-    TuningResult,
-    compute_roofline_bound,
-)
-from ekc.search.loop.breeding import DEFAULT_METHOD, SearchMethod
+from ekc.search.data.defaults import MEASURING
+from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
+from ekc.search.data.population import ScheduleSpace
+from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, Trial, compute_roofline_bound
+from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.finals import Finals
 from ekc.search.loop.generations import SearchLoop, compute_population_size
-from ekc.search.loop.measure import FINAL_WINDOW_S, MeasurementFailure, Measurer
+from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
-from ekc.search.loop.stopping import StoppingTask
-from ekc.search.loop.task import ScheduleSpace, ScheduleTask
+from ekc.search.loop.stopping import CostBenefitRule
+from ekc.search.loop.task import ScheduleTask
 from ekc.search.sketches.naive import make_naive_schedule
-
-MAX_CLOCKS_TRIED = 8
+from ekc.search.tuning_result import TuningResult
 
 
 class TuningRun:
-    """Call `run` once."""
+    """One run. Call `run` once."""
 
     def __init__(
         self,
-        space: ScheduleSpace,
+        space: ScheduleSpace[ModelInputs],
         measurer: Measurer,
         executor: Executor,
         options: TuneOptions,
@@ -50,21 +46,21 @@ class TuningRun:
         self.op, self.measurer, self.device, self.options = space.op, measurer, measurer.device, options
         self.task = ScheduleTask(space, measurer, executor, options, reporter, method, transfer_prior)
         self.reporter = self.task.reporter
-        random, size = np.random.default_rng(options.seed), compute_population_size(options.trials)
-        self.breeder = self.task.method.make_breeder(space, random, size)
-        self.stopping_task = (
-            None if options.expected_calls is None else StoppingTask(self.task, options.expected_calls)
-        )
-        self.search_loop = SearchLoop(self.breeder, self.stopping_task or self.task, options.trials)
+        calls = options.expected_calls
+        size = compute_population_size(options.trials, method.breeding)
+        self.breeder = Breeder(space, np.random.default_rng(options.seed), size, method.breeding)
+        stopping_rule = None if calls is None else CostBenefitRule(self.task, calls)
+        self.search_loop = SearchLoop(self.breeder, self.task, options.trials, method.rounds, stopping_rule)
         self.is_interrupted = False
         self.clock_front: list[Trial] = []
         self.clocks_note = ""
 
     def run(self, start: Sequence[Schedule]) -> TuningResult:
-        """Baseline, rounds, finals."""
+        """Run baseline, rounds and finals, and make the result."""
         baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
         finals = Finals(
-            self.op, self.measurer, self.options.objective, self.options.max_slowdown, self.reporter.report
+            *(self.op, self.measurer, self.task.compiler.get_kernel),
+            *(self.options.objective, self.options.max_slowdown, self.reporter.report),
         )
         finalists: list[Candidate] = []
         try:
@@ -74,7 +70,7 @@ class TuningRun:
             self.reporter.enter_stage("breed", 1)
             self.search_loop.run(self.task.make_start_candidates(start))
             self.task.meter_share(self.search_loop.round_number)
-            # The naive schedule too: where a search finds nothing better, that is what wins.
+            # The naive schedule may win if the search finds nothing better.
             self.reporter.enter_stage("finals")
             finalists = finals.run([*self.task.candidates, baseline], self.task.can_continue)
             if self.options.search_clocks and finalists:
@@ -95,50 +91,54 @@ class TuningRun:
         return result
 
     def _measure_baseline(self, baseline: Candidate) -> None:
-        timing = self.measurer.time(baseline.schedule, lambda: baseline.kernel)
+        schedule = baseline.schedule
+        get_kernel = partial(self.task.compiler.get_kernel, schedule)
+        timing = self.measurer.time(schedule, get_kernel)
         if isinstance(timing, MeasurementFailure):
             baseline.status = timing.status
             return
         baseline.timings.append(timing)
-        metering = self.measurer.meter(baseline.schedule, lambda: baseline.kernel, FINAL_WINDOW_S)
+        metering = self.measurer.meter(schedule, get_kernel, MEASURING.final_window_s)
         if not isinstance(metering, MeasurementFailure):
             baseline.meterings.append(metering)
 
     @property
     def _stop_reason(self) -> str:
-        """Why the run ended early, if it did."""
+        """Why the run ended early; "" if it did not."""
         if self.is_interrupted:
             return INTERRUPTED
         if self.reporter.is_stop_requested:
             return STOPPED
         if self.task.is_out_of_time:
             return f"time budget of {self.options.time_budget_s:g} s used"
-        return self.search_loop.stop_reason or (self.stopping_task.stop_reason if self.stopping_task else "")
+        return self.search_loop.stop_reason
 
     def _measure_clocks(self, best: Candidate) -> None:
-        """The best schedule metered at other clocks: the front over clocks, a line of its own. That a device
-        lets nobody set them is an ordinary answer, told in the summary."""
+        """Measure the best schedule at other clocks. If the device cannot set its clock, the summary says
+        why."""
         clocks = self.device.clocks()
         if not clocks.mhz:
             self.clocks_note = f"not searched: {clocks.reason}"
             return
-        picks = sorted({clocks.mhz[int(i)] for i in np.linspace(0, len(clocks.mhz) - 1, MAX_CLOCKS_TRIED)})
-        for mhz in picks:
+        picks = np.linspace(0, len(clocks.mhz) - 1, MEASURING.max_clocks_tried)
+        for mhz in sorted({clocks.mhz[int(i)] for i in picks}):
             if not self.task.can_continue():
                 break
             trial = self._measure_at_clock(best, mhz)
             self.clock_front += [trial] if trial is not None else []
 
     def _measure_at_clock(self, best: Candidate, mhz: int) -> Trial | None:
-        """None where the device failed; why is on file, and the first time in the summary."""
+        """Measure the best schedule at one clock; None if the device failed. The failure is stored, and the
+        first one is in the summary."""
         try:
-            bench = Measurer(self.device.at_clock(mhz), self.measurer.store, self.measurer.cost)
+            measurer = Measurer(self.device.at_clock(mhz), self.measurer.store, self.measurer.cost)
         except DeviceError as problem:
             self.clocks_note = self.clocks_note or f"at {mhz} MHz: device: {problem}"
             return None
         c = self.task.create_candidate(best.schedule, best.structure, best.round)
-        timing = bench.time(c.schedule, lambda: best.kernel)
-        metering = bench.meter(c.schedule, lambda: best.kernel, FINAL_WINDOW_S)
+        get_kernel = partial(self.task.compiler.get_kernel, best.schedule)
+        timing = measurer.time(c.schedule, get_kernel)
+        metering = measurer.meter(c.schedule, get_kernel, MEASURING.final_window_s)
         for outcome in (timing, metering):
             if isinstance(outcome, MeasurementFailure):
                 self.clocks_note = self.clocks_note or f"at {mhz} MHz: {outcome.status}"
@@ -173,7 +173,7 @@ class TuningRun:
         )
 
     def _describe_failures(self) -> str:
-        """One line: what was refused or failed, most frequent first."""
+        """Describe in one line why schedules were refused or failed, the most frequent reason first."""
         reasons = Counter(self.breeder.refusals) + Counter(
             c.status.split("\n")[0] for c in self.task.candidates if not c.ok
         )

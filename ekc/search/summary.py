@@ -1,9 +1,8 @@
-"""What a tuning run found, as text for people: one table, and the notes without which it would flatter.
+"""The result of a tuning run as text: a table of figures, notes on how they were measured, the model card.
 
-The model card of a run as text: how the energy model did on the last predictions, round by judged round.
-
-Each line was predicted before the meter was read. Beside it stand the trivial predictors that a model
-must beat: energy = latency x constant power, and the order by latency alone.
+The model card has one line for each round with meterings: the error of energies that were predicted before
+they were metered, beside the two trivial predictors that a model must beat (energy = latency x constant
+power, and the order by latency alone).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ import numpy as np
 
 from ekc.devices.device import Interval
 from ekc.devices.statistics import Difference, compare_pairwise
-from ekc.search.data.result import ModelCard, Trial, TuningResult
+from ekc.search.data.result import ModelCard, Trial, TuningData
 from ekc.tables import TABLE_WIDTH, format_table
 
 MAX_LINES = 8
-"""A long run shows so many of its judged rounds, evenly spaced, the first and the last among them."""
+"""Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
 _TITLE = "Model card: energies predicted beforehand, against the meter"
 _HEADERS = ("round", "rows", "error", "latency x power", "rank", "latency alone", "next share", "")
 
 
 def format_model_card(cards: Sequence[ModelCard]) -> str:
-    """A table of the judged rounds and a verdict over all of them; "" where none was judged."""
+    """Format the model card as a table and a verdict over all rounds; "" if there is none."""
     if not cards:
         return ""
     picks = np.linspace(0, len(cards) - 1, min(len(cards), MAX_LINES)).round().astype(int).tolist()
@@ -56,31 +55,31 @@ def _format_percent(share: float | None) -> str:
 
 
 def _format_verdict(cards: Sequence[ModelCard]) -> list[str]:
-    """How often the model beat the trivial predictor, and how many lines are not shown."""
-    judged = [
+    """Describe how often the model beat the trivial predictor, and how many rounds are shown."""
+    errors = [
         (card.error, card.constant_power_error)
         for card in cards
         if card.error is not None and card.constant_power_error is not None
     ]
-    better = sum(error < trivial for error, trivial in judged)
+    better = sum(error < trivial for error, trivial in errors)
     lines = []
-    if judged:
-        lines.append(f"better than latency x constant power in {better} of {len(judged)} rounds")
+    if errors:
+        lines.append(f"better than latency x constant power in {better} of {len(errors)} rounds")
     if len(cards) > MAX_LINES:
         lines.append(f"{MAX_LINES} of {len(cards)} rounds shown")
     return ["; ".join(lines)] if lines else []
 
 
 _LABEL_WIDTH = 11
-"""Width of the names to the left of the notes."""
+"""Width in characters of the names before the notes."""
 _LARGE_NUMBERS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
 EXPECTED_ILLEGAL_SHARE = 0.01
-"""Share of the bred genomes that repair may give up without a word: it stops at half of that by design."""
+"""Share of the bred genomes that may stay illegal without a note. Repair stops at half of it by design."""
 _UNIT_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
-def format_summary(result: TuningResult) -> str:
-    """One table of best, fastest and naive schedule, and notes on how the figures came about."""
+def format_summary(result: TuningData) -> str:
+    """Format a result: a table of best, fastest and naive schedule, notes, model card, front over clocks."""
     parts = [_format_title(result), _format_main_table(result), *_list_notes(result)]
     for table in (format_model_card(result.model_cards), _format_clock_table(result)):
         parts += ["", table] if table else []
@@ -88,14 +87,15 @@ def format_summary(result: TuningResult) -> str:
 
 
 def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
-    """The scale that shows the smallest of some values with digits before the point, and its name."""
+    """Choose the scale that shows the smallest value with digits before the point. Returns it and its
+    unit."""
     least = min((v for v in values if v), default=1.0)
     scale, prefix = next(((s, p) for s, p in _UNIT_PREFIXES if least >= s), _UNIT_PREFIXES[-1])
     return scale, prefix + unit
 
 
 def format_figure(value: float | None, scale: float = 1.0) -> str:
-    """Four significant digits, never in powers of ten; "-" for what is not known."""
+    """Format a value with four significant digits and no exponent; "-" for None."""
     if value is None:
         return "-"
     scaled = value / scale
@@ -104,23 +104,21 @@ def format_figure(value: float | None, scale: float = 1.0) -> str:
 
 
 def format_relative_interval(value: float | None, interval: Interval | None) -> str:
-    """Half the width of a 95 % interval, relative: `+/-0.5%`."""
+    """Format half the width of a 95 % interval, relative to the value: `+/-0.5%`."""
     if value is None or interval is None:
         return ""
     return f" +/-{50 * (interval.high - interval.low) / value:.1f}%"
 
 
-def _format_title(result: TuningResult) -> str:
+def _format_title(result: TuningData) -> str:
     device = result.device
-    lines = [
-        f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'not told'}"
-    ]
+    lines = [f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'unknown'}"]
     if device.simulated:
         lines.append("Simulated: every figure comes from a model of the device. Nothing ran on a GPU.")
     return "\n".join([*lines, ""])
 
 
-def _format_main_table(result: TuningResult) -> str:
+def _format_main_table(result: TuningData) -> str:
     named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
     trials = [t for _, t in named]
     latency, energy = (
@@ -141,7 +139,7 @@ def _format_main_table(result: TuningResult) -> str:
 
 
 def _format_row(
-    name: str, trial: Trial, result: TuningResult, latency_scale: float, energy_scale: float
+    name: str, trial: Trial, result: TuningData, latency_scale: float, energy_scale: float
 ) -> tuple[str, ...]:
     return (
         name,
@@ -157,25 +155,25 @@ def _format_row(
 
 
 def describe_energy_source(trial: Trial) -> str:
-    """Where a trial's energy comes from."""
+    """Describe the source of a trial's energy."""
     if trial.energy_j is None:
         return "no energy"
     return "metered" if trial.metered else "predicted"
 
 
 def format_speedup(baseline: Trial, trial: Trial) -> str:
-    """How many times faster than the naive schedule."""
+    """Format the speed-up over the naive schedule."""
     if not baseline.latency_s or not trial.latency_s:
         return "-"
     return f"{baseline.latency_s / trial.latency_s:.1f}x"
 
 
-def _format_roofline_share(trial: Trial, result: TuningResult) -> str:
-    """A trial's share of the roofline."""
+def _format_roofline_share(trial: Trial, result: TuningData) -> str:
+    """Format the least latency on the roofline as a share of the trial's latency."""
     return f"{100 * result.roof.least_s / trial.latency_s:.1f}%" if trial.latency_s else "-"
 
 
-def _list_notes(result: TuningResult) -> Iterator[str]:
+def _list_notes(result: TuningData) -> Iterator[str]:
     yield ""
     yield from wrap_note(
         "trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s"
@@ -196,7 +194,7 @@ def _list_notes(result: TuningResult) -> Iterator[str]:
 
 
 def wrap_note(name: str, text: str) -> Iterator[str]:
-    """A name and its text, wrapped; nothing where there is nothing to say."""
+    """Wrap a named note. Yields no line for an empty text."""
     if text:
         indent = " " * _LABEL_WIDTH
         yield from textwrap.wrap(
@@ -205,7 +203,7 @@ def wrap_note(name: str, text: str) -> Iterator[str]:
 
 
 def describe_rounding(best: Trial) -> str:
-    """What to expect of sums that blocks add to by atomics; empty where there are none."""
+    """Describe the rounding of sums that blocks add to by atomics; "" if there are none."""
     names = ", ".join(best.schedule.program.nondeterministic_outputs)
     return (
         f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""
@@ -213,21 +211,21 @@ def describe_rounding(best: Trial) -> str:
 
 
 def _describe_failures(trials: Sequence[Trial]) -> str:
-    """Failed trials by kind (what stands before the colon), each kind with the words of its first."""
+    """Count failed trials by kind (the status before the colon), with the message of the first of each."""
     kinds: dict[str, list[str]] = {}
     for trial in trials:
         if not trial.ok:
-            kind, _, words = trial.status.partition(":")
-            kinds.setdefault(kind, []).append(" ".join(words.split()))
-    told = (
+            kind, _, message = trial.status.partition(":")
+            kinds.setdefault(kind, []).append(" ".join(message.split()))
+    counts = (
         f"{kind} {len(found)}" + (f" (first: {found[0]})" if found[0] else "")
         for kind, found in kinds.items()
     )
-    return "; ".join(told)
+    return "; ".join(counts)
 
 
 def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> str:
-    """What could not be made legal, by rule; the few that repair gives up in any space are no news."""
+    """Count the genomes that stayed illegal, by rule; "" for the few that repair gives up in any space."""
     total = sum(refusal_counts.values())
     if total <= EXPECTED_ILLEGAL_SHARE * bred_count:
         return ""
@@ -235,8 +233,9 @@ def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> st
     return f"{total:,} of {bred_count:,} bred genomes stayed illegal: {reasons}"
 
 
-def _describe_saving(result: TuningResult) -> str:
-    """Energy of the best against the latency winner's, and whether the meter can tell them apart."""
+def _describe_saving(result: TuningData) -> str:
+    """Compare the energy of the best with that of the fastest, and say whether the difference is
+    significant."""
     best, fastest = result.best, result.fastest
     if best.schedule == fastest.schedule:
         return "the best schedule is also the fastest"
@@ -247,7 +246,7 @@ def _describe_saving(result: TuningResult) -> str:
     return f"{words}{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
 
 
-def _describe_cost(result: TuningResult) -> str:
+def _describe_cost(result: TuningData) -> str:
     spent = result.spent
     words = (
         f"{format_figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
@@ -260,8 +259,8 @@ def _describe_cost(result: TuningResult) -> str:
     return words
 
 
-def _describe_break_even(result: TuningResult) -> str:
-    """After how many calls the search has saved what it cost."""
+def _describe_break_even(result: TuningData) -> str:
+    """Describe after how many calls the energy of the search is saved."""
     calls = result.break_even_calls
     parts = []
     if calls["fastest"] is not None:
@@ -273,7 +272,7 @@ def _describe_break_even(result: TuningResult) -> str:
 
 
 def _format_count(value: float | None) -> str:
-    """Two digits, in words from a million on."""
+    """Format a count with two significant digits, in words from a million on."""
     if value is None:
         return "-"
     size, name = next((x for x in _LARGE_NUMBERS if value >= x[0]), (1.0, ""))
@@ -285,7 +284,7 @@ def _describe_slowdown(best: Trial, fastest: Trial) -> str:
     if not best.latency_s or not fastest.latency_s:
         return ""
     more = 100 * (best.latency_s / fastest.latency_s - 1)
-    # Of those level with the fastest it is the leanest that counts as such (`choice.py`).
+    # Among tied schedules the one with the fewest issue slots counts as the fastest (`data/selection.py`).
     return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency, a tie"
 
 
@@ -300,7 +299,7 @@ def _describe_evidence(best: Trial, fastest: Trial) -> str:
 
 
 def _compare_energies(one: Trial, other: Trial) -> Difference | None:
-    """From meterings in turn; None where they were not."""
+    """Compare energies pair by pair; None unless they were metered in turn."""
     if not (one.in_turn and other.in_turn and len(one.energies_j) == len(other.energies_j)):
         return None
     return compare_pairwise(one.energies_j, other.energies_j)
@@ -311,7 +310,7 @@ def _is_difference_shown(one: Trial, other: Trial) -> bool:
     return found is not None and found.is_significant
 
 
-def _format_clock_table(result: TuningResult) -> str:
+def _format_clock_table(result: TuningData) -> str:
     front = result.clock_front
     if not front:
         return ""

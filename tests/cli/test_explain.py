@@ -1,4 +1,4 @@
-"""`ekc explain`: from files and from a record file; what is refused."""
+"""`ekc explain` on a simulated device: schedule files, record files, refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MM = ekc.matmul(64, 64, 64)
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two operators on a100, one of them on h100 too."""
+    """A record file with two operators on a100, one of them also on h100."""
     path = tmp_path_factory.mktemp("records") / "t.db"
     for op, target in ((MM, "a100"), (ekc.matvec(64, 64), "a100"), (MM, "h100")):
         ekc.tune(op, target=target, trials=6, records=path, progress=False)
@@ -34,7 +34,7 @@ def ran(capsys: pytest.CaptureFixture[str], command: str, status: int = 0) -> st
     return out or err
 
 
-def test_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_explain_compares_schedule_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     one, other = tmp_path / "a.json", tmp_path / "b.json"
     one.write_text(make_naive_schedule(MM).to_json())
     other.write_text(ekc.Schedule(MM).bind("i", "block.x").bind("j", "thread.x").cache_write("C").to_json())
@@ -55,7 +55,7 @@ def test_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert got["difference_j"] == pytest.approx(got["b"]["energy_j"] - got["a"]["energy_j"])
 
 
-def test_records(capsys: pytest.CaptureFixture[str], records: Path) -> None:
+def test_explain_compares_recorded_schedules(capsys: pytest.CaptureFixture[str], records: Path) -> None:
     where = f"--records {records} --target a100"
     known = ekc.best(MM, records=records, target="a100").schedule.digest
     got = json.loads(ran(capsys, f"explain naive best matmul 64 64 64 {where} --json"))
@@ -69,7 +69,7 @@ def test_records(capsys: pytest.CaptureFixture[str], records: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("best fastest", "holds 2 operators"),
         ("best fastest matmul 65 64 64", "no metered schedule"),
@@ -81,14 +81,14 @@ def test_records(capsys: pytest.CaptureFixture[str], records: Path) -> None:
         ("best fastest --target a1000", "did you mean 'a100'"),
     ],
 )
-def test_what_cannot_be_found(
-    capsys: pytest.CaptureFixture[str], records: Path, words: str, told: str
+def test_unknown_schedules_are_refused(
+    capsys: pytest.CaptureFixture[str], records: Path, words: str, expected: str
 ) -> None:
-    assert told in ran(capsys, f"explain {words} --records {records}", status=2)
+    assert expected in ran(capsys, f"explain {words} --records {records}", status=2)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("a.json a.json conv2d", "OPERATOR: A and B say themselves"),
         ("naive naive matmul 16 16 16 --records none.db", "--records: neither A nor B is looked for"),
@@ -96,19 +96,19 @@ def test_what_cannot_be_found(
         ("fastest naive matmul 16 16 16 --records none.db --objective edp", "--objective: it says which"),
     ],
 )
-def test_what_neither_a_nor_b_asks_for(
+def test_unused_options_are_refused(
     capsys: pytest.CaptureFixture[str],
     words: str,
-    told: str,
+    expected: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(make_naive_schedule(MM).to_json())
-    assert told in ran(capsys, f"explain {words} --target a100", status=2)
+    assert expected in ran(capsys, f"explain {words} --target a100", status=2)
 
 
-def test_without_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_digest_without_records_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "add --records" in ran(capsys, "explain best fastest", status=2)
     assert "no record file" in ran(capsys, "explain best fastest --records none.db", status=2)
     assert "Missing argument" in ran(capsys, "explain best", status=2)

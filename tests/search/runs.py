@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ekc
-from ekc.search.data.result import TuningResult
+from ekc.search.tuning_result import TuningResult
 
 MV = ekc.matvec(256, 256)
 TRIALS = 9

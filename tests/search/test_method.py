@@ -13,12 +13,12 @@ from ekc import devices
 from ekc.errors import InvalidInput
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
-from ekc.search.data.result import TuningResult
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder, SearchMethod
 from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
+from ekc.search.tuning_result import TuningResult
 from tests.search.spaces import space
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ekc.search.loop.selection import INFEASIBILITY_EXPONENT, Incumbent, compute_tie_margin
 
 import ekc
 from ekc import devices
@@ -20,7 +21,6 @@ from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.measure import Measurer
-from ekc.search.loop.selection import INFEASIBILITY_EXPONENT, Incumbent, compute_tie_margin
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
 

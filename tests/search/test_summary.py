@@ -9,8 +9,9 @@ import pytest
 from ekc.devices.device import Interval
 from ekc.devices.statistics import MeasuredValue
 from ekc.search.data.cost import MeasurementCost, compute_break_even_calls
-from ekc.search.data.result import ModelCard, TuningResult
+from ekc.search.data.result import ModelCard
 from ekc.search.summary import MAX_LINES, format_model_card
+from ekc.search.tuning_result import TuningResult
 from tests.search.runs import tune
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ekc.search.loop.selection import TIE_TOLERANCE
 
 import ekc
 from ekc import devices
@@ -20,7 +21,6 @@ from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.runtime.verify import Verdict
 from ekc.search.data import candidate
 from ekc.search.loop import finals
-from ekc.search.loop.selection import TIE_TOLERANCE
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.search.runs import TRIALS, rows, tune, winner

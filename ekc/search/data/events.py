@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ekc.search.data.result import Trial
 
 EVENTS = {
-    "start": "the run was asked for",
-    "forecast": "`text` says what the run will take (with `progress`)",
+    "start": "the run was requested",
+    "forecast": "`text` estimates the duration of the run (with `progress`)",
     "stage": "another stage begins, named by `stage`",
     "baseline": "the naive schedule was measured (`trial`)",
     "trial": "a schedule was compiled and timed, or failed (`trial`)",
@@ -20,7 +21,7 @@ EVENTS = {
     "end": "the run has a result; `text` says why it ended before all trials were used",
     "error": "the run ends without a result; `text` says why",
 }
-"""The names of events, and what each says."""
+"""Names of events, and the meaning of each."""
 STAGES = {
     "prepare": "preparing",
     "baseline": "measuring the naive schedule",
@@ -31,9 +32,9 @@ STAGES = {
     "clocks": "measuring other clocks",
     "end": "done",
 }
-"""The names of stages, and their words in a line. "breed", "measure" and "meter" follow each other, round
-after round."""
+"""Names of stages, and their text in a line."""
 ROUND_STAGES = ("breed", "measure", "meter")
+"""Stages that are repeated in each round, in this order."""
 
 
 @dataclass(frozen=True)
@@ -45,48 +46,52 @@ class TuningEvent:
     """One of `ekc.search.data.events.EVENTS`."""
     operator: str
     device: str
-    """As it is printed: "a100 (simulated)"."""
+    """Label of the device: "a100 (simulated)"."""
     simulated: bool
     stage: str
     """One of `ekc.search.data.events.STAGES`."""
     round: int
-    """0 before the first round."""
+    """Number of the round, from 1; 0 before the first."""
     seconds: float
-    """Since the run was asked for."""
+    """Seconds since the run was requested."""
     planned: int
-    """Trials at most."""
+    """Trials of the run, at most."""
     tried: int = 0
     """Trials so far; `failed` and `metered` are among them."""
     failed: int = 0
     metered: int = 0
     best: Trial | None = None
-    """The best so far by the objective, among trials at most `max_slowdown` slower than the fastest."""
+    """The best trial so far by the objective, among those at most `max_slowdown` slower than the fastest."""
     fastest: Trial | None = None
     trial: Trial | None = None
-    """The schedule that the event is about."""
+    """The trial that the event is about."""
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values under the attribute names; schedules by digest, structure and figures."""
+        """Plain JSON values under the attribute names; trials by digest, structure and figures."""
         return vars(self) | {key: _trial_to_json(getattr(self, key)) for key in ("best", "fastest", "trial")}
 
     def format_line(self) -> str:
-        """The event for people, in one line."""
+        """Format the event as one line of text."""
         about = self.text or (describe_trial(self.trial) if self.trial else self.stage_text)
         return f"{self.operator} on {self.device}: {self.name}: {about}; {self.progress_text}"
 
     @property
     def stage_text(self) -> str:
-        """The stage in words."""
+        """The stage as text, with its round."""
         return STAGES[self.stage] + (f" (round {self.round})" if self.stage in ROUND_STAGES else "")
 
     @property
     def progress_text(self) -> str:
-        """Counts, and the figures of the best."""
+        """Counts of trials, and the figures of the best."""
         counts = f"{self.tried}/{self.planned} trials"
         counts += f", {self.failed} failed" if self.failed else ""
         counts += f", {self.metered} metered" if self.metered else ""
         return f"{counts}, best {describe_trial(self.best)}" if self.best else counts
+
+
+EventListener = Callable[[TuningEvent], object]
+"""Called with each event, in the thread of the run. A listener that returns True asks the run to end."""
 
 
 def _trial_to_json(trial: Trial | None) -> dict[str, Any] | None:
@@ -97,7 +102,7 @@ def _trial_to_json(trial: Trial | None) -> dict[str, Any] | None:
 
 
 def describe_trial(trial: Trial) -> str:
-    """Latency and energy of a trial, or why it failed."""
+    """Latency and energy of a trial as text, or why it failed."""
     if not trial.ok:
         return " ".join(trial.status.split())
     if trial.latency_s is None:

@@ -1,34 +1,30 @@
-"""The arguments of `ekc.tune`: what is refused, in one line each.
-
-How much a run may spend: `effort="quick"`, "standard" or "full".
-
-What the search minimises.
-"""
+"""Options of a tuning run: the arguments of `ekc.tune` and their checks, efforts, objectives, the method."""
 
 from __future__ import annotations
 
 import inspect
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from ekc.arguments import check_choice, check_path, format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_int
+from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, BreedingSettings, RoundSettings
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Trials (rounds and populations follow from them) and what a round must earn its cost in."""
+    """The size of a run. Sizes of rounds and populations follow from the number of trials."""
 
     trials: int
     """Schedules to compile and time, at most."""
     expected_calls: float | None
-    """How often the kernel is expected to be called in its life: savings count so many times. None: nobody
-    asks what a round earns."""
+    """Calls of the kernel over its life, over which a round must save more than it costs. None: no stopping
+    rule."""
 
 
 EFFORTS = {
@@ -36,26 +32,52 @@ EFFORTS = {
     "standard": Effort(trials=256, expected_calls=1e8),
     "full": Effort(trials=1024, expected_calls=1e9),
 }
-"""By name, each for a kernel that is called ten times as often as the one before."""
+"""Efforts by name, each for a kernel that is called ten times as often as with the one before."""
 DEFAULT_EFFORT = Effort(trials=256, expected_calls=None)
 
 
 def parse_effort(name: str | None) -> Effort:
-    """The effort of that name. Raises InvalidInput."""
+    """Return the effort of that name. Raises InvalidInput."""
     if name is None:
         return DEFAULT_EFFORT
     return EFFORTS[check_choice("effort", name, EFFORTS)]
 
 
 _LAZY_FUNCTION_TESTS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-"""Tests for functions of which a call runs nothing yet."""
+"""Tests for functions whose call does not run their body."""
 CLOCK_MODES = ("fixed", "search")
-"""What may be done about the clocks."""
+"""Values of the argument `clocks`."""
+
+
+@dataclass(frozen=True)
+class SearchMethod:
+    """How a run searches. The defaults are what `ekc.tune` does; others exist to be compared with them."""
+
+    breeding: BreedingSettings = BREEDING
+    rounds: RoundSettings = PARALLEL_ROUNDS
+    metered_share: float | None = None
+    """Share of the timed kernels that is metered. 1 meters all; None adapts the share to the error of the
+    energy model."""
+    power_source: Literal["learned", "constant"] = "learned"
+    """Power of the kernels that are not metered: predicted by the power model, or the median of the metered
+    ones."""
+
+    def __post_init__(self) -> None:
+        if self.metered_share is not None and not 0 < self.metered_share <= 1:
+            raise InvalidInput(f"metered: {self.metered_share} is outside 0 to 1; 1 meters every kernel")
+
+
+DEFAULT_METHOD = SearchMethod()
+RANDOM_SEARCH = SearchMethod(
+    breeding=replace(BREEDING, generations=0, elite_count=0),
+    rounds=replace(PARALLEL_ROUNDS, first_round_random_share=1.0, random_share=1.0, closing_share=0.0),
+)
+"""Every trial a legal schedule sampled at random: the baseline of every search."""
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What a run is asked for, checked."""
+    """The checked options of a run."""
 
     trials: int
     objective: str
@@ -64,20 +86,21 @@ class TuneOptions:
     seed: int
     time_budget_s: float | None
     expected_calls: float | None = None
-    """How often the kernel is expected to be called: a round must pay for itself in so many calls.
-    None: all trials are used, whatever they bring."""
+    """Calls of the kernel over its life, over which a round must save more than it costs. None: all trials
+    are used."""
     requested_at_s: float = field(default_factory=time.monotonic, compare=False)
-    """When: the seconds of the run and its time budget count from here, what is prepared included."""
+    """Time in seconds of `time.monotonic` at which the run was requested. The seconds of the run and its time
+    budget count from it, preparation included."""
 
 
 def check_operator(op: object) -> None:
-    """Refuse what is no operator."""
+    """Raise `InvalidInput` unless the argument is an operator."""
     if not isinstance(op, Operator):
         raise InvalidInput(f"op: {format_value(op)} is not an operator; ekc.matmul(64, 64, 64) makes one")
 
 
 def check_start(op: Operator, start: Sequence[Schedule]) -> None:
-    """Refuse what is no operator, and schedules to start from that are not of it."""
+    """Raise `InvalidInput` unless `op` is an operator and `start` a list of its schedules."""
     check_operator(op)
     if isinstance(start, Schedule) or not isinstance(start, Sequence):
         raise InvalidInput(
@@ -91,23 +114,24 @@ def check_start(op: Operator, start: Sequence[Schedule]) -> None:
 
 
 def check_executor_and_callback(executor: object, callback: object) -> None:
-    """Refuse what cannot compile, what cannot be called, and what would do nothing when it is called."""
+    """Raise `InvalidInput` for an executor without `submit`, and for a callback whose call runs nothing."""
     if isinstance(executor, type):
         name = executor.__name__
         raise InvalidInput(f"executor: {name} is a class; make one of it, executor={name}()")
-    if executor is not None and not callable(getattr(executor, "submit_compile", None)):
+    if executor is not None and not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
-            f"executor: {format_value(executor)} has no submit(); give a concurrent.futures.Executor, or leave it out"
+            f"executor: {format_value(executor)} has no submit(); "
+            "give a concurrent.futures.Executor, or leave it out"
         )
     if callback is not None and not callable(callback):
         raise InvalidInput(
             f"callback: {format_value(callback)} cannot be called; give a function of one TuningEvent"
         )
-    # An object that is called is known by its method; a function has one too, which is plain.
+    # An object that is called may have an async __call__; that of a function is plain.
     for called in (callback, getattr(callback, "__call__", None)):  # noqa: B004 - inspected, not called
         if any(is_lazy(called) for is_lazy in _LAZY_FUNCTION_TESTS):
             raise InvalidInput(
-                f"callback: {format_value(callback)} is async or a generator, so that a call of it runs nothing; "
+                f"callback: {format_value(callback)} is async or a generator, so a call of it runs nothing; "
                 "give a plain function of one TuningEvent"
             )
 
@@ -120,7 +144,7 @@ def check_options(
     seed: int,
     time_budget_s: float | None,
 ) -> None:
-    """Refuse what `tune` would refuse; the command line asks before it writes anything."""
+    """Raise `InvalidInput` for options that `tune` refuses. The command line asks before it writes a file."""
     if effort is not None and trials is not None:
         raise InvalidInput("effort and trials: give one; an effort sets the trials")
     parse_effort(effort)
@@ -136,7 +160,7 @@ def check_options(
 
 
 def check_slowdown(max_slowdown: float) -> None:
-    """Refuse what says nothing of how much slower than the fastest the best may be."""
+    """Raise `InvalidInput` unless the allowed slowdown is a number from 0 to 10."""
     if not is_number(max_slowdown) or not 0 <= max_slowdown <= 10:
         raise InvalidInput(
             f"max_slowdown: {format_value(max_slowdown)} is outside 0 to 10; 0.05 means at most 5 % slower"
@@ -144,7 +168,7 @@ def check_slowdown(max_slowdown: float) -> None:
 
 
 def check_paths(**paths: object) -> None:
-    """Refuse what is no path, of options that may be left out."""
+    """Raise `InvalidInput` for options that are given and are no path."""
     for name, file in paths.items():
         if file is not None:
             check_path(name, file)
@@ -154,12 +178,12 @@ OBJECTIVES = ("energy", "latency", "edp")
 
 
 def parse_objective(name: str) -> str:
-    """The name, if it is one of the objectives."""
+    """Return the name if it is one of the objectives. Raises InvalidInput."""
     return check_choice("objective", name, OBJECTIVES)
 
 
 def compute_objective(objective: str, latency_s: Any, energy_j: Any) -> Any:
-    """The figure to make small: joules, seconds, or joule-seconds."""
+    """Compute the value to minimise: joules, seconds, or joule-seconds."""
     if objective == "latency":
         return latency_s
     return energy_j if objective == "energy" else energy_j * latency_s

@@ -1,14 +1,11 @@
-"""What a tuning run found, as plain frozen values.
-
-Which peak of a device bounds an operator, and so what no kernel of it can beat.
-"""
+"""The data of a tuning run as plain frozen values: trials, device, roofline bound, model cards, the
+result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ekc.devices.device import Interval, Peaks
 from ekc.devices.statistics import MeasuredValue
@@ -16,18 +13,15 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.cost import MeasurementCost, compute_break_even_calls
 
-if TYPE_CHECKING:
-    from ekc.runtime.kernel import Kernel
-
 
 def compute_min_latency_s(op: Operator, flops: Any, peaks: Peaks) -> Any:
-    """What so many operations take where nothing else does, each multiply-add counted as two."""
+    """Compute the latency of the arithmetic alone. A multiply-add is two operations."""
     return flops / peaks.flops_by_type[get_arithmetic_type(op)]
 
 
 def get_arithmetic_type(op: Operator) -> str:
-    """The element type whose peak bounds an operator: that of its inputs, or the accumulator's, where such
-    inputs are summed in another than usual, which no faster unit does."""
+    """Return the element type whose peak bounds an operator: that of its inputs. It is the accumulator's
+    where the inputs are summed in another type than usual, which no tensor core does."""
     acc = op.computes[0].acc_dtype
     read = op.inputs[0].dtype if op.inputs else acc
     return read.name if acc.name == read.default_accumulator else acc.name
@@ -35,20 +29,20 @@ def get_arithmetic_type(op: Operator) -> str:
 
 @dataclass(frozen=True)
 class RooflineBound:
-    """What bounds an operator on a device."""
+    """The lower bound on the latency of an operator on a device."""
 
     bound: str
     """"compute" or "memory"."""
     least_s: float
-    """No kernel takes less: its arithmetic as written, or compulsory traffic, at the ceiling."""
+    """Least latency in seconds: the arithmetic as written, or the compulsory traffic, at the ceiling."""
     ceiling: float
-    """Operations a second, or bytes."""
+    """Peak operations per second, or bytes per second."""
     unit: str
     """"FLOP/s", "OP/s" or "B/s"."""
     of: str
-    """The element type of the arithmetic; "" of memory."""
+    """Element type of the arithmetic; "" for memory."""
     source: str
-    """Who says so."""
+    """Source of the ceiling, such as "whitepaper"."""
 
     def __str__(self) -> str:
         """`arithmetic: 17.6 TFLOP/s of float32 (whitepaper)`."""
@@ -59,7 +53,7 @@ class RooflineBound:
 
 
 def compute_roofline_bound(op: Operator, peaks: Peaks) -> RooflineBound:
-    """The lower of the two ceilings: that of arithmetic, or of memory."""
+    """Compute the bound of an operator: by arithmetic or by memory, whichever takes longer."""
     compute_s, memory_s = (
         float(compute_min_latency_s(op, op.flops, peaks)),
         op.min_bytes / peaks.dram_bytes_per_s,
@@ -72,45 +66,53 @@ def compute_roofline_bound(op: Operator, peaks: Peaks) -> RooflineBound:
 
 
 INTERRUPTED = "interrupted"
-"""Why a run ended early whose user would not wait."""
+"""Reason for the early end of a run: Ctrl-C."""
 STOPPED = "stopped by the callback"
-"""Why a run ended early whose callback asked for it."""
+"""Reason for the early end of a run: the callback returned True."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One schedule and what is known of it. Latency, power and energy are per call of the operator."""
+    """One schedule with its figures. Latency, power and energy are per call of the operator."""
 
     schedule: Schedule
     structure: str
-    """Which structure of the space it came from, in words; "naive" for the baseline."""
+    """Name of the structure in the search space; "naive" for the baseline."""
     status: str
-    """"ok", or what went wrong: "compile: ...", "wrong result: ...", "unsafe kernel: ...", "unchecked: ...",
+    """"ok", or the failure: "compile: ...", "wrong result: ...", "unsafe kernel: ...", "unchecked: ...",
     "device: ..."."""
     latency_s: float | None = None
+    """Mean latency of the timings."""
     latency_interval_s: Interval | None = None
+    """95 % confidence interval of `latency_s`."""
     power_w: float | None = None
+    """Mean board power, metered or predicted."""
     energy_j: float | None = None
-    """Measured where `metered`, predicted otherwise."""
+    """Energy: measured if `metered`, else predicted."""
     energy_interval_j: Interval | None = None
+    """95 % confidence interval of the metered energy."""
     energies_j: tuple[MeasuredValue, ...] = ()
-    """Each metering, in the order in which they were asked for."""
+    """Energy of each metering, in the order of the requests."""
     in_turn: bool = False
-    """Whether the finalists took turns at the meter, so that `energies_j` of two of them are pairs."""
+    """Whether the finalists were metered in turn, so that `energies_j` of two of them are pairs."""
     metered: bool = False
+    """Whether the energy was measured."""
     notes: tuple[str, ...] = ()
-    """What the meter had to say of its figures, each once."""
+    """Notes of the meter on its figures, each once."""
     clock_mhz: float | None = None
+    """SM clock of the last measurement."""
     throttle: tuple[str, ...] = ()
+    """Throttle reasons of the last measurement."""
     round: int = 0
+    """Round of the search, from 1; 0 for the baseline."""
     checked: str = ""
-    """How the compiled kernel was executed and compared; "" where it was not."""
+    """Verdict of executing the kernel and comparing its results; "" if it was not executed."""
     measured_elsewhere: str = ""
-    """The device, compiler and driver that the figures come from where they are not those here."""
+    """Conditions (device, compiler, driver) that the figures were measured under, if not those here."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ran and, where it was checked, was right."""
+        """Whether the kernel ran and, if it was checked, was correct."""
         return self.status == "ok"
 
     def to_json(self) -> dict[str, Any]:
@@ -143,97 +145,101 @@ def _interval_to_json(interval: Interval | None) -> list[float] | None:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Which device the figures are of."""
+    """The device that the figures were measured on."""
 
     name: str
     simulated: bool
     label: str
-    """What is printed: `a100 (simulated)`."""
+    """Printed name: "a100 (simulated)"."""
     clock_regime: str = ""
+    """Clock setting under which the figures were measured, such as "1410 MHz"."""
     arch: str = "sm_80"
-    """What kernels are compiled for."""
+    """Architecture that kernels are compiled for."""
     replayed: bool = False
-    """Whether the figures were recorded before, and nothing was measured."""
+    """Whether the figures come from a recording."""
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """How the energy model did up to one round, by the last kernels metered (`metering.WINDOW` at most), each
-    predicted before it was."""
+    """Accuracy of the energy model after one round, on the last kernels metered (at most
+    `metering_policy.VERDICT_WINDOW`). Each was predicted before it was metered."""
 
     round: int
+    """Round after which the accuracy was computed."""
     rows: int
-    """Metered kernels it had learned from."""
+    """Metered kernels that the model had learned from."""
     rank_correlation: float | None
-    """Spearman, predicted against metered energy; None below three metered kernels."""
+    """Spearman correlation of predicted and metered energy; None below three metered kernels."""
     error: float | None
-    """Median absolute relative error of its energies."""
+    """Median absolute relative error of the predicted energies."""
     constant_power_error: float | None
-    """The same for the trivial predictor energy = latency x median power so far."""
+    """Median absolute relative error of the trivial predictor energy = latency x median power so far."""
     latency_rank: float | None
-    """Spearman of latency alone against metered energy: the other trivial predictor."""
+    """Spearman correlation of latency and metered energy: the other trivial predictor."""
     share: float
-    """Share of the timed kernels that is metered from here on."""
+    """Share of the timed kernels that is metered after this round."""
     quarantined: bool
-    """Whether a line over the prior rules instead of the model from here on."""
+    """Whether a line over the analytic prior replaces the model after this round."""
 
 
 @dataclass(frozen=True)
-class TuningResult:
-    """The outcome of `ekc.tune`."""
+class TuningData:
+    """All data of a finished tuning run. `ekc.TuningResult` adds compiling, exporting and printing."""
 
     op: Operator
     device: DeviceInfo
     objective: str
     max_slowdown: float
     best: Trial
-    """Least by the objective among kernels at most `max_slowdown` slower than the fastest."""
+    """The least by the objective among kernels at most `max_slowdown` slower than the fastest."""
     fastest: Trial
+    """The kernel of least latency."""
     baseline: Trial
-    """One output element per thread, nothing staged."""
+    """The naive schedule: one output element per thread, nothing staged."""
     trials: tuple[Trial, ...]
-    """Everything tried, failures included, in the order of trying."""
+    """All schedules tried, failures included, in the order of trying."""
     seconds: float
+    """Duration of the run on the host."""
     roof: RooflineBound
-    """What bounds the operator here (arithmetic as written, masked taps of a transposed convolution
-    included, or compulsory traffic)."""
+    """Roofline bound of the operator: arithmetic as written, masked taps of a transposed convolution
+    included, or compulsory traffic."""
     model_cards: tuple[ModelCard, ...] = ()
+    """Accuracy of the energy model, one card for each round with meterings."""
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Genomes dropped as illegal after repair, by rule."""
     bred: int = 0
-    """Genomes that went through repair: those that `refusals` are a part of."""
+    """Genomes that went through repair, legal afterwards or not."""
     clock_front: tuple[Trial, ...] = ()
     """With clocks="search": the best schedule metered at other clocks. Not comparable with `best`."""
     clocks_note: str = ""
-    """Why clocks were not searched, or what failed at one, where they were asked for."""
+    """With clocks="search": why clocks were not searched, or what failed at one of them."""
     warm_start: str = ""
-    """What was learned from a record file beforehand, or why nothing was; "" where nobody asked."""
+    """With `warm_start`: the measurements that were learned from, or why there were none."""
     stopped: str = ""
-    """"" when all trials were used; otherwise why the run ended early."""
+    """Why the run ended early; "" if all trials were used."""
     spent: MeasurementCost = field(default_factory=MeasurementCost)
-    """What the run cost on the device; on a simulated one what it would cost, of a recording what it did cost
-    when that was made. The host is not counted."""
+    """Cost of measuring. On a simulated device: of a real one. Of a recording: of making it."""
 
     @property
     def trial_count(self) -> int:
-        """Schedules tried."""
+        """Number of schedules tried."""
         return len(self.trials)
 
     @property
     def metered_count(self) -> int:
-        """Schedules whose energy was measured."""
+        """Number of schedules whose energy was measured."""
         return sum(t.metered for t in self.trials)
 
     @property
     def roofline_share(self) -> float:
-        """The least time that the operator could take over the latency of `best`."""
+        """Least latency on the roofline, divided by the latency of `best`."""
         assert self.best.latency_s is not None
         return self.roof.least_s / self.best.latency_s
 
     @property
     def break_even_calls(self) -> dict[str, float | None]:
-        """Calls after which the energy that `best` saves has paid for the search, against "fastest" and
-        "baseline"; None where it saves nothing."""
+        """Calls after which `best` has saved the energy of the search, compared with "fastest" and
+        "baseline"; None if it saves nothing."""
         others = {"fastest": self.fastest, "baseline": self.baseline}
         return {
             name: compute_break_even_calls(self.spent.joules, self.best.energy_j, other.energy_j)
@@ -242,7 +248,7 @@ class TuningResult:
 
     @property
     def pareto(self) -> tuple[Trial, ...]:
-        """The latency-energy front of the metered trials, fastest first."""
+        """Pareto front of latency and energy among the metered trials, fastest first."""
         known = [
             t
             for t in self.trials
@@ -254,22 +260,8 @@ class TuningResult:
                 front.append(trial)
         return tuple(front)
 
-    def compile(self, name: str | None = None) -> Kernel:
-        """The best schedule as a callable kernel, its functions called `name` instead of as the operator."""
-        from ekc.runtime import kernel as compiling
-
-        return compiling.compile(self.best.schedule, arch=self.device.arch, name=name)
-
-    def export(self, folder: str | Path, name: str | None = None) -> tuple[Path, ...]:
-        """Write the best kernel as `.cu`, header, JSON and CMake function; the paths written. `name` is what
-        files and functions are called instead of as the operator, whose other shapes are called so too."""
-        from ekc.codegen.export import export
-
-        kernel = self.compile(name)
-        return export(kernel.compiled, self.best.schedule, folder, provenance=self.provenance())
-
     def provenance(self) -> dict[str, str]:
-        """Where the exported figures come from."""
+        """Conditions and figures of the best kernel, for an exported file."""
         best = self.best
         figures = {
             "device": f"{self.device.label}, {self.device.clock_regime}",
@@ -284,12 +276,6 @@ class TuningResult:
             )
         return figures | {"result": best.checked or "not executed"}
 
-    def summary(self) -> str:
-        """One table: best, fastest, baseline; what was tried; that a simulated device is one."""
-        from ekc.search.summary import format_summary
-
-        return format_summary(self)
-
     def to_json(self) -> dict[str, Any]:
         """One JSON object under the attribute names."""
         return {
@@ -297,7 +283,7 @@ class TuningResult:
             "device": {
                 "name": self.device.name,
                 "simulated": self.device.simulated,
-                # Says of a replay that it is one.
+                # The label of a recording says that it is one.
                 "label": self.device.label,
             },
             "clock_regime": self.device.clock_regime,

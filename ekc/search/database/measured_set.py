@@ -25,6 +25,7 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import Quantities, make_model_inputs
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import Trial
+from ekc.search.data.verdicts import REJECTED_VERDICTS
 from ekc.search.database.conditions import describe_counts, get_present_conditions, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (
@@ -35,7 +36,6 @@ from ekc.search.database.query import (
     read_operator,
     rows_to_candidates,
 )
-from ekc.search.loop.finals import REJECTED_VERDICTS
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,8 @@ from ekc.ir.serialize import operator_from_json
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import check_operator, check_slowdown, parse_objective
 from ekc.search.data.result import Trial
+from ekc.search.data.selection import select_winners
+from ekc.search.data.verdicts import REJECTED_VERDICTS
 from ekc.search.database.conditions import (
     MAX_LISTED,
     RecordConditions,
@@ -34,9 +36,6 @@ from ekc.search.database.conditions import (
 )
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.rows import RecordRow
-from ekc.search.loop.finals import REJECTED_VERDICTS
-from ekc.search.loop.measure import is_execution_verdict
-from ekc.search.loop.selection import select_winners
 
 
 def read_operator(text: str, file: str | Path) -> Operator:
@@ -92,7 +91,7 @@ def _rows_to_candidate(rows: list[RecordRow]) -> Candidate:
             candidate.meterings.append(row.to_metering())
         elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(REJECTED_VERDICTS)):
             candidate.status = row.status
-        elif row.kind == "check" and is_execution_verdict(row):
+        elif row.kind == "check" and row.is_executed:
             candidate.checked = row.status
     return candidate
 

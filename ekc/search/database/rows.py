@@ -98,12 +98,17 @@ class RecordRow:
     source: str = field(default="", compare=False)
     """The file it was read from. Set by the store."""
 
+    @property
+    def is_executed(self) -> bool:
+        """Whether a verdict comes from executing the kernel, and not from its schedule alone."""
+        return bool(self.payload.get("executed_by"))
+
     def to_timing(self) -> Timing:
-        """What a row of this kind holds. Raises `RecordError` where the payload is none."""
+        """Read the payload of a timing row. Raises `RecordError` for a damaged payload."""
         return self._read_payload(timing_from_json)
 
     def to_metering(self) -> Metering:
-        """Likewise."""
+        """Read the payload of a metering row. Raises `RecordError` for a damaged payload."""
         return self._read_payload(metering_from_json)
 
     def _read_payload(self, read: Callable[[Mapping[str, Any]], MeasurementT]) -> MeasurementT:

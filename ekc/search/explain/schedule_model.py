@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from ekc.devices.device import Peaks
 from ekc.search.cost_model.features import ModelInputs, Quantities, make_model_inputs
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.cost_model.xgboost_model import MIN_ROWS, spearman
+from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import SURROGATE
 from ekc.search.database.measured_set import MeasuredSet
 
 Array = NDArray[np.float64]
 
 FOLDS = 5
-MIN_METERED = MIN_ROWS * FOLDS // (FOLDS - 1)
+MIN_METERED = SURROGATE.min_rows * FOLDS // (FOLDS - 1)
 """Each fold must leave the model as many rows as it needs to say more than the prior, or the score would be
 that of another model."""
 

@@ -1,120 +1,90 @@
-"""Breeding: from scored genomes to the next, a population at a time.
-
-How a run searches. `Method()` is what `ekc.tune` does; the others exist to be compared with it.
-"""
+"""Breeding: from a scored population of genomes to the next, by selection, crossover, mutation and repair."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.errors import InvalidInput
-from ekc.search.data.population import Population
-
-POPULATION = 16384
-GENERATIONS = 3
-CROSSOVER_SHARE, MUTATION_SHARE = 0.4, 0.4
-"""Shares of each new generation; the rest is drawn afresh."""
+from ekc.search.data.defaults import BREEDING, BreedingSettings
+from ekc.search.data.population import Population, SearchSpace
 
 ScoreFunction = Callable[[Population], NDArray[np.float64]]
-"""Lower is better."""
-
-
-class SearchSpace(Protocol):
-    """What the breeder needs of a space. It never sees an operator or a tree."""
-
-    def sample(self, random: np.random.Generator, count: int) -> Population:
-        """Random genomes."""
-
-    def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
-        """Children of pairs."""
-
-    def mutate(self, random: np.random.Generator, parents: Population) -> Population:
-        """Changed copies."""
-
-    def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
-        """The legal, mended genomes, and why the others were dropped."""
-
-    def compute_keys(self, population: Population) -> NDArray[np.int64]:
-        """A number per genome, equal for equal genomes."""
+"""Scores of genomes; lower is better."""
 
 
 @dataclass
 class Breeder:
-    """Keeps the random stream and counts what was dropped."""
+    """Breeds populations of a space with one random stream, and counts the genomes that repair refused."""
 
     space: SearchSpace
     random: np.random.Generator
-    population_size: int = POPULATION
-    has_crossover: bool = True
-    """Whether genomes are crossed; without, all that change are mutated."""
+    population_size: int = BREEDING.max_population
+    settings: BreedingSettings = BREEDING
     refusals: Counter[str] = field(default_factory=Counter)
+    """Genomes that repair could not make legal, by rule."""
     bred_count: int = 0
-    """Genomes bred, repaired and scored so far."""
+    """Legal genomes scored so far."""
     repaired_count: int = 0
     """Genomes that went through repair so far, legal afterwards or not."""
 
     def sample(self, count: int) -> Population:
-        """Random legal genomes, each once."""
-        return self._make_legal(self.space.sample(self.random, count))
+        """Sample about `count` legal genomes at random, each once."""
+        return self._drop_duplicates(self._repair(self.space.sample(self.random, count)))
 
     def make_empty(self) -> Population:
-        """The empty population."""
+        """Make the population without genomes."""
         return self.space.sample(self.random, 0)
 
     def evolve(
         self, parents: Population | None, score: ScoreFunction
     ) -> tuple[Population, NDArray[np.float64]]:
-        """Some generations on the models' scores; the last population, best first, empty if none is legal."""
-        current = (
-            self.sample(self.population_size)
-            if parents is None
-            else self._drop_duplicates(parents + self.sample(self.population_size // 2))
-        )
+        """Breed some generations. Returns the last population and its scores, best first; without generations
+        the parents and a random population, in that order. Both are empty if no genome is legal."""
+        if parents is None:
+            current = self.sample(self.population_size)
+        else:
+            immigrants = self.sample(int(self.settings.immigrant_share * self.population_size))
+            current = self._drop_duplicates(parents + immigrants)
         scores, keys = self._score_population(current, score), self.space.compute_keys(current)
-        for _ in range(GENERATIONS if len(current) else 0):
+        for _ in range(self.settings.generations if len(current) else 0):
             children = self._repair(self._make_children(current, scores))
-            own = self.space.compute_keys(children)
-            fresh = _find_first_occurrences(np.concatenate([keys, own]), len(keys))
-            children = children[fresh]
-            current, scores = (
-                current + children,
-                np.concatenate([scores, self._score_population(children, score)]),
-            )
+            child_keys = self.space.compute_keys(children)
+            new = _find_first_occurrences(np.concatenate([keys, child_keys]), len(keys))
+            children = children[new]
+            child_scores = self._score_population(children, score)
+            current, scores = current + children, np.concatenate([scores, child_scores])
             best = np.argsort(scores, kind="stable")[: self.population_size]
-            current, scores, keys = current[best], scores[best], np.concatenate([keys, own[fresh]])[best]
+            current, scores = current[best], scores[best]
+            keys = np.concatenate([keys, child_keys[new]])[best]
         return current, scores
 
-    def add_neighbours(self, elites: Population, count: int) -> Population:
-        """Genomes and about `count` legal neighbours of theirs."""
+    def select_parents(self, elites: Population, population: Population) -> Population:
+        """Make the parents of the next round: measured elites, mutated copies of them, the best survivors."""
+        survivors = population[: int(self.settings.survivor_share * self.population_size)]
         if not len(elites):
-            return elites
-        many = elites[np.resize(np.arange(len(elites)), count)]
-        return elites + self._make_legal(self.space.mutate(self.random, many))
+            return elites + survivors
+        copies = np.resize(np.arange(len(elites)), int(self.settings.neighbour_share * self.population_size))
+        neighbours = self._repair(self.space.mutate(self.random, elites[copies]))
+        return elites + self._drop_duplicates(neighbours) + survivors
 
     def _make_children(self, parents: Population, scores: NDArray[np.float64]) -> Population:
-        crossed, mutated = (
-            int(self.population_size * CROSSOVER_SHARE),
-            int(self.population_size * MUTATION_SHARE),
-        )
+        crossed = int(self.population_size * self.settings.crossover_share)
+        mutated = int(self.population_size * self.settings.mutation_share)
         order = np.argsort(scores, kind="stable")
-        a, b = self._pick_parents(order, crossed), self._pick_parents(order, crossed)
-        mixed = self.space.cross(self.random, parents[a], parents[b]) if self.has_crossover else parents[a]
+        mothers, fathers = self._pick_parents(order, crossed), self._pick_parents(order, crossed)
+        mixed = self.space.cross(self.random, parents[mothers], parents[fathers])
         children = self.space.mutate(self.random, mixed)
         changed = self.space.mutate(self.random, parents[self._pick_parents(order, mutated)])
         return children + changed + self.space.sample(self.random, self.population_size - crossed - mutated)
 
     def _pick_parents(self, order: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-        """Parents by rank: the better, the likelier."""
-        return order[(self.random.random(count) ** 2 * len(order)).astype(np.int64)]
-
-    def _make_legal(self, population: Population) -> Population:
-        return self._drop_duplicates(self._repair(population))
+        """Pick rows of `order` (best first) by rank selection."""
+        ranks = self.random.random(count) ** self.settings.selection_pressure * len(order)
+        return order[ranks.astype(np.int64)]
 
     def _repair(self, population: Population) -> Population:
         legal, dropped = self.space.repair(self.random, population)
@@ -131,42 +101,7 @@ class Breeder:
 
 
 def _find_first_occurrences(keys: NDArray[np.int64], earlier_count: int = 0) -> NDArray[np.intp]:
-    """Where keys stand for the first time, in order; counted from the end of the `known` ones before them."""
+    """Find the first occurrence of each key, in order. Keys among the first `earlier_count` count as seen
+    before, and the indices begin after them."""
     _, first = np.unique(keys, return_index=True)
     return np.sort(first[first >= earlier_count]) - earlier_count
-
-
-@dataclass(frozen=True)
-class SearchMethod:
-    """What a run does at the three places where it learns or breeds."""
-
-    proposals: Literal["bred", "mutated", "drawn"] = "bred"
-    """Crossed and mutated, never crossed, or every schedule drawn at random."""
-    metered_share: float | None = None
-    """Share of the timed kernels that is metered; 1 meters all, None adapts it to the energy model."""
-    power_source: Literal["learned", "constant"] = "learned"
-    """Where the energies come from that nobody metered: the model, or latency x the median power."""
-
-    def __post_init__(self) -> None:
-        if self.metered_share is not None and not 0 < self.metered_share <= 1:
-            raise InvalidInput(f"metered: {self.metered_share} is outside 0 to 1; 1 meters every kernel")
-
-    def make_breeder(self, space: SearchSpace, random: np.random.Generator, population_size: int) -> Breeder:
-        """What proposes the schedules to try."""
-        if self.proposals == "drawn":
-            return RandomSampler(space, random, population_size)
-        return Breeder(space, random, population_size, has_crossover=self.proposals == "bred")
-
-
-DEFAULT_METHOD = SearchMethod()
-
-
-class RandomSampler(Breeder):
-    """Random search behind the face of a breeder: legal draws, in the order they were drawn."""
-
-    def evolve(
-        self, parents: Population | None, score: ScoreFunction
-    ) -> tuple[Population, NDArray[np.float64]]:
-        """Fresh draws; neither parents nor score matter."""
-        drawn = self.sample(self.population_size)
-        return drawn, np.zeros(len(drawn))

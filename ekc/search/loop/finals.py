@@ -1,7 +1,6 @@
-"""The end of a run: finalists executed and compared with the reference, then measured again in turn.
+"""The end of a run: finalists are executed and compared with the reference, then measured again in turn.
 
-Turn by turn, there and back (A B C C B A), so that drift falls on all alike and the winner is not just the
-luckiest.
+The order is A B C, C B A, so that drift of the device affects all finalists equally.
 """
 
 from __future__ import annotations
@@ -9,87 +8,83 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
+from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering
 from ekc.errors import DeviceError, EkcError, ToolchainError
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
-from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT, verify, verify_if_executable
+from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.verify import verify, verify_if_executable
 from ekc.search.data.candidate import Candidate
-from ekc.search.loop.measure import FINAL_WINDOW_S, MeasurementFailure, Measurer
-from ekc.search.loop.selection import make_rank_key, select_winners, sort_by_latency
+from ekc.search.data.defaults import FINALS, MEASURING, FinalsSettings
+from ekc.search.data.selection import make_rank_key, select_winners, sort_by_latency
+from ekc.search.data.verdicts import REJECTED_VERDICTS, UNCHECKED_PREFIX
+from ekc.search.loop.measure import MeasurementFailure, Measurer
 
-FINALIST_COUNT = 4
-"""By the objective."""
-FASTEST_COUNT = 2
-"""By latency, where they are not among those."""
-FINAL_REPEATS = 3
-REJECTED_VERDICTS = (WRONG_RESULT, UNSAFE_KERNEL)
-"""How the verdict on a kernel begins that may not win."""
-UNCHECKED_PREFIX = "unchecked"
-"""How the status of a kernel begins that could not be executed; it may not win either."""
 FIRST_FINAL_REPEAT = 1
-"""Draw 0 was the first look; the finals are draws of their own."""
-MAX_METERING_GAP = timedelta(seconds=60)
-"""Between two meterings, beyond which they were not taken in turn: one takes some 7 s."""
+"""Repeat number of the first final measurement; repeat 0 is the timing of the trial."""
 
 
 @dataclass
 class Finals:
-    """Picks finalists, checks them, measures them again."""
+    """Picks finalists, checks them and measures them again."""
 
     op: Operator
     measurer: Measurer
+    get_kernel: Callable[[Schedule], CompiledKernel]
+    """Returns the compiled kernel of a schedule."""
     objective: str
     max_slowdown: float
     report: Callable[[str, Candidate], None] = lambda name, about: None
-    """Takes the name of an event and the finalist that it is about."""
-    _expected: ReferenceEvaluator | None = None
+    """Called with the name of an event and the finalist that it is about."""
+    settings: FinalsSettings = FINALS
+    _reference: ReferenceEvaluator | None = None
 
     def run(self, candidates: list[Candidate], can_continue: Callable[[], bool]) -> list[Candidate]:
-        """The finalists, right and freshly measured. `measure()` says whether there is time for more than
-        what the objective needs once."""
+        """Pick, check and measure the finalists. Returns those that are correct and measured. While
+        `can_continue` holds, each is measured `repeats` times; in any case once."""
         finalists = self.pick_finalists(candidates)
         for c in finalists:
             c.timings, c.meterings = c.timings[:1], c.meterings[:1]
         turns: list[tuple[Candidate, int]] = []
-        for repeat in range(FINAL_REPEATS):
+        for repeat in range(self.settings.repeats):
             if repeat and not can_continue():
                 break
             for c in finalists[:: -1 if repeat % 2 else 1]:
-                self._remeasure(
-                    c, FIRST_FINAL_REPEAT + repeat, repeat == 0, self._needs_energy or can_continue()
-                )
+                number = FIRST_FINAL_REPEAT + repeat
+                self._remeasure(c, number, repeat == 0, self._needs_energy or can_continue())
                 self.report("final", c)
-                turns.append((c, FIRST_FINAL_REPEAT + repeat))
-        in_turn = _is_in_turn(
-            [self.measurer.find_metering_time(c.schedule, FINAL_WINDOW_S, draw) for c, draw in turns]
-        )
+                turns.append((c, number))
+        window_s = MEASURING.final_window_s
+        times = [self.measurer.find_metering_time(c.schedule, window_s, number) for c, number in turns]
+        in_turn = _is_in_turn(times, timedelta(seconds=self.settings.max_metering_gap_s))
         for c in finalists:
             c.in_turn = in_turn
         return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
 
     @property
     def _needs_energy(self) -> bool:
-        """A GPU that cannot be metered (a part of one, by MIG) can still be tuned for latency."""
+        """Whether a finalist must be metered. A MIG instance cannot be, and can still be tuned for
+        latency."""
         return self.objective != "latency"
 
     def pick_finalists(self, candidates: list[Candidate]) -> list[Candidate]:
-        """The fastest that are right, and among those near them the best by the objective."""
-        fast = self.select_correct(sort_by_latency(candidates), FASTEST_COUNT)
+        """Pick the fastest correct candidates, and the best by the objective among those nearly as fast."""
+        fast = self.select_correct(sort_by_latency(candidates), self.settings.fastest_count)
         if not fast:
             return []
         limit = fast[0].latency_s * (1 + self.max_slowdown)
         near = [c for c in candidates if c.ok and c.latency_s <= limit]
-        good = self.select_correct(
-            sorted(near, key=lambda c: make_rank_key(c, self.objective)), FINALIST_COUNT
-        )
+        ranked = sorted(near, key=lambda c: make_rank_key(c, self.objective))
+        good = self.select_correct(ranked, self.settings.finalist_count)
         return list({id(c): c for c in (*good, *fast)}.values())
 
     def select_correct(self, ranked: list[Candidate], count: int) -> list[Candidate]:
-        """The first `count` candidates whose kernel computes the operator."""
+        """Select the first `count` candidates whose kernel computes the operator."""
         found: list[Candidate] = []
         for c in ranked:
             if len(found) == count:
@@ -99,7 +94,8 @@ class Finals:
         return found
 
     def check(self, candidate: Candidate) -> bool:
-        """Execute the compiled PTX once per schedule, on chosen blocks; the verdict is filed."""
+        """Execute the kernel on chosen blocks, once per schedule, and store the verdict. Returns whether the
+        candidate is ok."""
         if not candidate.checked:
             self._verify(candidate)
             self.report("check", candidate)
@@ -113,13 +109,12 @@ class Finals:
             except ToolchainError:
                 raise
             except DeviceError as problem:
-                # It faulted or hung where it would run.
-                candidate.status = self.measurer.record_failure(
-                    candidate.schedule, f"device: {problem}"
-                ).status
+                # The kernel faulted or hung on the device.
+                failure = self.measurer.record_failure(candidate.schedule, f"device: {problem}")
+                candidate.status = failure.status
                 return
             except EkcError as problem:
-                # Says nothing of the kernel, so nothing is filed: another ekc may be able to.
+                # No property of the kernel, so nothing is stored: another version of ekc may execute it.
                 candidate.status = f"{UNCHECKED_PREFIX}: {problem}"
                 return
             self.measurer.record_verdict(candidate.schedule, verdict)
@@ -128,31 +123,31 @@ class Finals:
             candidate.status = verdict
 
     def _execute(self, candidate: Candidate) -> str:
-        if self._expected is None:
-            self._expected = ReferenceEvaluator.from_seed(self.op, DATA_SEED)
-        what = candidate.schedule, candidate.kernel, self._expected
-        here = verify_if_executable(self.measurer.device, *what)
-        if here is None:
-            return str(verify(*what))
-        if here.fault:
-            return str(here)
+        """Execute a kernel on the device, if it runs there, and in the PTX machine. Returns the verdict."""
+        if self._reference is None:
+            self._reference = ReferenceEvaluator.from_seed(self.op, DATA_SEED)
+        arguments = candidate.schedule, self.get_kernel(candidate.schedule), self._reference
+        on_device = verify_if_executable(self.measurer.device, *arguments)
+        if on_device is None:
+            return str(verify(*arguments))
+        if on_device.fault:
+            return str(on_device)
         try:
-            machine = verify(*what)
+            emulated = verify(*arguments)
         except EkcError as problem:
-            # Right on the device, and that is where it will run; what nobody could look for is told.
-            return f"{here}; the PTX machine could not look for races and stray accesses: {problem}"
-        return f"{machine}; {here}" if machine.fault else f"{here}; {machine}"
+            # Correct on the device, where it will run; the verdict names the checks that are missing.
+            return f"{on_device}; the PTX machine could not look for races and stray accesses: {problem}"
+        return f"{emulated}; {on_device}" if emulated.fault else f"{on_device}; {emulated}"
 
     def _remeasure(self, candidate: Candidate, repeat: int, is_first: bool, is_metered: bool) -> None:
-        timing = self.measurer.time(candidate.schedule, lambda: candidate.kernel, repeat)
+        schedule, get_kernel = candidate.schedule, partial(self.get_kernel, candidate.schedule)
+        timing = self.measurer.time(schedule, get_kernel, repeat)
         metering: Metering | MeasurementFailure | None = None
         if is_metered:
-            metering = self.measurer.meter(
-                candidate.schedule, lambda: candidate.kernel, FINAL_WINDOW_S, repeat
-            )
+            metering = self.measurer.meter(schedule, get_kernel, MEASURING.final_window_s, repeat)
         for outcome in (timing, metering) if self._needs_energy else (timing,):
             if isinstance(outcome, MeasurementFailure):
-                # A repeat that fails is on file; what was measured before it stands.
+                # The failure of a repeat is stored; the figures before it remain valid.
                 candidate.status = outcome.status if is_first else candidate.status
                 return
         if is_first:
@@ -164,13 +159,13 @@ class Finals:
             candidate.meterings.append(metering)
 
     def select_winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
-        """(best by the objective within the slowdown, fastest)."""
+        """Select (the best by the objective within the slowdown, the fastest)."""
         return select_winners(finalists, self.objective, self.max_slowdown)
 
 
-def _is_in_turn(times: list[datetime | None]) -> bool:
-    """Whether meterings were taken one after another in this order. Some may be on file since another run
-    had the same finalist: what drifted in between would count as a difference between kernels."""
-    known = [t for t in times if t is not None]
-    steps = [later - sooner for sooner, later in pairwise(known)]
-    return len(known) == len(times) and all(timedelta(0) <= step <= MAX_METERING_GAP for step in steps)
+def _is_in_turn(times: list[datetime | None], max_gap: timedelta) -> bool:
+    """Whether meterings were taken one after another in this order. Those of another run with the same
+    finalist were not: drift of the device since then would look like a difference between kernels."""
+    stored = [t for t in times if t is not None]
+    gaps = [later - earlier for earlier, later in pairwise(stored)]
+    return len(stored) == len(times) and all(timedelta(0) <= gap <= max_gap for gap in gaps)

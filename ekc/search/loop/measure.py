@@ -1,8 +1,8 @@
-"""Measuring through the record store: what is on file is not measured again, what is new is filed first.
+"""Measuring through the record store: a stored figure is read, a new one is measured and stored.
 
-Every figure the tuner uses passes through here, one row at a time, each committed before the next
-measurement begins. A run that was killed therefore resumes by running again: it asks the same
-questions in the same order and finds the answers on file.
+Every figure of a search passes through here, one row at a time, each committed before the next measurement
+begins. A run that was killed therefore resumes by running again: it requests the same measurements in the
+same order and finds those of the first run in the store.
 """
 
 from __future__ import annotations
@@ -23,40 +23,36 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import EXECUTED_BY
 from ekc.search.data.cost import MeasurementCost
+from ekc.search.data.verdicts import COMPILE_FAILURE_PREFIX
 from ekc.search.database.database import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
 from ekc.version import __version__
-
-LABEL_WINDOW_S = 1.0
-"""Window of a figure that only labels a row for the model."""
-FINAL_WINDOW_S = 5.0
-"""Window of a figure that is quoted."""
-COMPILE_FAILURE_PREFIX = "compile: "
-"""How the status of a schedule begins that the compiler refused."""
 
 
 @dataclass(frozen=True)
 class MeasurementFailure:
-    """A schedule that could not be compiled or run, and why."""
+    """The failure of a schedule that could not be compiled or run."""
 
     status: str
+    """Status of the schedule, as `Trial.status`: "compile: ..." or "device: ..."."""
 
 
 @dataclass
 class Measurer:
-    """One operator on one device with one record store."""
+    """Measures schedules on one device, through one record store."""
 
     is_replay: ClassVar[bool] = False
-    """Whether the figures were all measured before."""
+    """Whether all figures come from a recording."""
     device: Device
     store: RecordStore
     cost: MeasurementCost = field(default_factory=MeasurementCost)
+    """Device cost of all measurements so far, stored ones included."""
     _pending_timings: dict[str, Future[Timing]] = field(default_factory=dict)
-    """By schedule: first timings under way on a device that has several GPUs."""
+    """First timings that run now on a device with several GPUs, by digest of the schedule."""
 
     @contextmanager
     def start_timings(self, jobs: Sequence[tuple[Schedule, Callable[[], CompiledKernel]]]) -> Iterator[None]:
-        """Within the block these schedules are timed side by side, where the device can. They are asked for
-        and filed one by one, in the caller's order, all the same; what nobody asked for is given up."""
+        """Within the block, time schedules in parallel if the device has several GPUs. `time` still returns
+        and stores them one by one. Timings that it was not asked for are cancelled at the end."""
         device = self.device
         if isinstance(device, ParallelDevice) and device.workers > 1:
             new = [job for job in jobs if self.find_first_timing(job[0]) is None]
@@ -69,21 +65,21 @@ class Measurer:
             self._pending_timings = {}
 
     def find_first_timing(self, schedule: Schedule) -> Timing | MeasurementFailure | None:
-        """What is on file of a schedule's first timing: no need to compile it again."""
+        """Find the first timing of a schedule, or its compile failure, in the store; None if it is new."""
         key = self._make_key(schedule)
         row = self.store.find("timing", key)
         return row.to_timing() if row is not None else self._find_compile_failure(key)
 
     def count_timed_schedules(self, op: Operator) -> int:
-        """How many schedules of an operator have a timing on file that this device would give now."""
+        """Count the schedules of an operator with a stored timing under the conditions of this device."""
         key = self._make_key(Schedule(op))
         rows = self.store.read_rows(operator=key.operator, device=key.device, kind="timing")
         same = (r.key for r in rows if replace(r.key, schedule_digest=key.schedule_digest, draw=0) == key)
         return len({k.schedule_digest for k in same})
 
     def _find_compile_failure(self, key: RecordKey) -> MeasurementFailure | None:
-        """The refusal of the compiler on file. A device may do tomorrow what it failed to do today, and
-        another ekc may emit another text: those are tried again."""
+        """Find the stored compile failure of a schedule. Failures of the device, and failures stored by
+        another version of ekc, are tried again."""
         row = self.store.find("failure", key)
         same = (
             row is not None
@@ -95,10 +91,8 @@ class Measurer:
     def time(
         self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int = 0
     ) -> Timing | MeasurementFailure:
-        """Latency, from the file or the device; the kernel is asked for only when it is needed.
-
-        What the compiler or the device refuses is a Failure, and filed too.
-        """
+        """Return the latency of a schedule, from the store or the device. Failures are stored too.
+        `get_kernel` is called for a new measurement only."""
         outcome = self._find_or_time(schedule, get_kernel, repeat)
         if isinstance(outcome, Timing):
             self.cost.add_timing(outcome, self.device.peaks.board_power_w)
@@ -115,8 +109,8 @@ class Measurer:
         if refused is not None:
             return refused
         try:
-            begun = self._pending_timings.pop(schedule.digest, None)
-            timed = begun.result() if begun is not None else self.device.time(get_kernel(), repeat=repeat)
+            pending = self._pending_timings.pop(schedule.digest, None)
+            timed = pending.result() if pending else self.device.time(get_kernel(), repeat=repeat)
             timing = replace(timed, resources=get_kernel().resources)
         except ToolchainError:
             raise
@@ -130,7 +124,7 @@ class Measurer:
     def meter(
         self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int = 0
     ) -> Metering | MeasurementFailure:
-        """Power and energy, from the file or the device."""
+        """Return power and energy of a schedule, from the store or the device. Failures are stored too."""
         outcome = self._find_or_meter(schedule, get_kernel, window_s, repeat)
         if isinstance(outcome, Metering):
             self.cost.add_metering(outcome)
@@ -153,24 +147,24 @@ class Measurer:
         return metering
 
     def find_metering_time(self, schedule: Schedule, window_s: float, repeat: int) -> datetime | None:
-        """When this metering was filed; None where nobody knows, as of a recording."""
+        """Find when a metering was stored; None if it was not, as in a replay."""
         row = self.store.find("metering", self._make_key(schedule, repeat, window_s))
         return datetime.fromisoformat(row.created) if row is not None else None
 
     def record_failure(self, schedule: Schedule, status: str) -> MeasurementFailure:
-        """File why a schedule has no figures."""
+        """Store the failure of a schedule."""
         self._add_row("failure", self._make_key(schedule), schedule, {}, status)
         return MeasurementFailure(status)
 
     def find_verdict(self, schedule: Schedule) -> str | None:
-        """The verdict on file of an execution of the kernel's PTX. One that only looked at the schedule
-        does not count, nor one by another ekc, which may emit another text."""
+        """Find the stored verdict of executing a kernel. Verdicts without an execution, and verdicts stored
+        by another version of ekc, do not count."""
         row = self.store.find("check", self._make_key(schedule))
-        counts = row is not None and is_execution_verdict(row) and row.ekc_version == __version__
+        counts = row is not None and row.is_executed and row.ekc_version == __version__
         return row.status if row is not None and counts else None
 
     def record_verdict(self, schedule: Schedule, verdict: str) -> None:
-        """File the verdict of an execution of the kernel."""
+        """Store the verdict of executing a kernel."""
         by = (
             f"{self.device.executed_by}; {EXECUTED_BY}"
             if isinstance(self.device, ExecutionDevice)
@@ -202,8 +196,3 @@ class Measurer:
         status: str = "ok",
     ) -> None:
         self.store.add(RecordRow(kind, key, schedule.to_json(), status, payload))
-
-
-def is_execution_verdict(row: RecordRow) -> bool:
-    """Whether the verdict of a row comes from executing the kernel, and not from its schedule alone."""
-    return bool(row.payload.get("executed_by"))

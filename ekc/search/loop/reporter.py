@@ -1,10 +1,10 @@
-"""Who makes the events of a run, and hands each to those that listen."""
+"""The reporter makes the events of a run and calls its listeners, with the logger `ekc.tune` among them."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,41 +12,40 @@ import numpy as np
 from ekc.devices.device import Device
 from ekc.ir.operator import Operator
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.events import TuningEvent
+from ekc.search.data.events import EventListener, TuningEvent
 from ekc.search.data.options import TuneOptions
-from ekc.search.loop.selection import make_rank_key
-
-Listener = Callable[[TuningEvent], object]
-"""Called with each event, in the thread of the run. One that returns True asks the run to end."""
+from ekc.search.data.selection import make_rank_key
 
 LOGGER = logging.getLogger("ekc.tune")
-"""Takes every event. No handler is installed: that is for the program that imports ekc."""
+"""Logger of all events. ekc installs no handler: that is left to the program that imports it."""
 _DEBUG_EVENTS = ("trial", "metering", "check", "final", "clock")
-"""Events that are logged at DEBUG; all else is logged at INFO."""
+"""Events that are logged at DEBUG; all others are logged at INFO."""
 
 
 @dataclass
 class Reporter:
-    """The events of one run. Without listeners none is made."""
+    """Makes the events of one run. Without listeners it makes none."""
 
     op: Operator
     device: Device
     options: TuneOptions
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[EventListener, ...] = ()
     candidates: Sequence[Candidate] = ()
-    """The trials so far."""
+    """Trials so far."""
     stage: str = "prepare"
+    """Current stage, one of `data.events.STAGES`."""
     round: int = 0
+    """Current round, from 1; 0 before the first."""
     is_stop_requested: bool = False
     """Whether a listener asked the run to end."""
 
     def enter_stage(self, stage: str, round_number: int | None = None) -> None:
-        """Another stage begins, of round `number` if one is given."""
+        """Enter another stage, of another round if a number is given, and report it."""
         self.stage, self.round = stage, self.round if round_number is None else round_number
         self.report("stage")
 
     def report(self, name: str, candidate: Candidate | None = None, text: str = "") -> None:
-        """Make one event and hand it out. What a listener raises ends the run."""
+        """Make one event and call the listeners. An exception of a listener ends the run."""
         listeners = (
             (*self.listeners, log_event) if LOGGER.isEnabledFor(_get_log_level(name)) else self.listeners
         )
@@ -58,7 +57,7 @@ class Reporter:
                 answer = listen(event)
                 self.is_stop_requested |= isinstance(answer, bool | np.bool_) and bool(answer)
             except Exception:
-                # It is not asked a second time, about the end that it caused.
+                # Do not call it again with the "error" event that it causes.
                 self.listeners = tuple(x for x in self.listeners if x is not listen)
                 raise
 
@@ -87,7 +86,8 @@ class Reporter:
 def _select_leaders(
     candidates: Sequence[Candidate], options: TuneOptions
 ) -> tuple[Candidate | None, Candidate | None]:
-    """(best by the objective among those at most `max_slowdown` slower than the fastest, the fastest)."""
+    """Select (the best by the objective among those at most `max_slowdown` slower than the fastest, the
+    fastest)."""
     if not candidates:
         return None, None
     fastest = min(candidates, key=lambda c: c.latency_s)
@@ -100,7 +100,7 @@ def _select_leaders(
 
 
 def log_event(event: TuningEvent) -> None:
-    """To the logger `ekc.tune`; the record carries the event itself as `record.event`."""
+    """Log an event at `ekc.tune`. The log record has the event as `record.event`."""
     LOGGER.log(_get_log_level(event.name), "%s", event.format_line(), extra={"event": event})
 
 

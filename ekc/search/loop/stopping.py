@@ -1,11 +1,11 @@
-"""The stop rule: a round must be expected to save more than it costs.
+"""The stopping rule of `effort`: a round must be expected to save more than it costs.
 
-The models promise an improvement for each schedule of the batch that would come next (`belief.improvement`).
-Promises are optimistic, for the search picks what promises most; so their sum is scaled by what promises
-were worth in the rounds before: improvement had over improvement promised, beginning with 10 % of each.
-Dry rounds thus make the next one look poorer, about as 10 % over their number. What is left, times the
-energy of the best schedule and the calls that the effort expects, is the saving. The cost is what the
-trials so far took on the device, per trial, and the idling of the board while kernels are compiled.
+The models predict an improvement for each schedule of the next batch. These predictions are optimistic, as
+the search picks the schedules of the largest ones. So their sum is scaled by the accuracy of earlier
+predictions: achieved improvement divided by predicted improvement, both beginning with 10 %. After rounds
+without any improvement, the factor is about 10 % divided by their number. The scaled improvement, times the
+cost of one call of the best schedule, times the calls that the effort expects, is the saving. The cost of a
+round is the mean device cost of the trials so far, and the idling of the board while kernels are compiled.
 
 No clock is read: the same seed stops at the same trial, resumed or not, with any number of workers.
 """
@@ -14,112 +14,89 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ekc.search.cost_model.acquisition import Acquisition
-from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import STOPPING, StoppingSettings
 from ekc.search.data.population import Population
 from ekc.search.loop.task import ScheduleTask
 
-INITIAL_CREDIT = 0.1
-"""Improvement that the models are credited with, as promised and as had, before any round."""
-COMPILE_WAIT_S = 0.5
-"""Seconds that a board waits for one compile: a round figure, and no measured one, so as to be repeatable."""
-
 
 @dataclass
-class StoppingTask:
-    """A task that ends its rounds when the next batch would not pay; what `rounds.py` asks for."""
+class CostBenefitRule:
+    """Stops a search before a batch that is expected to cost more than it saves."""
 
     task: ScheduleTask
     expected_calls: float
-    stop_reason: str = ""
-    """Why, once it has."""
-    _batch_genomes: list[Population] = field(default_factory=list)
+    """Calls of the kernel over its life."""
+    settings: StoppingSettings = STOPPING
     _energy_before_j: float | None = None
-    """Joules spent before the first round, on the baseline."""
-    _expected_improvement: float = INITIAL_CREDIT
-    _actual_improvement: float = INITIAL_CREDIT
+    """Joules used before the first round, for the baseline."""
+    _predicted_total: float = 0.0
+    """Sum of the improvements predicted so far."""
+    _achieved_total: float = 0.0
+    """Sum of the improvements achieved so far."""
+    _pending: tuple[float, float] | None = None
+    """(predicted improvement, best score before) of the batch that was allowed last."""
 
-    def make_candidate(self, population: Population, row: int, round_number: int) -> Candidate | None:
-        """As the task does; its genome is remembered, to ask what is promised of it."""
-        made = self.task.make_candidate(population, row, round_number)
-        if made is not None:
-            self._batch_genomes.append(population[[row]])
-        return made
+    def __post_init__(self) -> None:
+        self._predicted_total = self._achieved_total = self.settings.initial_credit
 
-    def score_population(self, population: Population) -> NDArray[np.float64]:
-        """As the task does."""
-        return self.task.score_population(population)
-
-    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
-        """As the task does."""
-        return self.task.compute_acquisitions(population)
-
-    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
-        """As the task does."""
-        return self.task.score_tie_breaks(population)
-
-    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
-        """As the task does."""
-        return self.task.predict_correlation(population)
-
-    def can_continue(self) -> bool:
-        """Whether there is to be another round."""
-        return not self.stop_reason and self.task.can_continue()
-
-    def measure(self, candidates: Sequence[Candidate], round_number: int) -> list[float]:
-        """Measure and learn, unless that would not pay."""
-        batch, self._batch_genomes = self._batch_genomes, []
+    def should_stop(self, batch: Sequence[Population], trial_count: int) -> str | None:
+        """Return why the batch would cost more than it saves; None if it may be measured."""
         if self._energy_before_j is None:
             self._energy_before_j = self.task.measurer.cost.joules
+        self._credit_pending_batch()
         if not (self.task.learner.latency_model.is_ready and self.task.timed_candidates):
-            return self.task.measure(candidates, round_number)
-        promised, before = self._sum_expected_improvements(batch), self.task.incumbent.scores.min()
-        self._decide_stop(promised, len(candidates))
-        if self.stop_reason:
-            return []
-        figures = self.task.measure(candidates, round_number)
-        self._expected_improvement += promised
-        # Where the device has failed all it had timed, nothing was had.
-        if self.task.timed_candidates:
-            self._actual_improvement += max(math.log(before / self.task.incumbent.scores.min()), 0.0)
-        return figures
-
-    def _sum_expected_improvements(self, batch: Sequence[Population]) -> float:
-        """Sum of the expected improvements of a batch, each a share of the best score."""
-        together = sum(batch[1:], batch[0])
-        return float(np.exp(-self.task.score_population(together)).sum())
-
-    def _decide_stop(self, expected_improvement: float, count: int) -> None:
-        share = expected_improvement * self._actual_improvement / self._expected_improvement
-        saving = share * self._get_best_call_cost() * self.expected_calls
-        cost = self._estimate_round_cost(count)
+            return None
+        predicted = self._sum_expected_improvements(batch)
+        saving, cost = self._estimate_saving(predicted), self._estimate_round_cost(trial_count)
         if saving >= cost:
-            return
+            self._pending = predicted, float(self.task.incumbent.scores.min())
+            return None
         unit = "s" if self._is_latency_objective else "J"
-        self.stop_reason = (
-            f"another round would not pay: {count} schedules cost about {cost:.3g} {unit} and are "
+        return (
+            f"another round would not pay: {trial_count} schedules cost about {cost:.3g} {unit} and are "
             f"expected to save {saving:.2g} {unit} in {self.expected_calls:,.0f} calls"
         )
+
+    def _credit_pending_batch(self) -> None:
+        """Compare the improvement that was predicted of the last batch with the one achieved."""
+        if self._pending is None:
+            return
+        predicted, before = self._pending
+        self._pending = None
+        self._predicted_total += predicted
+        # If all timed schedules failed on the device since, nothing was achieved.
+        if self.task.timed_candidates:
+            self._achieved_total += max(math.log(before / self.task.incumbent.scores.min()), 0.0)
+
+    def _sum_expected_improvements(self, batch: Sequence[Population]) -> float:
+        """Sum the expected improvements of a batch, each relative to the best score."""
+        together = sum(batch[1:], batch[0])
+        return float(np.exp(-self.task.acquisition.score(together)).sum())
+
+    def _estimate_saving(self, predicted_improvement: float) -> float:
+        """Estimate the joules (or seconds) that a batch saves over the life of the kernel."""
+        scaled = predicted_improvement * self._achieved_total / self._predicted_total
+        return scaled * self._get_best_call_cost() * self.expected_calls
 
     @property
     def _is_latency_objective(self) -> bool:
         return self.task.options.objective == "latency"
 
     def _get_best_call_cost(self) -> float:
-        """Joules (or seconds) of a call of the best schedule so far."""
+        """Joules (or seconds) of one call of the best schedule so far."""
         best = self.task.incumbent.best
         return best.latency_s if self._is_latency_objective else best.energy_j
 
-    def _estimate_round_cost(self, count: int) -> float:
-        """Device joules (or seconds) that so many more trials take."""
+    def _estimate_round_cost(self, trial_count: int) -> float:
+        """Estimate the device joules (or seconds) of so many more trials."""
         spent, trials = self.task.measurer.cost, len(self.task.candidates)
+        wait_s = self.settings.compile_wait_s
         if self._is_latency_objective:
-            return count * (spent.timing_s / trials + COMPILE_WAIT_S)
-        return count * (
-            (spent.joules - (self._energy_before_j or 0.0)) / trials + COMPILE_WAIT_S * spent.idle_w
+            return trial_count * (spent.timing_s / trials + wait_s)
+        return trial_count * (
+            (spent.joules - (self._energy_before_j or 0.0)) / trials + wait_s * spent.idle_w
         )

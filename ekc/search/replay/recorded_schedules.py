@@ -1,7 +1,7 @@
-"""A tuning run on a recording of ekc's own: only what was recorded is tried, and nothing is measured.
+"""A tuning run on a recording by ekc: only recorded schedules are tried, and none is measured.
 
-A genome is the number of a row. Its neighbours are the rows whose analysis is most like its own, so that
-breeding still moves by small and by large steps; the models rank the whole table all the same.
+A genome is the number of a row. Its neighbours are the rows of most similar features, so that breeding makes
+small and large steps, as in the design space.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs, build_features, make_model_inputs
+from ekc.search.data.defaults import REPLAY
 from ekc.search.data.population import Population
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.sketches.naive import make_naive_schedule
 
 MeasurementT = TypeVar("MeasurementT", Timing, Metering)
-NEIGHBOUR_COUNT = 8
-FAR_MOVE_SHARE = 0.5
-"""Share of moves to any row instead of one of the nearest."""
 
 
 class RecordedScheduleSpace:
-    """The rows of a recording that may win, as genomes."""
+    """The rows of a recording as genomes: a `ScheduleSpace`."""
 
     def __init__(self, op: Operator, rows: Sequence[RecordedRow], limits: Limits) -> None:
         self.op, self.rows = op, rows
@@ -43,43 +41,42 @@ class RecordedScheduleSpace:
         self._neighbours = _find_neighbours(build_features(self._quantities))
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
-        """Uniform over the rows."""
+        """Sample rows uniformly."""
         return _make_population(random.integers(0, len(self.rows), count))
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
-        """Either parent: rows have nothing between them."""
+        """Take either parent, as there is no row between two rows."""
         taken = random.random(len(mothers)) < 0.5
         return _make_population(np.where(taken, fathers.genes[:, 0], mothers.genes[:, 0]))
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
-        """Another row: one of the nearest, or any."""
+        """Move to another row: one of the nearest, or any."""
         near = self._neighbours[
             parents.genes[:, 0], random.integers(0, self._neighbours.shape[1], len(parents))
         ]
         far = random.integers(0, len(self.rows), len(parents))
-        return _make_population(np.where(random.random(len(parents)) < FAR_MOVE_SHARE, far, near))
+        return _make_population(np.where(random.random(len(parents)) < REPLAY.far_move_share, far, near))
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
-        """Every row is as it was measured; nothing is to be mended."""
+        """Return the population: every row was compiled and so is legal."""
         return population, Counter()
 
     def compute_keys(self, population: Population) -> NDArray[np.int64]:
-        """The number of the row, from 1."""
+        """Compute the number of each row, from 1."""
         return np.asarray(population.genes[:, 0] + 1)
 
     def build_schedule(self, population: Population, row: int) -> Schedule:
-        """The recorded schedule."""
+        """Return the recorded schedule."""
         return self._get_row(population, row).schedule
 
     def get_structure_name(self, population: Population, row: int) -> str:
-        """As it was recorded."""
+        """Return the recorded name."""
         return self._get_row(population, row).structure
 
     def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
-        """What the models see of the rows, by the analysis of this ekc."""
-        return make_model_inputs(
-            {n: values[population.genes[:, 0]] for n, values in self._quantities.items()}, peaks
-        )
+        """Compute the inputs of the models, by the analysis of this version of ekc."""
+        rows = population.genes[:, 0]
+        return make_model_inputs({name: values[rows] for name, values in self._quantities.items()}, peaks)
 
     def _get_row(self, population: Population, row: int) -> RecordedRow:
         return self.rows[int(population.genes[row, 0])]
@@ -90,25 +87,27 @@ def _make_population(rows: NDArray[np.int64]) -> Population:
 
 
 def _find_neighbours(rows: NDArray[np.float32]) -> NDArray[np.int64]:
-    """[n, at most `NEAREST`] of the other rows, nearest first; a lone row is its own neighbour."""
-    spread = rows.std(axis=0)
-    scaled = (rows / np.where(spread > 0, spread, 1.0)).astype(np.float64)
+    """Find the nearest other rows of each row, nearest first: [n, at most `neighbour_count`]. A lone row is
+    its own neighbour."""
+    std = rows.std(axis=0)
+    scaled = (rows / np.where(std > 0, std, 1.0)).astype(np.float64)
+    count = max(1, min(REPLAY.neighbour_count, len(rows) - 1))
     found = []
     for i, one in enumerate(scaled):
-        far = ((scaled - one) ** 2).sum(axis=1)
-        far[i] = np.inf
-        found.append(np.argsort(far, kind="stable")[: max(1, min(NEIGHBOUR_COUNT, len(rows) - 1))])
+        distances = ((scaled - one) ** 2).sum(axis=1)
+        distances[i] = np.inf
+        found.append(np.argsort(distances, kind="stable")[:count])
     return np.stack(found)
 
 
 def make_recorded_schedule_space(
     op: Operator, device: RecordedDevice, objective: str
 ) -> RecordedScheduleSpace:
-    """What a run may try: rows with a latency, and with an energy where the objective asks for one; failures
-    too, and the baseline left out. Raises `RecordError` where there is none."""
+    """Make the space of the rows that have the figures of the objective, and of the failures; without the
+    baseline. Raises `RecordError` if there is no such row."""
     rows, baseline = device.recording.find_rows(op), make_naive_schedule(op).digest
-    asked = [r for r in rows if (r.meterings or objective == "latency" if r.timings else r.failure)]
-    usable = [r for r in asked if r.digest != baseline]
+    complete = [r for r in rows if (r.meterings or objective == "latency" if r.timings else r.failure)]
+    usable = [r for r in complete if r.digest != baseline]
     if not any(r.timings for r in usable):
         raise RecordError(
             f"{device.recording.path} holds {len(rows)} rows of {op.name}, none of them metered; "
@@ -118,7 +117,7 @@ def make_recorded_schedule_space(
 
 
 class RecordedMeasurer(Measurer):
-    """Looks the figures up; compiles nothing but the finalists that no gate has judged."""
+    """Reads figures of a recording. Only finalists without a recorded verdict are compiled."""
 
     is_replay: ClassVar[bool] = True
 
@@ -127,7 +126,7 @@ class RecordedMeasurer(Measurer):
         self._rows_by_digest = device.recording.by_digest
 
     def find_first_timing(self, schedule: Schedule) -> Timing | MeasurementFailure | None:
-        """What was recorded: nothing needs to be compiled."""
+        """Find the recorded first timing, so that nothing is compiled ahead."""
         return self._look_up(schedule, lambda row: row.find_timing())
 
     def _find_or_time(
@@ -141,7 +140,7 @@ class RecordedMeasurer(Measurer):
         return self._look_up(schedule, lambda row: row.find_metering(repeat))
 
     def find_verdict(self, schedule: Schedule) -> str | None:
-        """The verdict of then: it is of the kernel that the figures are of."""
+        """Find the recorded verdict, which is of the kernel that was measured."""
         row = self._rows_by_digest.get(schedule.digest)
         return (row.checked if row else "") or super().find_verdict(schedule)
 

@@ -20,16 +20,16 @@ from ekc.devices.recording import RecordedRow, Recording
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
-from ekc.search.loop.measure import COMPILE_FAILURE_PREFIX
+from ekc.search.data.verdicts import COMPILE_FAILURE_PREFIX
 from ekc.search.replay.table_space import MeasurementTable, make_table, parse_figure
 
 SCHEMA_VERSION = "1.0.0"
 FIGURE_UNITS = {"time": "ms", "energy": "J", "power": "W"}
-"""What is exported, and its unit."""
+"""Exported measurements by name, and their units."""
 
 
 def to_t4(recording: Recording, op: Operator | None = None) -> dict[str, Any]:
-    """The rows of an operator, or of the only one that there is.
+    """Export the rows of an operator, or of the only recorded one.
 
     `configuration` holds the numbers of the schedule, step by step, and the schedule itself as text, which
     others may ignore. Raises `RecordError` for an operator that is not recorded, `InvalidInput` where none of
@@ -40,12 +40,12 @@ def to_t4(recording: Recording, op: Operator | None = None) -> dict[str, Any]:
             names = "; ".join(str(one).splitlines()[0] for one in recording.operators)
             raise InvalidInput(f"{recording.path} holds several operators, name one of {names}")
         op = recording.operators[0]
-    # Not part of the schema, which allows more: where the figures come from.
+    # The source of the figures is no part of the schema, which allows further keys.
     origin = {"device": recording.origin.description, "simulated": recording.origin.simulated}
-    told = origin | {"operator": op.to_json(), "written_by": f"ekc {recording.origin.ekc_version}"}
-    # A run that was killed may leave a schedule of which nothing is known: that is no failure of it.
+    source = origin | {"operator": op.to_json(), "written_by": f"ekc {recording.origin.ekc_version}"}
+    # A killed run may leave a schedule without figures, which is no failure.
     results = [_row_to_json(row) for row in recording.find_rows(op) if row.timings or row.failure]
-    return {"schema_version": SCHEMA_VERSION, "results": results, "ekc": told}
+    return {"schema_version": SCHEMA_VERSION, "results": results, "ekc": source}
 
 
 def _row_to_json(row: RecordedRow) -> dict[str, Any]:
@@ -125,12 +125,12 @@ def from_t4(text: str, figure: str = "time") -> MeasurementTable:
 
 
 _FIGURE_COLUMN = " figure"
-"""The name of no setting."""
+"""Column of the figures; no setting has this name."""
 
 
 def _parse_results(text: str) -> list[dict[str, Any]]:
     try:
-        # Some editors begin a file with a byte-order mark.
+        # Some editors write a byte-order mark first.
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as problem:
         raise InvalidInput(f"T4: not JSON ({problem})") from None
@@ -143,24 +143,24 @@ def _parse_results(text: str) -> list[dict[str, Any]]:
     for number, one in enumerate(data["results"]):
         if not isinstance(one, dict) or not isinstance(one.get("configuration"), dict):
             raise InvalidInput(f"T4: result {number} has no configuration")
-        # Some write null, or leave it out, where nothing was measured.
-        one["measurements"] = told = one.get("measurements") or []
-        if not isinstance(told, list) or any(not isinstance(m, dict) for m in told):
+        # Some tuners write null, or no key, if nothing was measured.
+        one["measurements"] = measurements = one.get("measurements") or []
+        if not isinstance(measurements, list) or any(not isinstance(m, dict) for m in measurements):
             raise InvalidInput(f"T4: measurements of result {number} are no list of objects")
     found: list[dict[str, Any]] = data["results"]
     return found
 
 
 def _encode_column(values: list[Any]) -> list[str]:
-    """Numbers as they are; anything else as its place among those that were met, from 0."""
+    """Encode a column as numbers. Other values are numbered from 0 in the order in which they occur."""
     if all(isinstance(v, (int, float)) for v in values):
         return [str(float(v)) for v in values]
-    known: dict[str, int] = {}
-    return [str(known.setdefault(json.dumps(v), len(known))) for v in values]
+    codes: dict[str, int] = {}
+    return [str(codes.setdefault(json.dumps(v), len(codes))) for v in values]
 
 
 def _read_figure(result: Mapping[str, Any], name: str) -> tuple[float, str]:
-    """A figure and its unit; NaN where it failed."""
+    """Read a figure and its unit; NaN for a failed result."""
     found = [m for m in result["measurements"] if m.get("name") == name]
     if result.get("invalidity") != "correct" or not found:
         return float("nan"), ""

@@ -1,9 +1,7 @@
-"""A space over a table of measurements: the legal genomes are its rows.
+"""Tables of measurements by other tuners, and the search space whose genomes are the rows of a table.
 
-Nothing here knows what was measured. Genes are indices into the sorted values of each column; a
-neighbour is another row that differs in one column; a genome that is no row becomes a row near it.
-
-Tables of measurements made by others: decisions, one figure a row, and what trying a row cost.
+Genes are indices into the sorted values of each column. A neighbour is another row that differs in one
+column. Repair replaces a genome that is no row by a row near it.
 """
 
 from __future__ import annotations
@@ -17,21 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
+from ekc.search.data.defaults import REPLAY
 from ekc.search.data.population import Population
 
 
 @dataclass(frozen=True, eq=False)
 class MeasurementTable:
-    """Measurements by others: `settings[n, d]` of the decisions `names`, and one figure per row."""
+    """Settings of n configurations, and one figure of each."""
 
     decision_names: tuple[str, ...]
+    """Names of the d columns of `settings`."""
     settings: NDArray[np.float64]
+    """[n, d] Value of each decision in each configuration."""
     figures: NDArray[np.float64]
-    """What is to be made small; NaN where the configuration failed."""
+    """[n] Figure to minimise; NaN for a failed configuration."""
     trial_costs_s: NDArray[np.float64]
-    """What trying a row cost: compiling and benchmarking."""
+    """[n] Seconds that compiling and benchmarking a configuration took."""
     unit: str = ""
-    """Of the figures, where it is known."""
+    """Unit of the figures; "" if unknown."""
 
     @property
     def best_figure(self) -> float:
@@ -42,10 +43,11 @@ class MeasurementTable:
 def make_table(
     columns: Mapping[str, Sequence[str]], decisions: Sequence[str], figure: str, costs_ms: Sequence[str] = ()
 ) -> MeasurementTable:
-    """A Table out of text columns; decisions with one value are left out, figures that are no number failed.
+    """Make a table of text columns. Decisions with a single value are left out; a figure that is no number
+    counts as a failure.
 
-    costs_ms: columns of milliseconds that trying a row took, added up. Raises `InvalidInput` for a column
-    that is missing, a setting that is no number, equal rows, or a table without a figure.
+    costs_ms: names of columns with the milliseconds of trying a row, which are added up. Raises
+    `InvalidInput` for a missing column, a setting that is no number, equal rows, or a table without a figure.
     """
     for name in (*decisions, figure, *costs_ms):
         if name not in columns:
@@ -73,7 +75,8 @@ def _parse_settings(name: str, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def parse_figure(text: str) -> float:
-    """A figure above 0, or NaN: recordings write failures as empty, as a word or as a huge constant."""
+    """Parse a figure above 0. Other text is a failure, NaN: tuners write it empty, as a word or as a huge
+    constant."""
     try:
         value = float(text)
     except ValueError:
@@ -82,20 +85,19 @@ def parse_figure(text: str) -> float:
 
 
 MAX_KEYS = 2**62
-"""Keys are int64."""
-FAR_MOVE_SHARE, SECOND_MOVE_SHARE = 0.5, 0.4
-"""Share of moves to any value of a column instead of the next one; share of mutations that move twice."""
+"""Combinations of values that a table may have, at most: keys are int64."""
 
 
 class TableSpace:
-    """The rows of a Table as genomes: draw, cross, mutate, repair; `rows` finds a genome in the table."""
+    """The rows of a table as genomes: a `SearchSpace`."""
 
     def __init__(self, table: MeasurementTable) -> None:
         columns = [np.unique(c, return_inverse=True) for c in table.settings.T]
         self.value_counts = np.array([len(values) for values, _ in columns], dtype=np.int64)
         if float(self.value_counts.astype(np.float64).prod()) > MAX_KEYS:
             raise InvalidInput(
-                f"table: {len(self.value_counts)} columns have more than {MAX_KEYS} combinations; leave some out"
+                f"table: {len(self.value_counts)} columns have more than {MAX_KEYS} combinations; "
+                "leave some out"
             )
         self.genes = np.stack([inverse for _, inverse in columns], axis=1).astype(np.int64)
         self._radix_weights = _compute_radix_weights(self.value_counts)
@@ -109,19 +111,19 @@ class TableSpace:
         self._features = compute_table_features(table.settings)
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
-        """Uniform over the rows."""
+        """Sample rows uniformly."""
         return self._make_population(random.integers(0, len(self.genes), count))
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
-        """Each gene of either parent. Not yet a row."""
+        """Take each gene from either parent. The child may be no row before `repair`."""
         taken = random.random(mothers.genes.shape) < 0.5
         return Population(mothers.structure, np.where(taken, fathers.genes, mothers.genes))
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
-        """Move one column, sometimes two, to another row; a genome that is no row is mended first."""
+        """Move to another row along one column, or two. A genome that is no row is repaired first."""
         rows = self._find_nearby_rows(random, parents.genes)
         rows = self._move(random, rows)
-        twice = random.random(len(rows)) < SECOND_MOVE_SHARE
+        twice = random.random(len(rows)) < REPLAY.second_move_share
         rows[twice] = self._move(random, rows[twice])
         return self._make_population(rows)
 
@@ -134,40 +136,40 @@ class TableSpace:
         return moved
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
-        """Every genome a row: itself, or one near it. Nothing is dropped."""
+        """Replace each genome that is no row by a row near it. None is dropped."""
         return self._make_population(self._find_nearby_rows(random, population.genes)), Counter()
 
     def _find_nearby_rows(self, random: np.random.Generator, genes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each genome; for one that is none, a row that agrees in a long run of columns, taken in
-        an order that is drawn afresh."""
+        """Find the row of each genome. For a genome that is no row, find one that agrees with it in the first
+        columns of a random order."""
         rows = self.find_rows(genes)
-        strange = np.flatnonzero(rows < 0)
-        if strange.size:
+        missing = np.flatnonzero(rows < 0)
+        if missing.size:
             shuffled = random.permutation(len(self.value_counts))
-            scale = np.empty_like(self._radix_weights)
-            scale[shuffled] = _compute_radix_weights(self.value_counts[shuffled])
-            keys = self.genes @ scale
+            weights = np.empty_like(self._radix_weights)
+            weights[shuffled] = _compute_radix_weights(self.value_counts[shuffled])
+            keys = self.genes @ weights
             order = np.argsort(keys, kind="stable")
-            place = np.searchsorted(keys[order], genes[strange] @ scale)
-            rows[strange] = order[np.minimum(place, len(order) - 1)]
+            place = np.searchsorted(keys[order], genes[missing] @ weights)
+            rows[missing] = order[np.minimum(place, len(order) - 1)]
         return rows
 
     def find_rows(self, genes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each genome in the table, -1 for what is none."""
+        """Find the row of each genome; -1 for a genome that is no row."""
         keys = genes @ self._radix_weights
         place = np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._sorted_keys) - 1)
         return np.where(self._sorted_keys[place] == keys, self._sorted_rows[place], -1)
 
     def compute_keys(self, population: Population) -> NDArray[np.int64]:
-        """Mixed radix: one number per combination of values."""
+        """Compute one number per combination of values, in mixed radix."""
         return np.asarray(population.genes @ self._radix_weights)
 
     def get_features(self, population: Population) -> NDArray[np.float32]:
-        """What models see of each genome, all of which must be rows."""
+        """Return the features of genomes, all of which must be rows."""
         return self.get_row_features(self.find_rows(population.genes))
 
     def get_row_features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """What models see of rows of the table."""
+        """Return the features of rows."""
         return self._features[rows]
 
     def _make_population(self, rows: NDArray[np.int64]) -> Population:
@@ -176,20 +178,25 @@ class TableSpace:
 
 @dataclass(frozen=True, eq=False)
 class _AxisLines:
-    """The rows sorted into lines along one column: those of a line agree in all the other columns."""
+    """The rows sorted into lines along one column: rows of a line agree in all other columns."""
 
     sorted_rows: NDArray[np.int64]
+    """[n] Rows, line by line, by their value in the column."""
     position: NDArray[np.int64]
+    """[n] Position of each row in `sorted_rows`."""
     first: NDArray[np.int64]
+    """[n] Position in `sorted_rows` at which the line of each row begins."""
     length: NDArray[np.int64]
+    """[n] Rows in the line of each row."""
 
     def sample_other(self, random: np.random.Generator, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A row of the same line: any, or the next up or down; itself where it stands alone."""
+        """Sample another row of the same line: any, or the next up or down. A lone row stays."""
         first, length = self.first[rows], self.length[rows]
         anywhere = first + (random.random(len(rows)) * length).astype(np.int64)
         step = random.choice([-1, 1], len(rows))
         next_one = np.clip(self.position[rows] + step, first, first + length - 1)
-        return self.sorted_rows[np.where(random.random(len(rows)) < FAR_MOVE_SHARE, anywhere, next_one)]
+        is_far = random.random(len(rows)) < REPLAY.far_move_share
+        return self.sorted_rows[np.where(is_far, anywhere, next_one)]
 
 
 def _group_lines(line_keys: NDArray[np.int64], values: NDArray[np.int64]) -> _AxisLines:
@@ -203,14 +210,17 @@ def _group_lines(line_keys: NDArray[np.int64], values: NDArray[np.int64]) -> _Ax
 
 
 def _compute_radix_weights(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What one step of each gene is worth, the first gene counting most."""
+    """Compute the weight of each gene in a key, the first gene counting most."""
     return np.asarray(np.append(np.cumprod(sizes[:0:-1])[::-1], 1), dtype=np.int64)
 
 
 def compute_table_features(settings: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Features of `settings[n, d]`: every setting, every product and quotient of two that take more than two
-    values (threads in a block, elements a thread), on a log scale where a column allows it, and of sizes that
-    are not all powers of two the largest one that divides them: warps and lines of memory come in those."""
+    """Compute the features of `settings` [n, d], on a log scale if the values allow it.
+
+    Every setting is a feature, and every product and quotient of two settings with more than two values, such
+    as threads per block and elements per thread. Sizes also have their largest factor that is a power of two,
+    as warps and cache lines are powers of two.
+    """
     columns = [_to_log_scale(column) for column in settings.T]
     sizes = [i for i, c in enumerate(settings.T) if len(np.unique(c)) > 2]
     pairs = list(itertools.combinations(sizes, 2))
@@ -221,14 +231,14 @@ def compute_table_features(settings: NDArray[np.float64]) -> NDArray[np.float32]
 
 
 def _is_count_column(column: NDArray[np.float64]) -> bool:
-    """Whether all are whole numbers above 0."""
+    """Whether all values are whole numbers above 0."""
     return bool((column >= 1).all() and (column == np.round(column)).all() and column.max() < MAX_KEYS)
 
 
 def _compute_evenness(column: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log2 of the largest power of two that divides each."""
-    whole = column.astype(np.int64)
-    return np.asarray(np.log2(whole & -whole))
+    """Compute log2 of the largest power of two that divides each value."""
+    integers = column.astype(np.int64)
+    return np.asarray(np.log2(integers & -integers))
 
 
 def _to_log_scale(column: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from ekc.devices.recording import read_recording
 from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
 from ekc.search.data import candidate
-from ekc.search.data.result import TuningResult
+from ekc.search.tuning_result import TuningResult
 from tests.devices.recording.made import COUNT, OP, OTHER, TARGET, schedules
 
 

@@ -14,11 +14,11 @@ from ekc import devices
 from ekc.errors import RecordError
 from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES, ModelInputs
-from ekc.search.cost_model.transfer import SINGLE_GROUP_TRUST, MeasuredGroup, learn_transfer_prior
-from ekc.search.cost_model.xgboost_model import MIN_ROWS
+from ekc.search.cost_model.transfer import MeasuredGroup, learn_transfer_prior
+from ekc.search.data.defaults import ANALYTIC, SURROGATE, TRANSFER
 from ekc.search.database.database import RecordStore
 from ekc.search.database.warm_start import load_transfer_prior
-from tests.search.models.test_power import PEAKS
+from tests.search.cost_model.helpers import PEAKS
 
 SMALL, OTHER = ekc.matmul(64, 64, 64), ekc.matmul(96, 64, 32)
 TRIALS = 12
@@ -65,7 +65,7 @@ def test_what_groups_do_not_share_is_hardly_believed() -> None:
 def test_one_group_is_believed_by_half_and_nothing_is_said_of_what_nobody_metered() -> None:
     taught = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
     assert (taught.latency_model.trust, taught.power_model.trust, taught.power_model.row_count) == (
-        SINGLE_GROUP_TRUST,
+        TRANSFER.single_group_trust,
         0.0,
         0,
     )
@@ -84,7 +84,7 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     random = np.random.default_rng(number)
     rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
     rows[:, 0], rows[:, BALANCE_COLUMN] = random.random(60) < 0.4, 1.0
-    some, idle, ones = rows[:, 0] > 0, analytic.STATIC_POWER_SHARE * PEAKS.board_power_w, np.ones(60)
+    some, idle, ones = rows[:, 0] > 0, ANALYTIC.static_power_share * PEAKS.board_power_w, np.ones(60)
     expected_s, expected_w = np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60)
     seen = ModelInputs(rows, expected_s, expected_w, ones, ones)
     pace = np.where(some, -1.5, 0.0)
@@ -100,7 +100,7 @@ def test_no_lesson_makes_a_board_draw_less_than_idle() -> None:
     assert taught.power_model.trust > 0.5
     unseen = _near_the_floor(9, times=1.02).inputs
     idle, asked = (
-        analytic.STATIC_POWER_SHARE * PEAKS.board_power_w,
+        ANALYTIC.static_power_share * PEAKS.board_power_w,
         np.exp(taught.power_model.predict_log_factor(unseen.features)),
     )
     assert (unseen.expected_power_w * asked < 0.6 * idle).any(), "what the trees say of some"
@@ -243,10 +243,10 @@ def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
 
 def test_too_few_kernels_teach_nothing(tmp_path: Path) -> None:
     file = tmp_path / "few.db"
-    ekc.tune(SMALL, "a100", trials=MIN_ROWS // 2, records=file, progress=False)
+    ekc.tune(SMALL, "a100", trials=SURROGATE.min_rows // 2, records=file, progress=False)
     taught, told = load_transfer_prior(file, OTHER, devices.open("a100"), 0)
     assert taught is None
-    assert f"{MIN_ROWS} timed kernels" in told
+    assert f"{SURROGATE.min_rows} timed kernels" in told
 
 
 def test_a_run_says_what_it_was_taught_and_goes_another_way(records: Path, tmp_path: Path) -> None:

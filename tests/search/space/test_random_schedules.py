@@ -1,4 +1,4 @@
-"""Schedules as deep as the tuner makes them, for random operators: right results, whole round trips.
+"""Random schedules of random operators: right results, and round trips through JSON and Python.
 
 `tests/ir` draws some 300 shallow schedules step by step; here are 250 of the spaces of some 60 operators,
 each of 15 steps or more.
@@ -26,7 +26,8 @@ from ekc.search.space.space import Space
 from tests.ir.test_schedules import assert_same
 
 DEPTH, CASES, EACH = 15, 250, 4
-"""Steps, schedules, and schedules of one space: to draw from a new one costs more than to try a schedule."""
+"""Steps of a schedule, schedules in all, and schedules of one space: a new space costs more than a
+schedule."""
 SMALL = (2, 3, 4, 5, 7, 8, 9, 12, 13)
 WINDOW = (1, 2, 3)
 
@@ -96,7 +97,7 @@ KINDS = (_matmul, _batch, _conv, _band, _largest, _epilogue)
 
 
 def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
-    """Random legal schedules, `EACH` at most, of the structures of an operator that are deep enough."""
+    """Random legal schedules, at most `EACH`, of the structures with enough steps."""
     space, random = Space(op, limits), np.random.default_rng(seed)
     deep = np.array([len(s.steps) >= DEPTH for s in space.structures])
     drawn = space.sample(random, 100)
@@ -107,7 +108,7 @@ def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
 
 @st.composite
 def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
-    """A small operator with random schedules of its space, each of 15 steps or more."""
+    """Strategy: a small operator with random schedules of its space, each of 15 steps or more."""
     op = draw(st.sampled_from(KINDS))(draw)
     schedules = from_space(op, draw(st.integers(0, 2**20)), Limits(threads_per_block=64))
     for schedule in schedules:
@@ -115,7 +116,7 @@ def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
     return schedules
 
 
-def test_250_deep_schedules_compute_their_operators_and_come_back_whole() -> None:
+def test_random_schedules_match_reference_and_round_trip() -> None:
     seen: list[tuple[str, int]] = []
 
     @settings(
@@ -140,7 +141,7 @@ def test_250_deep_schedules_compute_their_operators_and_come_back_whole() -> Non
 
 
 def _comes_back(schedule: Schedule) -> None:
-    """Through JSON and through Python text."""
+    """Round trip through JSON and through Python text."""
     again = Schedule.from_json(schedule.to_json())
     names = {"ekc": SimpleNamespace(Schedule=Schedule), "op": schedule.op}
     typed = eval(f"({schedule.to_python()})", names)
@@ -165,7 +166,7 @@ def _complete(refusal: Refusal) -> None:
 @pytest.mark.parametrize(
     "make", [o.matmul(13, 24, 9), o.conv2d(1, 4, 8, 8, out_channels=8, kernel=3, padding=1)]
 )
-def test_every_refusal_names_rule_need_limit_and_nearest(make: Operator, tight: Limits) -> None:
+def test_refusals_name_rule_need_limit_and_nearest(make: Operator, tight: Limits) -> None:
     space, random = Space(make, tight), np.random.default_rng(0)
     raw, refused = space.sample(random, 60), 0
     for row in range(len(raw)):

@@ -1,4 +1,4 @@
-"""Structures for products of a warpgroup: where there are such, that most of what is drawn can be mended."""
+"""Structures with `wgmma`: for which operators they exist, and that most genomes can be repaired."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ekc.search.space.space import Space
 H200, A100 = devices.open("h200"), devices.open("a100")
 HALF = {"dtype": "float16"}
 NAMED: dict[str, tuple[Operator, tuple[str, ...]]] = {
-    "as they lie": (o.matmul(128, 128, 128, **HALF), ("warpgroup flying",)),
-    "bfloat16, both turned": (
+    "stored order": (o.matmul(128, 128, 128, **HALF), ("warpgroup flying",)),
+    "bfloat16, both transposed": (
         o.matmul(128, 128, 128, dtype="bfloat16", transpose_a=True, transpose_b=True), ("warpgroup flying",),
     ),
     "tf32": (o.matmul(128, 128, 128, dtype="tf32"), ()),
@@ -36,7 +36,7 @@ NAMED: dict[str, tuple[Operator, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_they_are_drawn_where_the_target_and_the_tiles_allow(name: str) -> None:
+def test_wgmma_structures_exist_where_wgmma_fits(name: str) -> None:
     op, expected = NAMED[name]
     found = [s.name for s in derive_structures(op, H200.limits)]
     assert tuple(n for n in found if "warpgroup" in n) == expected
@@ -44,7 +44,7 @@ def test_they_are_drawn_where_the_target_and_the_tiles_allow(name: str) -> None:
     assert others == tuple(s.name for s in derive_structures(op, A100.limits))
 
 
-def test_most_of_what_is_drawn_is_legal_once_mended() -> None:
+def test_most_wgmma_genomes_are_repaired() -> None:
     space, rng = Space(o.matmul(1024, 1024, 1024, **HALF), H200.limits), np.random.default_rng(0)
     number = [s.name for s in space.structures].index("warpgroup flying")
     drawn = space.sample(rng, 2000)
@@ -53,8 +53,8 @@ def test_most_of_what_is_drawn_is_legal_once_mended() -> None:
     assert len(legal) > 0.95 * len(mine) > 50
 
 
-def test_the_prior_knows_that_only_they_feed_hopper_in_full() -> None:
-    """Before anything was timed, the best of the one structure is expected to beat the best of the other."""
+def test_prior_latency_prefers_wgmma_on_hopper() -> None:
+    """By the prior, the best `wgmma` schedule is faster than the best `mma` schedule."""
     op = o.matmul(4096, 4096, 4096, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(0)
     legal, _ = space.repair(rng, space.sample(rng, 600))
@@ -65,8 +65,8 @@ def test_the_prior_knows_that_only_they_feed_hopper_in_full() -> None:
     assert H200.peaks.mma_share < 0.7 < A100.peaks.mma_share == 1.0
 
 
-def test_what_the_analysis_counts_is_the_work() -> None:
-    """Every member multiplies the whole tile that it covers, by one way or the other."""
+def test_analysis_counts_wgmma_work() -> None:
+    """Every `wgmma` schedule multiplies all the tiles that it covers."""
     op = o.matmul(256, 256, 256, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(3)
     legal, _ = space.repair(rng, space.sample(rng, 400))

@@ -1,4 +1,4 @@
-"""Axes that what is read divides: cut there first, and the space of what is left is that of any operator."""
+"""Divided axes: where they are split, and the structures of the result."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ CASES: dict[str, tuple[Operator, tuple[Divide, ...]]] = {
     ),
 }
 
-# Phases that a quotient still sets apart are not cut. Those of "phases and groups" have one term each.
+# Phases that a quotient still separates are not tiled. Those of "phases and groups" have one term each.
 STILL_DIVIDED = {"phases": {"p.1", "q.1"}, "quotients of quotients": {"q.1"}}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_cut_follows_from_the_expression(name: str) -> None:
+def test_divide_steps_follow_from_the_expression(name: str) -> None:
     op, expected = CASES[name]
     (compute,) = op.computes
     assert make_divide_steps(compute) == expected
@@ -74,7 +74,7 @@ def test_what_is_cut_follows_from_the_expression(name: str) -> None:
     assert set(filter(None, steps.values())) == ({expected} if expected else set())
 
 
-def test_the_rules_see_two_axes() -> None:
+def test_divided_compute_has_two_axes() -> None:
     op, _ = CASES["groups, last"]
     seen: Compute = divide_compute(op, op.computes[0])
     assert [a.name for a in seen.axes] == ["n", "p", "q", "o.0", "o.1", "r", "s", "c"]
@@ -85,7 +85,7 @@ def tensor_cores(op: Operator) -> list[str]:
     return [s.name for s in derive_structures(op, Limits()) if any(isinstance(x, Tensorize) for x in s.steps)]
 
 
-def test_groups_run_on_tensor_cores_and_fly() -> None:
+def test_groups_have_tensor_core_and_async_structures() -> None:
     assert tensor_cores(ekc.conv2d(1, 64, 5, 6, layout="NHWC", **HALF)) == [
         f"{name} divided" for name in ("tensor view flying", "tensor view", "tensor flying", "tensor")
     ]
@@ -93,14 +93,14 @@ def test_groups_run_on_tensor_cores_and_fly() -> None:
     assert tensor_cores(ekc.conv2d(1, 64, 5, 6, layout="NHWC", **HALF | {"groups": 8})) == []
 
 
-def test_groups_of_channels_first_are_packed() -> None:
+def test_groups_stored_channels_first_are_packed() -> None:
     found = derive_structures(ekc.conv2d(1, 64, 5, 6, **HALF), Limits())
     packs = {tuple(x for x in s.steps if isinstance(x, Pack)) for s in found}
     assert packs == {(), (Pack("X", (0, 2, 3, 1)), Pack("W", (0, 2, 3, 1)))}
 
 
 @pytest.mark.parametrize("name", ["groups", "groups, last", "phases", "phases and groups"])
-def test_tiles_stay_within_a_group_and_leave_no_rest(name: str) -> None:
+def test_tiles_divide_groups_exactly(name: str) -> None:
     op, steps = CASES[name]
     space, random = Space(op, Limits()), np.random.default_rng(0)
     legal, _ = space.repair(random, space.sample(random, 400))
@@ -121,7 +121,7 @@ def _names(op: Operator) -> set[str]:
     return {s.name for s in derive_structures(op, Limits())}
 
 
-def test_weights_with_a_scale_a_block_are_staged_whole_and_divided() -> None:
+def test_blockwise_scales_have_divided_and_undivided_structures() -> None:
     op = ekc.compute(
         "scaled",
         axes={"i": 32, "j": 64},
@@ -139,7 +139,7 @@ def test_weights_with_a_scale_a_block_are_staged_whole_and_divided() -> None:
     assert len(names) > 30
 
 
-def test_short_groups_share_a_block_and_longer_ones_do_not() -> None:
+def test_short_groups_share_a_block() -> None:
     def blocks(terms: int) -> set[str]:
         op = ekc.conv2d(1, 4 * terms, 6, 6, out_channels=32, padding=1, groups=4)
         tiled = next(s for s in derive_structures(op, Limits()) if s.name.endswith("register divided"))
@@ -150,7 +150,7 @@ def test_short_groups_share_a_block_and_longer_ones_do_not() -> None:
     assert {"o.0", "o.1.0"} <= blocks(9)
 
 
-def test_what_is_still_divided_is_not_cut() -> None:
+def test_axes_still_divided_are_not_tiled() -> None:
     op, _ = CASES["phases"]
     tiled = next(
         s for s in derive_structures(op, Limits()) if s.name.startswith("X:shared+register W:shared+register")
@@ -197,7 +197,7 @@ STRANGE: dict[str, Operator] = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_strange_indices_have_a_space_too(name: str) -> None:
+def test_unusual_indices_have_a_space(name: str) -> None:
     space, random = Space(STRANGE[name], Limits()), np.random.default_rng(0)
     legal, _ = space.repair(random, space.sample(random, 300))
     assert len(legal) >= 0.95 * 300
@@ -220,7 +220,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_drawn_members_are_right(name: str) -> None:
+def test_sampled_schedules_match_reference(name: str) -> None:
     space, random = Space(OPERATORS[name](), Limits()), np.random.default_rng(1)
     legal, _ = space.repair(random, space.sample(random, 400))
     found, first = np.unique(legal.structure, return_index=True)

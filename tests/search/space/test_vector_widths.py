@@ -1,4 +1,4 @@
-"""Widths are as wide as the rest lets them be, and of what is equally fast the leaner wins."""
+"""Vector widths: sampled at their maximum, lowered by repair and mutation; issue slots; tied timings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from ekc.search.loop.selection import count_schedule_slots, select_winners, sort_by_latency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import OBJECTIVES
 from ekc.search.data.population import Population
 from ekc.search.loop.finals import Finals
-from ekc.search.loop.selection import count_schedule_slots, select_winners, sort_by_latency
 from ekc.search.space.space import Space
 from tests.ir.async_examples import async_matmul
 from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space
@@ -35,7 +35,8 @@ def _eager(name: str) -> np.ndarray:
 
 
 def _could_be_wider(name: str, population: Population) -> np.ndarray:
-    """[genome, decision]: eager decisions that any greater value would leave legal."""
+    """[genome, decision]: decisions that start at their maximum and that a greater value would leave
+    legal."""
     could = np.zeros(population.genes.shape, dtype=bool)
     for column in np.flatnonzero(_eager(name)):
         for more in range(1, int(space(name).decision_sizes[column])):
@@ -53,7 +54,7 @@ def _could_be_wider(name: str, population: Population) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
-def test_widths_are_what_is_eager_and_are_drawn_at_their_widest(name: str) -> None:
+def test_widths_are_sampled_at_their_maximum(name: str) -> None:
     kinds = {d.name.split(".")[0] for d in space(name).decisions if d.starts_at_max}
     assert kinds
     assert kinds <= {"vector", "move", "flight"}
@@ -66,19 +67,19 @@ def test_widths_are_what_is_eager_and_are_drawn_at_their_widest(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
-def test_repair_leaves_few_widths_narrower_than_they_need_be(name: str) -> None:
-    """A pad may be mended in place of a width, or the other way round: which is drawn."""
+def test_repair_narrows_few_widths_more_than_needed(name: str) -> None:
+    """Repair lowers either a pad or a width, at random."""
     assert _could_be_wider(name, legal(name, 300)).any(axis=1).mean() < 0.25
 
 
-def test_narrow_accesses_are_still_reached() -> None:
-    """By mutation: some layouts need them, against bank conflicts."""
+def test_mutation_reaches_narrow_widths() -> None:
+    """Mutation makes narrow widths, which some layouts need against bank conflicts."""
     parents, random = legal("matmul", 300), np.random.default_rng(0)
     children, _ = space("matmul").repair(random, space("matmul").mutate(random, parents))
     assert 0.05 < _could_be_wider("matmul", children).any(axis=1).mean() < 0.6
 
 
-def test_a_new_tile_tries_its_widths_anew() -> None:
+def test_new_tile_resets_widths_to_maximum() -> None:
     parents, random = legal("matmul", 300), np.random.default_rng(0)
     children = space("matmul").mutate(random, parents, structure_rate=0)
     tiles = np.array([bool(d.kinds) for d in space("matmul").decisions])
@@ -87,15 +88,15 @@ def test_a_new_tile_tries_its_widths_anew() -> None:
     used = space("matmul").uses_decision[children.structure] & _eager("matmul")
     widest = (children.genes == space("matmul").decision_sizes - 1) | ~used
     assert 20 < cut.sum() < 280
-    # What is narrow after a cut was made so by a second mutation.
+    # A width that is narrow beside a new tile comes from a second mutation.
     assert widest[cut].all(axis=1).mean() > 0.8
     assert widest[~cut].all(axis=1).mean() < 0.6
 
 
 @pytest.mark.parametrize("unroll", [1, 8])
 @pytest.mark.parametrize("staged", [False, True])
-def test_reads_of_global_memory_are_as_wide_as_the_schedule_says(unroll: int, staged: bool) -> None:
-    """The compiler joins none: it knows of a pointer that elements are aligned, no more."""
+def test_global_loads_have_the_scheduled_width(unroll: int, staged: bool) -> None:
+    """The compiler joins no loads: it only knows that elements are aligned."""
     s = Schedule(o.matmul(64, 64, 32)).split("i", (8, 4)).split("j", (8, 4)).split("k", (8,))
     s = s.reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2").cache_write("C", "register")
     s = s.bind("i.0", "block.x").bind("j.0", "block.x").bind("i.1", "thread.x").bind("j.1", "thread.x")
@@ -112,7 +113,7 @@ def test_reads_of_global_memory_are_as_wide_as_the_schedule_says(unroll: int, st
 
 
 def _timed(vector: int, seconds: float, half: float) -> Candidate:
-    """A product that reads B by so many elements, timed as said."""
+    """A timed matrix product that reads B with this vector width."""
     s = Schedule(o.matmul(64, 64, 32)).split("j", (4,)).reorder("i", "j.0", "k", "j.1")
     s = s.bind("i", "block.x").bind("j.0", "thread.x").cache_write("C", "register")
     s = s.cache_read("B", "register", at="k", vector=vector)
@@ -122,7 +123,7 @@ def _timed(vector: int, seconds: float, half: float) -> Candidate:
     return c
 
 
-def test_narrow_reads_take_more_slots() -> None:
+def test_narrow_reads_take_more_issue_slots() -> None:
     narrow, wide = (analyse_program(_timed(v, 1.0, 0.0).schedule.program, LIMITS) for v in (1, 4))
     names = ("operations", "loop_steps", "barriers", "shuffles", "conversions", "guards")
     names += tuple(f"{s}_{way}_requests" for s in ("global", "shared") for way in ("load", "store"))
@@ -133,15 +134,15 @@ def test_narrow_reads_take_more_slots() -> None:
     assert counts[0] > counts[1]
 
 
-def test_of_slots_within_a_percent_the_deeper_pipeline_counts_as_less() -> None:
-    """Up to three tiles ahead, a third of a percent each."""
+def test_deeper_pipeline_counts_fewer_issue_slots() -> None:
+    """Each of up to three prefetched tiles takes off a third of a percent."""
     ahead = [count_schedule_slots(async_matmul(64, 64, 128, stages=stages)) for stages in (2, 3, 4, 6)]
     plain = ahead[0] / (1 - 1 / 300)
     np.testing.assert_allclose(ahead, [plain * (1 - n / 300) for n in (1, 2, 3, 3)], rtol=1e-12)
 
 
 @pytest.mark.parametrize(("half", "leaner"), [(1e-9, False), (2e-7, True)])
-def test_of_equal_timings_the_leaner_is_the_fastest(half: float, leaner: bool) -> None:
+def test_tied_timings_prefer_fewer_issue_slots(half: float, leaner: bool) -> None:
     narrow, wide, slow = _timed(1, 1.0000e-4, half), _timed(4, 1.0003e-4, half), _timed(2, 1.1e-4, half)
     ranked = sort_by_latency([slow, narrow, wide])
     assert [c is wide for c in ranked] == ([True, False, False] if leaner else [False, True, False])
@@ -150,7 +151,7 @@ def test_of_equal_timings_the_leaner_is_the_fastest(half: float, leaner: bool) -
     assert best is fastest is ranked[0]
 
 
-def test_what_failed_is_no_mark_and_comes_behind() -> None:
+def test_failed_candidates_are_not_sorted() -> None:
     broken, narrow, wide = _timed(4, 0.9e-4, 1e-6), _timed(1, 1.0e-4, 1e-9), _timed(4, 1.1e-4, 1e-9)
     broken.status, never = "wrong", _timed(2, 1.0, 0.0)
     never.timings, never.status = [], "compile: made up"
@@ -161,8 +162,10 @@ def test_what_failed_is_no_mark_and_comes_behind() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from((1, 2, 4)), st.floats(1.0, 1.05), st.floats(0, 0.02)), min_size=2),
        st.sampled_from(OBJECTIVES))  # fmt: skip
-def test_what_is_on_file_is_chosen_as_in_a_run(drawn: list[tuple[int, float, float]], objective: str) -> None:
-    """Candidates of a run and the trials that are kept of them: one rule."""
+def test_selection_from_file_equals_selection_in_a_run(
+    drawn: list[tuple[int, float, float]], objective: str
+) -> None:
+    """Candidates of a run and their stored trials are selected by one rule."""
     run = [_timed(width, 1e-4 * seconds, 1e-4 * half) for width, seconds, half in drawn]
     for c, (_, seconds, half) in zip(run, drawn, strict=True):
         c.predicted_power_w = 100.0 * (seconds + half)
@@ -175,12 +178,12 @@ def test_what_is_on_file_is_chosen_as_in_a_run(drawn: list[tuple[int, float, flo
     [
         (o.matvec(64, 256), {4, 8}),
         (o.matvec(64, 256, dtype="float16"), {8}),
-        # A warp's vectors would leave a rest, or rows are no whole vectors: any number of elements.
+        # The vectors of a warp do not divide the axis, or rows are no whole vectors: any number of elements.
         (o.matvec(64, 192), {1, 2, 3, 4, 6, 8}),
         (o.matvec(64, 225), {1, 2, 3, 4, 5, 6, 8}),
     ],
 )
-def test_a_lane_has_whole_vectors_where_they_fit(op: Operator, own: set[int]) -> None:
+def test_lanes_have_whole_vectors_where_they_fit(op: Operator, own: set[int]) -> None:
     found = [d for d in Space(op, LIMITS).decisions if d.name == "tile.lanes.k"]
     assert {row[1] for row in found[0].table.tolist()} <= own
     assert min(row[1] for row in found[0].table.tolist()) == min(own)
@@ -188,13 +191,13 @@ def test_a_lane_has_whole_vectors_where_they_fit(op: Operator, own: set[int]) ->
 
 
 def test_lanes_read_through_registers() -> None:
-    """Only so are loads of global memory vectors."""
+    """Only loads through registers are vectors."""
     names = [s.name for s in space("matvec").structures if "lanes" in s.name]
     assert names
     assert all(name.endswith("lanes registers") for name in names)
 
 
-def test_a_disturbed_timing_makes_nothing_the_fastest() -> None:
-    """Two lean kernels beside a busy neighbour: their intervals reach to the fastest, their means do not."""
+def test_disturbed_timing_makes_no_schedule_the_fastest() -> None:
+    """Two kernels with few issue slots and disturbed timings: intervals reach the fastest, means do not."""
     fast, noisy, noisier = _timed(1, 0.8e-4, 1e-8), _timed(4, 1.0e-4, 2.5e-5), _timed(2, 1.1e-4, 4e-5)
     assert [id(c) for c in sort_by_latency([noisier, noisy, fast])] == [id(fast), id(noisy), id(noisier)]

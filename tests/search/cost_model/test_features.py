@@ -1,4 +1,4 @@
-"""What is remembered of genomes is what their analysis says, and is not worked out again."""
+"""The cache of model inputs: it returns what the analysis returns, without analysing again."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ekc.search.cost_model import features as module
+from ekc.search.cost_model import features
 from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
+from ekc.search.data.defaults import FeatureCacheSettings
 from ekc.search.data.population import Population
-from tests.search.models.test_power import PEAKS
+from tests.search.cost_model.helpers import PEAKS
 from tests.search.spaces import legal, space
 
 
 def _asked(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many genomes are analysed, call by call."""
+    """Number of genomes analysed by each call."""
     counts: list[int] = []
     see = memory.extract_inputs
 
@@ -39,7 +40,7 @@ def _same(memory: ModelInputCache, population: Population) -> None:
         np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
 
 
-def test_what_was_analysed_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_returns_analysed_genomes_without_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, everyone = _memory(), legal("matmul", 200)
     _same(memory, everyone[:120])
     _same(memory, everyone[::-1])
@@ -51,14 +52,14 @@ def test_what_was_analysed_is_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     assert counts == [5]
 
 
-def test_a_small_memory_forgets_and_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_CACHED_GENOMES", 64)
+def test_small_cache_evicts_and_stays_correct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "FEATURE_CACHE", FeatureCacheSettings(max_genomes=64))
     memory, everyone = _memory(), legal("matmul", 200)
     for rows in (everyone[:50], everyone[30:80], everyone, everyone[150:], everyone[:100]):
         _same(memory, rows)
 
 
-def test_the_first_genome_of_all_is_not_taken_as_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_genome_of_zeros_is_not_cached_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = _memory()
     counts = _asked(memory, monkeypatch)
     least = Population(np.zeros(1, np.int64), np.zeros((1, len(space("matmul").decision_sizes)), np.int64))

@@ -1,0 +1,213 @@
+"""Compiling the schedules of a run, ahead of their measurement, in an executor.
+
+A job is a pure function of plain values: it may run in another thread, in another process, on another
+machine, or in this thread when its kernel is requested. Its result names the versions that made the kernel,
+so that a worker with another compiler is found before its kernel is measured."""
+
+from __future__ import annotations
+
+import platform
+import traceback
+import warnings
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ekc.arguments import format_value
+from ekc.codegen import generate, nvrtc
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.device import CountingDevice, Device
+from ekc.errors import EkcError, ToolchainError
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.schedule.schedule import Schedule
+from ekc.version import __version__
+
+CountFunction = Callable[[CompiledKernel], Any]
+
+
+@dataclass(frozen=True)
+class ToolchainVersions:
+    """Versions of the programs that make a kernel of a schedule and count its instructions."""
+
+    nvrtc: str
+    """Version of NVRTC, such as "13.5", or "not installed"."""
+    generator: int
+    """Version of the CUDA generator."""
+    ekc: str
+    """Version of ekc."""
+
+    def __str__(self) -> str:
+        return f"NVRTC {self.nvrtc}, generator {self.generator}, ekc {self.ekc}"
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """The result of a compile job. A worker with other versions returns the versions and its host only."""
+
+    versions: ToolchainVersions
+    """Versions of the worker."""
+    host: str
+    """Name of the worker's machine."""
+    kernel: CompiledKernel | None = None
+    """The kernel, if it compiled."""
+    counts: Any = None
+    """Counts of the kernel; None if none were requested, or counting failed."""
+    error: Exception | None = None
+    """Exception that the compile raised."""
+
+    def unwrap(self, local_versions: ToolchainVersions) -> tuple[CompiledKernel, Any]:
+        """Return the kernel and its counts. Raises the exception of the compile, and `ToolchainError` if the
+        worker has other versions than `local_versions`."""
+        if self.versions != local_versions:
+            raise ToolchainError(
+                f"executor: a worker on {self.host} has {self.versions}, and this process {local_versions}; "
+                "install the same versions on both"
+            )
+        if self.error is not None:
+            raise self.error
+        assert self.kernel is not None  # without an error there is a kernel
+        return self.kernel, self.counts
+
+
+def read_versions() -> ToolchainVersions:
+    """Read the versions of this process."""
+    try:
+        compiler = nvrtc.version()
+    except EkcError:
+        compiler = "not installed"
+    return ToolchainVersions(compiler, generate.GENERATOR, __version__)
+
+
+def compile_schedule_json(schedule_json: str, arch: str, limits: Limits) -> CompiledKernel:
+    """Compile a schedule given as JSON."""
+    return compile_schedule(Schedule.from_json(schedule_json), arch, limits)
+
+
+def run_compile_job(
+    schedule_json: str,
+    arch: str,
+    limits: Limits,
+    count: CountFunction | None,
+    required_versions: ToolchainVersions,
+) -> CompileResult:
+    """Compile a schedule given as JSON, and count the kernel's instructions for its device. If counting
+    fails, the device counts when it times the kernel and raises the error. A process with other versions than
+    `required_versions` compiles nothing. Exceptions of the compile are part of the result."""
+    here, host = read_versions(), platform.node()
+    if here != required_versions:
+        return CompileResult(here, host)
+    try:
+        kernel = compile_schedule_json(schedule_json, arch, limits)
+        return CompileResult(here, host, kernel, _count_kernel(kernel, count))
+    except EkcError as problem:
+        return CompileResult(here, host, error=problem)
+    except Exception as problem:
+        # A bug. The parent's traceback would end where the job was submitted.
+        problem.add_note(traceback.format_exc())
+        return CompileResult(here, host, error=problem)
+
+
+def _count_kernel(kernel: CompiledKernel, count: CountFunction | None) -> Any:
+    try:
+        return count(kernel) if count else None
+    except EkcError:
+        return None
+
+
+@dataclass
+class CompileJob:
+    """The compile of one schedule for one device: in an executor after `submit`, else in this thread."""
+
+    schedule: Schedule
+    device: Device
+    _future: Future[CompileResult] | None = None
+    _counting_device: CountingDevice | None = None
+
+    def submit(self, executor: Executor) -> None:
+        """Start compiling in the executor, and counting where the device leaves that to the search."""
+        device = self.device
+        self._counting_device = device if isinstance(device, CountingDevice) else None
+        count = self._counting_device.count_kernel if self._counting_device else None
+        arguments = self.schedule.to_json(), device.arch, device.limits, count, read_versions()
+        try:
+            future = executor.submit(run_compile_job, *arguments)
+        except BrokenExecutor as problem:
+            warnings.warn(
+                f"executor: {problem}; kernels are compiled in this process", RuntimeWarning, stacklevel=1
+            )
+            return
+        except Exception as problem:
+            raise ToolchainError(
+                f"executor: it takes no jobs ({_describe_error(problem)}); give one that is open"
+            ) from problem
+        if not callable(getattr(future, "result", None)):
+            raise ToolchainError(
+                f"executor: its submit() returned {format_value(future)}, which has no result(); "
+                "give a concurrent.futures.Executor"
+            )
+        self._future = future
+
+    @cached_property
+    def kernel(self) -> CompiledKernel:
+        """The compiled kernel. Raises the exception of the compile, and `ToolchainError` if a worker cannot
+        compile as this process does."""
+        result = self._wait_for_result()
+        if result is None:
+            return compile_schedule_json(self.schedule.to_json(), self.device.arch, self.device.limits)
+        kernel, counts = result.unwrap(read_versions())
+        if self._counting_device and counts is not None:
+            self._counting_device.set_counts(kernel, counts)
+        return kernel
+
+    def _wait_for_result(self) -> CompileResult | None:
+        """Wait for the worker; None if the job was not submitted, or if the worker died or was stopped, which
+        is no error of this schedule."""
+        if self._future is None:
+            return None
+        try:
+            result = self._future.result()
+        except (BrokenExecutor, CancelledError):
+            self._future = None
+            return None
+        except Exception as problem:
+            # `run_compile_job` itself raises nothing, so this worker could not call it.
+            raise ToolchainError(
+                f"executor: a worker did not answer ({_describe_error(problem)}); "
+                f"it needs {read_versions()}, as this process has"
+            ) from problem
+        if not isinstance(result, CompileResult):
+            raise ToolchainError(
+                f"executor: a worker answered {format_value(result)}, which is no kernel; "
+                "submit(f, *x) must return a future whose result() is f(*x)"
+            )
+        return result
+
+
+@dataclass
+class KernelCompiler:
+    """The compile jobs of one run. Each schedule is compiled once, when its kernel is first requested or
+    ahead."""
+
+    executor: Executor
+    device: Device
+    _jobs: dict[str, CompileJob] = field(default_factory=dict)
+    """Jobs by digest of their schedule."""
+
+    def submit(self, schedule: Schedule) -> None:
+        """Start compiling a schedule in the executor."""
+        self._get_job(schedule).submit(self.executor)
+
+    def get_kernel(self, schedule: Schedule) -> CompiledKernel:
+        """Return the kernel of a schedule. Raises as `CompileJob.kernel`."""
+        return self._get_job(schedule).kernel
+
+    def _get_job(self, schedule: Schedule) -> CompileJob:
+        return self._jobs.setdefault(schedule.digest, CompileJob(schedule, self.device))
+
+
+def _describe_error(problem: Exception) -> str:
+    """Type and text of an exception on one line."""
+    return " ".join(f"{type(problem).__name__}: {problem}".split())
