@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ekc.search.loop.selection import select_winners
 
 from ekc.search.data.options import compute_objective
 from ekc.search.data.result import Trial
+from ekc.search.data.selection import select_winners
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.runs import MV
 

@@ -12,12 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.data.defaults import PARALLEL_ROUNDS, RoundSettings
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import PARALLEL_POLICY, RoundPolicy, SearchLoop
+from ekc.search.loop.generations import SearchLoop
 
 VALUES = 12
-ALL_RANKED = RoundPolicy(round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0)
+ALL_RANKED = RoundSettings(round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0)
 
 
 class Line:
@@ -125,7 +126,7 @@ def test_the_closing_rounds_try_what_is_lean(trials: int) -> None:
 
 
 def test_a_tuning_run_closes() -> None:
-    assert PARALLEL_POLICY.closing_share > 0
+    assert PARALLEL_ROUNDS.closing_share > 0
 
 
 @pytest.mark.parametrize("trials", [50, 64, 71])
@@ -133,7 +134,7 @@ def test_a_batch_of_nothing_new_ends_no_search_that_others_could_go_on_with(tria
     """Of 72 that can be tried: a batch of one that is to be drawn at random may know all that it draws."""
     task = StubTask()
     search = SearchLoop(
-        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, policy=PARALLEL_POLICY
+        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, settings=PARALLEL_ROUNDS
     )
     search.run()
     assert sum(map(len, task.batches)) == trials

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ekc.search.loop.selection import INFEASIBILITY_EXPONENT, Incumbent, compute_tie_margin
 
 import ekc
 from ekc import devices
@@ -17,9 +16,12 @@ from ekc.devices.device import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model import features
 from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.data.defaults import SELECTION
 from ekc.search.data.options import TuneOptions
+from ekc.search.data.selection import compute_tie_margin
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.incumbent import Incumbent
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
@@ -43,7 +45,7 @@ def test_how_far_level_goes() -> None:
 def test_what_is_too_slow_to_win_counts_as_dearer() -> None:
     fastest, near, slow = _kernel(10e-6), _kernel(10.5e-6), _kernel(20e-6)
     standing = Incumbent(TuneOptions(8, "energy", 0.05, False, 0, None), [slow, near, fastest])
-    assert standing.scores == pytest.approx([20e-4 * (20 / 10.5) ** INFEASIBILITY_EXPONENT, 10.5e-4, 10e-4])
+    assert standing.scores == pytest.approx([20e-4 * (20 / 10.5) ** SELECTION.infeasibility_exponent, 10.5e-4, 10e-4])
     assert standing.best is fastest
 
 

@@ -22,7 +22,7 @@ from ekc import devices
 from ekc.errors import ToolchainError
 from ekc.processes.pool import WorkerProcesses
 from ekc.search.data import candidate
-from ekc.search.data.candidate import read_versions
+from ekc.search.loop.compile_job import read_versions
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.runs import MV, tune, winner
 
@@ -38,7 +38,7 @@ from unittest.mock import patch
 from ekc.errors import CompileError
 unknown = CompileError('kernel.cu(1): error: an instruction that this NVRTC does not know')
 patch('ekc.codegen.nvrtc.version', lambda: '10.2').start()
-patch('ekc.search.data.candidate.compile_schedule', side_effect=unknown).start()
+patch('ekc.search.loop.compile_job.compile_schedule', side_effect=unknown).start()
 """
 NO_NVRTC = """
 from unittest.mock import patch
@@ -46,7 +46,7 @@ from ekc.errors import EkcError
 missing = EkcError('NVRTC cannot be loaded: pip install nvidia-cuda-nvrtc')
 patch('ekc.codegen.nvrtc._library', side_effect=missing).start()
 """
-OTHER_JOB = PATCH + "patch('ekc.search.data.candidate.prepare', lambda schedule, arch: None).start()"
+OTHER_JOB = PATCH + "patch('ekc.search.loop.compile_job.run_compile_job', lambda schedule, arch: None).start()"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,8 +19,8 @@ from ekc.devices.digest import digest_cuda_source
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.processes.pool import WorkerProcesses
+from ekc.search.data.defaults import MEASURING
 from ekc.search.data.result import compute_roofline_bound, get_arithmetic_type
-from ekc.search.loop.measure import FINAL_WINDOW_S
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.runs import MV, TRIALS, rows, tune, winner
 from tests.search.spaces import band
@@ -195,7 +195,7 @@ def test_where_time_is_up_finalists_are_metered_for_an_objective_that_asks_for_i
     monkeypatch.setattr(SimulatedDevice, "meter_kernel", counted)
     result = tune(objective=objective, time_budget_s=1e-6)
     assert result.best.ok
-    of_finals = windows.count(FINAL_WINDOW_S) - 1  # Without the first look at the naive schedule.
+    of_finals = windows.count(MEASURING.final_window_s) - 1  # Without the first look at the naive schedule.
     assert of_finals == (0 if objective == "latency" else 2), "one turn of the one tried and the naive one"
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ekc.search.loop.selection import TIE_TOLERANCE
 
 import ekc
 from ekc import devices
@@ -20,6 +19,7 @@ from ekc.devices.simulated.specs import find_spec
 from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.runtime.verify import Verdict
 from ekc.search.data import candidate
+from ekc.search.data.defaults import SELECTION
 from ekc.search.loop import finals
 from tests.devices import faults
 from tests.devices.faults import spoiled
@@ -60,7 +60,7 @@ def test_ctrl_c_ends_with_the_best_so_far(at: int, monkeypatch: pytest.MonkeyPat
     assert result.best.latency_s
     assert "max error" in result.best.checked
     timed = [t.latency_s for t in result.trials if t.latency_s]
-    assert result.fastest.latency_s <= (1 + TIE_TOLERANCE) * min(timed)
+    assert result.fastest.latency_s <= (1 + SELECTION.tie_tolerance) * min(timed)
     assert len(timed) == min(at - 2, TRIALS)
     assert winner(tune(seed=5, records=tmp_path / "r.db")) == winner(whole)
 

@@ -33,9 +33,8 @@ from ekc.search.cost_model.metering_policy import (
 )
 from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.options import TuneOptions
+from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.database.database import RecordStore
-from ekc.search.loop.breeding import DEFAULT_METHOD, SearchMethod
 from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from ekc.errors import InvalidInput
+from ekc.search.data.defaults import SEQUENTIAL_ROUNDS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.generations import SearchLoop, compute_round_size
-from ekc.search.replay.replay import SEQUENTIAL_POLICY, ReplayTask, replay_search
+from ekc.search.replay.replay import ReplayTask, replay_search
 from ekc.search.replay.table_space import MeasurementTable, TableSpace, compute_table_features, make_table
 
 BLOCKS, TILES, UNROLLS = (16, 32, 64, 128, 256), (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
@@ -113,9 +114,9 @@ def test_a_replay_learns_from_every_trial_after_the_first_round() -> None:
             return super().measure(candidates, round_number)
 
     breeder = Breeder(SPACE, np.random.default_rng(0), 512)
-    SearchLoop(breeder, Watched(TABLE, SPACE), 40, policy=SEQUENTIAL_POLICY).run()
+    SearchLoop(breeder, Watched(TABLE, SPACE), 40, settings=SEQUENTIAL_ROUNDS).run()
     assert sizes == [5] + 35 * [1]
-    assert [compute_round_size(2, 25, trials, SEQUENTIAL_POLICY) for trials in (100, 200, 250)] == [1, 2, 3]
+    assert [compute_round_size(2, 25, trials, SEQUENTIAL_ROUNDS) for trials in (100, 200, 250)] == [1, 2, 3]
 
 
 def test_among_bad_rows_nothing_is_told_apart() -> None:

@@ -213,7 +213,7 @@ def test_commands_that_read_say_that_a_log_lies_beside(
     assert main(command.split()) == 0
     warned = [line for line in capsys.readouterr().err.splitlines() if "-wal" in line]
     assert warned == [
-        "ekc: warning: r.db-wal lies beside r.db: a run is under way or was killed, and its last rows may be "
+        "ekc: warning: r.db-wal is beside r.db: a run is under way or was killed, and its last rows may be "
         "in the -wal file alone; copy both files together"
     ]
     assert not Path("r.db-wal").exists(), "the command moved what was in it"
@@ -223,7 +223,7 @@ def test_python_is_warned_too_and_of_nothing_where_all_is_in_the_file(left: Path
     op = ekc.matmul(16, 16, 16)
     for name in ("r.db", "r.db-wal"):
         shutil.copyfile(left / f"left-{name}", tmp_path / name)
-    with pytest.warns(RuntimeWarning, match="r.db-wal lies beside r.db"):
+    with pytest.warns(RuntimeWarning, match="r.db-wal is beside r.db"):
         ekc.best(op, tmp_path / "r.db", "a100")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
