@@ -54,11 +54,11 @@ class RunForecast:
         virtual = f" of virtual time ({self.simulated})" if self.simulated else ""
         cut = self.budget_s is not None and self.budget_s < self.seconds
         within = f", of which {_format_duration(self.budget_s or 0)} are allowed" if cut else ""
-        known = f"; {self.on_file} timings on file are not made again" if self.on_file else ""
+        stored = f"; {self.on_file} timings on file are not made again" if self.on_file else ""
         return (
             f"{most}{self.trials} trials in {self.rounds} round{plural}: {self.trials} compiles "
             f"of about {self.compile_s:.2f} s, about {_format_duration(self.seconds)} here{within}; "
-            f"{metering}{virtual}{known}"
+            f"{metering}{virtual}{stored}"
         )
 
 
@@ -103,8 +103,8 @@ def _time_probe(schedule: Schedule, device: Device) -> tuple[float, float] | Non
     may."""
     began = time.perf_counter()
     try:
-        made = generate(schedule, device.limits)
-        kernel = assemble_kernel(schedule, made, nvrtc.compile(made.source, device.arch))
+        text = generate(schedule, device.limits)
+        kernel = assemble_kernel(schedule, text, nvrtc.compile(text.source, device.arch))
         compiled = time.perf_counter()
         device.time(kernel)
     except EkcError:

@@ -188,8 +188,8 @@ def _open_device(
     near, far = describe_unused(groups, device)
     if near:
         warnings.warn(
-            f"records: {inputs.records} holds schedules of {op.name} that were timed on {device.label}: {near}; "
-            "they are not used, and all is measured here",
+            f"records: {inputs.records} holds schedules of {op.name} that were timed on {device.label}: "
+            f"{near}; they are not used, and all is measured here",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -71,7 +71,7 @@ def test_repeats_of_one_kernel_count_once(residual: Any, tmp_path: Path) -> None
     from benchmarks.simulator.learner import line
 
     random = np.random.default_rng(3)
-    with gzip.open(tmp_path / "made_up.csv.gz", "wt", newline="") as stream:
+    with gzip.open(tmp_path / "recorded_law.csv.gz", "wt", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["MWG", "MDIMA", "SA", "time_ms"])
         for tile, across, shared in itertools.product((16, 32, 64, 128), (8, 16, 32), (0, 1)):

@@ -28,8 +28,7 @@ from ekc.devices.recording import read_recording
 from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import SensorSamples
-from ekc.search.loop.finals import FASTEST_COUNT, FINALIST_COUNT
-from ekc.search.loop.measure import FINAL_WINDOW_S
+from ekc.search.data.defaults import FINALS, MEASURING
 from tests.devices.recording.full_disk import no_room_beyond
 
 ROOT = Path(__file__).parents[2]
@@ -137,8 +136,8 @@ def test_what_checks_of_finalists_take_is_kept_of_tuning(monkeypatch: pytest.Mon
     folder = SimpleNamespace(find=lambda part, item: None)
     tune.run(SimpleNamespace(folder=folder, dry=False), Budget(540.0, lambda: clock[0]))  # type: ignore[arg-type]
     assert len(given) == 3, "as many operators as the page promises"
-    metered = (1 + FINALIST_COUNT + FASTEST_COUNT) * (FINAL_WINDOW_S + 2.0)
-    checked = (FINALIST_COUNT + FINALIST_COUNT + FASTEST_COUNT) * 3.0
+    metered = (1 + FINALS.finalist_count + FINALS.fastest_count) * (MEASURING.final_window_s + 2.0)
+    checked = (FINALS.finalist_count + FINALS.finalist_count + FINALS.fastest_count) * 3.0
     assert 2 * given[0] + tune.WINNERS_S + metered + checked <= 540.0 * (1 - RESERVE) / 3
 
 

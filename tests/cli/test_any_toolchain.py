@@ -11,7 +11,7 @@ import pytest
 import ekc
 from ekc.cli.main import main
 from ekc.codegen.generate import describe_toolchain
-from tests.search.runs import tune
+from tests.search.helpers import tune
 
 OP, SIZE = ekc.matmul(8, 16, 24), "matmul 8 16 24"
 COMMANDS = (

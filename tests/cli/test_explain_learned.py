@@ -16,7 +16,7 @@ from ekc.devices.recording import read_recording
 from ekc.search.database.database import RecordKey, RecordRow, RecordStore, to_canonical_json
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.cli.test_explain import ran
-from tests.search.made_up import OP, MadeUp, by_global_memory, record
+from tests.search.explain.recorded_law import OP, MadeUp, by_global_memory, record
 
 NAMED = "matmul 128 128 128"
 

@@ -60,7 +60,10 @@ _PLACES = (
         "std::uintptr_t",
     ),
     (re.compile(r"\((?:unsigned int)(?= (?:address|number|to)\b)"), "(std::uintptr_t"),
-    (re.compile(r"static_cast<unsigned int>\(__cvta_generic_to_shared\(element\)\)"), "(std::uintptr_t)element"),
+    (
+        re.compile(r"static_cast<unsigned int>\(__cvta_generic_to_shared\(element\)\)"),
+        "(std::uintptr_t)element",
+    ),
     (re.compile(r"static_cast<type\*>\(__cvta_shared_to_generic\(address\)\)"), "(type*)address"),
     (re.compile(r'asm volatile\("" : "\+r"\(number\)\);'), ""),
 )

@@ -76,10 +76,23 @@ def test_the_members_use_all_that_the_generator_can_emit(texts: list[str]) -> No
     """Else the test above would say nothing of what no member uses."""
     emitted = set(re.findall(r"__forceinline__ [\w ]+[&\w] (\w+)\(", "".join(texts)))
     assert emitted >= {
-        *("shared_address", "shared_element", "keep_in_register", "out_of_bounds_mask", "swizzle_index", "panel_index"),
+        *(
+            "shared_address",
+            "shared_element",
+            "keep_in_register",
+            "out_of_bounds_mask",
+            "swizzle_index",
+            "panel_index",
+        ),
         *("copy_async_4", "copy_async_8", "copy_async_16", "copy_async_4_or_zeros", "copy_async_16_or_zeros"),
         *("from_half", "to_half", "from_bf16", "to_tf32", "to_int8", "load_matrices_4_transposed"),
-        *("mma_m16n8k16_float16", "mma_m16n8k8_tf32", "mma_m16n8k32_int8", "fence_async_proxy", "make_descriptor"),
+        *(
+            "mma_m16n8k16_float16",
+            "mma_m16n8k8_tf32",
+            "mma_m16n8k32_int8",
+            "fence_async_proxy",
+            "make_descriptor",
+        ),
     }
     assert all(word in "".join(texts) for word in ("atomicAdd(", "__shfl_xor_sync(", "shared_memory_1024"))
 

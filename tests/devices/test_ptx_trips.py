@@ -112,7 +112,9 @@ def test_a_loop_of_too_many_trips_is_refused_by_their_number(monkeypatch: pytest
     head = "unsigned i = 1, n = 0; n < {}; i = i * 5u & 0xffffu, ++n"
     inner = f"if (i & 64u) {TOUCH.format('i')}"
     assert counted(loop(head.format(999), inner)).load_global > 400
-    with pytest.raises(EkcError, match=r"cannot be found: it runs more than 1000 times, each trip unlike the others; "):
+    with pytest.raises(
+        EkcError, match=r"cannot be found: it runs more than 1000 times, each trip unlike the others; "
+    ):
         counted(loop(head.format(1001), inner))
 
 

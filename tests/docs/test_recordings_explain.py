@@ -11,7 +11,7 @@ from ekc.cli import main
 from ekc.search.explain.by_feature import FEATURE_GROUPS
 from ekc.search.explain.schedule_model import FOLDS, MIN_METERED
 from tests.docs.blocks import ROOT, blocks
-from tests.search.made_up import by_global_memory, record
+from tests.search.explain.recorded_law import by_global_memory, record
 
 PAGE = (ROOT / "docs" / "recordings.md").read_text()
 

@@ -103,9 +103,7 @@ def test_where_a_window_leaves_the_image_is_a_mask() -> None:
     """A bit for each turn of `r` and of `s`, told before all loops."""
     source = run(half_conv2d()).made.source
     assert "out_of_bounds_mask<3, 1>(((n_p_q_0 * 64 + n_p_q) % 14) - 1, 14) << 3 : ~0u" in source
-    assert (
-        "X_shared_inside[round] = (X_shared_outside[round] & (1u << r | 1u << (s + 3))) == 0;" in source
-    )
+    assert "X_shared_inside[round] = (X_shared_outside[round] & (1u << r | 1u << (s + 3))) == 0;" in source
     assert source.index("out_of_bounds_mask<3, 1>(") < source.index("for (int r = 0;")
 
 

@@ -50,7 +50,7 @@ def _run(client: Any, cell: str, expression: str) -> tuple[list[tuple[str, str]]
     return shown, reply["content"]["user_expressions"]["value"]["data"]["text/plain"]
 
 
-def test_the_summary_is_returned_whole_and_the_page_shows_plain_progress(notebook: Any) -> None:
+def test_notebook_shows_plain_progress_and_returns_summary(notebook: Any) -> None:
     shown, text = _run(notebook, CELL, "text")
     assert "latency [us]" in text
     assert "fastest" in text
@@ -62,7 +62,7 @@ def test_the_summary_is_returned_whole_and_the_page_shows_plain_progress(noteboo
     assert "ipywidgets" not in err
 
 
-def test_other_tables_are_returned_too(notebook: Any) -> None:
+def test_notebook_returns_tables(notebook: Any) -> None:
     cell = "from ekc.tables import format_table\ntable = format_table(('a', 'b'), [('1', '2')], 'title')"
     shown, text = _run(notebook, cell, "table")
     assert text == repr("title\na   b\n-----\n1   2")

@@ -87,7 +87,7 @@ FORMS: tuple[Callable[[], Form], ...] = (
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_a_form_means_the_same_everywhere(form: Callable[[], Form]) -> None:
+def test_operator_form_gives_same_results_everywhere(form: Callable[[], Form]) -> None:
     op, right = form()
     arrays = make_random_input_arrays(op)
     wanted = np.asarray(right(*(a.astype(np.float64) for a in arrays))).reshape(op.outputs[0].shape)

@@ -17,13 +17,13 @@ import pytest
 
 from ekc.search import progress
 from ekc.search.data.events import TuningEvent
-from tests.search.runs import tune
+from tests.search.helpers import tune
 
 ROOT = Path(__file__).parents[2]
 EVENT = TuningEvent("stage", "conv_transpose2d", "rtx2080ti (simulated)", True, "finals", 3, 12.0, 128, 128)
 
 
-def test_a_step_that_takes_long_is_told_again_and_again(
+def test_long_step_is_printed_repeatedly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "PROGRESS_INTERVAL_S", 0.02)
@@ -43,7 +43,7 @@ def test_a_step_that_takes_long_is_told_again_and_again(
 
 
 @pytest.mark.parametrize("stderr", [None, "closed"])
-def test_without_stderr_a_run_is_silent_and_works(
+def test_run_without_stderr_is_silent(
     stderr: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = (tmp_path / "gone").open("w")
@@ -66,7 +66,7 @@ with show_progress(True) as (listen,):
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_in_a_terminal_the_elapsed_time_is_never_cut(columns: int) -> None:
+def test_bar_in_terminal_shows_elapsed_time(columns: int) -> None:
     main_end, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}

@@ -22,7 +22,7 @@ from ekc.devices.device import CountingDevice
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.processes import pool as workers
 from ekc.processes.pool import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, WorkerProcesses, open_worker_pool
-from ekc.search.data.candidate import read_versions, run_compile_job
+from ekc.search.loop.compile_job import read_versions, run_compile_job
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.cuda.test_remote import alive
 

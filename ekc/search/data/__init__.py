@@ -1,1 +1,1 @@
-"""Plain data that all of the search shares: populations, options, candidates, results, costs, events."""
+"""Plain data that all of the search shares: populations, options, settings, candidates, results, events."""

@@ -249,13 +249,13 @@ class TuningData:
     @property
     def pareto(self) -> tuple[Trial, ...]:
         """Pareto front of latency and energy among the metered trials, fastest first."""
-        known = [
+        metered = [
             t
             for t in self.trials
             if t.ok and t.metered and t.latency_s is not None and t.energy_j is not None
         ]
         front: list[Trial] = []
-        for trial in sorted(known, key=lambda t: (t.latency_s or 0.0, t.energy_j or 0.0)):
+        for trial in sorted(metered, key=lambda t: (t.latency_s or 0.0, t.energy_j or 0.0)):
             if not front or (trial.energy_j or 0.0) < (front[-1].energy_j or 0.0):
                 front.append(trial)
         return tuple(front)

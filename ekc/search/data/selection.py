@@ -1,8 +1,8 @@
 """Selection of the fastest and the best of measured schedules: one rule, for a run and for a record file.
 
-Timings cannot tell all schedules apart in speed. Among those tied with the fastest, the one with the fewest
-issue slots counts as the fastest: it leaves most of the device unused, and so is least likely to be slow at
-another clock, with another driver or beside another job.
+Timings cannot rank all schedules. Among those tied with the fastest, the one with the fewest
+issue slots counts as the fastest: it uses least of the device, and so is least likely to be slow at another
+clock, with another driver or beside another job.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def compute_tie_margin(interval: Interval | None) -> float:
 
 
 def _is_tied(interval: Interval | None, fastest_interval: Interval | None) -> bool:
-    """Whether a latency cannot be told from that of the fastest."""
+    """Whether a latency does not differ significantly from that of the fastest."""
     if interval is None or fastest_interval is None:
         return False
     largest_sum = (1 + SELECTION.tie_tolerance) * (fastest_interval.low + fastest_interval.high)

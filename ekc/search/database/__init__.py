@@ -1,1 +1,1 @@
-"""The record store: every measurement with its conditions, and what is read out of it again."""
+"""The record store: measurements with their conditions, and queries of them."""

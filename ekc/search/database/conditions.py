@@ -1,4 +1,4 @@
-"""The conditions that rows were made under: whether they answer here, and what else a file holds."""
+"""Conditions of stored measurements: whether they are those here, and the other conditions in a file."""
 
 from __future__ import annotations
 
@@ -11,27 +11,32 @@ from ekc.devices.device import Device
 from ekc.search.database.rows import RecordKey, RecordRow
 
 MAX_LISTED = 3
-"""Conditions named in one line."""
+"""Conditions named in one line, at most."""
 
 
 @dataclass(frozen=True)
 class RecordConditions:
-    """A device and the programs that its figures depend on, besides operator and schedule."""
+    """The conditions of a measurement, besides operator and schedule."""
 
     device: str
+    """Name of the device."""
     simulated: bool
+    """Whether the device is simulated."""
     clock_regime: str
+    """Clock setting, such as "fixed 1410 MHz"."""
     data_policy: str
+    """Kind of the input data."""
     driver: str
+    """Version of the driver, or of the simulator."""
     nvrtc: str
-    """NVRTC and generator, as `codegen.generate.toolchain` has them."""
+    """Versions of NVRTC and of the generator, from `codegen.generate.describe_toolchain`."""
 
     def __str__(self) -> str:
         return ", ".join([self.label, *self._describe_parts().values()])
 
     @property
     def label(self) -> str:
-        """The device, and whether it is simulated."""
+        """Name of the device, with "(simulated)" if it is."""
         return f"{self.device}{' (simulated)' if self.simulated else ''}"
 
     def is_same_device(self, other: RecordConditions) -> bool:
@@ -39,13 +44,13 @@ class RecordConditions:
         return (self.device, self.simulated) == (other.device, other.simulated)
 
     def compute_agreement(self, other: RecordConditions) -> tuple[bool, ...]:
-        """Which parts are the same, the weightiest first: the greater, the nearer."""
+        """Compute which parts are equal, the most important first. A greater tuple is nearer."""
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return tuple(mine == theirs for mine, theirs in pairs)
 
     def describe_difference(self, other: RecordConditions) -> str:
-        """The parts in which this differs from other conditions; clocks, data and driver of another device
-        are always its own."""
+        """Describe the parts that differ from other conditions. For another device: the device and NVRTC, as
+        its clocks, data and driver always differ."""
         mine, theirs = self._describe_parts(), other._describe_parts()
         if self.is_same_device(other):
             return ", ".join(text for name, text in mine.items() if text != theirs[name])
@@ -53,7 +58,7 @@ class RecordConditions:
         return ", ".join([f"on {self.label}", *compiler])
 
     def describe_differences(self, others: Iterable[RecordConditions]) -> str:
-        """The parts in which any other conditions on this device differ; "" where there are none."""
+        """Describe the parts in which any other conditions on this device differ; "" if none does."""
         theirs = [other._describe_parts() for other in others if other.is_same_device(self)]
         return ", ".join(
             text
@@ -71,14 +76,14 @@ class RecordConditions:
 
 
 def read_conditions(key: RecordKey) -> RecordConditions:
-    """Those of a row."""
+    """Read the conditions of a row."""
     return RecordConditions(
         *(key.device, key.simulated, key.clock_regime, key.data_policy, key.driver, key.nvrtc)
     )
 
 
 def get_present_conditions(device: Device) -> RecordConditions:
-    """Those that a measurement on this device would have now."""
+    """Return the conditions of a measurement on this device now."""
     return RecordConditions(
         *(device.name, device.simulated, device.clock_regime, device.data_policy),
         *(device.driver, describe_toolchain()),
@@ -86,20 +91,20 @@ def get_present_conditions(device: Device) -> RecordConditions:
 
 
 def group_rows(rows: Iterable[RecordRow]) -> dict[RecordConditions, list[RecordRow]]:
-    """Rows by their conditions; those measured last come last."""
+    """Group rows by their conditions, in the order of the last measurement."""
     found: dict[RecordConditions, list[RecordRow]] = {}
     for row in rows:
-        there = read_conditions(row.key)
-        so_far = found.pop(there, [])
-        so_far.append(row)
-        found[there] = so_far
+        conditions = read_conditions(row.key)
+        group = found.pop(conditions, [])
+        group.append(row)
+        found[conditions] = group
     return found
 
 
 def sort_by_nearness(
     conditions: Iterable[RecordConditions], here: RecordConditions
 ) -> list[RecordConditions]:
-    """The nearest first; of equally near ones the one measured last."""
+    """Sort conditions by their agreement with those here, nearest first; ties by the last measurement."""
     newest_first = list(conditions)[::-1]
     return sorted(newest_first, key=lambda there: there.compute_agreement(here), reverse=True)
 
@@ -107,8 +112,8 @@ def sort_by_nearness(
 def describe_unused(
     groups: Mapping[RecordConditions, Sequence[RecordRow]], device: Device
 ) -> tuple[str, str]:
-    """Schedules on file that a run on the device cannot use, as (those of this device under other conditions,
-    those of other devices); "" for none, and for both where some were measured under the conditions here."""
+    """Describe stored schedules that a run on the device cannot use: (those of this device under other
+    conditions, those of other devices). Both are "" if some were measured under the conditions here."""
     here = get_present_conditions(device)
     if here in groups:
         return "", ""
@@ -121,8 +126,8 @@ def describe_unused(
 
 
 def describe_counts(groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions) -> str:
-    """How many schedules rows of other conditions are of, such as "40 with NVRTC 13.0, generator 3 and 12 on
-    h100 (simulated)"; "" where all conditions are those here."""
+    """Count the schedules with rows under other conditions: "40 with NVRTC 13.0, generator 3 and 12 on h100
+    (simulated)"; "" if all rows were measured under those here."""
     texts = []
     for there in sort_by_nearness((c for c in groups if c != here), here):
         schedules = len({row.key.schedule_digest for row in groups[there]})

@@ -1,13 +1,11 @@
 """The record store: every measurement with its conditions, in one SQLite file.
 
-A row is one measurement event. It is committed before the next measurement begins, so that a
-killed run loses nothing it has measured, and a second run finds what the first one paid for.
+A row is one measurement event. It is committed before the next measurement begins, so that a killed run loses
+no measurement, and a second run finds those of the first.
 
-During a run committed rows move from the log beside a record file into the file.
-
-SQLite commits a row into a log, `tuning.db-wal` beside `tuning.db`, and empties it when the last process
-closes the file. A process that is killed closes nothing: without this, a copy of `tuning.db` alone would lack
-all that the run measured.
+SQLite commits a row to a log, `tuning.db-wal` beside `tuning.db`, and moves the rows into the file when the
+last process closes it. A killed process closes nothing, and a copy of `tuning.db` alone would then lack the
+rows of the run. So a thread moves committed rows into the file during the run.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ from ekc.search.database.rows import RecordKey, RecordKind, RecordRow, hash_oper
 from ekc.version import __version__
 
 CHECKPOINT_INTERVAL_S = 15.0
-"""From a row to the move that takes it along: half of the 30 s that the documentation promises, as a move is
-repeated that a reader in another process cut short."""
+"""Seconds from a commit to the move of its row into the file. Half of the 30 s that the documentation
+promises: a move that a reader in another process interrupts is repeated."""
 
 
 class Checkpointer:
-    """Moves the rows of one record file, in a thread: also while the run waits for a compile or the meter."""
+    """Moves committed rows from the log into the record file, in a thread of its own."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._interval_s = path, CHECKPOINT_INTERVAL_S
@@ -47,19 +45,19 @@ class Checkpointer:
         detach_in_children(self)
 
     def detach(self) -> None:
-        """Begin without a thread: a forked child has none, and its events may be locked."""
+        """Begin without a thread, as after a fork: a child has no threads, and its events may be locked."""
         self._due, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def request_checkpoint(self) -> None:
-        """A row was committed: move it within the interval."""
+        """Have a committed row moved within the interval."""
         self._due.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ekc-checkpoints", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread. What is left in the log, SQLite moves when the file is closed."""
+        """End the thread. SQLite moves the remaining rows when the file is closed."""
         self._closed.set()
         self._due.set()
         if self._thread is not None:
@@ -70,17 +68,17 @@ class Checkpointer:
             self._due.wait()
             if self._closed.wait(self._interval_s):
                 return
-            # Before the move: a row that is committed meanwhile asks for the next one.
+            # Cleared before the move, so that a row committed meanwhile requests the next one.
             self._due.clear()
             if not _move_rows(self._path):
                 self._due.set()
 
 
 def _move_rows(path: Path) -> bool:
-    """Move what is in the log into the file; whether all of it was. It waits for no other process and lets
-    none wait. An error (a full disk) costs nothing that was committed: the rows stay in the log."""
+    """Move the rows of the log into the file. Returns whether all were moved. No process waits for another.
+    After an error, such as a full disk, the rows stay in the log."""
     try:
-        # SQLite connections belong to one thread, so this one has its own.
+        # A connection of SQLite belongs to one thread, so this thread opens its own.
         with (
             hold_forks(),
             closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection,
@@ -94,9 +92,9 @@ def _move_rows(path: Path) -> bool:
 __all__ = ["RecordKey", "RecordKind", "RecordRow", "RecordStore", "hash_operator", "to_canonical_json"]
 
 APPLICATION_ID = 0x656B6301
-"""Marks an SQLite file as ours, in its header: "ekc" and a 1."""
+"""Mark of a record file in the header of SQLite: "ekc" and a 1."""
 FORMAT_VERSION = 1
-"""Of the table. A file with a higher number comes from a newer ekc."""
+"""Version of the table. A file with a higher number comes from a newer ekc."""
 
 _NOT_SQLITE_TEXT = "is not an SQLite file (or its first bytes are damaged); use another --records file"
 _DAMAGED_TEXT = "is damaged or cut short; restore a copy of it or use another --records file"
@@ -105,9 +103,9 @@ _DAMAGED_TEXT = "is damaged or cut short; restore a copy of it or use another --
 class RecordStore:
     """Rows of measurements in the file `path`, or in memory if it is None.
 
-    `create=False` opens for reading only and never makes a file. A write waits up to `busy_s`
-    seconds for another process. Raises RecordError, one line, for whatever is wrong with the file.
-    To be used from the thread that opened it.
+    `create=False` opens for reading only and makes no file. A write waits up to `busy_timeout_s` seconds for
+    another process. Raises RecordError, one line, for a file that cannot be used. Only the thread that opened
+    the store may use it.
     """
 
     def __init__(self, path: str | Path | None, *, create: bool = True, busy_timeout_s: float = 5.0) -> None:
@@ -138,17 +136,15 @@ class RecordStore:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file. What was added is already in it, or in its log."""
+        """Close the file. Added rows are already in it or in its log."""
         if self._checkpoints is not None:
             self._checkpoints.close()
         with hold_forks():
             self._connection.close()
 
     def add(self, row: RecordRow) -> RecordRow:
-        """Commit one row, and return it with `created` and `id` set.
-
-        Raises InvalidInput if the row cannot be stored as it is, RecordError if the file fails.
-        """
+        """Commit one row, and return it with `created` and `id` set. Raises InvalidInput for values that
+        SQLite would change, RecordError if the file fails."""
         row = replace(row, created=row.created or datetime.now(UTC).isoformat())
         values = sql.row_to_sql(row)
         with self._raise_record_errors(), self._transaction():
@@ -159,7 +155,7 @@ class RecordStore:
         return replace(row, id=number)
 
     def find(self, kind: RecordKind, key: RecordKey) -> RecordRow | None:
-        """The latest row of this kind and identity, or None if it was never measured."""
+        """Find the latest row of this kind and identity; None if there is none."""
         with self._raise_record_errors():
             found = self._connection.execute(sql.FIND, sql.key_to_sql(kind, key)).fetchone()
         return None if found is None else sql.row_from_sql(found, self._display_name)
@@ -167,7 +163,8 @@ class RecordStore:
     def read_rows(
         self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
     ) -> Iterator[RecordRow]:
-        """All rows, oldest first, narrowed by canonical operator JSON, device name and kind."""
+        """Read all rows, oldest first; only those of an operator (canonical JSON), a device or a kind if
+        given."""
         wanted = {
             "operator_hash": None if operator is None else hash_operator(operator),
             "device": device,
@@ -194,10 +191,9 @@ class RecordStore:
         if create and self._is_blank():
             self._start_file()
         self._check_format()
-        # Write-ahead log with normal sync: a commit is in the operating system's hands before `add`
-        # returns, so kill -9 loses no committed row of file and log together; the file alone may lack those
-        # of the last seconds (`checkpoints.py`). Only a power cut may lose the last few, and even then the
-        # file stays whole.
+        # Write-ahead log with normal sync: the operating system has a commit before `add` returns, so kill -9
+        # loses no committed row of file and log together. The file alone may lack those of the last seconds
+        # (`Checkpointer`). Only a power cut may lose the last rows, and even then the file is not damaged.
         self._connection.execute("pragma synchronous = normal")
         if not create:
             # Not mode=ro: a read-only connection leaves its log files behind when it closes.
@@ -209,17 +205,17 @@ class RecordStore:
     def _start_file(self) -> None:
         self._enable_write_ahead_log()
         with self._transaction():
-            # Asked again under the lock: another process may have been first.
+            # Checked again under the lock: another process may have been first.
             if self._is_blank():
                 self._connection.execute(sql.CREATE_TABLE)
                 self._connection.execute(sql.CREATE_INDEX)
                 self._connection.execute(f"pragma user_version = {FORMAT_VERSION}")
                 self._connection.execute(f"pragma application_id = {APPLICATION_ID}")
-        # From here on the file alone is a record file, and its log is empty.
+        # Now the file alone is a record file, and its log is empty.
         self._connection.execute("pragma wal_checkpoint(truncate)").fetchone()
 
     def _enable_write_ahead_log(self) -> None:
-        # SQLite does not wait for others while it changes the journal mode, so we do.
+        # SQLite does not wait for other processes while it changes the journal mode, so this does.
         deadline = time.monotonic() + self._busy_timeout_s
         while True:
             try:
@@ -235,13 +231,15 @@ class RecordStore:
             raise RecordError(f"{self._display_name} is empty: no record was ever written to it")
         if self._read_pragma("application_id") != APPLICATION_ID:
             raise RecordError(
-                f"{self._display_name} is an SQLite file, but not a record file of ekc; use another --records file"
+                f"{self._display_name} is an SQLite file, but not a record file of ekc; "
+                "use another --records file"
             )
         version = self._read_pragma("user_version")
         if version > FORMAT_VERSION:
             raise RecordError(
-                f"{self._display_name} has record format {version} of a newer ekc; this is ekc {__version__}, "
-                f"which reads format {FORMAT_VERSION}: upgrade ekc or use another --records file"
+                f"{self._display_name} has record format {version} of a newer ekc; "
+                f"this is ekc {__version__}, which reads format {FORMAT_VERSION}: "
+                "upgrade ekc or use another --records file"
             )
 
     def _read_pragma(self, name: str) -> int:
@@ -249,8 +247,8 @@ class RecordStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        # Immediate: take the write lock at once, so that waiting happens here and never half way.
-        # Ctrl-C may have come just where nothing could catch it.
+        # "begin immediate" takes the write lock at once, so that any waiting happens here. A transaction may
+        # be open if Ctrl-C came just before the try block.
         self._roll_back()
         try:
             self._connection.execute("begin immediate")
@@ -261,14 +259,14 @@ class RecordStore:
             raise
 
     def _roll_back(self) -> None:
-        # SQLite may have done it by itself, for example when the disk is full.
+        # SQLite may have rolled back already, for example when the disk is full.
         if self._connection.in_transaction:
             self._connection.execute("rollback")
 
     @contextlib.contextmanager
     def _raise_record_errors(self) -> Iterator[None]:
         try:
-            # A child that is forked inherits the connection, and must not inherit half a transaction.
+            # A forked child inherits the connection, and must not inherit half a transaction.
             with hold_forks():
                 yield
         except sqlite3.Error as error:
@@ -283,7 +281,7 @@ def _make_uri(path: Path | None, create: bool) -> str:
         return f"{uri}?mode=rwc"
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     if not writable and not _has_log(path):
-        # Where no log can be written (a shared read-only folder) and none is in use, read without one.
+        # No log can be written (a shared read-only folder) and none is in use: read without one.
         return f"{uri}?mode=ro&immutable=1"
     return f"{uri}?mode=rw"
 
@@ -308,8 +306,8 @@ def _check_path(path: Path, create: bool) -> None:
 
 
 def _check_bytes(path: Path) -> None:
-    # SQLite takes a file of a few bytes for a new one and writes over it, and fills up a last page
-    # that is cut short with zeros. So these two are looked at before it is asked.
+    # SQLite overwrites a file of a few bytes, and fills a truncated last page with zeros. So these two cases
+    # are checked before it opens the file.
     if not path.is_file():
         raise RecordError(f"{path} is not a plain file; use another --records file")
     with path.open("rb") as file:
@@ -323,17 +321,17 @@ def _check_bytes(path: Path) -> None:
 
 
 def _has_log(path: Path) -> bool:
-    # A log means that the file is in use, or waits to be completed from it.
+    # With a log the file is in use, or will be completed from it.
     return _get_log_path(path).exists()
 
 
 def _warn_of_log(path: Path) -> None:
-    """Warn of a log that holds rows: who copies the file alone may lose them."""
+    """Warn of a log that has rows: a copy of the file alone would lack them."""
     log = _get_log_path(path)
     with contextlib.suppress(OSError):
         if log.stat().st_size:
             warnings.warn(
-                f"{log} lies beside {path.name}: a run is under way or was killed, and its last rows may be "
+                f"{log} is beside {path.name}: a run is under way or was killed, and its last rows may be "
                 "in the -wal file alone; copy both files together",
                 RuntimeWarning,
                 stacklevel=3,

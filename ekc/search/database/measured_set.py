@@ -1,8 +1,7 @@
-"""What was measured of an operator on a device: out of a record file, or of a recording.
+"""Measured schedules of an operator on a device, from a record file or a recording.
 
-Each schedule comes with the figures of its analysis, so that models can learn from it what it measured.
-
-Schedules on file by name: best, fastest, or a digest; out of a record file or a recording.
+`load_measured_set` reads all of them with the quantities of their analysis, for models to learn from.
+`find_schedule` and `find_recorded_schedule` find one by name: "best", "fastest", or a digest.
 """
 
 from __future__ import annotations
@@ -40,37 +39,36 @@ from ekc.search.database.query import (
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSet:
-    """Everything on file of one operator on one device."""
+    """All measurements in a file of one operator on one device."""
 
     source: str
-    """The file."""
+    """Path of the file."""
     candidates: tuple[Candidate, ...]
-    """What was timed and works; analysed."""
+    """Schedules that were timed and did not fail, with their model inputs."""
     quantities: Quantities
-    """Of these, by quantity: one entry per candidate."""
+    """Analysis of the candidates by quantity, one entry per candidate."""
     failures: Mapping[str, str]
-    """By digest: why a schedule teaches nothing."""
+    """Failures of the other schedules, by digest."""
     elsewhere: str = ""
-    """How many more schedules the file holds that were measured under other conditions, and under which."""
+    """Number and conditions of schedules in the file that were measured under other conditions."""
 
     @cached_property
     def is_metered(self) -> NDArray[np.bool_]:
-        """Which of the candidates were metered."""
+        """Whether each candidate was metered."""
         return np.array([c.metered for c in self.candidates], dtype=bool)
 
     def exclude(self, digests: Sequence[str]) -> MeasuredSet:
-        """All but some schedules."""
+        """Return the set without some schedules."""
         kept = np.array([c.schedule.digest not in digests for c in self.candidates], dtype=bool)
         return MeasuredSet(self.source, *self.select(kept), self.failures, self.elsewhere)
 
     def select(self, mask: NDArray[np.bool_]) -> tuple[tuple[Candidate, ...], Quantities]:
-        """Some candidates, and their figures."""
+        """Select some candidates and their quantities."""
         candidates = tuple(c for c, k in zip(self.candidates, mask, strict=True) if k)
         return candidates, {name: values[mask] for name, values in self.quantities.items()}
 
     def find_candidate(self, schedule: Schedule) -> Candidate | None:
-        """The candidate of a schedule; None where it was never timed. Raises `InvalidInput` where it
-        failed."""
+        """Find the candidate of a schedule; None if it was not timed. Raises `InvalidInput` if it failed."""
         if schedule.digest in self.failures:
             why = self.failures[schedule.digest].splitlines()[0]
             raise InvalidInput(f"schedule {schedule.digest} has no energy to explain; it failed: {why}")
@@ -78,11 +76,11 @@ class MeasuredSet:
 
 
 def load_measured_set(op: Operator, device: Device, records: str | Path | None) -> MeasuredSet:
-    """From the rows of a record file that were made under the conditions here, or from the recording that the
-    device is.
+    """Load the rows of a record file that were measured under the conditions here, or the recording that
+    the device replays.
 
-    Raises `RecordError` for the file, `InvalidInput` where a device that is measured comes without records,
-    or a recording with some.
+    Raises `RecordError` for the file, `InvalidInput` for a real device without records or a recording with
+    some.
     """
     if isinstance(device, RecordedDevice):
         if records is not None:
@@ -102,7 +100,7 @@ def load_measured_set(op: Operator, device: Device, records: str | Path | None) 
 
 
 def make_recorded_candidate(row: RecordedRow) -> Candidate:
-    """A row of a recording, with all its repeats."""
+    """Make a candidate of a row of a recording, with all its repeats."""
     candidate = make_unanalysed_candidate(row.schedule)
     candidate.timings, candidate.meterings = list(row.timings.values()), list(row.meterings.values())
     wrong = row.checked if row.checked.startswith(REJECTED_VERDICTS) else ""
@@ -115,24 +113,24 @@ def _make_measured_set(source: str, candidates: Sequence[Candidate], device: Dev
     failures = {c.schedule.digest: c.status for c in candidates if c.status != "ok"}
     figures = analyse_schedules([c.schedule for c in good], device.limits)
     if good:
-        seen = make_model_inputs(figures, device.peaks)
+        inputs = make_model_inputs(figures, device.peaks)
         for i, c in enumerate(good):
-            c.features = seen.features[i]
+            c.features = inputs.features[i]
             c.expected_latency_s, c.expected_power_w = (
-                float(seen.expected_latency_s[i]),
-                float(seen.expected_power_w[i]),
+                float(inputs.expected_latency_s[i]),
+                float(inputs.expected_power_w[i]),
             )
     return MeasuredSet(source, good, figures, failures)
 
 
 def analyse_schedules(schedules: Sequence[Schedule], limits: Limits) -> Quantities:
-    """The analysis of schedules, by quantity: one entry each."""
+    """Analyse schedules. Returns arrays by quantity, with one entry per schedule."""
     columns = [analyse_program(s.program, limits) for s in schedules]
     return {name: np.concatenate([c[name] for c in columns]) for name in (columns[0] if columns else ())}
 
 
 MIN_DIGEST_DIGITS = 4
-"""Of a digest: fewer would be met by chance."""
+"""First digits of a digest that identify a schedule, at least."""
 
 
 def find_schedule(
@@ -143,11 +141,11 @@ def find_schedule(
     rule: SelectionRule = DEFAULT_RULE,
     any_toolchain: bool = False,
 ) -> Schedule:
-    """The schedule that a word stands for in a record file: "best" and "fastest" of an operator (of the only
-    one measured on the device, if none is given), or the first digits of a digest, whatever it was measured
-    on. `any_toolchain`: see `best.best`.
+    """Find a schedule of a record file: the "best" or "fastest" of an operator (by default the only one
+    measured on the device), or one by the first digits of its digest, on any device. `any_toolchain`: see
+    `query.best`.
 
-    Raises `RecordError` for the file, `InvalidInput` where the word fits none, or more than one.
+    Raises `RecordError` for the file, `InvalidInput` if the word fits no schedule, or more than one.
     """
     if word not in ("best", "fastest"):
         return _find_by_digest(word, records)
@@ -158,7 +156,7 @@ def find_schedule(
 def find_recorded_schedule(
     word: str, device: RecordedDevice, op: Operator | None = None, rule: SelectionRule = DEFAULT_RULE
 ) -> Schedule:
-    """The same of a recording."""
+    """Find a schedule of a recording, as `find_schedule`."""
     recording = device.recording
     if word not in ("best", "fastest"):
         return _match_digest(word, {row.digest: row.schedule_json for row in recording.rows}, recording.path)

@@ -1,7 +1,4 @@
-"""What is already known of an operator, without tuning.
-
-Candidates and trials out of the rows of a record store: all that is on file of each schedule.
-"""
+"""Queries of a record file: all measurements of each schedule as candidates and trials, and the best one."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ from ekc.search.database.rows import RecordRow
 
 
 def read_operator(text: str, file: str | Path) -> Operator:
-    """The operator that a row of `file` holds as JSON text; `RecordError` for a damaged row."""
+    """Read the operator of a row from its JSON text. Raises `RecordError` for a damaged row."""
     try:
         return operator_from_json(json.loads(text))
     except (ValueError, RecursionError) as problem:
@@ -47,14 +44,14 @@ def read_operator(text: str, file: str | Path) -> Operator:
 
 
 def rows_to_trials(rows: Iterable[RecordRow]) -> list[Trial]:
-    """One Trial per schedule, as `stored_candidates` puts them together."""
+    """Combine rows into one trial per schedule, as `rows_to_candidates`."""
     return [c.to_trial() for c in rows_to_candidates(rows)]
 
 
 def rows_to_candidates(rows: Iterable[RecordRow]) -> list[Candidate]:
-    """One Candidate per schedule, with all its figures; a wrong result, an unsafe kernel, or a failure with
-    nothing measured after it, counts against it. Of equal measurements (two processes) the last one speaks;
-    of long and short windows the long ones. A schedule that cannot be read is left out, with a warning.
+    """Combine rows into one candidate per schedule. A wrong result, an unsafe kernel, or a failure without a
+    later measurement makes its status. Of rows with equal keys, from two processes, the last one counts; of
+    several metering windows the longest. A schedule that cannot be read is left out, with a warning.
     """
     grouped: dict[str, dict[object, RecordRow]] = {}
     for row in rows:
@@ -67,13 +64,13 @@ def rows_to_candidates(rows: Iterable[RecordRow]) -> list[Candidate]:
         try:
             candidates.append(_rows_to_candidate(list(found.values())))
         except (InvalidInput, ScheduleError) as problem:
-            # The latter of a step that this ekc refuses, and the one that wrote the row did not.
+            # ScheduleError: this version of ekc refuses a step that the one that wrote the row did not.
             warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
     return candidates
 
 
 def make_unanalysed_candidate(schedule: Schedule) -> Candidate:
-    """A candidate that nothing is known of: neither its figures nor what the models see of it."""
+    """Make a candidate without figures and without model inputs."""
     return Candidate(schedule, "on file", np.zeros(0, np.float32), float("nan"), float("nan"), 0)
 
 
@@ -97,12 +94,12 @@ def _rows_to_candidate(rows: list[RecordRow]) -> Candidate:
 
 
 DEFAULT_MAX_SLOWDOWN = 0.05
-"""Against the fastest, where nobody says otherwise."""
+"""Default of the slowdown that the best may have, relative to the fastest."""
 
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """Which of the schedules on file is the best. Raises `InvalidInput` for what says nothing of it."""
+    """The rule that selects the best schedule. Raises `InvalidInput` for an invalid objective or slowdown."""
 
     objective: str = "energy"
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN
@@ -117,7 +114,7 @@ class SelectionRule:
         return f"by {self.objective}, at most {100 * self.max_slowdown:g} % slower than the fastest"
 
     def select_winners(self, trials: Sequence[Trial]) -> tuple[Trial, Trial]:
-        """The best, and the fastest."""
+        """Select (the best, the fastest)."""
         return select_winners(trials, self.objective, self.max_slowdown)
 
 
@@ -132,16 +129,14 @@ def best(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     any_toolchain: bool = False,
 ) -> Trial:
-    """The best metered schedule on file for an operator and a device, by the rule that `tune` uses: there too
-    `max_slowdown` is not used for "latency".
+    """Find the best metered schedule of an operator on a device in a record file, by the rule of `tune`.
 
-    any_toolchain: where nothing was metered under the conditions here, take what was metered with another
-    NVRTC, generator or driver, at other clocks, or else on another device. The schedule is compiled here, to
-    see that it can be, and `measured_elsewhere` of the trial says where its figures come from.
+    any_toolchain: if no schedule was metered under the conditions here, take one that was metered with
+    another NVRTC, generator or driver, at other clocks, or else on another device. It is compiled here, to
+    check that it can be, and `measured_elsewhere` of the trial has its conditions.
 
-    Raises `RecordError` for the file, `InvalidInput` for arguments, and when it holds no metered schedule of
-    the operator; with `any_toolchain` also what compiling raises.
-    """
+    Raises `RecordError` for the file, `InvalidInput` for arguments, and if the file has no metered schedule
+    of the operator; with `any_toolchain` also the errors of compiling."""
     check_operator(op)
     check_path("records", records)
     check_flag("any_toolchain", any_toolchain)
@@ -156,7 +151,7 @@ def choose_best(
     rule: SelectionRule = DEFAULT_RULE,
     any_toolchain: bool = False,
 ) -> Trial:
-    """See `best`."""
+    """Find the best metered schedule for an open device, as `best`."""
     found, _ = rule.select_winners(load_finalists(op, records, device, any_toolchain))
     if found.measured_elsewhere:
         compile_schedule(found.schedule, device.arch, device.limits)
@@ -166,7 +161,7 @@ def choose_best(
 def load_finalists(
     op: Operator, records: str | Path, device: Device, any_toolchain: bool = False
 ) -> list[Trial]:
-    """The metered schedules on file that a choice is made among. Raises as `best` does, which compiles."""
+    """Load the metered schedules that the best is selected from. Raises as `best`, but for compiling."""
     with RecordStore(records, create=False) as store:
         groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
         here = get_present_conditions(device)
@@ -176,7 +171,7 @@ def load_finalists(
         for there in sort_by_nearness(groups, here) if any_toolchain else ():
             trials = _choose_finalists(groups[there])
             if trials:
-                # The verdict on file is of a kernel that another toolchain made.
+                # The stored verdict is of a kernel by another toolchain.
                 return [replace(t, measured_elsewhere=str(there), checked="") for t in trials]
         raise InvalidInput(
             f"{op.name} on {device.label}: no metered schedule in {records}"
@@ -185,16 +180,18 @@ def load_finalists(
 
 
 def _choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
-    """Those of the finals where finals were held: a first look may have been a lucky one."""
-    known = [t for t in rows_to_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
+    """Choose the schedules that were measured in finals, or all if there were none: a first timing may be
+    fast by chance."""
+    complete = [t for t in rows_to_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
     finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
-    return [t for t in known if t.schedule.digest in finals] or known
+    return [t for t in complete if t.schedule.digest in finals] or complete
 
 
 def _list_other_conditions(
     groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions
 ) -> str:
-    """The end of a refusal: the conditions of what is on file of the operator; "" for nothing."""
+    """Make the end of an error message: the conditions of the operator's stored schedules; "" if there are
+    none."""
     metered = {there: [row for row in rows if row.kind == "metering"] for there, rows in groups.items()}
     counts = describe_counts({there: rows for there, rows in metered.items() if rows}, here)
     if counts:
@@ -206,20 +203,20 @@ def _list_other_conditions(
     timed = {there: [row for row in rows if row.kind == "timing"] for there, rows in groups.items()}
     own = len({row.key.schedule_digest for row in timed.get(here, ())})
     rest = describe_counts({there: rows for there, rows in timed.items() if rows}, here)
-    held = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
-    if not held:
+    listed = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
+    if not listed:
         return ""
-    return f"; it holds schedules that were timed and not metered: {held}; run ekc tune with --records"
+    return f"; it holds schedules that were timed and not metered: {listed}; run ekc tune with --records"
 
 
 def _list_other_operators(store: RecordStore, file: str | Path) -> str:
-    """The end of a refusal: the operators that something was metered of."""
+    """Make the end of an error message: the operators with metered schedules."""
     texts = dict.fromkeys(row.key.operator for row in store.read_rows(kind="metering"))
     names = [str(read_operator(text, file)).splitlines()[0] for text in texts]
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    held = (
+    listed = (
         f"; it holds those of {', '.join(names[:MAX_LISTED])}{more}"
         if names
         else "; nothing was metered in it"
     )
-    return f"{held}; run ekc tune with --records"
+    return f"{listed}; run ekc tune with --records"

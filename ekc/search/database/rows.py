@@ -1,4 +1,4 @@
-"""One row of the record store: a measurement event, its identity, and its way into SQL and back."""
+"""One row of the record store: a measurement event, its identity, and its conversion to SQL and back."""
 
 from __future__ import annotations
 
@@ -56,47 +56,51 @@ FIND = (
 
 @dataclass(frozen=True)
 class RecordKey:
-    """What makes two measurements of one kind the same measurement."""
+    """Identity of a measurement: two measurements of one kind with equal keys are the same."""
 
     operator: str
-    """Canonical JSON text of the operator, as `canonical_json` writes it."""
+    """JSON text of the operator, from `to_canonical_json`."""
     schedule_digest: str
+    """Digest of the schedule."""
     device: str
+    """Name of the device."""
     simulated: bool
+    """Whether the device is simulated."""
     driver: str
-    """Of a GPU; for a simulated device which simulator it was: figures of an older one do not answer."""
+    """Version of the driver; of a simulated device, version of the simulator."""
     nvrtc: str
-    """Which one, and which text it was given (`codegen.generate.toolchain`)."""
+    """Versions of NVRTC and of the generator, from `codegen.generate.describe_toolchain`."""
     clock_regime: str
+    """Clock setting, such as "fixed 1410 MHz"."""
     data_policy: str
+    """Kind of the input data."""
     draw: int = 0
-    """Number of the repeat: 0 for the first measurement of a kernel."""
+    """Number of the repeat; 0 for the first measurement of a kernel."""
     window_s: float | None = None
-    """Seconds asked for, or None where there is no window."""
+    """Metering window in seconds; None for a timing, a failure or a check."""
 
 
 @dataclass(frozen=True)
 class RecordRow:
-    """One measurement event: what was measured, under which conditions, and what came out."""
+    """One measurement event: identity, conditions and figures."""
 
     kind: RecordKind
     key: RecordKey
     schedule: str
-    """The schedule as JSON text, from which it can be replayed."""
+    """JSON text of the schedule."""
     status: str
-    """"ok", or in a few words what went wrong."""
+    """"ok", or the failure, as `Trial.status`."""
     payload: Mapping[str, object] = field(default_factory=dict)
-    """The figures as JSON values: the fields of a Timing or a Metering, or of a failure.
-
-    NaN is kept (a card without a thermometer); tuples come back as lists.
-    """
+    """Figures as JSON values: the fields of a Timing, a Metering or a failure. NaN stays NaN (a card without
+    a thermometer); tuples become lists."""
     ekc_version: str = __version__
+    """Version of ekc that measured."""
     created: str = ""
-    """UTC, ISO 8601. Set by the store."""
+    """Time of the measurement: UTC, ISO 8601. Set by the store."""
     id: int = 0
-    """Place in the file, from 1. Set by the store."""
+    """Number of the row in the file, from 1. Set by the store."""
     source: str = field(default="", compare=False)
-    """The file it was read from. Set by the store."""
+    """File that the row was read from. Set by the store."""
 
     @property
     def is_executed(self) -> bool:
@@ -121,17 +125,17 @@ class RecordRow:
 
 
 def to_canonical_json(value: object) -> str:
-    """`value` as JSON text that is the same for equal values: sorted keys, no spaces."""
+    """Convert a value to JSON text that is the same for equal values: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def hash_operator(operator: str) -> str:
-    """Short hash of an operator's canonical JSON text, as stored in each row."""
+    """Compute the hash of an operator's canonical JSON text that each row has."""
     return hashlib.sha256(operator.encode()).hexdigest()[:32]
 
 
 def key_to_sql(kind: RecordKind, key: RecordKey) -> tuple[object, ...]:
-    """The values of FIND, in its order."""
+    """Make the values of `FIND`, in its order."""
     return (
         kind, hash_operator(key.operator), key.schedule_digest, key.device, key.simulated,
         key.driver, key.nvrtc, key.clock_regime, key.data_policy, key.draw, key.window_s,
@@ -139,7 +143,7 @@ def key_to_sql(kind: RecordKind, key: RecordKey) -> tuple[object, ...]:
 
 
 def row_to_sql(row: RecordRow) -> tuple[object, ...]:
-    """The values of INSERT, in its order. Raises InvalidInput for what cannot be stored as it is."""
+    """Make the values of `INSERT`, in its order. Raises InvalidInput for values that SQLite would change."""
     key = row.key
     if row.kind not in get_args(RecordKind):
         raise InvalidInput(
@@ -162,7 +166,7 @@ def row_to_sql(row: RecordRow) -> tuple[object, ...]:
 
 
 def row_from_sql(values: tuple[Any, ...], source: str) -> RecordRow:
-    """A row of SELECT. Raises RecordError, naming `source`, if its bytes hold no row of ours."""
+    """Make a row of the values of `SELECT`. Raises RecordError, naming `source`, if the row is damaged."""
     (
         number, created, kind, operator, _, digest, schedule, device, simulated,
         driver, nvrtc, regime, policy, version, draw, window, text, status,

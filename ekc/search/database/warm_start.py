@@ -1,9 +1,8 @@
-"""Warm start: the measurements of a record file, as lessons for another operator or another device.
+"""Warm start: a transfer prior learned from measurements of other operators and devices in a record file.
 
-Rows of the operator on the very device are left to the run itself, which finds them by their key and does
-not measure them again (but for those made under other conditions, such as another NVRTC): so a run that is
-resumed has the same lessons as one that was not broken off, if nothing else was added to the file meanwhile.
-Rows of a simulated device teach simulated devices only.
+Rows of the operator under the conditions of the run are not learned from: the run finds them by their key. So
+a resumed run has the same prior as an uninterrupted one, if no other run wrote to the file meanwhile. Rows of
+simulated devices are used for simulated devices only.
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ from ekc.search.database.query import rows_to_trials
 from ekc.search.database.rows import RecordKey, RecordRow, to_canonical_json
 
 MAX_GROUPS, MAX_ROWS_PER_GROUP = 6, 64
-"""Operators on devices, those measured last, and kernels of each: analysing them takes a few seconds."""
+"""Pairs of operator and device that are learned from, those measured last, and kernels of each. Analysing
+them takes a few seconds."""
 MAX_REASONS = 4
-"""Reasons, why something on file teaches nothing, in one line."""
+"""Reasons in one line why rows are not learned from."""
 
 _FIXED_CLOCK_PATTERN = re.compile(r"fixed (\d+) MHz")
 
@@ -43,7 +43,8 @@ _FIXED_CLOCK_PATTERN = re.compile(r"fixed (\d+) MHz")
 def load_transfer_prior(
     path: str | Path, op: Operator, device: Device, seed: int
 ) -> tuple[TransferPrior | None, str]:
-    """(what a file teaches, that in words or why it is nothing). Raises `RecordError` for the file."""
+    """Learn a transfer prior from a record file. Returns (the prior, its description); (None, the reason) if
+    there is nothing to learn from. Raises `RecordError` for the file."""
     with RecordStore(path, create=False) as store:
         found = _group_foreign_rows(store.read_rows(), to_canonical_json(op.to_json()), device)
     groups, left_out = list[MeasuredGroup](), dict[str, None]()
@@ -53,9 +54,9 @@ def load_transfer_prior(
         if at is None:
             why = why or f"nothing is known of the rates of {shared.device}, clocks {shared.clock_regime}"
         elif len(groups) < MAX_GROUPS:
-            made = _make_groups(rows, shared.device, *at)
-            groups += made
-            why = "" if made or _is_of_clock_search(shared, op, device) else _describe_shortage(shared, rows)
+            new = _make_groups(rows, shared.device, *at)
+            groups += new
+            why = "" if new or _is_of_clock_search(shared, op, device) else _describe_shortage(shared, rows)
         if why:
             left_out[why] = None
     rest = "".join(f"; {why}" for why in _shorten_reasons(sorted(left_out)))
@@ -70,22 +71,22 @@ def load_transfer_prior(
 def _group_foreign_rows(
     rows: Iterable[RecordRow], own_operator: str, device: Device
 ) -> dict[RecordKey, list[RecordRow]]:
-    """Rows that the run does not find for itself, by operator and conditions: the key of each bunch names no
-    schedule. Those measured last come last."""
+    """Group the rows that the run does not find by their key, by operator and conditions, in the order of the
+    last measurement. The keys of the groups have no schedule."""
     found: dict[RecordKey, list[RecordRow]] = {}
     here = get_present_conditions(device)
     for row in rows:
         if row.key.operator == own_operator and read_conditions(row.key) == here:
             continue
         shared = replace(row.key, schedule_digest="", draw=0, window_s=None)
-        so_far = found.pop(shared, [])
-        so_far.append(row)
-        found[shared] = so_far
+        group = found.pop(shared, [])
+        group.append(row)
+        found[shared] = group
     return found
 
 
 def _explain_exclusion(shared_key: RecordKey, device: Device) -> str:
-    """Why a bunch teaches nothing here; "" where it may."""
+    """Explain why a group is not learned from; "" if it may be."""
     if shared_key.simulated and not device.simulated:
         return f"simulated figures of {shared_key.device} teach no GPU"
     if device.simulated and not shared_key.simulated:
@@ -96,8 +97,8 @@ def _explain_exclusion(shared_key: RecordKey, device: Device) -> str:
 
 
 def _is_of_clock_search(shared_key: RecordKey, op: Operator, device: Device) -> bool:
-    """Whether a bunch differs from what the run measures in its clocks alone: a search over clocks leaves a
-    few kernels of the very operator at each."""
+    """Whether a group differs from the run in its clocks alone: a search over clocks stores a few kernels of
+    the same operator at each clock."""
     same = replace(read_conditions(shared_key), clock_regime=device.clock_regime) == get_present_conditions(
         device
     )
@@ -119,7 +120,7 @@ def _shorten_reasons(reasons: Sequence[str]) -> Sequence[str]:
 def _find_limits_and_peaks(
     device_name: str, clock_regime: str, device: Device
 ) -> tuple[Limits, Peaks] | None:
-    """Limits and ceilings of a device of this name at these clocks, if anything is known of it."""
+    """Find limits and peaks of a device of this name at these clocks; None for an unknown device."""
     if (device_name, clock_regime) == (device.name, device.clock_regime):
         return device.limits, device.peaks
     spec, fixed = specs.find_spec(device_name), _FIXED_CLOCK_PATTERN.fullmatch(clock_regime)
@@ -127,7 +128,7 @@ def _find_limits_and_peaks(
 
 
 def _make_groups(rows: list[RecordRow], device: str, limits: Limits, peaks: Peaks) -> list[MeasuredGroup]:
-    """The group of some rows; none where they are too few."""
+    """Make the group of some rows; an empty list if they are too few."""
     timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
     if len(timed) < SURROGATE.min_rows:
         return []

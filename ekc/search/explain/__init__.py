@@ -1,1 +1,1 @@
-"""Why one schedule costs more energy than another."""
+"""Explanations of the energy difference of two schedules: by event, or by feature."""

@@ -1,7 +1,7 @@
-"""Why one schedule costs more energy than another: the difference, cause by cause.
+"""The energy difference of two schedules on a simulated device, by the events of its model.
 
-On a simulated device the causes are its own events, and the account is exact. The device's model made
-the difference, so it knows where it comes from; the same is not known of a real GPU.
+The account is exact, as the model of the device computed both energies from these events. On a real GPU they
+are unknown: see `by_feature.py`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from ekc.ir.schedule.schedule import Schedule
 
 @dataclass(frozen=True)
 class CauseEnergy:
-    """One cause: how much of it each schedule has, and the joules of each."""
+    """Count and energy of one kind of event in both schedules."""
 
     cause: str
+    """Name of the kind of event."""
     unit: str
+    """Unit of the counts."""
     count_a: float
+    """Events of schedule A."""
     count_b: float
+    """Events of schedule B."""
     energy_a_j: float
+    """Joules of these events in schedule A."""
     energy_b_j: float
+    """Joules of these events in schedule B."""
 
     @property
     def difference_j(self) -> float:
-        """Joules that B costs more than A for this cause."""
+        """Joules of B minus joules of A for this cause."""
         return self.energy_b_j - self.energy_a_j
 
 
@@ -38,15 +44,17 @@ class SimulatedExplanation:
     """Two schedules of one operator on one device; the lines add up to the difference of their energies."""
 
     device: str
-    """With "(simulated)" where it is."""
+    """Label of the device, such as "a100 (simulated)"."""
     a: EnergyBreakdown
+    """Energies of schedule A."""
     b: EnergyBreakdown
+    """Energies of schedule B."""
     lines: tuple[CauseEnergy, ...]
-    """The largest difference first."""
+    """Causes, the largest difference first."""
 
     @property
     def difference_j(self) -> float:
-        """Joules per call that B costs more than A."""
+        """Joules per call of B minus those of A."""
         return self.b.energy_j - self.a.energy_j
 
     def to_json(self) -> dict[str, Any]:
@@ -65,10 +73,10 @@ class SimulatedExplanation:
 
 
 def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:
-    """The energy of two schedules on a simulated device, cause by cause.
+    """Explain the energy difference of two schedules on a simulated device, cause by cause.
 
-    Raises `InvalidInput` for schedules of different operators and for a device that is no simulated one,
-    `ScheduleError` for a schedule that is not legal there.
+    Raises `InvalidInput` for schedules of different operators and for a device that is not simulated,
+    `ScheduleError` for a schedule that is illegal on the device.
     """
     check_same_operator(a, b)
     if not can_explain(device):
@@ -84,8 +92,8 @@ def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:
 
 
 def can_explain(device: Device) -> TypeGuard[SimulatedDevice]:
-    """Whether a device can say itself where its energy goes. A recording of a simulated one cannot: it holds
-    what was measured."""
+    """Whether a device can break down its energy. A recording of a simulated device cannot: it has only the
+    measurements."""
     return isinstance(device, SimulatedDevice)
 
 
@@ -93,7 +101,8 @@ def check_same_operator(a: Schedule, b: Schedule) -> None:
     """Raises `InvalidInput` for schedules of different operators."""
     if a.op != b.op:
         raise InvalidInput(
-            f"A is a schedule of {_format_operator(a)}, B of {_format_operator(b)}; two of one operator compare"
+            f"A is a schedule of {_format_operator(a)}, B of {_format_operator(b)}; "
+            "two of one operator compare"
         )
 
 

@@ -1,26 +1,17 @@
-"""Why one schedule costs more energy than another, on a device that does not tell: by features, as a model
-learned them from what was measured there.
+"""The energy difference of two schedules on any device, by features of the schedules.
 
-Energy is latency x power, so the log of a ratio of energies is the sum of those of both; each is credited to
-the features by which the schedules differ, and what the model did not expect is a line of its own. The two
-schedules are left out of what it learns from: otherwise it would credit their noise to their features.
+A model learns latency and power from the measurements on that device, without the two schedules: otherwise it
+would attribute their noise to their features. Energy is latency x power, so the log of the ratio of energies
+is the sum of the logs of both ratios. Each is attributed to groups of features; the part that the model did
+not predict is a line of its own. Logs become joules by the logarithmic mean of the two energies (B. W. Ang's
+index decomposition, LMDI), so that the lines add up to the difference.
 
-Logs become joules by the logarithmic mean of the two energies (B. W. Ang's index decomposition, LMDI), which
-leaves nothing over.
-
-The figures that the models see, by what they are about.
-
-A larger tile changes a dozen counts at once. Which of those that always move together does the work,
-no model can know; which group does, it can.
-
-What each input of a function has to do with the difference between two of its values.
-
-Shapley's rule: the inputs change one after the other from those of A to those of B, and each is credited
-with what the function does at its step, in the mean over orders. So the credits add up to the difference,
-an input that does not differ has none, and B against A is the opposite of A against B. Inputs that move
-together change together (Owen's rule): orders keep the members of a group side by side, and the
-function is seldom asked about things that cannot be.
-"""
+The attribution is by Shapley values. The features change one after the other from those of A to those of B,
+and each gets the change of the prediction at its step, averaged over orders. So the parts add up to the
+difference, a feature that does not differ gets none, and B against A is the opposite of A against B. A larger
+tile changes a dozen counts at once, and no model can know which of them matters; so features are grouped, and
+the members of a group change one after another (Owen values). Few of the combinations between A and B
+are then impossible ones."""
 
 from __future__ import annotations
 
@@ -89,29 +80,29 @@ FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "synchronisation": ("total_barriers", "total_shuffles", "pipeline", "launches"),
 }
-"""Every figure that a feature or the prior is made of, once. Bytes of shared memory that a block owns stand
-with the occupancy that they cost."""
+"""All quantities of the analysis that features and prior use, each in one group. Shared memory per block is
+with the occupancy, which it limits."""
 
 
 def format_figure_name(figure: str) -> str:
-    """A figure's name as it is printed."""
+    """Format the name of a quantity for printing."""
     return figure.removeprefix("total_").replace("_", " ")
 
 
 Array = NDArray[np.float64]
 ColumnFunction = Callable[[Mapping[str, Array]], Array]
-"""Columns of inputs by name, [n] each -> [n, k]."""
+"""A function of columns by name, each [n]. Returns [n, k]."""
 
 ORDER_COUNT = 64
-"""Drawn; each is walked there and back."""
+"""Random orders of the features. Each is used forwards and backwards."""
 
 
 def compute_shapley_values(
     function: ColumnFunction, a: Mapping[str, float], b: Mapping[str, float], groups: Sequence[Sequence[str]]
 ) -> dict[str, Array]:
-    """For each input of `groups`, its part [k] of function(b) - function(a).
+    """Compute the part [k] of each input of `groups` in function(b) - function(a).
 
-    `a` and `b` have the same names; those in no group must not matter to the function.
+    `a` and `b` have the same names. The function must not depend on inputs that are in no group.
     """
     moving = [[name for name in group if a[name] != b[name]] for group in groups]
     players = [name for group in moving for name in group]
@@ -132,36 +123,42 @@ def compute_shapley_values(
 
 
 def _sample_orders(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """[2 x ORDERS, players]: who changes at each step. The same ones each time."""
+    """Sample orders in which inputs change: [2 x ORDER_COUNT, inputs]. Every call returns the same."""
     random = np.random.default_rng(0)
     ends = np.cumsum(sizes)
     members = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    drawn = np.stack(
+    sampled = np.stack(
         [
             np.concatenate([random.permutation(members[g]) for g in random.permutation(len(members))])
             for _ in range(ORDER_COUNT)
         ]
     )
-    return np.concatenate([drawn, drawn[:, ::-1]])
+    return np.concatenate([sampled, sampled[:, ::-1]])
 
 
 UNEXPLAINED = "unexplained"
 SEED = 0
-"""Of folds and models: an account is the same each time."""
+"""Seed of folds and models, so that an account is reproducible."""
 MAX_NAMED_FEATURES, MIN_NAMED_SHARE = 3, 0.1
-"""Features named of a group, and the least share of its largest one that is worth a word."""
+"""Features named of a group, at most, and the least part of a named one relative to the largest."""
 
 
 @dataclass(frozen=True)
 class ExplainedSchedule:
-    """One of the two schedules. Per call; what was not measured is expected of it by the model."""
+    """Figures of one of the two schedules, per call: measured, or predicted by the model."""
 
     digest: str
+    """Digest of the schedule."""
     latency_s: float
+    """Latency in seconds."""
     power_w: float
+    """Board power in watts."""
     timed: bool
+    """Whether the latency was measured."""
     metered: bool
+    """Whether the power was measured."""
     energy_interval_j: Interval | None
+    """95 % confidence interval of the metered energy in joules; None without a metering."""
 
     @property
     def energy_j(self) -> float:
@@ -171,79 +168,91 @@ class ExplainedSchedule:
 
 @dataclass(frozen=True)
 class FeatureContribution:
-    """One figure of both schedules, and its part of the log of the ratio of energies."""
+    """One quantity of both schedules, and its part of the log of the energy ratio."""
 
     name: str
+    """Name of the quantity as printed."""
     a: float
+    """Value in schedule A."""
     b: float
+    """Value in schedule B."""
     energy: float
+    """Part of the natural log of the energy of B over A."""
 
 
 @dataclass(frozen=True)
 class GroupContribution:
-    """What a group of features, or nothing known, does to the log of B over A."""
+    """The part of a group of features, or the unexplained part, of the logs of B over A."""
 
     cause: str
+    """Name of the group, or "unexplained"."""
     latency: float
+    """Part of the natural log of the latency ratio."""
     power: float
+    """Part of the natural log of the power ratio."""
     prior: float
-    """Of the energy: what physics alone says of this group."""
+    """Part of the natural log of the energy ratio by the analytic prior alone."""
     features: tuple[FeatureContribution, ...] = ()
-    """The strongest first."""
+    """Features with the largest parts, largest first."""
 
     @property
     def energy(self) -> float:
-        """Latency and power together."""
+        """Part of the natural log of the energy ratio."""
         return self.latency + self.power
 
 
 @dataclass(frozen=True)
 class EnergyAccount:
-    """Two schedules of one operator on one device, and what the logs of their ratios are made of."""
+    """The parts of the latency, power and energy ratios of two schedules."""
 
     a: ExplainedSchedule
+    """Figures of schedule A."""
     b: ExplainedSchedule
+    """Figures of schedule B."""
     lines: tuple[GroupContribution, ...]
-    """They add up to the logs of the ratios. The largest first; what is unexplained last."""
+    """Parts that add up to the logs of the ratios, largest first; the unexplained part last."""
 
     @property
     def log_ratio(self) -> float:
-        """Natural log of the energy of B over that of A."""
+        """Natural log of the energy of B over A."""
         return math.log(self.b.energy_j / self.a.energy_j)
 
     @property
     def difference_j(self) -> float:
-        """Joules per call that B costs more than A."""
+        """Joules per call of B minus those of A."""
         return self.b.energy_j - self.a.energy_j
 
     @property
     def joules_per_log(self) -> float:
-        """The logarithmic mean of the energies: turns parts of the log into joules."""
+        """Logarithmic mean of the energies: joules per unit of the log ratio."""
         return self.difference_j / self.log_ratio if self.log_ratio else self.a.energy_j
 
     def compute_share_of_a(self, log_part: float) -> float:
-        """A part of the log as a share of A's energy."""
+        """Convert a part of the log ratio to a share of A's energy."""
         return log_part * self.joules_per_log / self.a.energy_j
 
 
 @dataclass(frozen=True)
 class LearnedExplanation:
-    """An account, what it was learned from, and how far to believe it."""
+    """An account, the measurements it was learned from, and the error of the model."""
 
     device: str
-    """With "(simulated)" where it is."""
+    """Label of the device, such as "a100 (simulated)"."""
     source: str
+    """Path of the record file or recording."""
     account: EnergyAccount
     timed: int
-    """Schedules that the model learned latencies from, A and B not among them, ..."""
+    """Schedules that the latency model learned from, without A and B."""
     metered: int
-    """... and powers: a part of the same."""
+    """Schedules that the power model learned from, without A and B."""
     failed: int
+    """Schedules that failed, and were not learned from."""
     quality: ModelQuality
+    """Error of the model on schedules that it did not learn from."""
 
     @property
     def doubt(self) -> str:
-        """Why the lines should not be believed one by one; "" where there is no reason."""
+        """Why single lines are not reliable; "" if there is no reason."""
         of, error = self.account, self.quality.energy.error
         if of.a.digest == of.b.digest:
             return "A and B are one schedule"
@@ -285,29 +294,29 @@ class LearnedExplanation:
 def explain_learned(
     a: Schedule, b: Schedule, device: Device, records: str | Path | None
 ) -> LearnedExplanation:
-    """The energies of two schedules, by features, learned from a record file or from the recording that the
-    device is.
+    """Explain the energy difference of two schedules by features, learned from a record file or from the
+    recording that the device replays.
 
-    Raises `InvalidInput` for schedules of different operators, for one that failed, and where too little was
-    metered; `RecordError` for the file.
+    Raises `InvalidInput` for schedules of different operators, for one that failed, and for too few metered
+    schedules; `RecordError` for the file.
     """
     check_same_operator(a, b)
-    known = load_measured_set(a.op, device, records)
-    others = known.exclude([a.digest, b.digest])
+    measured_set = load_measured_set(a.op, device, records)
+    others = measured_set.exclude([a.digest, b.digest])
     _check_metered_count(others, a, device)
     return LearnedExplanation(
         device=device.label,
-        source=known.source,
-        account=make_account(a, b, known, device),
+        source=measured_set.source,
+        account=make_account(a, b, measured_set, device),
         timed=len(others.candidates),
         metered=int(others.is_metered.sum()),
-        failed=len(known.failures),
+        failed=len(measured_set.failures),
         quality=cross_validate(others, device.peaks, SEED),
     )
 
 
 def make_account(a: Schedule, b: Schedule, measured_set: MeasuredSet, device: Device) -> EnergyAccount:
-    """The lines alone: `device` says what can be had at most, all else is out of `known`."""
+    """Make the account from a set of measurements. `device` gives limits and peaks only."""
     others = measured_set.exclude([a.digest, b.digest])
     model = ScheduleModel(others.candidates, device.peaks, SEED)
     pair = analyse_schedules([a, b], device.limits)
@@ -323,8 +332,7 @@ def make_account(a: Schedule, b: Schedule, measured_set: MeasuredSet, device: De
 def _check_metered_count(others: MeasuredSet, schedule: Schedule, device: Device) -> None:
     metered = int(others.is_metered.sum())
     if metered < MIN_METERED:
-        held = others.elsewhere
-        more = f"; it also holds {held}, which cannot be learned from here" if held else ""
+        more = others.elsewhere and f"; it also holds {others.elsewhere}, which cannot be learned from here"
         raise InvalidInput(
             f"{schedule.op.name} on {device.label}: beside A and B, {others.source} holds {metered} metered "
             f"schedules, and {MIN_METERED} are needed to learn from and to judge by; "
@@ -335,7 +343,7 @@ def _check_metered_count(others: MeasuredSet, schedule: Schedule, device: Device
 def _make_side(
     schedule: Schedule, measured_set: MeasuredSet, log_latency: float, log_power: float
 ) -> ExplainedSchedule:
-    """Measured where it was; `latency` and `power` are the logs that the model expects."""
+    """Make the figures of a schedule: measured, or the predicted logs."""
     found = measured_set.find_candidate(schedule)
     metered = found is not None and found.metered
     return ExplainedSchedule(
@@ -352,9 +360,10 @@ def _make_lines(
     model: ScheduleModel, peaks: Peaks, pair: Mapping[str, NDArray[np.float64]]
 ) -> list[GroupContribution]:
     def logs(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        seen = make_model_inputs(figures, peaks)
-        said = model.predict_inputs(seen)
-        return np.stack([said.log_latency, said.log_power, predict_by_prior(seen).log_energy], axis=1)
+        inputs = make_model_inputs(figures, peaks)
+        predicted = model.predict_inputs(inputs)
+        by_prior = predict_by_prior(inputs).log_energy
+        return np.stack([predicted.log_latency, predicted.log_power, by_prior], axis=1)
 
     a, b = ({name: float(values[i]) for name, values in pair.items()} for i in (0, 1))
     parts = compute_shapley_values(logs, a, b, list(FEATURE_GROUPS.values()))
@@ -385,7 +394,7 @@ def _make_line(
 def _make_unexplained_line(
     a: ExplainedSchedule, b: ExplainedSchedule, lines: Sequence[GroupContribution]
 ) -> GroupContribution:
-    """The logs of B over A, less what the model expects of them."""
+    """Make the line of the measured logs of B over A minus the predicted ones."""
     latency = math.log(b.latency_s / a.latency_s) - sum(line.latency for line in lines)
     power = math.log(b.power_w / a.power_w) - sum(line.power for line in lines)
     return GroupContribution(UNEXPLAINED, latency, power, 0.0)

@@ -1,6 +1,4 @@
-"""What is expected of schedules that nobody measured: by physics alone, and by what the search learns with,
-once it has seen those that were. And how good both are on schedules that they have not seen.
-"""
+"""A model of latency and power learned from measured schedules, and its error on other schedules."""
 
 from __future__ import annotations
 
@@ -22,28 +20,29 @@ Array = NDArray[np.float64]
 
 FOLDS = 5
 MIN_METERED = SURROGATE.min_rows * FOLDS // (FOLDS - 1)
-"""Each fold must leave the model as many rows as it needs to say more than the prior, or the score would be
-that of another model."""
+"""Metered schedules that are needed, at least: with fewer, the model of a fold would be the prior alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class LogPrediction:
-    """Logs of seconds, and of watts, of some schedules."""
+    """Predicted latency and power of some schedules."""
 
     log_latency: Array
+    """Natural logs of seconds."""
     log_power: Array
+    """Natural logs of watts."""
 
     @property
     def log_energy(self) -> Array:
-        """Logs of joules."""
+        """Natural logs of joules."""
         return self.log_latency + self.log_power
 
 
 class _LogLinearModel:
-    """One figure as a line over what physics says of it, and the belief of the search on what that misses.
+    """One figure as a line over the analytic prior, plus the surrogate of the search for the residuals.
 
-    Every row weighs alike. A tuning run cares for good schedules, and weighs rows and trusts the prior
-    accordingly; an account must hold for bad ones, where physics may be far off.
+    All rows have equal weights. A tuning run gives more weight to good schedules and to the prior; an account
+    must be valid for bad schedules too, where the prior may be far off.
     """
 
     def __init__(self, rows: NDArray[np.float32], physics: Array, logs: Array, seed: int) -> None:
@@ -58,19 +57,19 @@ class _LogLinearModel:
         return self._intercept + self._slope * physics
 
     def predict(self, rows: NDArray[np.float32], physics: Array) -> Array:
-        """The log of the figure."""
+        """Predict the log of the figure."""
         return self._surrogate.predict(rows, np.exp(self._predict_line(physics)))[0]
 
 
 def _fit_slope(physics: Array, logs: Array) -> float:
-    """How much of what physics says shows in the figures: 0 to 1."""
-    apart = physics - physics.mean()
-    spread = float((apart**2).mean())
-    return float(np.clip((apart * logs).mean() / spread, 0.0, 1.0)) if spread else 0.0
+    """Fit the slope of measured logs over the logs of the prior, limited to 0 to 1."""
+    centred = physics - physics.mean()
+    variance = float((centred**2).mean())
+    return float(np.clip((centred * logs).mean() / variance, 0.0, 1.0)) if variance else 0.0
 
 
 class ScheduleModel:
-    """Latency and power, learned from what is on file. Deterministic for the same rows and seed."""
+    """Latency and power, learned from measured schedules. Deterministic for the same rows and seed."""
 
     def __init__(self, candidates: Sequence[Candidate], peaks: Peaks, seed: int) -> None:
         self._peaks = peaks
@@ -89,11 +88,11 @@ class ScheduleModel:
         )
 
     def predict(self, quantities: Quantities) -> LogPrediction:
-        """Of schedules by the figures of their analysis alone."""
+        """Predict schedules from the quantities of their analysis."""
         return self.predict_inputs(make_model_inputs(quantities, self._peaks))
 
     def predict_inputs(self, inputs: ModelInputs) -> LogPrediction:
-        """The same, analysed."""
+        """Predict schedules from their model inputs."""
         physics = predict_by_prior(inputs)
         return LogPrediction(
             self._latency_model.predict(inputs.features, physics.log_latency),
@@ -102,70 +101,75 @@ class ScheduleModel:
 
 
 def predict_by_prior(inputs: ModelInputs) -> LogPrediction:
-    """Counted work and the ceilings of the device."""
+    """Predict by the analytic prior: counted work and the peaks of the device."""
     return LogPrediction(np.log(inputs.expected_latency_s), np.log(inputs.expected_power_w))
 
 
 @dataclass(frozen=True)
 class PredictionScore:
-    """Predictions of schedules that were not learned from, against what was measured of them."""
+    """Error of predictions for schedules that the model did not learn from."""
 
     rank: float | None
-    """Spearman; None where all are alike."""
+    """Spearman correlation of predictions and measurements; None if all are equal."""
     error: float
     """Median absolute relative error."""
 
 
 @dataclass(frozen=True)
 class ModelQuality:
-    """How good the model is: held-out schedules in `FOLDS` folds, no schedule in two."""
+    """Errors in a cross-validation with `FOLDS` folds: of the model, and of the prior times one factor, the
+    median ratio of the rows learned from."""
 
     energy: PredictionScore
+    """Error of the model in energy."""
     latency: PredictionScore
+    """Error of the model in latency."""
     power: PredictionScore
+    """Error of the model in power."""
     energy_by_prior: PredictionScore
-    """The prior times one factor, the median of the rows learned from; as the next two."""
+    """Error of the prior in energy."""
     latency_by_prior: PredictionScore
+    """Error of the prior in latency."""
     power_by_prior: PredictionScore
+    """Error of the prior in power."""
 
 
 def cross_validate(measured_set: MeasuredSet, peaks: Peaks, seed: int) -> ModelQuality:
-    """Of models that learn from `evidence`, at least `FEWEST_METERED` of it metered."""
+    """Cross-validate the model on measured schedules, of which at least `MIN_METERED` are metered."""
     fold = _assign_folds(measured_set.is_metered, seed)
     model, prior = (LogPrediction(np.zeros(len(fold)), np.zeros(len(fold))) for _ in range(2))
-    seen = make_model_inputs(measured_set.quantities, peaks)
-    physics = predict_by_prior(seen)
+    physics = predict_by_prior(make_model_inputs(measured_set.quantities, peaks))
     latency = np.log([c.latency_s for c in measured_set.candidates])
     power = np.log([c.power_w if c.metered else np.nan for c in measured_set.candidates])
     for n in range(FOLDS):
-        held = fold == n
-        known, asked = measured_set.select(~held), measured_set.select(held)
-        found = ScheduleModel(known[0], peaks, seed).predict(asked[1])
-        model.log_latency[held], model.log_power[held] = found.log_latency, found.log_power
-        prior.log_latency[held] = physics.log_latency[held] + np.median(
-            (latency - physics.log_latency)[~held]
-        )
-        prior.log_power[held] = physics.log_power[held] + np.nanmedian((power - physics.log_power)[~held])
+        test = fold == n
+        (training, _), (_, tested) = measured_set.select(~test), measured_set.select(test)
+        found = ScheduleModel(training, peaks, seed).predict(tested)
+        model.log_latency[test], model.log_power[test] = found.log_latency, found.log_power
+        latency_factor = np.median((latency - physics.log_latency)[~test])
+        power_factor = np.nanmedian((power - physics.log_power)[~test])
+        prior.log_latency[test] = physics.log_latency[test] + latency_factor
+        prior.log_power[test] = physics.log_power[test] + power_factor
     metered = measured_set.is_metered
     return ModelQuality(
         *(
             score
-            for said in (model, prior)
+            for predicted in (model, prior)
             for score in (
-                _score_predictions(said.log_energy[metered], (latency + power)[metered]),
-                _score_predictions(said.log_latency, latency),
-                _score_predictions(said.log_power[metered], power[metered]),
+                _score_predictions(predicted.log_energy[metered], (latency + power)[metered]),
+                _score_predictions(predicted.log_latency, latency),
+                _score_predictions(predicted.log_power[metered], power[metered]),
             )
         )
     )
 
 
 def _assign_folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
-    """A fold for each row, the metered ones dealt first: each fold has its even share of them."""
+    """Assign a fold to each row, so that each fold has an equal share of the metered rows."""
     random = np.random.default_rng(seed)
-    dealt = np.concatenate([random.permutation(np.flatnonzero(which)) for which in (metered, ~metered)])
+    order = np.concatenate([random.permutation(np.flatnonzero(which)) for which in (metered, ~metered)])
     fold = np.empty(len(metered), dtype=np.int64)
-    fold[dealt] = np.arange(len(metered)) % FOLDS
+    fold[order] = np.arange(len(metered)) % FOLDS
     return fold
 
 

@@ -1,1 +1,1 @@
-"""The search loop: generations, breeding, measuring, selection, finals, stopping."""
+"""The search loop: rounds of breeding, measuring and learning; finals; the stopping rule."""

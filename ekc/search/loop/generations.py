@@ -139,22 +139,22 @@ class SearchLoop(Generic[CandidateT]):
         or in order without them."""
         keys = self.breeder.space.compute_keys(population)
         order = np.arange(len(keys)) if figures is None else np.argsort(figures.score(), kind="stable")
-        taken: list[tuple[CandidateT, Population]] = []
-        while (wanted := count - len(taken)) > 0:
+        new: list[tuple[CandidateT, Population]] = []
+        while (wanted := count - len(new)) > 0:
             order = order[~np.isin(keys[order], list(self._tried_keys))]
             if not len(order):
                 break
             rows = order[:wanted]
             if figures is not None:
                 listed = order[: self.settings.shortlist_per_trial * wanted]
-                batch = [g for _, g in (*picked, *taken)]
+                batch = [g for _, g in (*picked, *new)]
                 rows = self.task.acquisition.pick(population, figures, listed, wanted, batch)
             for row in rows.tolist():
                 self._tried_keys.add(int(keys[row]))
-                made = self.task.make_candidate(population, row, self.round_number)
-                if made is not None:
-                    taken.append((made, population[[row]]))
-        return taken
+                candidate = self.task.make_candidate(population, row, self.round_number)
+                if candidate is not None:
+                    new.append((candidate, population[[row]]))
+        return new
 
     def _record_results(self, genomes: Sequence[Population], figures: Sequence[float]) -> None:
         for genome, figure in zip(genomes, figures, strict=False):

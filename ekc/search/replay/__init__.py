@@ -1,1 +1,1 @@
-"""The search on measurements that are there already: tables by others, and recordings of our own."""
+"""The search on existing measurements: tables by other tuners, and recordings by ekc."""

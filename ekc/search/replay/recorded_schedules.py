@@ -46,8 +46,8 @@ class RecordedScheduleSpace:
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
         """Take either parent, as there is no row between two rows."""
-        taken = random.random(len(mothers)) < 0.5
-        return _make_population(np.where(taken, fathers.genes[:, 0], mothers.genes[:, 0]))
+        from_father = random.random(len(mothers)) < 0.5
+        return _make_population(np.where(from_father, fathers.genes[:, 0], mothers.genes[:, 0]))
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
         """Move to another row: one of the nearest, or any."""

@@ -67,7 +67,7 @@ def _row_to_json(row: RecordedRow) -> dict[str, Any]:
 
 
 def _make_configuration(row: RecordedRow) -> dict[str, Any]:
-    """Settings by name: the structure, and each number of a step under step and loop or tensor."""
+    """Make settings by name: the structure, and each number of a step, named by step and loop or tensor."""
     found: dict[str, Any] = {"structure": row.structure}
     for number, step in enumerate(json.loads(row.schedule_json)["steps"]):
         found |= _collect_numbers(f"{number}.{step.get('step', '')}", step)
@@ -75,7 +75,7 @@ def _make_configuration(row: RecordedRow) -> dict[str, Any]:
 
 
 def _collect_numbers(name: str, value: Any) -> dict[str, int]:
-    """Whole numbers anywhere in a step, by the path to them."""
+    """Collect the integers of a step by their path."""
     if isinstance(value, bool) or not isinstance(value, (int, list, dict)):
         return {}
     if isinstance(value, int):
@@ -97,21 +97,20 @@ def _get_invalidity(row: RecordedRow) -> str:
 
 
 def from_t4(text: str, figure: str = "time") -> MeasurementTable:
-    """A T4 file of any tuner as a table that the search can be replayed on (`ekc.search.replay.replay`).
+    """Read a T4 file of any tuner as a table for `ekc.search.replay.replay`.
 
-    figure: the measurement to be made small. Settings are the numbers of `configuration`; texts become
-    numbers in the order in which they first appear; what failed has no figure. Raises `InvalidInput` for
-    what is not T4 of a version 1, has no such measurement, or has it in several units.
-    """
+    figure: the measurement to minimise. Settings are the numbers of `configuration`; texts become numbers in
+    the order in which they first appear; a failed result has no figure. Raises `InvalidInput` for text that
+    is not T4 of a version 1, has no such measurement, or has it in several units."""
     results = _parse_results(text)
     if not results:
         raise InvalidInput("T4: the file holds no result")
     measured = [_read_figure(one, figure) for one in results]
     worked = [(value, unit) for value, unit in measured if math.isfinite(value)]
     if not worked:
-        known = dict.fromkeys(str(m.get("name")) for one in results for m in one["measurements"])
-        there = ", ".join(known) or "nothing"
-        raise InvalidInput(f"T4: no result that worked has a figure {figure!r} above 0; measured: {there}")
+        measurements = dict.fromkeys(str(m.get("name")) for one in results for m in one["measurements"])
+        listed = ", ".join(measurements) or "nothing"
+        raise InvalidInput(f"T4: no result that worked has a figure {figure!r} above 0; measured: {listed}")
     units = list(dict.fromkeys(unit for _, unit in worked))
     if len(units) > 1:
         raise InvalidInput(f"T4: {figure!r} comes in several units, {units[0]!r} and {units[1]!r}; keep one")

@@ -116,8 +116,8 @@ class TableSpace:
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
         """Take each gene from either parent. The child may be no row before `repair`."""
-        taken = random.random(mothers.genes.shape) < 0.5
-        return Population(mothers.structure, np.where(taken, fathers.genes, mothers.genes))
+        from_father = random.random(mothers.genes.shape) < 0.5
+        return Population(mothers.structure, np.where(from_father, fathers.genes, mothers.genes))
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
         """Move to another row along one column, or two. A genome that is no row is repaired first."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
+from ekc.errors import Refusal
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Operator
-from ekc.errors import Refusal
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.child import RemoteWorker

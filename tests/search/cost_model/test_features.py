@@ -1,4 +1,4 @@
-"""The cache of model inputs: it returns what the analysis returns, without analysing again."""
+"""Features of schedules for the models, and the cache of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 
 from ekc.search.cost_model import features
-from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
+from ekc.search.cost_model.features import (
+    FEATURE_NAMES,
+    ModelInputCache,
+    ModelInputs,
+    build_features,
+    make_model_inputs,
+)
 from ekc.search.data.defaults import FeatureCacheSettings
 from ekc.search.data.population import Population
 from tests.search.cost_model.helpers import PEAKS
-from tests.search.spaces import legal, space
+from tests.search.spaces import OPERATORS, legal, space
 
 
 def _asked(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -65,3 +71,15 @@ def test_genome_of_zeros_is_not_cached_at_start(monkeypatch: pytest.MonkeyPatch)
     least = Population(np.zeros(1, np.int64), np.zeros((1, len(space("matmul").decision_sizes)), np.int64))
     memory.get_inputs(least)
     assert counts == [1]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_features_are_finite_for_random_genomes(name: str) -> None:
+    for population in (legal(name, 300), space(name).sample(np.random.default_rng(9), 300)):
+        table = build_features(space(name).compute_quantities(population))
+        assert table.shape == (len(population), len(FEATURE_NAMES))
+        assert table.dtype == np.float32
+        assert np.isfinite(table).all(), [
+            n for i, n in enumerate(FEATURE_NAMES) if not np.isfinite(table[:, i]).all()
+        ]
+    assert (table.std(axis=0) > 0).sum() >= 15

@@ -15,7 +15,7 @@ from ekc.devices.simulated import specs
 from ekc.devices.simulated.device import EnergyBreakdown, SimulatedDevice
 from ekc.search.database.measured_set import load_measured_set
 from ekc.search.explain.by_feature import EnergyAccount, explain_learned, make_account
-from tests.search.small_kernels import OP, Name, kernels, record
+from tests.search.explain.small_kernels import OP, Name, kernels, record
 
 A100 = SimulatedDevice(specs.A100)
 APART = math.log(2)
@@ -74,7 +74,7 @@ def _apart(exact: dict[Name, EnergyBreakdown]) -> list[tuple[Name, Name]]:
     ]
 
 
-def test_signs_and_the_largest_group_agree(
+def test_account_agrees_with_simulated_energies_in_sign_and_largest_group(
     recorded: RecordedDevice, exact: dict[Name, EnergyBreakdown]
 ) -> None:
     """Nine in ten of the pairs that differ much, and in no pair the sign of the whole is wrong."""
@@ -95,9 +95,7 @@ def test_signs_and_the_largest_group_agree(
     assert max(named.count(name) for name in named) / len(named) < 0.8
 
 
-def test_where_one_thing_was_changed_it_is_named(
-    recorded: RecordedDevice, exact: dict[Name, EnergyBreakdown]
-) -> None:
+def test_account_names_the_only_change(recorded: RecordedDevice, exact: dict[Name, EnergyBreakdown]) -> None:
     """Only the order of threads differs: bank conflicts where inputs are staged, else lost coalescing."""
     known, schedules = load_measured_set(OP, recorded, None), kernels()
     pairs = [(a, b) for a, b in _apart(exact) if a[:4] == b[:4]]
@@ -112,7 +110,7 @@ def test_where_one_thing_was_changed_it_is_named(
         assert not {f.name for line in rest for f in line.features} & {"threads", "blocks", "occupancy"}
 
 
-def test_a_simulated_device_says_so_and_foretells_better_than_physics_alone(
+def test_learned_model_errs_less_than_prior(
     recorded: RecordedDevice,
 ) -> None:
     first, *_, last = kernels().values()

@@ -7,7 +7,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from ekc.search.loop.selection import count_schedule_slots, select_winners, sort_by_latency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from ekc.search.cost_model.features import build_features
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import OBJECTIVES
 from ekc.search.data.population import Population
+from ekc.search.data.selection import count_schedule_slots, select_winners, sort_by_latency
 from ekc.search.loop.finals import Finals
 from ekc.search.space.space import Space
 from tests.ir.async_examples import async_matmul

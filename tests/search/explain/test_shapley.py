@@ -31,7 +31,7 @@ def at(side: Mapping[str, float]) -> Array:
 
 
 @given(sides, sides, groupings)
-def test_credits_add_up_and_turn_round(
+def test_shapley_values_add_up_and_change_sign(
     a: dict[str, float], b: dict[str, float], groups: list[list[str]]
 ) -> None:
     found, back = compute_shapley_values(crooked, a, b, groups), compute_shapley_values(crooked, b, a, groups)
@@ -43,7 +43,7 @@ def test_credits_add_up_and_turn_round(
 
 
 @given(sides, sides, groupings)
-def test_what_adds_up_by_itself_is_credited_exactly(
+def test_shapley_values_of_a_sum_are_exact(
     a: dict[str, float], b: dict[str, float], groups: list[list[str]]
 ) -> None:
     found = compute_shapley_values(lambda x: np.stack([sum(x[n] ** 2 for n in NAMES)], axis=1), a, b, groups)  # type: ignore[list-item]
@@ -51,7 +51,7 @@ def test_what_adds_up_by_itself_is_credited_exactly(
         assert found[name][0] == pytest.approx(b[name] ** 2 - a[name] ** 2, abs=1e-9)
 
 
-def test_a_product_is_shared_evenly_and_groups_move_as_one() -> None:
+def test_shapley_values_of_a_product_are_equal_and_groups_change_together() -> None:
     def product(x: Mapping[str, Array]) -> Array:
         return (x["a"] * x["b"])[:, None]
 
@@ -70,6 +70,6 @@ def test_a_product_is_shared_evenly_and_groups_move_as_one() -> None:
     assert together["a"][0] + together["b"][0] == pytest.approx(0.5, abs=1e-12)
 
 
-def test_nothing_differs() -> None:
+def test_shapley_values_of_equal_inputs_are_zero() -> None:
     same = dict.fromkeys(NAMES, 1.0)
     assert all(not value.any() for value in compute_shapley_values(crooked, same, same, [NAMES]).values())

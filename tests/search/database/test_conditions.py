@@ -21,7 +21,7 @@ from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import find_schedule
 from ekc.search.explain.by_feature import explain_learned
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.search.runs import tune
+from tests.search.helpers import tune
 
 OP, OTHER = ekc.matmul(16, 8, 24), ekc.matvec(8, 40)
 HERE = devices.open("a100")
@@ -87,7 +87,7 @@ changes = pytest.mark.parametrize(("changed", "there", "here"), CHANGES.values()
 
 
 @changes
-def test_what_is_on_file_under_other_conditions_is_named(
+def test_best_names_other_conditions_in_file(
     changed: dict[str, Any], there: str, here: str, records: Path, tmp_path: Path
 ) -> None:
     file = move(records, tmp_path, **changed)
@@ -100,7 +100,7 @@ def test_what_is_on_file_under_other_conditions_is_named(
 
 
 @changes
-def test_any_toolchain_takes_it_and_compiles_it_and_marks_it(
+def test_any_toolchain_compiles_and_marks_the_best(
     changed: dict[str, Any],
     there: str,
     here: str,
@@ -127,7 +127,7 @@ def test_any_toolchain_takes_it_and_compiles_it_and_marks_it(
     assert found.to_json()["measured_elsewhere"] == found.measured_elsewhere
 
 
-def test_the_nearest_is_taken_and_the_newest_of_equally_near_ones(records: Path, tmp_path: Path) -> None:
+def test_any_toolchain_takes_nearest_then_newest(records: Path, tmp_path: Path) -> None:
     file = move(records, tmp_path, device="h100")
     for changed in (
         {"nvrtc": "13.0, generator 3", "clock_regime": "fixed 900 MHz"},
@@ -147,7 +147,7 @@ def test_the_nearest_is_taken_and_the_newest_of_equally_near_ones(records: Path,
     assert f"was made with NVRTC {describe_toolchain()}, clocks {HERE.clock_regime};" in refusal(file)
 
 
-def test_a_schedule_that_does_not_fit_here_is_refused(records: Path, tmp_path: Path) -> None:
+def test_any_toolchain_refuses_schedule_beyond_limits(records: Path, tmp_path: Path) -> None:
     """96 KiB of shared memory, where a block has 64; with the figures of another schedule."""
     wide = (
         ekc.Schedule(ekc.matmul(64, 64, 384))
@@ -169,7 +169,7 @@ def test_a_schedule_that_does_not_fit_here_is_refused(records: Path, tmp_path: P
         ekc.best(wide.op, tmp_path / "r.db", "rtx2080ti", any_toolchain=True)
 
 
-def test_other_operators_and_what_was_not_metered_are_named(records: Path, tmp_path: Path) -> None:
+def test_best_names_other_operators_and_unmetered_schedules(records: Path, tmp_path: Path) -> None:
     end = f"; it holds those of {str(OP).splitlines()[0]}; run ekc tune with --records"
     assert refusal(records, OTHER) == f"matvec on a100 (simulated): no metered schedule in {records}{end}"
     timed = tmp_path / "timed.db"
@@ -184,7 +184,7 @@ def test_other_operators_and_what_was_not_metered_are_named(records: Path, tmp_p
     assert "; nothing was metered in it; run ekc tune" in refusal(timed, OTHER)
 
 
-def test_best_and_fastest_by_name(records: Path, tmp_path: Path) -> None:
+def test_find_schedule_finds_best_under_other_conditions(records: Path, tmp_path: Path) -> None:
     file = move(records, tmp_path, nvrtc="13.0, generator 3")
     known = ekc.best(OP, records, "a100").schedule
     with pytest.raises(InvalidInput, match=r"it holds \d+ with NVRTC 13.0, generator 3"):
@@ -196,7 +196,7 @@ def test_best_and_fastest_by_name(records: Path, tmp_path: Path) -> None:
     assert find_schedule("best", records, h100, any_toolchain=True) == known
 
 
-def test_an_account_that_is_learned_names_it(records: Path, tmp_path: Path) -> None:
+def test_explain_learned_names_other_conditions(records: Path, tmp_path: Path) -> None:
     file = move(records, tmp_path, nvrtc="13.0, generator 3")
     pair = make_naive_schedule(OP), ekc.best(OP, records, "a100").schedule
     with pytest.raises(InvalidInput, match=r"; it also holds \d+ with NVRTC 13.0, generator 3, which cannot"):
@@ -205,7 +205,7 @@ def test_an_account_that_is_learned_names_it(records: Path, tmp_path: Path) -> N
         explain_learned(*pair, HERE, records)
 
 
-def test_a_run_that_resumes_under_other_conditions_says_so(records: Path, tmp_path: Path) -> None:
+def test_run_warns_of_schedules_under_other_conditions(records: Path, tmp_path: Path) -> None:
     file = move(records, tmp_path, nvrtc="13.0, generator 3")
     line = (
         rf"records: {file} holds schedules of matmul that were timed on a100 \(simulated\): \d+ with "
@@ -220,7 +220,7 @@ def test_a_run_that_resumes_under_other_conditions_says_so(records: Path, tmp_pa
         )
 
 
-def test_a_run_says_what_is_on_file_of_other_devices(
+def test_forecast_names_schedules_of_other_devices(
     records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With its forecast: one file for several devices is ordinary."""

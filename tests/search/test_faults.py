@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ekc.search.loop.selection import TIE_TOLERANCE
 
 import ekc
 from ekc import devices
@@ -20,10 +19,11 @@ from ekc.devices.simulated.specs import find_spec
 from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.runtime.verify import Verdict
 from ekc.search.data import candidate
+from ekc.search.data.defaults import SELECTION
 from ekc.search.loop import finals
 from tests.devices import faults
 from tests.devices.faults import spoiled
-from tests.search.runs import TRIALS, rows, tune, winner
+from tests.search.helpers import TRIALS, rows, tune, winner
 
 
 class Counting(SimulatedDevice):
@@ -44,7 +44,7 @@ def on(monkeypatch: pytest.MonkeyPatch, device: SimulatedDevice) -> None:
 
 
 @pytest.mark.parametrize("at", [3, 6, TRIALS + 1, TRIALS + 4])
-def test_ctrl_c_ends_with_the_best_so_far(at: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_ends_run_with_best_so_far(at: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the first rounds, the last, and the finals."""
 
     def act(call: int) -> None:
@@ -60,12 +60,12 @@ def test_ctrl_c_ends_with_the_best_so_far(at: int, monkeypatch: pytest.MonkeyPat
     assert result.best.latency_s
     assert "max error" in result.best.checked
     timed = [t.latency_s for t in result.trials if t.latency_s]
-    assert result.fastest.latency_s <= (1 + TIE_TOLERANCE) * min(timed)
+    assert result.fastest.latency_s <= (1 + SELECTION.tie_tolerance) * min(timed)
     assert len(timed) == min(at - 2, TRIALS)
     assert winner(tune(seed=5, records=tmp_path / "r.db")) == winner(whole)
 
 
-def test_ctrl_c_before_any_trial_worked_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_first_trial_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(call: int) -> None:
         raise KeyboardInterrupt
 
@@ -74,9 +74,7 @@ def test_ctrl_c_before_any_trial_worked_is_passed_on(monkeypatch: pytest.MonkeyP
         tune()
 
 
-def test_a_device_that_fails_now_and_then_costs_those_trials_only(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_failing_device_costs_single_trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def act(call: int) -> None:
         if call % 3 == 2:
             raise DeviceError("the card is busy")
@@ -96,9 +94,7 @@ def test_a_device_that_fails_now_and_then_costs_those_trials_only(
     assert all(t.ok for t in tune(records=tmp_path / "r.db").trials)
 
 
-def test_what_does_not_compile_is_filed_once_and_the_run_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_compile_failures_are_stored_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The compile is broken for every third schedule, where the executor calls it."""
     real, calls = candidate.compile_schedule, []
 
@@ -129,7 +125,7 @@ FAULTS = [(faults.squared, "wrong result"), (faults.far_store, "unsafe kernel")]
 
 
 @pytest.mark.parametrize(("fault", "words"), FAULTS, ids=["clean but wrong", "stray store"])
-def test_a_faulty_kernel_never_wins(
+def test_faulty_kernel_never_wins(
     fault: Callable[[str], str], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first look's two fastest are compiled to something else; the finals execute them and find out."""
@@ -154,7 +150,7 @@ def test_a_faulty_kernel_never_wins(
     assert on_file.checked == result.best.checked
 
 
-def test_what_the_machine_cannot_execute_does_not_win_and_is_not_filed(
+def test_unexecutable_kernel_does_not_win_and_is_not_stored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     honest = tune(ekc.matmul(64, 64, 64))
@@ -182,7 +178,7 @@ OTHER_VERDICTS = {
 
 
 @pytest.mark.parametrize(("change", "shown"), OTHER_VERDICTS.values(), ids=OTHER_VERDICTS)
-def test_a_verdict_that_is_not_of_this_kernel_does_not_count(change: str, shown: str, tmp_path: Path) -> None:
+def test_verdict_of_another_kernel_does_not_count(change: str, shown: str, tmp_path: Path) -> None:
     """Files of before kernels were executed hold verdicts on schedules; another ekc emits other kernels."""
     file, op = tmp_path / "r.db", ekc.matmul(64, 64, 64)
     result = tune(op, records=file)
@@ -197,7 +193,7 @@ def test_a_verdict_that_is_not_of_this_kernel_does_not_count(change: str, shown:
     assert ekc.best(op, records=file, target="a100").checked == result.best.checked
 
 
-def test_where_nothing_is_legal_the_reasons_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_legal_schedule_counts_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimulatedDevice(find_spec("a100"))
     device.limits = replace(device.limits, registers_per_thread=24)
     on(monkeypatch, device)

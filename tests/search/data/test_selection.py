@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from ekc.search.loop.selection import select_winners
 
 from ekc.search.data.options import compute_objective
 from ekc.search.data.result import Trial
+from ekc.search.data.selection import select_winners
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.search.runs import MV
+from tests.search.helpers import MV
 
 
 @pytest.mark.parametrize(("objective", "figure"), [("latency", 2.0), ("energy", 3.0), ("edp", 6.0)])
-def test_an_objective_is_seconds_joules_or_their_product(objective: str, figure: float) -> None:
+def test_objective_is_seconds_joules_or_product(objective: str, figure: float) -> None:
     assert compute_objective(objective, 2.0, 3.0) == figure
 
 
 @pytest.mark.parametrize(
     ("objective", "best"), [("latency", "fastest"), ("edp", "between"), ("energy", "frugal")]
 )
-def test_each_objective_picks_another_of_three(objective: str, best: str) -> None:
+def test_objectives_select_different_winners(objective: str, best: str) -> None:
     figures = {"fastest": (1.00, 1.2), "between": (1.02, 1.0), "frugal": (1.04, 0.99), "slow": (1.06, 0.1)}
     known = [
         Trial(make_naive_schedule(MV), name, "ok", latency_s=s, energy_j=j)

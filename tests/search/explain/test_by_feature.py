@@ -40,8 +40,8 @@ from ekc.search.explain.schedule_model import (
     PredictionScore,
     cross_validate,
 )
-from tests.search import made_up
-from tests.search.made_up import Law, by_barriers, by_global_memory, record, schedules
+from tests.search.explain import recorded_law
+from tests.search.explain.recorded_law import Law, by_barriers, by_global_memory, record, schedules
 
 A100 = devices.open("a100")
 
@@ -56,7 +56,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> RecordedDevice:
     return opened(record(file, by_global_memory, count=36, metered=24, failed=3))
 
 
-def test_every_figure_that_models_see_is_in_one_group() -> None:
+def test_feature_groups_have_every_model_input_once() -> None:
     members = [name for group in FEATURE_GROUPS.values() for name in group]
     assert len(members) == len(set(members))
     assert {*COUNT_FEATURES, *SHARE_FEATURES} <= set(members)
@@ -71,7 +71,7 @@ def test_every_figure_that_models_see_is_in_one_group() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 3), (3, 0), (5, 30), (30, 31), (2, 38), (7, 7)])
-def test_lines_add_up_to_what_was_measured(gpu: RecordedDevice, one: int, other: int) -> None:
+def test_lines_add_up_to_measured_ratio(gpu: RecordedDevice, one: int, other: int) -> None:
     """Also where one was only timed (24 and on), or failed and is thus refused (36 and on)."""
     a, b = schedules()[one], schedules()[other]
     known = load_measured_set(a.op, gpu, None)
@@ -94,9 +94,9 @@ def test_lines_add_up_to_what_was_measured(gpu: RecordedDevice, one: int, other:
         assert all(line.energy == 0 for line in found.lines)
 
 
-def test_what_no_one_measured_is_predicted(tmp_path: Path) -> None:
+def test_unmeasured_schedule_is_predicted(tmp_path: Path) -> None:
     device = opened(record(tmp_path / "some.jsonl.gz", by_global_memory, count=30, metered=30))
-    known = load_measured_set(made_up.OP, device, None)
+    known = load_measured_set(recorded_law.OP, device, None)
     found = make_account(schedules()[0], schedules()[38], known, device)
     assert (found.b.timed, found.b.metered, found.b.energy_interval_j) == (False, False, None)
     unseen = make_account(schedules()[37], schedules()[38], known, device)
@@ -107,10 +107,10 @@ def test_what_no_one_measured_is_predicted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("law", "cause"), [(by_global_memory, "global memory"), (by_barriers, "synchronisation")]
 )
-def test_the_law_behind_the_figures_is_found(tmp_path: Path, law: Law, cause: str) -> None:
+def test_account_finds_law_of_made_figures(tmp_path: Path, law: Law, cause: str) -> None:
     """Of pairs that differ twofold or more: the group that alone decides is the largest, with its sign."""
     device = opened(record(tmp_path / "law.jsonl.gz", law))
-    known = load_measured_set(made_up.OP, device, None)
+    known = load_measured_set(recorded_law.OP, device, None)
     found = [make_account(a, b, known, device) for a, b in _apart(device, 8)]
     right = [max(_known(f), key=lambda c: abs(_known(f)[c])) == cause for f in found]
     assert len(right) == 8
@@ -133,7 +133,7 @@ def _known(found: EnergyAccount) -> dict[str, float]:
     return {line.cause: line.energy for line in found.lines[:-1]}
 
 
-def test_the_two_do_not_teach_the_model(tmp_path: Path) -> None:
+def test_model_does_not_learn_from_explained_schedules(tmp_path: Path) -> None:
     """Whatever was measured of them, the same is expected of them."""
 
     def expected(factor: float) -> list[float]:
@@ -149,7 +149,7 @@ def test_the_two_do_not_teach_the_model(tmp_path: Path) -> None:
         device = opened(record(tmp_path / f"{factor}.jsonl.gz", law, count=20, metered=20))
         assert odd in device.recording.by_digest
         found = make_account(
-            schedules()[0], schedules()[3], load_measured_set(made_up.OP, device, None), device
+            schedules()[0], schedules()[3], load_measured_set(recorded_law.OP, device, None), device
         )
         assert found.b.energy_j > 0
         return [line.energy for line in found.lines[:-1]]
@@ -157,8 +157,8 @@ def test_the_two_do_not_teach_the_model(tmp_path: Path) -> None:
     assert expected(1.0) == expected(7.0)
 
 
-def test_the_score_is_of_schedules_not_seen(gpu: RecordedDevice) -> None:
-    known = load_measured_set(made_up.OP, gpu, None)
+def test_cross_validation_scores_unseen_schedules(gpu: RecordedDevice) -> None:
+    known = load_measured_set(recorded_law.OP, gpu, None)
     found = cross_validate(known, gpu.peaks, 0)
     assert found == cross_validate(known, gpu.peaks, 0)
     for score in vars(found).values():
@@ -181,7 +181,7 @@ def _scrambled(known: MeasuredSet) -> MeasuredSet:
     return known
 
 
-def test_what_is_needed_lets_every_fold_learn(gpu: RecordedDevice, tmp_path: Path) -> None:
+def test_minimum_of_metered_schedules_is_enough_for_every_fold(gpu: RecordedDevice, tmp_path: Path) -> None:
     from ekc.search.data.defaults import SURROGATE
 
     assert MIN_METERED - math.ceil(MIN_METERED / FOLDS) >= SURROGATE.min_rows
@@ -198,7 +198,7 @@ def test_what_is_needed_lets_every_fold_learn(gpu: RecordedDevice, tmp_path: Pat
     assert (found.timed, found.metered, found.failed) == (18, 10, 0)
 
 
-def test_it_says_what_it_is_made_of(gpu: RecordedDevice) -> None:
+def test_explanation_names_its_sources(gpu: RecordedDevice) -> None:
     found = explain_learned(schedules()[0], schedules()[4], gpu, None)
     assert found.device.startswith("Made-up GPU (cuda:0), recorded 20")
     assert (found.timed, found.metered, found.failed) == (34, 22, 3)
@@ -219,7 +219,9 @@ def test_it_says_what_it_is_made_of(gpu: RecordedDevice) -> None:
         (-0.6, -0.1, 0.2, 0.2, "errs no less than physics alone"),
     ],
 )
-def test_doubt(expected: float, left: float, error: float, by_prior: float, told: str) -> None:
+def test_doubt_names_unreliable_lines(
+    expected: float, left: float, error: float, by_prior: float, told: str
+) -> None:
     one, other = (
         ExplainedSchedule(name, math.exp(log), 100.0, True, True, None)
         for name, log in (("a", 0.0), ("b", expected + left))
@@ -234,7 +236,7 @@ def test_doubt(expected: float, left: float, error: float, by_prior: float, told
     assert told in found.doubt if told else not found.doubt
 
 
-def test_refusals(gpu: RecordedDevice, tmp_path: Path) -> None:
+def test_explain_learned_refuses_bad_inputs(gpu: RecordedDevice, tmp_path: Path) -> None:
     a, b = schedules()[:2]
     with pytest.raises(InvalidInput, match="two of one operator compare"):
         explain_learned(a, ekc.Schedule(ekc.matvec(8, 8)), gpu, None)

@@ -118,7 +118,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str,
     return found | {"rows": {(kind, digest) for _, kind, digest in rows}}
 
 
-def test_a_run_killed_at_20_moments_loses_nothing_and_ends_with_the_same_winner(
+def test_run_killed_at_20_moments_loses_no_row_and_finds_same_winner(
     unbroken: dict[str, object], cache: Path, tmp_path: Path
 ) -> None:
     """Five kills a file, each run going on with what the last one left, then a run to the end."""

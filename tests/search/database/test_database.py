@@ -1,5 +1,7 @@
 """The record store keeps what was committed, whatever happens, and says in one line what is wrong."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import os
@@ -98,7 +100,7 @@ def raw(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_row_comes_back_as_it_went_in(path: Path, in_memory: bool) -> None:
+def test_row_is_read_as_written(path: Path, in_memory: bool) -> None:
     with RecordStore(None if in_memory else path) as store:
         added = store.add(ROW)
         assert added.id == 1
@@ -108,7 +110,7 @@ def test_a_row_comes_back_as_it_went_in(path: Path, in_memory: bool) -> None:
         assert replace(added, id=0, created="") == ROW
 
 
-def test_a_second_run_reads_what_the_first_one_measured(path: Path) -> None:
+def test_reopened_store_has_rows(path: Path) -> None:
     with RecordStore(path) as store:
         added = store.add(ROW)
     with RecordStore(path) as store:
@@ -116,7 +118,7 @@ def test_a_second_run_reads_what_the_first_one_measured(path: Path) -> None:
         assert store.add(ROW).id == 2
 
 
-def test_the_latest_row_is_found(path: Path) -> None:
+def test_find_returns_latest_row(path: Path) -> None:
     with RecordStore(path) as store:
         store.add(ROW)
         again = store.add(replace(ROW, status="throttled"))
@@ -137,7 +139,7 @@ def test_the_latest_row_is_found(path: Path) -> None:
         replace(KEY, window_s=1.0),
     ],
 )
-def test_every_part_of_the_identity_counts(other: RecordKey) -> None:
+def test_find_compares_every_part_of_key(other: RecordKey) -> None:
     with RecordStore(None) as store:
         store.add(ROW)
         assert store.find("timing", other) is None
@@ -146,7 +148,7 @@ def test_every_part_of_the_identity_counts(other: RecordKey) -> None:
         assert store.find("timing", other) == added
 
 
-def test_rows_are_narrowed() -> None:
+def test_read_rows_filters() -> None:
     other = replace(KEY, operator="{}", device="h100")
     with RecordStore(None) as store:
         store.add(ROW)
@@ -158,7 +160,7 @@ def test_rows_are_narrowed() -> None:
         assert [row.id for row in store.read_rows(kind="check")] == []
 
 
-def test_equal_operators_have_equal_json() -> None:
+def test_canonical_json_of_equal_operators_is_equal() -> None:
     assert (
         to_canonical_json({"b": 1, "a": (2, 3)})
         == to_canonical_json({"a": [2, 3], "b": 1})
@@ -166,7 +168,7 @@ def test_equal_operators_have_equal_json() -> None:
     )
 
 
-def test_a_missing_temperature_is_kept() -> None:
+def test_nan_in_payload_is_kept() -> None:
     with RecordStore(None) as store:
         store.add(replace(ROW, payload={"temperature_c": math.nan}))
         (row,) = store.read_rows()
@@ -181,7 +183,7 @@ def test_a_missing_temperature_is_kept() -> None:
         (replace(ROW, payload={"x": object()}), "payload of a timing record cannot be written as JSON"),
     ],
 )
-def test_what_cannot_be_stored_as_it_is(row: RecordRow, message: str) -> None:
+def test_add_refuses_values_that_cannot_be_stored(row: RecordRow, message: str) -> None:
     with RecordStore(None) as store:
         with pytest.raises(InvalidInput, match=message):
             store.add(row)
@@ -191,7 +193,7 @@ def test_what_cannot_be_stored_as_it_is(row: RecordRow, message: str) -> None:
 # Several processes, and sudden ends
 
 
-def test_processes_that_start_and_write_at_once_lose_no_row(path: Path) -> None:
+def test_parallel_writers_lose_no_row(path: Path) -> None:
     writers = [start_writer(path, f"w{i}", 150) for i in range(4)]
     for writer in writers:
         writer.communicate(timeout=60)
@@ -218,14 +220,14 @@ def test_kill_9_loses_no_committed_row(path: Path) -> None:
             assert printed + 1 <= len(draws) <= printed + 2
 
 
-def test_a_file_left_blank_by_a_sudden_end_is_started_again(path: Path) -> None:
+def test_blank_file_is_initialised(path: Path) -> None:
     path.touch()
     assert refusal(path, create=False) == f"{path} is empty: no record was ever written to it"
     with RecordStore(path) as store:
         store.add(ROW)
 
 
-def test_a_locked_file(filled: Path) -> None:
+def test_locked_file_is_refused_after_timeout(filled: Path) -> None:
     with raw(filled) as other, RecordStore(filled, busy_timeout_s=0.2) as store:
         other.execute("begin immediate")
         assert store.find("timing", KEY) is not None  # reading goes on
@@ -243,7 +245,7 @@ def test_a_locked_file(filled: Path) -> None:
         assert store.add(ROW).id == 101
 
 
-def test_a_new_file_locked_by_another(path: Path) -> None:
+def test_new_locked_file_is_refused(path: Path) -> None:
     with raw(path) as other:
         other.execute("begin exclusive")
         assert "is locked by another process" in refusal(path)
@@ -253,7 +255,7 @@ def test_a_new_file_locked_by_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["latency,energy\n" * 100, "short", "SQLite format 2"])
-def test_not_an_sqlite_file(path: Path, text: str) -> None:
+def test_other_file_is_refused(path: Path, text: str) -> None:
     path.write_text(text)
     before = path.read_bytes()
     for create in (True, False):
@@ -261,7 +263,7 @@ def test_not_an_sqlite_file(path: Path, text: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_an_sqlite_file_of_someone_else(path: Path) -> None:
+def test_foreign_sqlite_file_is_refused(path: Path) -> None:
     with raw(path) as other:
         other.execute("create table trials (id)")
     before = path.read_bytes()
@@ -270,7 +272,7 @@ def test_an_sqlite_file_of_someone_else(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_file_of_a_newer_ekc(filled: Path) -> None:
+def test_file_of_newer_ekc_is_refused(filled: Path) -> None:
     with raw(filled) as other:
         other.execute("pragma user_version = 7")
     message = refusal(filled)
@@ -279,7 +281,7 @@ def test_a_file_of_a_newer_ekc(filled: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 50, 99, 100, 600, 4096, 5000, 20000, -4096, -1])
-def test_a_file_cut_short(filled: Path, length: int) -> None:
+def test_truncated_file_is_refused(filled: Path, length: int) -> None:
     data = filled.read_bytes()
     filled.write_bytes(data[:length])
     message = refusal(filled, create=length % 2 == 0)
@@ -287,7 +289,7 @@ def test_a_file_cut_short(filled: Path, length: int) -> None:
     assert filled.read_bytes() == data[:length]
 
 
-def test_damaged_pages(filled: Path) -> None:
+def test_damaged_pages_are_refused(filled: Path) -> None:
     data = bytearray(filled.read_bytes())
     data[3 * 4096 :] = os.urandom(len(data) - 3 * 4096)
     filled.write_bytes(data)
@@ -295,7 +297,7 @@ def test_damaged_pages(filled: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["'{'", "null", "x'ff'", "cast(x'22ff22' as text)", "'[]'"])
-def test_a_damaged_payload(filled: Path, damage: str) -> None:
+def test_damaged_payload_is_refused(filled: Path, damage: str) -> None:
     with raw(filled) as other:
         other.execute("pragma ignore_check_constraints = on")
         other.execute("pragma writable_schema = on")
@@ -305,11 +307,11 @@ def test_a_damaged_payload(filled: Path, damage: str) -> None:
     assert str(filled) in refusal(filled)
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_folder_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file in it, such as {tmp_path / 'tuning.db'}"
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     near = refusal(tmp_path / "result" / "x.db")
     assert near == f"folder {tmp_path / 'result'} does not exist; did you mean {tmp_path / 'results'}?"
@@ -317,22 +319,22 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     assert far == f"folder {tmp_path / 'q' / 'q'} does not exist; create it, or use a file in {tmp_path}"
 
 
-def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+def test_impossible_file_name_is_refused(tmp_path: Path) -> None:
     assert "cannot be opened: File name too long" in refusal(tmp_path / ("x" * 300))
     assert "cannot be opened: a name cannot hold a null byte" in refusal(f"{tmp_path}/a\0b")
 
 
-def test_a_pipe_is_not_waited_for(path: Path) -> None:
+def test_pipe_is_refused(path: Path) -> None:
     os.mkfifo(path)
     assert refusal(path) == f"{path} is not a plain file; use another --records file"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that even root cannot write to")
-def test_a_folder_that_cannot_be_written() -> None:
+def test_unwritable_folder_is_refused() -> None:
     assert "/proc/tuning.db cannot be written" in refusal("/proc/tuning.db")
 
 
-def test_names_that_mean_something_in_an_address(tmp_path: Path) -> None:
+def test_file_name_with_uri_characters_works(tmp_path: Path) -> None:
     path = tmp_path / "a?mode=memory&b#c%20 d.db"
     with RecordStore(path) as store:
         store.add(ROW)
@@ -364,13 +366,13 @@ def test_reading_where_nothing_can_be_written(filled: Path, monkeypatch: pytest.
         assert [p.name for p in filled.parent.iterdir()] == [filled.name]
 
 
-def test_reading_beside_a_writer(filled: Path) -> None:
+def test_reader_sees_rows_of_open_writer(filled: Path) -> None:
     with RecordStore(filled) as writer, RecordStore(filled, create=False) as reader:
         added = writer.add(ROW)
         assert reader.find("timing", KEY) == added
 
 
-def test_a_full_disk() -> None:
+def test_full_disk_is_one_line() -> None:
     with RecordStore(None) as store:
         store.add(ROW)
         store._connection.execute("pragma max_page_count = 1")
@@ -379,7 +381,7 @@ def test_a_full_disk() -> None:
         assert store.find("timing", KEY) is not None
 
 
-def test_a_transaction_that_an_interrupt_left_open_harms_no_later_row(path: Path) -> None:
+def test_open_transaction_is_rolled_back_before_next_row(path: Path) -> None:
     with RecordStore(path) as store:
         first = store.add(ROW)
         store._connection.execute("begin immediate")

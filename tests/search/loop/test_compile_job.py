@@ -22,9 +22,9 @@ from ekc import devices
 from ekc.errors import ToolchainError
 from ekc.processes.pool import WorkerProcesses
 from ekc.search.data import candidate
-from ekc.search.data.candidate import read_versions
+from ekc.search.loop.compile_job import read_versions
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.search.runs import MV, tune, winner
+from tests.search.helpers import MV, tune, winner
 
 ROOT = Path(__file__).parents[2]
 HERE = read_versions()
@@ -38,7 +38,7 @@ from unittest.mock import patch
 from ekc.errors import CompileError
 unknown = CompileError('kernel.cu(1): error: an instruction that this NVRTC does not know')
 patch('ekc.codegen.nvrtc.version', lambda: '10.2').start()
-patch('ekc.search.data.candidate.compile_schedule', side_effect=unknown).start()
+patch('ekc.search.loop.compile_job.compile_schedule', side_effect=unknown).start()
 """
 NO_NVRTC = """
 from unittest.mock import patch
@@ -46,7 +46,9 @@ from ekc.errors import EkcError
 missing = EkcError('NVRTC cannot be loaded: pip install nvidia-cuda-nvrtc')
 patch('ekc.codegen.nvrtc._library', side_effect=missing).start()
 """
-OTHER_JOB = PATCH + "patch('ekc.search.data.candidate.prepare', lambda schedule, arch: None).start()"
+OTHER_JOB = (
+    PATCH + "patch('ekc.search.loop.compile_job.run_compile_job', lambda schedule, arch: None).start()"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,22 +106,20 @@ def line_about(nvrtc: str = HERE.nvrtc, generator: int = HERE.generator, version
     )
 
 
-def test_a_process_of_a_pool_with_no_compiler_is_refused(tmp_path: Path) -> None:
+def test_worker_without_compiler_is_refused(tmp_path: Path) -> None:
     with spawned() as workers:
         change_worker(workers, NO_NVRTC)
         assert refusal(workers, tmp_path / "r.db") == line_about("not installed")
 
 
-def test_refusals_of_another_compiler_are_not_filed(tmp_path: Path) -> None:
+def test_compile_failures_of_another_compiler_are_not_stored(tmp_path: Path) -> None:
     """As failures of schedules they would be found there by later runs."""
     with WorkerProcesses(1) as workers:
         change_worker(workers, OLD_NVRTC_THAT_REFUSES)
         assert refusal(workers, tmp_path / "r.db") == line_about("10.2")
 
 
-def test_an_ekc_that_was_upgraded_under_a_run_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_with_upgraded_ekc_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that start later import the new one."""
     package = tmp_path / "site" / "ekc"
     package.mkdir(parents=True)
@@ -133,9 +133,7 @@ def test_an_ekc_that_was_upgraded_under_a_run_is_refused(
 
 
 @pytest.mark.parametrize("as_executor", [False, True], ids=["client", "executor"])
-def test_a_worker_of_dask_with_another_compiler_or_generator_is_refused(
-    client: Any, as_executor: bool, tmp_path: Path
-) -> None:
+def test_dask_worker_with_other_versions_is_refused(client: Any, as_executor: bool, tmp_path: Path) -> None:
     # Dask answers a question that it was asked before from memory.
     op, change = (ekc.matvec(128, 64), OTHER_GENERATOR) if as_executor else (ekc.matvec(64, 64), OTHER_NVRTC)
     line = line_about(generator=-1) if as_executor else line_about("10.1")
@@ -146,13 +144,13 @@ def test_a_worker_of_dask_with_another_compiler_or_generator_is_refused(
         change_worker(client, RESTORE)
 
 
-def test_a_worker_of_dask_with_our_versions_finds_what_is_found_here(
+def test_dask_worker_with_same_versions_finds_same_winner(
     client: Any, found_here: tuple[str, float | None, float | None]
 ) -> None:
     assert winner(tune(executor=client)) == found_here
 
 
-def test_a_worker_of_dask_that_lacks_the_job_is_refused(client: Any, tmp_path: Path) -> None:
+def test_dask_worker_with_older_job_is_refused(client: Any, tmp_path: Path) -> None:
     """As one of an older ekc."""
     change_worker(client, OTHER_JOB)
     try:
@@ -175,7 +173,7 @@ class Other(ThreadPoolExecutor):
 
 
 @pytest.mark.parametrize("answer", ["a text", None, (1, 2)])
-def test_an_executor_that_answers_no_kernel_is_refused(answer: object, tmp_path: Path) -> None:
+def test_executor_with_other_results_is_refused(answer: object, tmp_path: Path) -> None:
     with Other(answer) as workers:
         line = refusal(workers, tmp_path / "r.db")
     assert line == (
@@ -185,7 +183,7 @@ def test_an_executor_that_answers_no_kernel_is_refused(answer: object, tmp_path:
 
 
 @pytest.mark.parametrize("answer", ["a text", None])
-def test_an_executor_that_gives_no_future_is_refused(answer: object, tmp_path: Path) -> None:
+def test_executor_without_futures_is_refused(answer: object, tmp_path: Path) -> None:
     with Other(answer, as_future=False) as workers:
         line = refusal(workers, tmp_path / "r.db")
     assert line == (
@@ -195,7 +193,7 @@ def test_an_executor_that_gives_no_future_is_refused(answer: object, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, spawned, WorkerProcesses])
-def test_an_executor_that_was_shut_down_is_refused(kind: Callable[..., Executor], tmp_path: Path) -> None:
+def test_closed_executor_is_refused(kind: Callable[..., Executor], tmp_path: Path) -> None:
     workers = spawned() if kind is spawned else kind(1)
     workers.shutdown(cancel_futures=True)
     assert refusal(workers, tmp_path / "r.db") == (
@@ -204,7 +202,7 @@ def test_an_executor_that_was_shut_down_is_refused(kind: Callable[..., Executor]
     )
 
 
-def test_a_pool_that_breaks_costs_no_run(found_here: tuple[str, float | None, float | None]) -> None:
+def test_broken_pool_costs_no_run(found_here: tuple[str, float | None, float | None]) -> None:
     """Its answers to come and its later jobs are done here."""
     with spawned() as workers:
         with pytest.raises(BrokenExecutor):
@@ -214,7 +212,7 @@ def test_a_pool_that_breaks_costs_no_run(found_here: tuple[str, float | None, fl
     assert winner(broken) == found_here
 
 
-def test_a_bug_of_a_worker_with_our_versions_is_raised_with_its_place(
+def test_bug_in_worker_is_raised_with_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def crash(*_: object) -> None:

@@ -22,8 +22,8 @@ import ekc
 from ekc.cli.main import main
 from ekc.search.database import database
 from ekc.search.database.database import RecordStore
-from tests.search.records.test_store import KEY, ROOT, ROW
-from tests.search.runs import tune
+from tests.search.database.test_database import KEY, ROOT, ROW
+from tests.search.helpers import tune
 
 SOON_S, LIMIT_S = 0.05, 60.0
 STUCK = 5
@@ -108,7 +108,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_run_killed_in_a_long_measurement_leaves_its_rows_in_the_file_alone(tmp_path: Path) -> None:
+def test_killed_run_leaves_rows_in_file_without_log(tmp_path: Path) -> None:
     """Nothing is committed while it waits: the rows before are moved all the same."""
     file = tmp_path / "r.db"
     with started(RUN, file) as (_, output, kill):
@@ -119,7 +119,7 @@ def test_a_run_killed_in_a_long_measurement_leaves_its_rows_in_the_file_alone(tm
     assert rows_alone(file) == filed[-1]
 
 
-def test_rows_are_moved_as_long_as_they_come(tmp_path: Path) -> None:
+def test_rows_are_moved_one_by_one(tmp_path: Path) -> None:
     """Each row once the row before it has reached the file."""
     file = tmp_path / "r.db"
     with started(WRITER, file) as (ask, output, kill):
@@ -134,9 +134,7 @@ def test_rows_are_moved_as_long_as_they_come(tmp_path: Path) -> None:
         assert len(list(store.read_rows())) == 5, "with its log it has them all"
 
 
-def test_what_a_reader_keeps_from_the_file_is_moved_when_it_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_moved_after_a_reader_has_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_S", SOON_S)
     file = tmp_path / "r.db"
     moves: list[bool] = []
@@ -154,17 +152,17 @@ def test_what_a_reader_keeps_from_the_file_is_moved_when_it_has_left(
         wait_for(lambda: rows_alone(file) == 4)
 
 
-def test_a_run_that_just_began_leaves_a_record_file(tmp_path: Path) -> None:
+def test_new_store_is_a_record_file(tmp_path: Path) -> None:
     with RecordStore(tmp_path / "r.db"):
         assert rows_alone(tmp_path / "r.db") == 0
 
 
-def test_no_more_than_the_last_30_seconds_can_be_missing() -> None:
+def test_checkpoint_interval_is_half_of_documented_limit() -> None:
     """A move that another process cut short is repeated: two intervals."""
     assert 2 * database.CHECKPOINT_INTERVAL_S <= 30
 
 
-def test_no_thread_is_left_and_none_without_rows(tmp_path: Path) -> None:
+def test_checkpoint_thread_starts_with_first_row_and_ends(tmp_path: Path) -> None:
     def threads() -> set[str]:
         return {thread.name for thread in database.threading.enumerate()}
 
@@ -200,7 +198,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda line: str(line).split()[0])
-def test_commands_that_read_say_that_a_log_lies_beside(
+def test_reading_commands_warn_of_log(
     command: str,
     left: Path,
     tmp_path: Path,
@@ -213,17 +211,17 @@ def test_commands_that_read_say_that_a_log_lies_beside(
     assert main(command.split()) == 0
     warned = [line for line in capsys.readouterr().err.splitlines() if "-wal" in line]
     assert warned == [
-        "ekc: warning: r.db-wal lies beside r.db: a run is under way or was killed, and its last rows may be "
+        "ekc: warning: r.db-wal is beside r.db: a run is under way or was killed, and its last rows may be "
         "in the -wal file alone; copy both files together"
     ]
     assert not Path("r.db-wal").exists(), "the command moved what was in it"
 
 
-def test_python_is_warned_too_and_of_nothing_where_all_is_in_the_file(left: Path, tmp_path: Path) -> None:
+def test_python_warns_of_log_with_rows_only(left: Path, tmp_path: Path) -> None:
     op = ekc.matmul(16, 16, 16)
     for name in ("r.db", "r.db-wal"):
         shutil.copyfile(left / f"left-{name}", tmp_path / name)
-    with pytest.warns(RuntimeWarning, match="r.db-wal lies beside r.db"):
+    with pytest.warns(RuntimeWarning, match="r.db-wal is beside r.db"):
         ekc.best(op, tmp_path / "r.db", "a100")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -40,7 +40,7 @@ def staged(op: ekc.Operator = MM) -> ekc.Schedule:
 
 @pytest.mark.parametrize("name", ["a100", "rtx4090"])
 @pytest.mark.parametrize("schedule", [make_naive_schedule(MM), staged()], ids=["naive", "staged"])
-def test_the_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Schedule) -> None:
+def test_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Schedule) -> None:
     device, spec = devices.open(name), specs.find_spec(name)
     assert spec is not None
     kernel = compile_schedule(schedule, device.arch, device.limits)
@@ -52,14 +52,14 @@ def test_the_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Sched
     assert all(cause.joules >= 0 for cause in found.causes if cause.name != "unexplained by events")
 
 
-def test_the_sum_is_what_a_long_metering_sees() -> None:
+def test_sum_of_causes_equals_long_metering() -> None:
     device = SimulatedDevice(specs.A100)
     kernel = compile_schedule(staged(), device.arch, device.limits)
     metered = device.meter(kernel, seconds=120.0).power_w
     assert device.break_down_energy(kernel).power_w == pytest.approx(metered, rel=0.01)
 
 
-def test_a_capped_kernel_draws_the_cap() -> None:
+def test_capped_kernel_has_power_of_cap() -> None:
     device, spec = devices.open("a100"), specs.find_spec("a100")
     assert spec is not None
     kernel = compile_schedule(staged(ekc.matmul(1024, 1024, 1024)), device.arch, device.limits)
@@ -72,7 +72,7 @@ def test_a_capped_kernel_draws_the_cap() -> None:
     assert found.clock_mhz < free.clock_mhz == device.clocks().current_mhz
 
 
-def test_dynamic_energy_is_the_sum_of_its_parts() -> None:
+def test_dynamic_energy_is_sum_of_parts() -> None:
     device, spec = devices.open("a100"), specs.find_spec("a100")
     assert spec is not None
     kernel = compile_schedule(staged(), device.arch, device.limits)
@@ -88,7 +88,7 @@ def test_dynamic_energy_is_the_sum_of_its_parts() -> None:
     assert whole.core_j + whole.memory_j == pytest.approx(sum(p.joules for p in parts.values()), rel=1e-12)
 
 
-def test_a_difference_is_explained_line_by_line() -> None:
+def test_difference_is_sum_of_lines() -> None:
     device = devices.open("a100")
     told = explain(make_naive_schedule(MM), staged(), device)
     assert sum(line.difference_j for line in told.lines) == pytest.approx(told.difference_j, rel=1e-9)
@@ -103,7 +103,7 @@ def test_a_difference_is_explained_line_by_line() -> None:
     assert back.difference_j == pytest.approx(-told.difference_j)
 
 
-def test_without_the_residual_events_explain_all() -> None:
+def test_events_explain_all_without_residual() -> None:
     (plain,), (drawn,) = (
         [
             line
@@ -117,12 +117,12 @@ def test_without_the_residual_events_explain_all() -> None:
     assert drawn.energy_a_j != pytest.approx(0, abs=1e-9)
 
 
-def test_a_schedule_does_not_differ_from_itself() -> None:
+def test_equal_schedules_have_no_difference() -> None:
     told = explain(staged(), staged(), devices.open("a100"))
     assert told.difference_j == 0
     assert all(line.difference_j == 0 for line in told.lines)
 
 
-def test_schedules_of_two_operators_do_not_compare() -> None:
+def test_explain_refuses_two_operators() -> None:
     with pytest.raises(InvalidInput, match="two of one operator compare"):
         explain(make_naive_schedule(MM), make_naive_schedule(ekc.matmul(64, 64, 64)), devices.open("a100"))

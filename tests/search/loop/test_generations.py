@@ -1,4 +1,4 @@
-"""How rounds pick what to try: every genome once, what made nothing replaced, batches that spread out."""
+"""The rounds of a search: each genome is tried once, batches are diverse, random search ignores scores."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.data.defaults import PARALLEL_ROUNDS, RoundSettings
+from ekc.search.data.options import RANDOM_SEARCH
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import PARALLEL_POLICY, RoundPolicy, SearchLoop
+from ekc.search.loop.generations import SearchLoop
 
 VALUES = 12
-ALL_RANKED = RoundPolicy(round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0)
+ALL_RANKED = RoundSettings(
+    round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0, closing_share=0.0
+)
 
 
 class Line:
@@ -40,7 +44,7 @@ class Line:
 
 
 class StubTask:
-    """Believes in small sums of genes, and that near ones are alike; odd first genes make nothing."""
+    """Predicts small sums of genes, and correlated neighbours. An odd first gene makes no candidate."""
 
     def __init__(self, ranked: bool = True) -> None:
         self.batches: list[list[tuple[int, int]]] = []
@@ -66,8 +70,8 @@ class StubTask:
         return Acquisition(mean, np.full(len(mean), 0.3), 0.0)
 
     def predict_correlation(self, population: Population) -> NDArray[np.float64]:
-        apart = np.abs(population.genes[:, None, :] - population.genes[None, :, :]).sum(axis=2)
-        return np.asarray(np.exp(-apart / 2) + 1e-3 * np.eye(len(population)))
+        distance = np.abs(population.genes[:, None, :] - population.genes[None, :, :]).sum(axis=2)
+        return np.asarray(np.exp(-distance / 2) + 1e-3 * np.eye(len(population)))
 
     def measure(self, candidates: Sequence[tuple[int, int]], round_number: int) -> list[float]:
         self.batches.append(list(candidates))
@@ -80,41 +84,41 @@ class StubTask:
 def searched(trials: int, ranked: bool = True) -> StubTask:
     task = StubTask(ranked)
     SearchLoop(
-        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, policy=ALL_RANKED
+        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, settings=ALL_RANKED
     ).run()
     return task
 
 
-def test_every_genome_is_asked_for_once_and_what_makes_nothing_is_replaced() -> None:
+def test_loop_asks_for_each_genome_once_and_replaces_duplicates() -> None:
     task = searched(40)
     assert len(task.asked) == len(set(task.asked))
     assert sum(map(len, task.batches)) == 40
     assert any(a % 2 for a, _ in task.asked)
 
 
-def test_a_space_that_is_used_up_ends_the_search() -> None:
-    """Half of its 144 genomes make nothing."""
+def test_exhausted_space_ends_search() -> None:
+    """Half of the 144 genomes make no candidate."""
     task = searched(500)
     assert sorted(pair for batch in task.batches for pair in batch) == [
         (a, b) for a in range(0, VALUES, 2) for b in range(VALUES)
     ]
 
 
-def test_a_batch_spreads_over_what_is_alike_whichever_ranking_picked() -> None:
-    """Two rankings share a batch of five: the second does not pick what lies beside the first's."""
+def test_batch_is_diverse_across_acquisitions() -> None:
+    """Two acquisition functions share a batch of five: the second picks no neighbour of the first's."""
     batch = np.array(searched(40).batches[1])
-    apart = np.abs(batch[:, None, :] - batch[None, :, :]).sum(axis=2) + 99 * np.eye(len(batch), dtype=int)
+    distance = np.abs(batch[:, None, :] - batch[None, :, :]).sum(axis=2) + 99 * np.eye(len(batch), dtype=int)
     assert len(batch) == 5
-    assert apart.min() > 1
+    assert distance.min() > 1
 
 
 @pytest.mark.parametrize("trials", [38, 40, 42])
-def test_the_closing_rounds_try_what_is_lean(trials: int) -> None:
-    """The last quarter of the trials: of what was not tried, where the promise is least."""
+def test_closing_rounds_try_best_tie_breaks(trials: int) -> None:
+    """The last quarter of the trials: the untried genomes with the best tie-break scores."""
     task, few = StubTask(), trials // 4
-    pace = replace(ALL_RANKED, closing_share=0.25)
+    settings = replace(ALL_RANKED, closing_share=0.25)
     SearchLoop(
-        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, policy=pace
+        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, settings=settings
     ).run()
     done = list(accumulate(map(len, task.batches)))
     assert done[-1] == trials
@@ -124,26 +128,45 @@ def test_the_closing_rounds_try_what_is_lean(trials: int) -> None:
     assert sorted(map(sum, tried[-few:])) == sorted(map(sum, left))[-few:]
 
 
-def test_a_tuning_run_closes() -> None:
-    assert PARALLEL_POLICY.closing_share > 0
+def test_default_rounds_have_closing_rounds() -> None:
+    assert PARALLEL_ROUNDS.closing_share > 0
 
 
 @pytest.mark.parametrize("trials", [50, 64, 71])
-def test_a_batch_of_nothing_new_ends_no_search_that_others_could_go_on_with(trials: int) -> None:
-    """Of 72 that can be tried: a batch of one that is to be drawn at random may know all that it draws."""
+def test_batch_without_new_genomes_is_replaced(trials: int) -> None:
+    """With 72 genomes to try, a random batch may have only tried ones."""
     task = StubTask()
     search = SearchLoop(
-        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, policy=PARALLEL_POLICY
+        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, settings=PARALLEL_ROUNDS
     )
     search.run()
     assert sum(map(len, task.batches)) == trials
     assert not search.stop_reason
 
 
-def test_without_a_ranking_genomes_are_tried_as_they_come() -> None:
+def test_loop_without_acquisitions_tries_genomes_in_order() -> None:
     task = searched(24, ranked=False)
-    drawn = Breeder(Line(), np.random.default_rng(0), population_size=512).evolve(
+    bred = Breeder(Line(), np.random.default_rng(0), population_size=512).evolve(
         None, StubTask().score_population
     )[0]
-    first = [(a, b) for a, b in drawn.genes.tolist() if a % 2 == 0]
+    first = [(a, b) for a, b in bred.genes.tolist() if a % 2 == 0]
     assert task.batches[0][:2] == first[:2]
+
+
+class OppositeTask(StubTask):
+    """Predicts large sums of genes."""
+
+    def _make_acquisition(self, population: Population) -> Acquisition:
+        mean = -population.genes.sum(axis=1) / 100
+        return Acquisition(mean, np.full(len(mean), 0.3), 0.0)
+
+
+def test_random_search_ignores_scores() -> None:
+    batches = []
+    for task in (StubTask(), OppositeTask()):
+        breeder = Breeder(Line(), np.random.default_rng(0), 512, RANDOM_SEARCH.breeding)
+        SearchLoop(breeder, task, 24, RANDOM_SEARCH.rounds).run()
+        batches.append(task.batches)
+    assert batches[0] == batches[1]
+    assert sum(map(len, batches[0])) == 24
+    assert batches[0] != searched(24).batches

@@ -26,7 +26,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return read_recording(record(tmp_path_factory.mktemp("t4") / "small.jsonl.gz", count=6))
 
 
-def test_the_schema_is_kept(recording: Recording) -> None:
+def test_export_follows_schema(recording: Recording) -> None:
     data = json.loads(json.dumps(to_t4(recording, OP)))
     assert data["schema_version"] == "1.0.0"
     assert "(simulated), recorded" in data["ekc"]["device"]
@@ -41,7 +41,7 @@ def test_the_schema_is_kept(recording: Recording) -> None:
             assert ("energy" in figures) == bool(row.meterings)
 
 
-def test_it_comes_back_as_a_table(recording: Recording) -> None:
+def test_exported_rows_are_read_as_table(recording: Recording) -> None:
     text = json.dumps(to_t4(recording, OP))
     table = from_t4(text)
     real = [1e3 * r.find_timing().latency_s if r.timings else np.nan for r in recording.find_rows(OP)]
@@ -52,7 +52,7 @@ def test_it_comes_back_as_a_table(recording: Recording) -> None:
     assert np.nanmin(table.figures[tried]) == table.best_figure
 
 
-def test_one_of_several_operators_must_be_named(recording: Recording) -> None:
+def test_export_needs_one_of_several_operators(recording: Recording) -> None:
     with pytest.raises(InvalidInput, match=r"holds several operators, name one of matmul.*; matvec"):
         to_t4(recording)
 
@@ -84,14 +84,14 @@ def _result(x: int = 1, **changes: Any) -> dict[str, Any]:
     return made | changes
 
 
-def test_a_schedule_that_was_never_measured_did_not_fail(tmp_path: Path) -> None:
+def test_unmeasured_schedule_is_not_exported(tmp_path: Path) -> None:
     file, (schedule, structure) = tmp_path / "killed.jsonl.gz", schedules()[0]
     with RecordingWriter(file, devices.open("a100")) as writer:
         writer.add_schedule(schedule, structure, {}, None)
     assert to_t4(read_recording(file))["results"] == []
 
 
-def test_a_file_of_another_tuner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_of_another_tuner_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = from_t4(_theirs())
     assert table.decision_names == ("block_size_x", "method")
     assert table.best_figure == 6.4
@@ -110,7 +110,7 @@ def test_a_file_of_another_tuner(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "--seed" in capsys.readouterr().err
 
 
-def test_another_figure_can_be_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_minimises_chosen_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The widest block that works takes longest, and least energy."""
     data = json.loads(_theirs())
     for result in data["results"]:
@@ -141,13 +141,13 @@ def test_another_figure_can_be_searched(tmp_path: Path, capsys: pytest.CaptureFi
         ),
     ],
 )
-def test_bad_files_are_refused_in_one_line(text: str, told: str) -> None:
+def test_bad_file_is_refused_in_one_line(text: str, told: str) -> None:
     with pytest.raises(InvalidInput, match=told) as problem:
         from_t4(text)
     assert "\n" not in str(problem.value)
 
 
-def test_a_measurement_that_is_not_there() -> None:
+def test_missing_measurement_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"no result that worked has a figure 'energy' .* measured: time$"):
         from_t4(_theirs(), "energy")
 
@@ -155,6 +155,6 @@ def test_a_measurement_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     "nothing", [None, [], [{"name": "time", "unit": "ms"}], [{"name": "time", "value": None}]]
 )
-def test_a_result_without_a_figure_counts_as_failed(nothing: Any) -> None:
+def test_result_without_figure_is_a_failure(nothing: Any) -> None:
     table = from_t4(_theirs(results=[_result(1), _result(2, measurements=nothing)]))
     assert np.isnan(table.figures).tolist() == [False, True]

@@ -45,7 +45,7 @@ def _off(seen: ModelInputs, truth: MeasuredGroup) -> tuple[float, float]:
     return float(pace.std()), float(np.log(truth.power_w / watts).std())
 
 
-def test_what_groups_share_is_learned_and_believed() -> None:
+def test_transfer_prior_learns_what_groups_share() -> None:
     taught = learn_transfer_prior([_group(1, law=True), _group(2, law=True), _group(3, law=True)], PEAKS, 0)
     unseen = _group(4, law=True)
     before, after = _off(unseen.inputs, unseen), _off(taught.correct_inputs(unseen.inputs), unseen)
@@ -55,14 +55,14 @@ def test_what_groups_share_is_learned_and_believed() -> None:
     assert after[1] < 0.8 * before[1]
 
 
-def test_what_groups_do_not_share_is_hardly_believed() -> None:
+def test_transfer_prior_distrusts_unrelated_groups() -> None:
     taught = learn_transfer_prior([_group(n, law=False) for n in range(4)], PEAKS, 0)
     assert taught.latency_model.trust < 0.2
     unseen = _group(9, law=False)
     assert _off(taught.correct_inputs(unseen.inputs), unseen)[0] < 1.1 * _off(unseen.inputs, unseen)[0]
 
 
-def test_one_group_is_believed_by_half_and_nothing_is_said_of_what_nobody_metered() -> None:
+def test_transfer_prior_of_one_group_has_half_trust_and_no_power_model() -> None:
     taught = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
     assert (taught.latency_model.trust, taught.power_model.trust, taught.power_model.row_count) == (
         TRANSFER.single_group_trust,
@@ -94,7 +94,7 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     return MeasuredGroup(f"group {number}", seen, seen.expected_latency_s * np.exp(pace), watts, PEAKS)
 
 
-def test_no_lesson_makes_a_board_draw_less_than_idle() -> None:
+def test_transfer_prior_keeps_power_above_idle() -> None:
     """A power below 0 has no log, and one that has none would leave all models of the run with nothing."""
     taught = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
     assert taught.power_model.trust > 0.5
@@ -116,7 +116,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_own_measurements_are_left_to_the_run(records: Path) -> None:
+def test_own_measurements_are_left_out(records: Path) -> None:
     taught, told = load_transfer_prior(records, SMALL, devices.open("a100"), 0)
     assert taught is not None
     assert taught.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on rtx4090",)
@@ -127,7 +127,7 @@ def test_own_measurements_are_left_to_the_run(records: Path) -> None:
     assert "believed 50%" in told
 
 
-def test_simulated_kernels_teach_no_real_device(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_rows_are_not_used_for_a_gpu(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices.open("a100")
     monkeypatch.setattr(device, "train_simulated_model", False)
     taught, told = load_transfer_prior(records, OTHER, device, 0)
@@ -136,7 +136,7 @@ def test_simulated_kernels_teach_no_real_device(records: Path, monkeypatch: pyte
     assert "another device" in told
 
 
-def test_a_device_of_which_nothing_is_known_is_named(records: Path, tmp_path: Path) -> None:
+def test_unknown_device_is_named(records: Path, tmp_path: Path) -> None:
     strange = tmp_path / "strange.db"
     with RecordStore(records, create=False) as old, RecordStore(strange) as new:
         for row in old.read_rows(device="rtx4090"):
@@ -154,7 +154,7 @@ def _copied(records: Path, file: Path, **changed: Any) -> Path:
     return file
 
 
-def test_the_very_operator_under_another_driver_or_compiler_teaches(
+def test_same_operator_under_other_conditions_is_used(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run does not find these rows by their key, so they are not left to it."""
@@ -170,7 +170,7 @@ def test_the_very_operator_under_another_driver_or_compiler_teaches(
         assert taught.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
 
 
-def test_why_the_rows_of_a_file_teach_nothing_is_said(
+def test_reasons_for_excluded_rows_are_given(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = devices.open("a100")
@@ -190,7 +190,7 @@ def test_why_the_rows_of_a_file_teach_nothing_is_said(
     )
 
 
-def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path: Path) -> None:
+def test_rows_of_another_simulator_are_excluded(records: Path, tmp_path: Path) -> None:
     """Its figures come from another model, and a run does not take them for its own either."""
     device, file = devices.open("a100"), tmp_path / "old.db"
     taught, told = load_transfer_prior(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
@@ -202,7 +202,7 @@ def test_another_simulator_teaches_nothing_and_is_named(records: Path, tmp_path:
     assert "; what simulator 1 said is left out" in told
 
 
-def test_kernels_of_another_generator_teach_their_own_operator(records: Path, tmp_path: Path) -> None:
+def test_rows_of_another_generator_are_used(records: Path, tmp_path: Path) -> None:
     """A run does not find them by their key; those it finds are no lesson."""
     device = devices.open("a100")
     before, _ = load_transfer_prior(_copied(records, tmp_path / "a.db", nvrtc="13.5, 1"), SMALL, device, 0)
@@ -211,7 +211,7 @@ def test_kernels_of_another_generator_teach_their_own_operator(records: Path, tm
     assert load_transfer_prior(_copied(records, tmp_path / "b.db"), SMALL, device, 0)[0] is None
 
 
-def test_rows_made_in_different_ways_are_different_groups(records: Path, tmp_path: Path) -> None:
+def test_rows_under_different_conditions_are_different_groups(records: Path, tmp_path: Path) -> None:
     """Else the later timing of a kernel would stand in for the earlier one, and be paired with its watts."""
     file, device = tmp_path / "two.db", devices.open("a100")
     for policy in ("L2 cold", "L2 warm"):
@@ -221,9 +221,7 @@ def test_rows_made_in_different_ways_are_different_groups(records: Path, tmp_pat
     assert len(taught.group_names) == 2
 
 
-def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
-    records: Path, tmp_path: Path
-) -> None:
+def test_rows_at_another_clock_use_peaks_of_that_clock(records: Path, tmp_path: Path) -> None:
     def moved(regime: str) -> Path:
         return _copied(records, tmp_path / f"{regime}.db", clock_regime=regime)
 
@@ -241,7 +239,7 @@ def test_kernels_of_another_clock_are_held_against_the_ceilings_at_that_clock(
     assert "nothing is known of the rates of a100, clocks free" in told
 
 
-def test_too_few_kernels_teach_nothing(tmp_path: Path) -> None:
+def test_too_few_kernels_are_not_used(tmp_path: Path) -> None:
     file = tmp_path / "few.db"
     ekc.tune(SMALL, "a100", trials=SURROGATE.min_rows // 2, records=file, progress=False)
     taught, told = load_transfer_prior(file, OTHER, devices.open("a100"), 0)
@@ -249,7 +247,7 @@ def test_too_few_kernels_teach_nothing(tmp_path: Path) -> None:
     assert f"{SURROGATE.min_rows} timed kernels" in told
 
 
-def test_a_run_says_what_it_was_taught_and_goes_another_way(records: Path, tmp_path: Path) -> None:
+def test_warm_run_names_its_groups_and_tries_other_schedules(records: Path, tmp_path: Path) -> None:
     # Two groups may teach that neither foretells the other; what one says nothing can test.
     old = _copied(records, tmp_path / "old.db")
     cold = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False)
@@ -261,7 +259,7 @@ def test_a_run_says_what_it_was_taught_and_goes_another_way(records: Path, tmp_p
     assert [t.schedule.digest for t in warm.trials] != [t.schedule.digest for t in cold.trials]
 
 
-def test_a_file_that_is_kept_on_teaches_the_same_when_a_run_is_resumed(records: Path, tmp_path: Path) -> None:
+def test_resumed_run_has_same_transfer_prior(records: Path, tmp_path: Path) -> None:
     file = tmp_path / "both.db"
     file.write_bytes(records.read_bytes())
     first = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False, records=file, warm_start=file)
@@ -270,6 +268,6 @@ def test_a_file_that_is_kept_on_teaches_the_same_when_a_run_is_resumed(records: 
     assert [t.schedule.digest for t in first.trials] == [t.schedule.digest for t in again.trials]
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_warm_start_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="there is no record file"):
         ekc.tune(OTHER, "a100", trials=4, progress=False, warm_start=tmp_path / "none.db")

@@ -1,19 +1,28 @@
-"""Clocks that cannot be searched: an ordinary answer, told and not raised."""
+"""The ways to search that the benchmark compares: each does what it says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Clocks, Metering
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import ActuatorError
+from ekc.search.data.options import TuneOptions
 from ekc.search.data.result import INTERRUPTED
-from tests.search.runs import tune
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import SearchMethod
+from ekc.search.loop.measure import Measurer
+from ekc.search.run import TuningRun
+from ekc.search.space.space import Space
+from ekc.search.tuning_result import TuningResult
+from tests.search.helpers import tune
 
 REFUSED = "setting the SM clock of GPU 0 (Scripted GPU): Insufficient Permissions"
 
@@ -68,7 +77,7 @@ class Stopped(SimulatedDevice):
         return super().at_clock(mhz)
 
 
-def test_ctrl_c_leaves_the_clocks_that_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_clocks_measured_before(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tune(clocks="search").clock_front
     monkeypatch.setattr(devices, "open", lambda target="auto": Stopped(6))
     result = tune(clocks="search")
@@ -77,7 +86,7 @@ def test_ctrl_c_leaves_the_clocks_that_were_tried(monkeypatch: pytest.MonkeyPatc
     assert len(whole) == 8
 
 
-def test_clocks_that_nobody_lets_us_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_cannot_be_set_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "open", lambda target="auto": NotOurs())
     result = tune(clocks="search")
     assert result.best.ok
@@ -88,7 +97,7 @@ def test_clocks_that_nobody_lets_us_set(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("at", [at_once, when_metered])
-def test_clocks_that_the_driver_refuses(
+def test_clocks_that_the_driver_refuses_are_noted(
     at: Callable[[SimulatedDevice], SimulatedDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "open", lambda target="auto": Refuses(at))
@@ -97,3 +106,47 @@ def test_clocks_that_the_driver_refuses(
     assert result.clock_front == ()
     lowest = result.clocks_note.split(" MHz")[0]
     assert result.clocks_note == f"{lowest} MHz: device: {REFUSED}"
+
+
+def searched(
+    method: SearchMethod, objective: str = "energy", trials: int = 24
+) -> tuple[TuningResult, TuningRun]:
+    wish = TuneOptions(trials, objective, 0.05, False, 0, None)
+    with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
+        bench = Measurer(devices.open("a100"), store)
+        run = TuningRun(
+            Space(ekc.matvec(256, 256), bench.device.limits),
+            bench,
+            workers,
+            wish,
+            None,
+            method,
+        )
+        return run.run(()), run
+
+
+def test_metered_share_of_one_meters_everything() -> None:
+    result, _ = searched(SearchMethod(metered_share=1.0))
+    timed = [t for t in result.trials if t.ok]
+    assert len(timed) == result.metered_count > 20
+    assert all(card.share == 1.0 for card in result.model_cards)
+
+
+def test_fixed_metered_share_is_kept() -> None:
+    result, run = searched(SearchMethod(metered_share=0.3), trials=40)
+    assert {card.share for card in result.model_cards} == {0.3}
+    assert 4 < run.task.learner.power_model.row_count <= 0.3 * result.trial_count + 4
+
+
+def test_constant_power_predicts_one_power() -> None:
+    result, _ = searched(SearchMethod(power_source="constant"))
+    told = [t.power_w for t in result.trials if t.ok and not t.metered]
+    assert len(told) > 5
+    assert len({round(w, 6) for w in told if w is not None}) == 1
+
+
+def test_latency_objective_meters_finalists_only() -> None:
+    result, run = searched(SearchMethod(), objective="latency")
+    assert run.task.learner.power_model.row_count == 0
+    assert 0 < result.metered_count <= 6
+    assert result.best == result.fastest

@@ -7,10 +7,7 @@ import json
 import logging
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ from ekc.errors import InvalidInput, NothingLegal
 from ekc.search.data.events import EVENTS, STAGES
 from ekc.search.data.result import INTERRUPTED
 from tests.devices.recording.made import OP, record
-from tests.search.runs import TRIALS, rows, tune, winner
+from tests.search.helpers import TRIALS, rows, tune, winner
 
 
 class Heard(list[ekc.TuningEvent]):
@@ -45,7 +42,7 @@ class Heard(list[ekc.TuningEvent]):
         return [e for e in self if e.name == name]
 
 
-def test_a_callback_hears_the_whole_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_gets_all_events_of_a_run(caplog: pytest.LogCaptureFixture) -> None:
     heard = Heard()
     with caplog.at_level(logging.DEBUG, "ekc.tune"):
         result = tune(callback=heard)
@@ -75,7 +72,7 @@ def test_a_callback_hears_the_whole_run(caplog: pytest.LogCaptureFixture) -> Non
     assert not any(logging.getLogger(name).handlers for name in ("ekc", "ekc.tune"))
 
 
-def test_the_best_so_far_is_never_slower_than_allowed() -> None:
+def test_best_of_events_is_within_slowdown() -> None:
     heard = Heard()
     tune(callback=heard, max_slowdown=0.01)
     for event in heard.named("trial"):
@@ -85,7 +82,7 @@ def test_the_best_so_far_is_never_slower_than_allowed() -> None:
 
 
 @pytest.mark.parametrize(("at", "answer"), [("start", True), ("trial", np.bool_(True))])
-def test_a_callback_that_returns_true_ends_the_run_with_the_best_so_far(at: str, answer: object) -> None:
+def test_callback_that_returns_true_ends_the_run(at: str, answer: object) -> None:
     heard = Heard(at, answer)
     result = tune(callback=heard)
     assert result.stopped == "stopped by the callback"
@@ -95,42 +92,13 @@ def test_a_callback_that_returns_true_ends_the_run_with_the_best_so_far(at: str,
     assert (heard[-1].name, heard[-1].text) == ("end", "stopped by the callback")
 
 
-async def wait(_: ekc.TuningEvent) -> bool:
-    return True
-
-
-def generate(_: ekc.TuningEvent) -> Iterator[bool]:
-    yield True
-
-
-async def generate_slowly(_: ekc.TuningEvent) -> AsyncIterator[bool]:
-    yield True
-
-
-class Waiting:
-    async def __call__(self, _: ekc.TuningEvent) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    "callback", [wait, generate, generate_slowly, Waiting(), partial(wait), Waiting().__call__]
-)
-def test_a_callback_of_which_a_call_runs_nothing_is_refused(callback: Any) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"^callback: .* is async or a generator, .*; give a plain function"
-    ):
-        tune(callback=callback)
-
-
 @pytest.mark.parametrize("answer", [1, "stop", np.int64(1), np.bool_(False), np.ones(1, bool)])
-def test_no_other_value_ends_a_run(answer: object) -> None:
+def test_other_values_of_a_callback_end_no_run(answer: object) -> None:
     assert tune(callback=Heard("trial", answer), trials=3).stopped == ""
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), InvalidInput("mine"), StopIteration("mine")])
-def test_what_a_callback_raises_reaches_the_caller_and_measurements_stay(
-    error: Exception, tmp_path: Path
-) -> None:
+def test_exception_of_callback_reaches_caller_and_measurements_stay(error: Exception, tmp_path: Path) -> None:
     file, heard = tmp_path / "t.db", Heard("check", error)
     with pytest.raises(type(error), match=r"^mine$"):
         tune(callback=heard, records=file, trials=4)
@@ -145,13 +113,13 @@ def test_what_a_callback_raises_reaches_the_caller_and_measurements_stay(
     assert twice == 0, "the second run measured none of them again"
 
 
-def test_ctrl_c_in_a_callback_is_ctrl_c() -> None:
+def test_ctrl_c_in_callback_interrupts_run() -> None:
     heard = Heard("metering", KeyboardInterrupt())
     assert tune(callback=heard).stopped == INTERRUPTED
     assert (heard[-1].name, heard[-1].text) == ("end", INTERRUPTED)
 
 
-def test_a_run_without_result_ends_in_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_result_ends_in_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
     monkeypatch.setattr("ekc.search.loop.finals.Finals.pick_finalists", lambda *_: [])
     with pytest.raises(NothingLegal) as raised:
@@ -159,7 +127,7 @@ def test_a_run_without_result_ends_in_an_error_event(monkeypatch: pytest.MonkeyP
     assert (heard[-1].name, heard[-1].text) == ("error", str(raised.value))
 
 
-def test_a_replay_and_a_run_over_clocks_tell_their_events_too(tmp_path: Path) -> None:
+def test_replay_and_clock_search_report_events(tmp_path: Path) -> None:
     heard, file = Heard(), record(tmp_path / "r.gz")
     ekc.tune(OP, target=f"recorded:{file}", progress=False, callback=heard, clocks="search")
     assert heard[0].device == f"a100 (simulated), recorded {read_recording(file).origin.created[:10]}"

@@ -16,10 +16,11 @@ import pytest
 
 import ekc
 from ekc import devices
+from ekc.errors import InvalidInput
 from ekc.search.database.database import RecordStore
 from ekc.search.database.measured_set import find_schedule
 from ekc.search.database.query import rows_to_trials
-from tests.search.runs import MV, tune
+from tests.search.helpers import MV, tune
 
 
 def _split_again(schedule: str) -> str:
@@ -31,7 +32,7 @@ def _split_again(schedule: str) -> str:
 @pytest.mark.parametrize(
     "spoil", [_split_again, lambda schedule: "{}"], ids=["a step refused", "no schedule"]
 )
-def test_a_schedule_that_cannot_be_read_is_left_out(spoil: Callable[[str], str], tmp_path: Path) -> None:
+def test_unreadable_schedule_is_left_out(spoil: Callable[[str], str], tmp_path: Path) -> None:
     op = ekc.matmul(64, 64, 64)
     tune(op, records=tmp_path / "whole.db")
     with RecordStore(tmp_path / "whole.db", create=False) as whole, RecordStore(tmp_path / "odd.db") as file:
@@ -88,21 +89,38 @@ DAMAGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("told", DAMAGED)
-def test_figures_that_are_none_are_told_with_file_and_row(told: str, whole: Path, tmp_path: Path) -> None:
+def test_bad_figure_is_refused_with_file_and_row(told: str, whole: Path, tmp_path: Path) -> None:
     kind, change = DAMAGED[told]
     file = _changed(whole, tmp_path / "odd.db", kind, change)
     with pytest.raises(ekc.RecordError, match=rf"odd\.db is damaged: row \d+ holds no {kind}: {told}"):
         ekc.best(MV, records=file, target="a100")
 
 
-def test_a_run_that_meets_a_damaged_row_ends_with_it(whole: Path, tmp_path: Path) -> None:
+def test_run_ends_at_damaged_row(whole: Path, tmp_path: Path) -> None:
     for kind in ("timing", "metering"):
         file = _changed(whole, tmp_path / f"{kind}.db", kind, lambda payload: {})
         with pytest.raises(ekc.RecordError, match=rf"{kind}\.db is damaged: row \d+ holds no {kind}"):
             tune(records=file)
 
 
-def test_a_field_of_a_newer_ekc_is_left_out(whole: Path, tmp_path: Path) -> None:
+def test_unknown_field_is_ignored(whole: Path, tmp_path: Path) -> None:
     file = _changed(whole, tmp_path / "newer.db", "timing", lambda payload: payload | {"mood": "good"})
     known, newer = (ekc.best(MV, records=records, target="a100") for records in (whole, file))
     assert newer.to_json() == known.to_json()
+
+
+def test_best_returns_winner_of_run(tmp_path: Path) -> None:
+    file = tmp_path / "r.db"
+    result = tune(records=file, clocks="search")
+    known = ekc.best(MV, records=file, target="a100")
+    assert known.schedule == result.best.schedule
+    assert known.energy_j == pytest.approx(result.best.energy_j)
+    assert known.latency_s == pytest.approx(result.best.latency_s)
+    with pytest.raises(InvalidInput, match="no metered schedule"):
+        ekc.best(MV, records=file, target="h100")
+
+
+@pytest.mark.parametrize("slowdown", [-0.5, float("nan"), "fast", 11])
+def test_best_refuses_bad_slowdown(slowdown: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"max_slowdown: .* is outside 0 to 10"):
+        ekc.best(MV, records=tmp_path / "r.db", max_slowdown=slowdown)

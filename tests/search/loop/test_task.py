@@ -1,0 +1,93 @@
+"""Scores of candidates and genomes: the objective, its penalty on slow ones, ties."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ekc.search.loop.incumbent import Incumbent
+
+import ekc
+from ekc import devices
+from ekc.devices.device import Interval
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.data.defaults import SELECTION
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.selection import compute_tie_margin, count_issue_slots
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.measure import Measurer
+from ekc.search.loop.task import ScheduleTask
+from ekc.search.space.space import Space
+
+
+def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:
+    span = Interval(0.998 * latency_s, 1.002 * latency_s)
+    return SimpleNamespace(
+        latency_s=latency_s, latency_interval_s=span, power_w=100.0, ok=ok, metered=metered
+    )
+
+
+def test_tie_margin_is_timing_error_at_most_one_percent() -> None:
+    """As far as timings can tell, and no further than 1 %; of energy, always 1 %."""
+    options = TuneOptions(8, "latency", 0.05, False, 0, None)
+    assert Incumbent(options, [_kernel(20e-6), _kernel(10e-6)]).tie_margin == pytest.approx(0.004)
+    assert Incumbent(replace(options, objective="energy"), [_kernel(10e-6)]).tie_margin == 0.01
+    assert compute_tie_margin(Interval(0.9, 1.1)) == compute_tie_margin(None) == 0.01
+
+
+def test_score_penalises_slow_candidates() -> None:
+    fastest, near, slow = _kernel(10e-6), _kernel(10.5e-6), _kernel(20e-6)
+    incumbent = Incumbent(TuneOptions(8, "energy", 0.05, False, 0, None), [slow, near, fastest])
+    assert incumbent.scores == pytest.approx(
+        [20e-4 * (20 / 10.5) ** SELECTION.infeasibility_exponent, 10.5e-4, 10e-4]
+    )
+    assert incumbent.best is fastest
+
+
+def test_tie_breaks_sort_tied_genomes_by_issue_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a timing may not tell from the best figure by their slots, then the others as they are
+    predicted."""
+    device = devices.open("a100")
+    with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
+        space = Space(ekc.matvec(256, 256), device.limits)
+        options = TuneOptions(8, "latency", 0.05, False, 0, None)
+        task = ScheduleTask(space, Measurer(device, store), workers, options)
+        genomes = Breeder(space, np.random.default_rng(0)).sample(64)
+        mean = np.linspace(-0.02, 0.04, len(genomes))[::-1]
+        predicted = Acquisition(mean, np.full(len(genomes), 0.1), 0.0)
+        monkeypatch.setattr(task, "compute_acquisitions", lambda population: (predicted,))
+        task.candidates = [_kernel(1.0)]
+        order = np.argsort(task.score_tie_breaks(genomes), kind="stable")
+        slots = task.input_cache.get_inputs(genomes).issue_slots
+    tied = int((mean <= np.log(1.004)).sum())
+    assert 0 < tied < len(genomes)
+    assert set(order[:tied]) == set(np.flatnonzero(mean <= np.log(1.004)))
+    assert (np.diff(slots[order[:tied]]) >= 0).all()
+    assert (np.diff(mean[order[tied:]]) > 0).all()
+    for row in range(8):
+        figures = analyse_program(space.build_schedule(genomes, row).program, device.limits)
+        assert slots[row] == pytest.approx(count_issue_slots(figures)[0])
+
+
+def test_incumbent_ignores_failed_candidates() -> None:
+    device = devices.open("a100")
+    with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
+        space = Space(ekc.matvec(64, 64), device.limits)
+        options = TuneOptions(8, "energy", 0.05, False, 0, None)
+        task = ScheduleTask(space, Measurer(device, store), workers, options)
+        task.candidates = [_kernel(1e-6, ok=False), _kernel(20e-6)]
+        assert task.incumbent.scores == pytest.approx([20e-4])
+
+
+def test_incumbent_may_have_predicted_energy() -> None:
+    """A run that meters few would otherwise try to beat a kernel of its first round until its finals."""
+    predicted, metered = _kernel(10e-6), _kernel(10.2e-6, metered=True)
+    incumbent = Incumbent(TuneOptions(8, "energy", 0.05, False, 0, None), [predicted, metered])
+    assert incumbent.best is predicted
+    assert incumbent.scores == pytest.approx([10e-4, 10.2e-4])
