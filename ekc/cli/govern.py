@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
 GPU_OPTIONS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps")
+NO_MODELS = "the search measures a few clocks instead of predicting them; leave it out"
 RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 
@@ -50,13 +51,6 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 )
 @click.option("--each", is_flag=True, help="Each GPU by itself; otherwise all of the job's are set alike.")
 @click.option("--actuator", default="auto", show_default=True, help="auto, nvml (root) or zeusd.")
-@click.option(
-    "--model",
-    default="none",
-    show_default=True,
-    metavar="FILE|simulated|none",
-    help="What is expected before a clock is tried: a trained model.",
-)
 @click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="SM limit that holds already.")
 @click.option(
     "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Memory limit that holds already."
@@ -71,6 +65,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 @click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
 @click.option("--gpus-of", type=int, hidden=True)
 @click.option("--steps", type=click.Path(path_type=Path), hidden=True)
+@click.option("--model", hidden=True)
 def govern(
     command: tuple[str, ...],
     pid: int | None,
@@ -96,6 +91,7 @@ def govern(
       ekc govern --simulate compute --card h200
       ekc govern --restore
     """
+    refuse_unused_options(("model",), NO_MODELS)
     asked = [x for x in (command, pid, simulate) if x]
     if restore:
         refuse_unused_options({p.name for p in govern.params} - {"restore"}, RESTORE_ALONE)
@@ -111,7 +107,7 @@ def govern(
 
     policy = Policy(objective, max_slowdown, min_saving, remaining)
     if plot is not None:
-        from ekc.governor.live.plot import check_plot_file
+        from ekc.governor.live.report import check_plot_file
 
         check_plot_file(plot)
     with closing(GovernOutput(quiet, machine, is_terminal_shared=bool(command))) as lines:
@@ -127,8 +123,8 @@ def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
     """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
-    from ekc.governor.live.governor_process import GovernorRequest
     from ekc.governor.live.job import AttachedJob, CommandJob
+    from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
 
     named = tuple(options["gpus"])
@@ -145,7 +141,6 @@ def _govern_job(
         actuator=options["actuator"],
         advise=options["advise"],
         each=options["each"],
-        model=options["model"],
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
     )
     job = CommandJob(command) if command else AttachedJob(pid or 0)
@@ -159,22 +154,17 @@ def _govern_simulated(
     kind: str, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> list[GovernorLog]:
     from ekc.governor.advise import advise
-    from ekc.governor.live import pretrained
     from ekc.governor.live.session import GovernedUnit, GovernorSession
     from ekc.governor.live.simulated import make_simulated_unit
     from ekc.governor.loop import govern as steer
     from ekc.governor.protocols import NullActuator
 
-    pretrained.check_model(options["model"])
     unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
-    model = pretrained.open_model(options["model"], options["card"])
     if not options["advise"]:
-        return GovernorSession([unit], lambda p, a, hear: steer(p, a, policy, hear, model), lines).wait()
+        return GovernorSession([unit], lambda p, a, hear: steer(p, a, policy, hear), lines).wait()
     nothing = NullActuator(unit.actuator.gears(), simulated=True)
     watched = GovernedUnit(unit.name, unit.probe, nothing)
-    return GovernorSession(
-        [watched], lambda p, a, hear: advise(p, nothing, policy, hear, model), lines
-    ).wait()
+    return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait()
 
 
 def _restore_settings() -> int:
@@ -193,7 +183,7 @@ def _print_reports(
 
     lines.finish([build_report(book) for book in books], core_share)
     if plot is not None:
-        from ekc.governor.live.plot import plot_log
+        from ekc.governor.live.report import plot_log
 
         for number, book in enumerate(books):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")

@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
-from ekc.governor.events import Applied, Checked, Chosen, Event
-from ekc.governor.live.report import event_to_json
+from ekc.governor.events import Applied, Checked, Chosen, Event, event_to_json
 
 if TYPE_CHECKING:
     from ekc.governor.live.report import GovernorLog, GovernorReport

@@ -26,13 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-import ekc
-from ekc.arguments import check_flag, check_path, format_value
+from ekc.arguments import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
-from ekc.governor.live.governor_process import GovernorRequest
 from ekc.governor.live.steps import StepCounter
-from ekc.governor.policy import Policy
+from ekc.governor.policy import GovernorRequest, Policy
 
 EXIT_TIMEOUT_S = 20.0
 
@@ -46,8 +44,7 @@ class Governor:
 
     `max_slowdown`: share by which a step may take longer. `objective`, `min_saving`, `remaining_s`: see
     `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those this process uses.
-    `each`: GPUs one by one instead of alike. `actuator`: "auto", "nvml" or "zeusd". `model`: what is
-    expected before a clock is tried: a file of a trained one, "simulated" or "none". `advise`: set nothing,
+    `each`: GPUs one by one instead of alike. `actuator`: "auto", "nvml" or "zeusd". `advise`: set nothing,
     say what would be set. `quiet`: say only what goes wrong. Raises `InvalidInput` for bad arguments.
     """
 
@@ -61,7 +58,6 @@ class Governor:
         gpus: Sequence[int | str] = (),
         each: bool = False,
         actuator: str = "auto",
-        model: str | Path = "none",
         advise: bool = False,
         quiet: bool = False,
     ) -> None:
@@ -71,8 +67,8 @@ class Governor:
         listed = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))
         if not listed or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in gpus):
             raise InvalidInput(f"gpus: {format_value(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
-        GovernorRequest(policy, actuator=actuator, model=str(check_path("model", model)))
-        self._flags = [*_build_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]
+        GovernorRequest(policy, actuator=actuator)
+        self._flags = _build_flags(policy, gpus, each, actuator, advise, quiet)
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._folder_finalizer: weakref.finalize[..., Governor] | None = None
@@ -154,7 +150,7 @@ def _build_flags(
 
 def _build_environment() -> dict[str, str]:
     """Where this very ekc is found, however this script found it."""
-    home = str(Path(ekc.__file__).parents[1])
+    home = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
 
 

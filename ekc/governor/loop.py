@@ -22,12 +22,13 @@ from ekc.governor.change_detection import (
     has_work,
 )
 from ekc.governor.events import Applied, Ended, EventCallback, Idled, Resumed, Shifted, Skipped, Started
+from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.readings import NOT_MEASURED, PhaseReadings
+from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
 
 MAX_WAIT_S = 40.0
@@ -131,7 +132,9 @@ class _ControlLoop:
         self._meter.seconds_by_settings = held
         phase = phases.begin_phase(self._meter, self._policy, self._gears, self._on_event)
         for known in self._phases:
-            if not known.is_refuted and is_same_phase(phase, known):
+            if not known.is_refuted and is_same_phase(
+                phase.default_signature, phase.progress, known.default_signature, known.progress
+            ):
                 self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
                 self._enter_phase(known, held)
                 self._apply_choice(known.choice, "the choice for a phase seen before")
@@ -296,7 +299,7 @@ class _ControlLoop:
         # What is held is told by bytes, which say nothing across memory clocks.
         by_bytes = phase.readings.has_uncertain_progress() and phase.choice.memory_mhz is None
         seen = stretch.make_reading(phase.progress, phase.choice) if by_bytes else None
-        if seen is not None and not is_disturbed(phase, seen):
+        if seen is not None and not is_disturbed(phase.readings, seen):
             phases.add_reading(self._meter, phase, seen, "check", self._on_event)
         elif not phases.measure_settings(self._meter, phase, phase.choice, "check", self._on_event):
             return "doubt"

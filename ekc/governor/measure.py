@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
-from ekc.governor.events import Applied, Event
+from ekc.governor.events import Applied, EventCallback
+from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
 from ekc.governor.progress import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.readings import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 
 SETTLE_S = 2.0
@@ -29,7 +28,7 @@ class JobEnded(Exception):
 class JobMeter:
     """Sets limits and reads the job, through one probe and one actuator."""
 
-    def __init__(self, probe: Probe, actuator: Actuator, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
         self.probe = probe
         self.actuator = actuator
         self._on_event = on_event

@@ -5,16 +5,25 @@ The search in one phase: SM clocks or caps, then memory clocks where there are s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Protocol
 
 import numpy as np
 
-from ekc.governor import policy as objective
+from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
-from ekc.governor.events import Checked, Chosen, CountersRead, Event, Measured, PeriodFound, Predicted
+from ekc.governor.events import (
+    Checked,
+    Chosen,
+    CountersRead,
+    EventCallback,
+    Measured,
+    PeriodFound,
+    Predicted,
+)
+from ekc.governor.job_reading import NOT_MEASURED, JobReading, get_rate_error
 from ekc.governor.measure import JobMeter, make_reading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
@@ -28,7 +37,7 @@ from ekc.governor.progress import (
     measure_progress_rate,
 )
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings, get_rate_error
+from ekc.governor.readings import DefaultComparison, PhaseReadings
 from ekc.governor.response_curve import SM_CLOCK, ResponsePrior, choose_control
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 from ekc.governor.search import LimitSearch
@@ -52,7 +61,6 @@ MAX_LOOK_S = 40.0
 APERIODIC_LOOK_S = 24.0
 """Looks at a job under its choice."""
 
-EventCallback = Callable[[Event], None]
 SecondsBySettings = dict[Settings, float]
 
 
@@ -237,7 +245,7 @@ def measure_settings(
     meter.set_limits(settings, purpose)
     for _ in range(MAX_TRIES):
         seen, beat = meter.take_reading(phase.progress, phase.compute_max_stretch(settings))
-        if not is_disturbed(phase, seen):
+        if not is_disturbed(phase.readings, seen):
             phase.progress = beat
             add_reading(meter, phase, seen, purpose, on_event)
             return True
@@ -264,9 +272,9 @@ def remeasure_default(
     """
     meter.set_limits(Settings(), "the default again")
     seen, beat = meter.take_reading(phase.progress, 1.05, max_s)
-    if is_disturbed(phase, seen):
+    if is_disturbed(phase.readings, seen):
         return False
-    if has_lost_beat(phase, seen):
+    if has_lost_beat(phase.progress, phase.readings, seen):
         if phase.progress.kind == "steps" or phase.has_confirmed_beat():
             return False
         phase.progress = ProgressSource("throughput", verdict="aperiodic")

@@ -1,6 +1,6 @@
-"""What the user asks of the governor.
+"""The user's request: objective and slowdown budget of a job, GPUs and how to set their clocks.
 
-What is better: scores of settings relative to the default, and which of them are allowed.
+Imported before the job starts, so it imports no NumPy.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
-from ekc.governor.samples import Values
+from ekc.governor.protocols import Settings
 
 OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 
@@ -57,29 +55,26 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) and is_number(value) else format_value(value)
 
 
-Shares = Values | float
+ACTUATORS = ("auto", "nvml", "zeusd")
 
 
-def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
-    """Lower is better; the default has 1. Arrays of one shape: share of time lost, share of joules saved."""
-    time, energy = 1 + np.asarray(slowdown), 1 - np.asarray(saving)
-    if policy.objective == "speed":
-        return np.asarray(time)
-    return np.asarray(energy * time ** {"energy": 0, "edp": 1, "ed2p": 2}[policy.objective])
+@dataclass(frozen=True)
+class GovernorRequest:
+    """How a real job is to be governed. Raises `InvalidInput` where there is no such actuator or model."""
 
+    policy: Policy
+    gpus: tuple[str, ...] = ()
+    """UUIDs; empty for those that the job uses."""
+    gpus_of: int | None = None
+    """Process whose family's GPUs these are, if not the job."""
+    actuator: str = "auto"
+    advise: bool = False
+    each: bool = False
+    """A loop for each GPU; otherwise one for all of them together."""
+    previous_settings: Settings | None = None
+    """Clock limits that hold already, since they cannot be read."""
 
-def compute_violation(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
-    """How far outside the budget, as a share; 0 or less is within."""
-    if policy.objective == "energy":
-        return np.asarray(slowdown) - policy.max_slowdown
-    if policy.objective == "speed":
-        return policy.min_saving - np.asarray(saving)
-    return np.full(np.shape(slowdown), -1.0)
-
-
-def find_best(policy: Policy, slowdown: Values, saving: Values) -> int | None:
-    """Place of the best among those within the budget; None where none is."""
-    allowed = compute_violation(policy, slowdown, saving) <= 0
-    if not allowed.any():
-        return None
-    return int(np.where(allowed, compute_score(policy, slowdown, saving), np.inf).argmin())
+    def __post_init__(self) -> None:
+        if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
+            given = self.actuator if isinstance(self.actuator, str) else format_value(self.actuator)
+            raise InvalidInput(f"--actuator {given}: it must be one of {', '.join(ACTUATORS)}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import policy as objective
+from ekc.governor import objective
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.readings import PhaseReadings

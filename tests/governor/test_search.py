@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
-from ekc.governor import policy as objective
+from ekc.governor import objective
+from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
+from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import (
     POWER_CAP,
     SM_CLOCK,

@@ -9,55 +9,21 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from ekc.arguments import format_value
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
-from ekc.errors import ActuatorError, EkcError, InvalidInput
+from ekc.errors import ActuatorError, EkcError
 from ekc.governor.events import EventCallback
-from ekc.governor.live import gpus, pretrained
+from ekc.governor.live import gpus
 from ekc.governor.live.job import GovernedJob
-from ekc.governor.live.pretrained import NO_MODEL, check_model
 from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
 from ekc.governor.live.report import GovernorLog
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
-from ekc.governor.measure import JobEnded
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Actuator, NullActuator, Probe, Settings
-
-if TYPE_CHECKING:
-    from ekc.governor.phase import ResponseModel
-
-
-ACTUATORS = ("auto", "nvml", "zeusd")
-
-
-@dataclass(frozen=True)
-class GovernorRequest:
-    """How a real job is to be governed. Raises `InvalidInput` where there is no such actuator or model."""
-
-    policy: Policy
-    gpus: tuple[str, ...] = ()
-    """UUIDs; empty for those that the job uses."""
-    gpus_of: int | None = None
-    """Process whose family's GPUs these are, if not the job."""
-    actuator: str = "auto"
-    advise: bool = False
-    each: bool = False
-    """A loop for each GPU; otherwise one for all of them together."""
-    model: str = NO_MODEL
-    """"none", "simulated", or a file that holds one."""
-    previous_settings: Settings | None = None
-    """Clock limits that hold already, since they cannot be read."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
-            given = self.actuator if isinstance(self.actuator, str) else format_value(self.actuator)
-            raise InvalidInput(f"--actuator {given}: it must be one of {', '.join(ACTUATORS)}")
-        check_model(self.model)
+from ekc.governor.policy import GovernorRequest, Policy
+from ekc.governor.protocols import Actuator, NullActuator, Probe
 
 
 class GovernorListener(SessionListener, Protocol):
@@ -140,8 +106,6 @@ class _OpenedSession:
         """Tells why nothing is governed, where that is so."""
         try:
             self._open_session()
-        except JobEnded:
-            pass  # While its model was being trained.
         except EkcError as trouble:
             self.problem = str(trouble)
         except Exception as trouble:  # A bug of ours is no reason to touch the job.
@@ -185,20 +149,8 @@ class _OpenedSession:
         else:
             units = make_governed_units(self.keeper, self._make_probe, request.each)
         self._start_s, self._start_core_s = time.monotonic(), time.process_time()
-        loop = self._loop or _make_loop(request.policy, advise, self._open_model(found))
+        loop = self._loop or _make_loop(request.policy, advise)
         self.session = GovernorSession(units, loop, self._listener)
-
-    def _open_model(self, gpus: Sequence[str]) -> ResponseModel | None:
-        """None where there is none for these cards: it is no condition for governing."""
-        word = self._request.model
-        try:
-            cards = sorted({NvmlLimitReader(gpu).product_name for gpu in gpus})
-            if len(cards) > 1 and word != pretrained.NO_MODEL:
-                raise InvalidInput(f"--model {word}: a model is of one card, and here are {', '.join(cards)}")
-            return pretrained.open_model(word, cards[0], self._job.is_running)
-        except EkcError as problem:
-            self._listener.on_note(f"{problem}; governed without a model")
-            return None
 
     def _acquire_leases(self, gpus: Sequence[str]) -> bool:
         """False where "auto" finds no way to set anything: advice is better than nothing."""
@@ -222,23 +174,23 @@ def _check_not_split(gpus: Sequence[str]) -> None:
     for gpu in gpus:
         if GpuSensors(gpu).explain_sharing():
             raise ActuatorError(
-                f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of all "
-                "parts; govern a whole GPU"
+                f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of "
+                "all parts; govern a whole GPU"
             )
 
 
-def _make_loop(policy: Policy, advise: bool, model: ResponseModel | None) -> LoopFunction:
+def _make_loop(policy: Policy, advise: bool) -> LoopFunction:
     """The heavy part is imported when it is needed."""
 
     def steer(probe: Probe, actuator: Actuator, hear: EventCallback) -> object:
         from ekc.governor.loop import govern
 
-        return govern(probe, actuator, policy, hear, model)
+        return govern(probe, actuator, policy, hear)
 
     def watch(probe: Probe, actuator: Actuator, hear: EventCallback) -> None:
         from ekc.governor.advise import advise as advised
 
         assert isinstance(actuator, NullActuator)
-        advised(probe, actuator, policy, hear, model)
+        advised(probe, actuator, policy, hear)
 
     return watch if advise else steer

@@ -60,7 +60,8 @@ def _wait_for_gpus(job: GovernedJob, ancestor_pid: int, uuids_present: tuple[str
     if not job.is_running():
         return []
     raise ActuatorError(
-        f"the job was not seen on any of {len(uuids_present)} GPUs for {MAX_WAIT_S:.0f} s; name its GPU with --gpu"
+        f"the job was not seen on any of {len(uuids_present)} GPUs for {MAX_WAIT_S:.0f} s; "
+        "name its GPU with --gpu"
     )
 
 
