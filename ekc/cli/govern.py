@@ -1,4 +1,4 @@
-"""`ekc govern`: run a training job at the clocks that cost least energy within a slowdown budget."""
+"""`ekc govern`: run a training job at the clocks of least energy within a slowdown budget."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.option("--pid", type=click.IntRange(min=1), help="Govern a process that runs already.")
 @click.option("--simulate", metavar="KIND", help="No GPU: a simulated job (compute, memory, starved, ...).")
-@click.option("--restore", is_flag=True, help="Put back what a killed governor has left behind, and leave.")
-@click.option("--advise", is_flag=True, help="Set nothing; say what would be set and what that should save.")
+@click.option(
+    "--restore", is_flag=True, help="Restore the settings that a killed governor has left changed, and exit."
+)
+@click.option("--advise", is_flag=True, help="Set nothing; report what would be set and the expected saving.")
 @click.option(
     "--max-slowdown",
     type=float,
@@ -49,7 +51,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 @click.option(
     "--gpu", "gpus", multiple=True, metavar="N|UUID", help="As nvidia-smi counts. [default: the job's]"
 )
-@click.option("--each", is_flag=True, help="Each GPU by itself; otherwise all of the job's are set alike.")
+@click.option("--each", is_flag=True, help="Govern each GPU separately; by default all are set alike.")
 @click.option("--actuator", default="auto", show_default=True, help="auto, nvml (root) or zeusd.")
 @click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="SM limit that holds already.")
 @click.option(
@@ -59,7 +61,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--json", "machine", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines; - is stdout."
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw clock, power and period.")
-@click.option("--quiet", is_flag=True, help="Say only what goes wrong.")
+@click.option("--quiet", is_flag=True, help="Print only failures.")
 @click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
 @click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
@@ -82,8 +84,8 @@ def govern(
 ) -> int:
     """Run COMMAND, or watch a process, and set the clocks of its GPU to save energy.
 
-    Nothing in the job changes. Whatever ends the governor, the settings that were there before come back.
-    The exit status is the job's own.
+    The job itself is not changed. Whatever ends the governor, the previous settings are restored. The exit
+    status is the job's.
 
     \b
       ekc govern -- python train.py
@@ -122,21 +124,21 @@ def govern(
 def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
-    """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
+    """Start the job, then govern it: nothing large is imported, and no driver called, before the job runs."""
     from ekc.governor.live.job import AttachedJob, CommandJob
     from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
 
-    named = tuple(options["gpus"])
-    if named:
+    gpu_names = tuple(options["gpus"])
+    if gpu_names:
         from ekc.governor.live import gpus
 
-        # A driver that fails is no reason not to run the job: that is told when it runs.
+        # A driver that fails must not keep the job from running: the failure is reported when it runs.
         with suppress(ActuatorError):
-            named = tuple(gpus.resolve_gpus(named))
+            gpu_names = tuple(gpus.resolve_gpus(gpu_names))
     request = GovernorRequest(
         policy,
-        gpus=named,
+        gpus=gpu_names,
         gpus_of=options["gpus_of"],
         actuator=options["actuator"],
         advise=options["advise"],
@@ -168,7 +170,7 @@ def _govern_simulated(
 
 
 def _restore_settings() -> int:
-    """Status 1 where something could not be put back."""
+    """Restore all leased settings; exit status 1 where one could not be restored."""
     from ekc.devices.clocks.lease import restore_all
 
     restored = restore_all()
@@ -177,18 +179,18 @@ def _restore_settings() -> int:
 
 
 def _print_reports(
-    books: list[GovernorLog], lines: GovernOutput, plot: Path | None, core_share: float | None = None
+    logs: list[GovernorLog], lines: GovernOutput, plot: Path | None, core_share: float | None = None
 ) -> None:
     from ekc.governor.live.report import build_report
 
-    lines.finish([build_report(book) for book in books], core_share)
+    lines.finish([build_report(one) for one in logs], core_share)
     if plot is not None:
         from ekc.governor.live.report import plot_log
 
-        for number, book in enumerate(books):
+        for number, governor_log in enumerate(logs):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")
             try:
-                plot_log(book, file)
+                plot_log(governor_log, file)
             except OSError as problem:
                 log(f"ekc govern: --plot {file}: cannot be written ({problem.strerror})")
             else:

@@ -9,46 +9,54 @@ from ekc.governor.protocols import Settings
 
 NOT_MEASURED = float("nan")
 TARGET_ERROR = 0.006
-"""A pace that is known this well needs no longer look."""
+"""Relative standard error of progress at which a reading is not prolonged."""
 MIN_WATTS_ERROR = 0.005
-"""No mean of watts is known better than this share: a sensor sees part of the time."""
+"""Least relative error of a mean of watts: a sensor measures only part of the time."""
 
 
 @dataclass(frozen=True)
 class ProgressRate:
-    """Two independent witnesses of progress, each per second with its standard error as a share; NaN if
-    untold."""
+    """Progress per second by two independent measures, beats and bytes; NaN where a measure is missing.
+
+    Errors are relative standard errors.
+    """
 
     beats: float = NOT_MEASURED
     """Steps or periods per second."""
     beats_error: float = NOT_MEASURED
     moved: float = NOT_MEASURED
-    """Memory use per second in which a kernel ran: at one memory clock, the same kernels move the same bytes,
-    and what the host waits for has no part in it."""
+    """Memory use (percent) per second in which a kernel ran.
+
+    At one memory clock the same kernels move the same bytes; time in which the host waits has no influence.
+    """
     moved_error: float = NOT_MEASURED
     period_s: float = NOT_MEASURED
-    """Of one beat."""
+    """Seconds of one step or period."""
 
 
 @dataclass(frozen=True)
 class JobReading:
-    """Means over a stretch under settled limits."""
+    """Means over a stretch of the job after its limits took effect."""
 
     settings: Settings
     at_s: float
-    """Its middle, on the probe's clock."""
+    """Middle of the stretch, in seconds on the probe's clock."""
     seconds: float
+    """Length of the stretch."""
     watts: float
-    """Of the whole board."""
+    """Mean power of the board."""
     pace: ProgressRate
     sm_util: float
+    """SM use in percent."""
     memory_util: float
+    """Memory use in percent."""
     clock_mhz: float
+    """Median SM clock."""
     watts_error: float = MIN_WATTS_ERROR
-    """Standard error of the watts, as a share."""
+    """Relative standard error of the watts."""
 
 
 def get_rate_error(pace: ProgressRate) -> float:
-    """Standard error of the better witness; 0 where there is none, as waiting would not help."""
+    """Relative standard error of the better measure; 0 without any, since a longer reading would not help."""
     errors = [e for e in (pace.beats_error, pace.moved_error) if math.isfinite(e)]
     return min(errors, default=0.0)

@@ -11,7 +11,8 @@ Shares = Values | float
 
 
 def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
-    """Lower is better; the default has 1. Arrays of one shape: share of time lost, share of joules saved."""
+    """Score of settings; lower is better, the default has 1. Slowdown and saving are shares of the
+    default's."""
     time, energy = 1 + np.asarray(slowdown), 1 - np.asarray(saving)
     if policy.objective == "speed":
         return np.asarray(time)
@@ -19,7 +20,7 @@ def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
 
 
 def compute_violation(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
-    """How far outside the budget, as a share; 0 or less is within."""
+    """Distance beyond the budget, as a share; 0 or less is within the budget."""
     if policy.objective == "energy":
         return np.asarray(slowdown) - policy.max_slowdown
     if policy.objective == "speed":
@@ -28,7 +29,7 @@ def compute_violation(policy: Policy, slowdown: Shares, saving: Shares) -> Value
 
 
 def find_best(policy: Policy, slowdown: Values, saving: Values) -> int | None:
-    """Place of the best among those within the budget; None where none is."""
+    """Place of the best score within the budget; None where nothing is within the budget."""
     allowed = compute_violation(policy, slowdown, saving) <= 0
     if not allowed.any():
         return None
