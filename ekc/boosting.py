@@ -7,14 +7,12 @@ some hundred rows.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from ekc.forks import hold_forks
 
@@ -39,15 +37,6 @@ def predict_values(booster: Any, rows: NDArray[Any]) -> NDArray[np.float32]:
     """A value of each row."""
     with hold_forks():
         return np.asarray(booster.inplace_predict(rows))
-
-
-def load_trees(model: Any) -> Any:
-    """The booster of a model as XGBoost writes it in JSON. Raises `ValueError` for what is none."""
-    with hold_forks():
-        booster = _import_xgboost().Booster(_SINGLE_THREAD)
-        with threadpool_limits(1, "openmp"):  # While it loads, a booster does not yet know its parameters.
-            booster.load_model(bytearray(json.dumps(model), "utf-8"))
-        return booster
 
 
 def _import_xgboost() -> Any:

@@ -1,4 +1,4 @@
-"""`ekc govern`: run a training job at the clocks that cost least energy within a slowdown budget."""
+"""`ekc govern`: run a training job at the clocks of least energy within a slowdown budget."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
 GPU_OPTIONS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps")
+NO_MODELS = "the search measures a few clocks instead of predicting them; leave it out"
 RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 
@@ -29,13 +30,9 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 @click.option("--pid", type=click.IntRange(min=1), help="Govern a running process.")
 @click.option("--simulate", metavar="KIND", help="No GPU: a simulated job (compute, memory, starved, ...).")
 @click.option(
-    "--restore", is_flag=True, help="Put back the settings that a killed governor has left behind, and end."
+    "--restore", is_flag=True, help="Restore the settings that a killed governor has left changed, and exit."
 )
-@click.option(
-    "--advise",
-    is_flag=True,
-    help="Set nothing; print the settings that would be chosen and the expected saving.",
-)
+@click.option("--advise", is_flag=True, help="Set nothing; report what would be set and the expected saving.")
 @click.option(
     "--max-slowdown",
     type=float,
@@ -64,27 +61,21 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     help="Govern each GPU separately; otherwise all GPUs of the job get the same settings.",
 )
 @click.option("--actuator", default="auto", show_default=True, help="auto, nvml (root) or zeusd.")
-@click.option(
-    "--model",
-    default="none",
-    show_default=True,
-    metavar="FILE|simulated|none",
-    help="A trained model that predicts clocks before they are tried.",
-)
-@click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="Present limit of the SM clock.")
+@click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="SM limit that holds already.")
 @click.option(
     "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Present limit of the memory clock."
 )
 @click.option(
     "--json", "machine", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines; - is stdout."
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot clock, power and period.")
-@click.option("--quiet", is_flag=True, help="Print errors only.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw clock, power and period.")
+@click.option("--quiet", is_flag=True, help="Print only failures.")
 @click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
 @click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
 @click.option("--gpus-of", type=int, hidden=True)
 @click.option("--steps", type=click.Path(path_type=Path), hidden=True)
+@click.option("--model", hidden=True)
 def govern(
     command: tuple[str, ...],
     pid: int | None,
@@ -101,8 +92,8 @@ def govern(
 ) -> int:
     """Run COMMAND, or watch a process, and set the clocks of its GPU to save energy.
 
-    The job is not changed. However the governor ends, the settings from before come back. The exit status is
-    that of the job.
+    The job itself is not changed. Whatever ends the governor, the previous settings are restored. The exit
+    status is the job's.
 
     \b
       ekc govern -- python train.py
@@ -110,6 +101,7 @@ def govern(
       ekc govern --simulate compute --card h200
       ekc govern --restore
     """
+    refuse_unused_options(("model",), NO_MODELS)
     asked = [x for x in (command, pid, simulate) if x]
     if restore:
         refuse_unused_options({p.name for p in govern.params} - {"restore"}, RESTORE_ALONE)
@@ -125,7 +117,7 @@ def govern(
 
     policy = Policy(objective, max_slowdown, min_saving, remaining)
     if plot is not None:
-        from ekc.governor.live.plot import check_plot_file
+        from ekc.governor.live.report import check_plot_file
 
         check_plot_file(plot)
     with closing(GovernOutput(quiet, machine, is_terminal_shared=bool(command))) as lines:
@@ -140,27 +132,25 @@ def govern(
 def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
-    """Govern a command or a running process. The job starts first: no heavy module is imported and no driver
-    is called before it runs."""
-    from ekc.governor.live.governor_process import GovernorRequest
+    """Start the job, then govern it: nothing large is imported, and no driver called, before the job runs."""
     from ekc.governor.live.job import AttachedJob, CommandJob
+    from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
 
-    chosen_gpus = tuple(options["gpus"])
-    if chosen_gpus:
+    gpu_names = tuple(options["gpus"])
+    if gpu_names:
         from ekc.governor.live import gpus
 
-        # The job runs without a working driver too; the governor reports the error then.
+        # A driver that fails must not keep the job from running: the failure is reported when it runs.
         with suppress(ActuatorError):
-            chosen_gpus = tuple(gpus.resolve_gpus(chosen_gpus))
+            gpu_names = tuple(gpus.resolve_gpus(gpu_names))
     request = GovernorRequest(
         policy,
-        gpus=chosen_gpus,
+        gpus=gpu_names,
         gpus_of=options["gpus_of"],
         actuator=options["actuator"],
         advise=options["advise"],
         each=options["each"],
-        model=options["model"],
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
     )
     job = CommandJob(command) if command else AttachedJob(pid or 0)
@@ -175,28 +165,21 @@ def _govern_simulated(
 ) -> list[GovernorLog]:
     """Govern a simulated job."""
     from ekc.governor.advise import advise
-    from ekc.governor.live import pretrained
     from ekc.governor.live.session import GovernedUnit, GovernorSession
     from ekc.governor.live.simulated import make_simulated_unit
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
 
-    pretrained.check_model(options["model"])
     unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
-    model = pretrained.open_model(options["model"], options["card"])
     if not options["advise"]:
-        return GovernorSession(
-            [unit], lambda p, a, hear: run_governor(p, a, policy, hear, model), lines
-        ).wait()
-    null_actuator = NullActuator(unit.actuator.gears(), simulated=True)
-    watched = GovernedUnit(unit.name, unit.probe, null_actuator)
-    return GovernorSession(
-        [watched], lambda p, a, hear: advise(p, null_actuator, policy, hear, model), lines
-    ).wait()
+        return GovernorSession([unit], lambda p, a, hear: run_governor(p, a, policy, hear), lines).wait()
+    nothing = NullActuator(unit.actuator.gears(), simulated=True)
+    watched = GovernedUnit(unit.name, unit.probe, nothing)
+    return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait()
 
 
 def _restore_settings() -> int:
-    """Restore the settings that killed governors have left behind. Status 1 if one could not be restored."""
+    """Restore all leased settings; exit status 1 where one could not be restored."""
     from ekc.devices.clocks.lease import restore_all
 
     restored = restore_all()
@@ -212,7 +195,7 @@ def _print_reports(
 
     lines.finish([build_report(one) for one in logs], core_share)
     if plot is not None:
-        from ekc.governor.live.plot import plot_log
+        from ekc.governor.live.report import plot_log
 
         for number, governor_log in enumerate(logs):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")

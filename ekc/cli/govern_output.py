@@ -1,4 +1,4 @@
-"""Output of `ekc govern` while it works: a line per event, a live status line, JSON lines in a file."""
+"""Output of `ekc govern`: one line for each event, a status line, and JSON lines in a file."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
-from ekc.governor.events import Applied, Checked, Chosen, Event
-from ekc.governor.live.report import event_to_json
+from ekc.governor.events import Applied, Checked, Chosen, Event, event_to_json
 
 if TYPE_CHECKING:
     from ekc.governor.live.report import GovernorLog, GovernorReport
 
 
 class GovernOutput:
-    """Writes complete lines only, so that lines of the job are never cut in two."""
+    """Listener that writes complete lines, so that lines of the job are never split."""
 
     def __init__(self, is_quiet: bool, json_path: Path | None, is_terminal_shared: bool) -> None:
         self._is_quiet = is_quiet
@@ -31,38 +30,39 @@ class GovernOutput:
         if not is_quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._status = _TitleStatusLine() if is_terminal_shared else _TerminalStatusLine()
 
-    def on_event(self, book: GovernorLog, event: Event) -> None:
+    def on_event(self, governor_log: GovernorLog, event: Event) -> None:
         """Print an event with the time since the job began; write all its fields as JSON."""
         with self._lock:
-            self._write_json(event_to_json(book.name, event))
+            self._write_json(event_to_json(governor_log.name, event))
             if not self._is_quiet:
-                elapsed = _format_elapsed(event.at_s - book.events[0].at_s)
-                self._print_line(f"ekc govern: {elapsed} {book.name}: {event.format_line()}")
+                elapsed = _format_elapsed(event.at_s - governor_log.events[0].at_s)
+                self._print_line(f"ekc govern: {elapsed} {governor_log.name}: {event.format_line()}")
 
-    def on_samples(self, book: GovernorLog) -> None:
+    def on_samples(self, governor_log: GovernorLog) -> None:
         """Update the status line from the newest samples."""
         with self._lock, contextlib.suppress(OSError):
-            if self._status is not None and book.trace:
-                self._status.show(_format_status(book))
+            if self._status is not None and governor_log.trace:
+                self._status.show(_format_status(governor_log))
 
-    def on_trouble(self, book: GovernorLog, line: str) -> None:
-        """Print a problem, also with --quiet."""
+    def on_trouble(self, governor_log: GovernorLog, line: str) -> None:
+        """Print a failure, also with `--quiet`."""
         with self._lock:
-            self._write_json({"event": "Trouble", "gpu": book.name, "line": line})
-            self._print_line(f"ekc govern: {book.name}: {line}")
+            self._write_json({"event": "Trouble", "gpu": governor_log.name, "line": line})
+            self._print_line(f"ekc govern: {governor_log.name}: {line}")
 
     def on_note(self, line: str) -> None:
-        """Print a line of the lease, also with --quiet."""
+        """Print a message about leases, also with `--quiet`."""
         with self._lock:
             self._write_json({"event": "Note", "line": line})
             self._print_line(f"ekc govern: {line}")
 
     def finish(self, reports: Sequence[GovernorReport], core_share: float | None) -> None:
-        """Remove the status line and print the reports."""
+        """Print the reports and remove the status line."""
         with self._lock:
             self._stop_status()
-            reports_json = [x.to_json() for x in reports]
-            self._write_json({"event": "Report", "reports": reports_json, "core_share": core_share})
+            self._write_json(
+                {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
+            )
             if not reports and not self._is_quiet:
                 self._print_line("ekc govern: nothing was measured, so there is no report")
             for report in [] if self._is_quiet else reports:
@@ -82,7 +82,7 @@ class GovernOutput:
             self._status = None
 
     def _print_line(self, line: str) -> None:
-        """Print a line. A closed terminal neither ends the governor nor changes its exit status."""
+        """Print a line; a terminal that is closed must not end the governor or change its exit status."""
         with contextlib.suppress(OSError):
             if self._status is not None:
                 self._status.print_above(line)
@@ -96,25 +96,25 @@ class GovernOutput:
                 self._json_file.flush()
         except OSError as problem:
             if self._json_file is sys.stdout:
-                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else the buffer fails again at exit
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - otherwise Python fails again at exit
             self._json_file = None
             self._print_line(f"ekc govern: --json cannot be written any more ({problem.strerror})")
 
 
 class _StatusLine(Protocol):
-    """A line that is replaced by each new one."""
+    """A status line that is updated in place."""
 
     def show(self, line: str) -> None: ...
 
     def print_above(self, line: str) -> None:
-        """Print a line that stays, above it."""
+        """Print a permanent line."""
         ...
 
     def stop(self) -> None: ...
 
 
 class _TerminalStatusLine:
-    """A status line at the bottom of the terminal; no other process writes to it."""
+    """Status in the last line of the terminal, where no other process writes to it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -137,7 +137,8 @@ class _TerminalStatusLine:
 
 
 class _TitleStatusLine:
-    """A status line in the title of the terminal: the job writes to the terminal too."""
+    """Status in the title of the terminal, where the job writes too: a status line would split the job's
+    output."""
 
     _SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 
@@ -158,12 +159,12 @@ class _TitleStatusLine:
         sys.stderr.flush()
 
 
-def _format_status(book: GovernorLog) -> str:
-    at, watts, clock = book.trace[-1]
-    actions = [x for x in book.events if isinstance(x, Applied | Chosen | Checked)]
-    action = actions[-1].format_line() if actions else "measuring at the settings before"
-    elapsed = _format_elapsed(at - book.events[0].at_s)
-    return f"{book.name}: {elapsed}, {watts:.0f} W, {clock:.0f} MHz; {action}"
+def _format_status(governor_log: GovernorLog) -> str:
+    at_s, watts, clock = governor_log.trace[-1]
+    elapsed = _format_elapsed(at_s - governor_log.events[0].at_s)
+    events = [x for x in governor_log.events if isinstance(x, Applied | Chosen | Checked)]
+    activity = events[-1].format_line() if events else "measuring at the previous settings"
+    return f"{governor_log.name}: {elapsed}, {watts:.0f} W, {clock:.0f} MHz; {activity}"
 
 
 def _format_elapsed(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The clock governor: least energy for a running training job, within a slowdown budget, by its clocks."""
+"""The clock governor: sets GPU clocks for least energy of a running training job within a slowdown budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Governor", "Period", "Policy", "detect_period", "govern"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name where it lives: the guard of a lease has no use for arrays."""
+    """Import a name on first use: the guard of a lease needs no NumPy."""
     if name not in _HOME:
         raise AttributeError(f"module 'ekc.governor' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,4 +1,4 @@
-"""Advice: a job is measured as it runs, nothing is set, and it is said what a governor would do."""
+"""Advice: measure a job, set nothing, and report what the governor would set."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ RECORD_S = 10.0
 
 @dataclass(frozen=True)
 class Advised(Event):
-    """What would be set, and what is expected of it: nothing was tried."""
+    """The advised settings and their expected outcome; nothing was tried."""
 
     settings: Settings
     slowdown: float
+    """Expected slowdown."""
     sigma: float
     """Standard deviation of the expected slowdown."""
     saving: float
+    """Expected saving, as a share of the default's joules per step."""
 
     def format_line(self) -> str:
-        """The advice."""
+        """Advised settings and expected outcome."""
         if self.settings == Settings():
             return "advice: leave the clocks as they are"
         expected = f"{self.slowdown:+.1%} (+- {self.sigma:.1%}) time, {-self.saving:+.1%} energy per step"
@@ -42,7 +44,7 @@ def advise(
     on_event: EventCallback,
     model: ResponseModel | None = None,
 ) -> None:
-    """Measure, advise, and go on measuring until the job ends.
+    """Measure, advise, and keep recording until the job ends.
 
     Raises `ActuatorError` for a card with neither clocks nor caps to choose from, and what the probe raises.
     """

@@ -1,10 +1,8 @@
-"""What a job has lost so far, and what of its slowdown budget that leaves.
+"""Slowdown budget of a job: time lost so far, slowdown that the rest may have, and whether a search pays.
 
-A slowdown that was believed and turns out larger, or a change of the job that was found late, has cost time
-that no later choice within the budget gives back. What was lost is reckoned anew whenever the default has
-been measured again, and what was lost beyond the budget is saved in what is expected to remain.
-
-Whether a search is worth its price: what remains of the job against what searching costs.
+A slowdown larger than expected, or a change of the job that was found late, costs time beyond the budget.
+The lost time is estimated again after each measurement of the default; the rest of the job has to make up
+for it.
 """
 
 from __future__ import annotations
@@ -21,30 +19,31 @@ from ekc.governor.response_curve import add_uncertainty_margin
 
 @dataclass(frozen=True)
 class TimeLoss:
-    """Seconds that a job took longer than at its default so far, and the error of that."""
+    """Time that a job took longer than at its default so far."""
 
     seconds: float
     error: float
+    """Standard error in seconds."""
 
 
 def estimate_time_loss(phases: Iterable[Phase]) -> TimeLoss:
-    """By what is believed now of every setting that was in force, and for how long it was."""
+    """Time lost under every setting so far, by the slowdowns that are expected now."""
     lost = error = 0.0
     for phase in phases:
         for settings, seconds in phase.seconds_by_settings.items():
-            told = predict_settings(phase, settings)
-            lost += seconds * told.slowdown / (1 + told.slowdown)
-            # Readings of one phase are held against the same defaults: their errors do not average out.
-            error += seconds * told.slowdown_error
+            expected = predict_settings(phase, settings)
+            lost += seconds * expected.slowdown / (1 + expected.slowdown)
+            # Readings of one phase share their defaults, so their errors do not average out.
+            error += seconds * expected.slowdown_error
     return TimeLoss(lost, error)
 
 
 def compute_affordable_slowdown(
     policy: Policy, elapsed_s: float, remaining_s: float, loss: TimeLoss
 ) -> float:
-    """The slowdown that what remains of a job may have, so that the whole of it keeps the budget.
+    """Slowdown that the rest of a job may have so that the job as a whole keeps the budget.
 
-    Never more than the budget itself: it is promised of every step, and quick ones buy no slow ones.
+    At most the budget itself, which is promised for every step: fast steps do not allow slower ones.
     """
     share = add_uncertainty_margin(loss.seconds / elapsed_s, loss.error / elapsed_s) if elapsed_s > 0 else 0.0
     done = elapsed_s - loss.seconds
@@ -53,37 +52,44 @@ def compute_affordable_slowdown(
 
 
 EXPECTED_SAVING = 0.07
-"""Share of the watts, expected before anything is known of a job (mean of simulated jobs: 0.06 to 0.1)."""
+"""Expected saving before a search, as a share of the default's watts (mean of simulated jobs: 0.06 to
+0.1)."""
 SEARCH_COST = 0.03
-"""Share of the watts that a search wastes while it runs: clocks that are not the best."""
+"""Power wasted while a search runs at clocks that are not the best, as a share of the default's watts."""
 MIN_REMAINING_S = 900.0
-"""Where nobody says how long a job runs, as long as it has run is expected again, at least so long."""
+"""Least expected remaining seconds of a job whose length the user did not give."""
 
 
 @dataclass(frozen=True)
 class SearchPayoff:
-    """The estimate."""
+    """Estimated cost and benefit of a search."""
 
     remaining_s: float
+    """Expected remaining seconds of the job, the search included."""
     search_s: float
+    """Expected seconds of the search."""
     saving_w: float
+    """Expected mean watts saved after the search."""
     waste_w: float
+    """Expected mean watts wasted during the search."""
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether more is saved after the search than it wastes."""
+        """Whether the joules saved after the search exceed those wasted in it."""
         return max(0.0, self.remaining_s - self.search_s) * self.saving_w > self.search_s * self.waste_w
 
 
 def estimate_payoff(
     policy: Policy, elapsed_s: float, window_s: float, watts: float, saving: float = EXPECTED_SAVING
 ) -> SearchPayoff:
-    """`elapsed_s`: since the governor began; `window_s`: of one reading; `watts`: at the default."""
-    search = 5 * (window_s + 2.0)
-    return SearchPayoff(estimate_remaining_s(policy, elapsed_s), search, saving * watts, SEARCH_COST * watts)
+    """Estimate a search; `window_s`: seconds of one reading, `watts`: power at the default."""
+    search_s = 5 * (window_s + 2.0)
+    return SearchPayoff(
+        estimate_remaining_s(policy, elapsed_s), search_s, saving * watts, SEARCH_COST * watts
+    )
 
 
 def estimate_remaining_s(policy: Policy, elapsed_s: float) -> float:
-    """Seconds that a job is expected to go on for."""
-    told = policy.remaining_s
-    return max(elapsed_s, MIN_REMAINING_S) if told is None else max(0.0, told - elapsed_s)
+    """Expected remaining seconds: those that the user gave, else as long again as the job has run."""
+    total_s = policy.remaining_s
+    return max(elapsed_s, MIN_REMAINING_S) if total_s is None else max(0.0, total_s - elapsed_s)

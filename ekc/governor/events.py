@@ -1,20 +1,21 @@
-"""What the governor tells while it works: one frozen record per thing measured, decided or set.
+"""Events of the governor: one frozen record for each measurement, decision and setting.
 
-Each has the second (on the probe's clock) at which it was told, and `line()`, one line for people.
+Each event has its time on the probe's clock, and `format_line()`, one line for people.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any
 
+from ekc.governor.job_reading import JobReading
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import JobReading
 
 
 def format_settings(settings: Settings) -> str:
-    """Settings for people: "SM 1410 MHz, memory default"."""
+    """Settings for people, e.g. "SM up to 1410 MHz, cap 250 W"."""
     parts = []
     if settings.sm_mhz is not None:
         parts.append(f"SM up to {settings.sm_mhz} MHz")
@@ -27,9 +28,10 @@ def format_settings(settings: Settings) -> str:
 
 @dataclass(frozen=True)
 class Event:
-    """Anything told; `at_s` is on the probe's clock."""
+    """Base of all events."""
 
     at_s: float
+    """Seconds on the probe's clock."""
 
     def format_line(self) -> str:
         """One line for people."""
@@ -38,15 +40,16 @@ class Event:
 
 @dataclass(frozen=True)
 class Started(Event):
-    """The loop begins."""
+    """The control loop begins."""
 
     probe: str
     actuator: str
     simulated: bool
+    """Whether probe or actuator is simulated."""
     objective: str
 
     def format_line(self) -> str:
-        """Who watches, who sets, what for."""
+        """Actuator, probe and objective."""
         return f"governing through {self.actuator}, watching through {self.probe}: {self.objective}"
 
 
@@ -58,58 +61,60 @@ class Applied(Event):
     why: str
 
     def format_line(self) -> str:
-        """What, and why."""
+        """The limits and the reason."""
         return f"set {format_settings(self.settings)}: {self.why}"
 
 
 @dataclass(frozen=True)
 class PeriodFound(Event):
-    """What the detector made of the signals at the default clocks."""
+    """The period detector's result at the default clocks."""
 
     verdict: str
     seconds: float
+    """Period; NaN without one."""
     progress: str
-    """The source of progress from here on: `steps`, `period`, `throughput` or `none`."""
+    """Source of progress from this event on: `steps`, `period`, `throughput` or `none`."""
 
     def format_line(self) -> str:
-        """The verdict."""
+        """Verdict, period and source of progress."""
         length = f" of {self.seconds:.2f} s" if self.verdict in ("periodic", "multiple") else ""
-        return f"iterations: {self.verdict}{length}; progress told by {self.progress}"
+        return f"iterations: {self.verdict}{length}; progress by {self.progress}"
 
 
 @dataclass(frozen=True)
 class Measured(Event):
-    """A stretch of the job under settled limits."""
+    """A reading of the job."""
 
     reading: JobReading
     purpose: str
     """`default`, `candidate` or `check`."""
     slowdown: float
-    """Against the default, its drift taken out; NaN where progress cannot be told."""
+    """Slowdown against the default, corrected for drift; NaN where progress is not measured."""
     saving: float
-    """Share of the default's joules per step; the same."""
+    """Joules per step saved, as a share of the default's; NaN where progress is not measured."""
 
     def format_line(self) -> str:
-        """Watts, and what they bought."""
-        told = f"{self.purpose}, {format_settings(self.reading.settings)}: {self.reading.watts:.0f} W"
-        return f"{told}, {self.slowdown:+.1%} time, {-self.saving:+.1%} energy per step"
+        """Purpose, limits, watts, slowdown and saving."""
+        reading = f"{self.purpose}, {format_settings(self.reading.settings)}: {self.reading.watts:.0f} W"
+        return f"{reading}, {self.slowdown:+.1%} time, {-self.saving:+.1%} energy per step"
 
 
 @dataclass(frozen=True)
 class CountersRead(Event):
-    """A counter window was spent."""
+    """Counters were read."""
 
     seconds: float
+    """Length of the counter window."""
     counters: Mapping[str, float]
 
     def format_line(self) -> str:
-        """How many, how long."""
+        """Number of counters and length of the window."""
         return f"read {len(self.counters)} counters over {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
 class Predicted(Event):
-    """A model's belief before the search."""
+    """A model's prediction before the search."""
 
     settings: Settings
     slowdown: float
@@ -117,10 +122,10 @@ class Predicted(Event):
     trained_on: str
 
     def format_line(self) -> str:
-        """Near where the search will begin."""
+        """Training data and predicted outcome at the best settings."""
         where = format_settings(self.settings)
-        told = f"{self.slowdown:+.1%} time, {-self.saving:+.1%} energy at {where}"
-        return f"a model of {self.trained_on} expects {told}"
+        outcome = f"{self.slowdown:+.1%} time, {-self.saving:+.1%} energy at {where}"
+        return f"a model of {self.trained_on} expects {outcome}"
 
 
 @dataclass(frozen=True)
@@ -129,30 +134,36 @@ class Chosen(Event):
 
     settings: Settings
     slowdown: float
+    """Expected slowdown of the choice."""
     saving: float
+    """Expected saving of the choice, as a share of the default's joules per step."""
     points: int
     """Settings measured, the default not counted."""
     search_s: float
+    """Seconds of the search."""
     search_j: float
+    """Joules of the board during the search."""
 
     def format_line(self) -> str:
-        """The choice, what it promises, what it cost."""
-        promise = f"{-self.saving:+.1%} energy, {self.slowdown:+.1%} time expected"
-        what = format_settings(self.settings)
-        return f"chose {what} after {self.points} points, {self.search_s:.0f} s: {promise}"
+        """The choice, the length of the search, and the expected outcome."""
+        outcome = f"{-self.saving:+.1%} energy, {self.slowdown:+.1%} time expected"
+        choice = format_settings(self.settings)
+        return f"chose {choice} after {self.points} points, {self.search_s:.0f} s: {outcome}"
 
 
 @dataclass(frozen=True)
 class Skipped(Event):
-    """A search that would not pay was left out."""
+    """No search, since it would not pay."""
 
     remaining_s: float
+    """Expected remaining seconds of the job."""
     saving_w: float
-    """Watts that it could save at best, or has been seen to save."""
+    """Watts that the choice would save at best."""
     search_s: float
+    """Expected seconds of a search."""
 
     def format_line(self) -> str:
-        """Why."""
+        """Expected remaining time, search time and saving."""
         return (
             f"no search: {self.remaining_s:.0f} s expected to remain, {self.search_s:.0f} s to search, "
             f"at best {self.saving_w:.0f} W to save"
@@ -161,16 +172,16 @@ class Skipped(Event):
 
 @dataclass(frozen=True)
 class Shifted(Event):
-    """The job is no longer what it was."""
+    """The job has changed."""
 
     level: str
-    """`small`: search anew around the choice; `large`: measure, read counters and predict anew;
-    `known`: a phase seen before, its choice taken up again."""
+    """`small`: search again; `large`: measure, read counters, predict and search again; `known`: an earlier
+    phase has returned, and its choice is used again."""
     size: float
-    """By how much power or use differs; NaN where that did not tell the change."""
+    """Relative change of power or use; NaN where the change was found in another way."""
 
     def format_line(self) -> str:
-        """How much, where that is known."""
+        """Level and size of the change."""
         size = f", {self.size:.0%}" if math.isfinite(self.size) else ""
         return f"the job changed ({self.level}{size})"
 
@@ -180,22 +191,24 @@ class Checked(Event):
     """The default was measured again between two stretches of the choice (A/B/A)."""
 
     slowdown: float
+    """Mean slowdown of the choice."""
     half_width: float
-    """95 % interval of the mean of all checks of this choice."""
+    """Half width of the 95 % interval of the slowdown, from all checks of this choice."""
     saving: float
+    """Joules per step saved, as a share of the default's."""
 
     def format_line(self) -> str:
-        """The slowdown and how sure."""
+        """Slowdown with its interval, and saving."""
         time = f"{self.slowdown:+.1%} time (+- {self.half_width:.1%})"
         return f"checked: {time}, {-self.saving:+.1%} energy per step"
 
 
 @dataclass(frozen=True)
 class Idled(Event):
-    """The GPU fell idle; the limits stay as they are."""
+    """The GPU is idle; the limits stay as they are."""
 
     def format_line(self) -> str:
-        """So."""
+        """The GPU is idle."""
         return "the GPU is idle; waiting"
 
 
@@ -206,20 +219,41 @@ class Resumed(Event):
     idle_s: float
 
     def format_line(self) -> str:
-        """After how long."""
+        """Length of the pause."""
         return f"work resumed after {self.idle_s:.0f} s"
 
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """The job is gone; nothing is set from here on."""
+    """The job has ended; nothing is set from this event on."""
 
     seconds: float
+    """Seconds that the job was governed."""
     joules: float
+    """Joules of the board in that time."""
 
     def format_line(self) -> str:
-        """The bill of the governed time."""
+        """Joules and seconds of the governed time."""
         return f"job ended: {self.joules:.0f} J of the board in {self.seconds:.0f} s"
 
 
 EventCallback = Callable[[Event], None]
+
+
+def event_to_json(name: str, event: Event) -> dict[str, Any]:
+    """An event as JSON: its kind, the GPU's name, the line for people, and the event's fields."""
+    header = {"event": type(event).__name__, "gpu": name, "line": event.format_line()}
+    return header | {x.name: to_plain_json(getattr(event, x.name)) for x in fields(event)}
+
+
+def to_plain_json(value: Any) -> Any:
+    """A value as JSON has it; NaN and infinity become None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_plain_json(asdict(value))
+    if isinstance(value, dict):
+        return {str(k): to_plain_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain_json(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

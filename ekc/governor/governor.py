@@ -1,6 +1,6 @@
-"""The governor of a training script's own process: `with ekc.Governor(max_slowdown=0.05): train()`.
+"""Governs the GPUs of a training script from within: `with ekc.Governor(max_slowdown=0.05): train()`.
 
-Steps counted by a training framework's own hooks: no loop to wrap, and nothing imported unless asked for.
+Callbacks for training frameworks count steps without a change of the training loop:
 
     with ekc.Governor() as governor:
         Trainer(..., callbacks=[transformers_callback(governor)]).train()
@@ -26,29 +26,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-import ekc
-from ekc.arguments import check_flag, check_path, format_value
+from ekc.arguments import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
-from ekc.governor.live.governor_process import GovernorRequest
 from ekc.governor.live.steps import StepCounter
-from ekc.governor.policy import Policy
+from ekc.governor.policy import GovernorRequest, Policy
 
 EXIT_TIMEOUT_S = 20.0
+"""Seconds to wait for the governor process at the end of the block."""
 
 
 class Governor:
-    """Governs the GPUs of this process while the `with` block runs; the settings of before come back then.
+    """Governs the GPUs of this process while the `with` block runs, and restores the previous settings then.
 
-    The work is done by `ekc govern --pid` in a process of its own, so it takes no time from the training,
-    and nothing that goes wrong with it reaches the training: it is said in one line on stderr. Under torchrun
-    and its like the first process of the machine governs all of its GPUs alike, and the others do nothing.
+    `ekc govern --pid` does the work in a process of its own, so it takes no time from the training. Its
+    failures do not affect the training: stderr gets one line. Under torchrun and similar launchers the first
+    process of a machine governs all of its GPUs alike, and the others do nothing.
 
     `max_slowdown`: share by which a step may take longer. `objective`, `min_saving`, `remaining_s`: see
-    `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those this process uses.
-    `each`: GPUs one by one instead of alike. `actuator`: "auto", "nvml" or "zeusd". `model`: what is
-    expected before a clock is tried: a file of a trained one, "simulated" or "none". `advise`: set nothing,
-    say what would be set. `quiet`: say only what goes wrong. Raises `InvalidInput` for bad arguments.
+    `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those that this process
+    uses. `each`: a control loop for each GPU instead of all alike. `actuator`: "auto", "nvml" or "zeusd".
+    `advise`: set nothing and report what would be set. `quiet`: print only failures. Raises `InvalidInput`
+    for bad arguments.
     """
 
     def __init__(
@@ -61,18 +60,17 @@ class Governor:
         gpus: Sequence[int | str] = (),
         each: bool = False,
         actuator: str = "auto",
-        model: str | Path = "none",
         advise: bool = False,
         quiet: bool = False,
     ) -> None:
         policy = Policy(objective, max_slowdown, min_saving, remaining_s)
         for name, value in (("each", each), ("advise", advise), ("quiet", quiet)):
             check_flag(name, value)
-        listed = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))
-        if not listed or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in gpus):
+        is_list = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))
+        if not is_list or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in gpus):
             raise InvalidInput(f"gpus: {format_value(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
-        GovernorRequest(policy, actuator=actuator, model=str(check_path("model", model)))
-        self._flags = [*_build_flags(policy, gpus, each, actuator, advise, quiet), "--model", str(model)]
+        GovernorRequest(policy, actuator=actuator)
+        self._flags = _build_flags(policy, gpus, each, actuator, advise, quiet)
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._folder_finalizer: weakref.finalize[..., Governor] | None = None
@@ -86,16 +84,17 @@ class Governor:
             warnings.warn(f"ekc: no governor, since no file can be written for it ({problem})", stacklevel=2)
         detach_in_children(self)
         self.report: dict[str, Any] | None = None
-        """After the block: what `ekc govern --json` tells last; None where nothing was governed."""
+        """After the block: the last line of `ekc govern --json`; None where nothing was governed."""
 
     def detach(self) -> None:
-        """In a forked child: the process beside, its files and the count of steps are the parent's."""
+        """Give up the governor process, its files and the count of steps in a forked child: they are the
+        parent's."""
         if self._folder_finalizer is not None:
             self._folder_finalizer.detach()
         self._process, self._folder, self._step_counter = None, None, nullcontext()
 
     def step(self) -> AbstractContextManager[None]:
-        """Around one training step; counting steps tells progress better than any sensor."""
+        """Context of one training step; counted steps measure progress better than any sensor."""
         return self._step_counter
 
     def __enter__(self) -> Governor:
@@ -103,7 +102,7 @@ class Governor:
             return self
         files = ["--steps", f"{self._folder}/steps", "--json", f"{self._folder}/events"]
         family = ["--gpus-of", str(os.getppid())] if "LOCAL_RANK" in os.environ else []
-        words = [
+        command = [
             sys.executable,
             "-m",
             "ekc",
@@ -116,7 +115,7 @@ class Governor:
         ]
         try:
             self._process = subprocess.Popen(
-                words, env=_build_environment(), stdin=subprocess.DEVNULL, start_new_session=True
+                command, env=_build_environment(), stdin=subprocess.DEVNULL, start_new_session=True
             )
         except OSError as problem:
             warnings.warn(f"ekc: no governor could be started ({problem})", stacklevel=2)
@@ -130,7 +129,7 @@ class Governor:
             try:
                 self._process.wait(EXIT_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()  # Its guard puts the settings back.
+                self._process.kill()  # Its guard restores the settings.
             self.report = _read_report(self._folder / "events")
         self._process = None
 
@@ -138,7 +137,7 @@ class Governor:
 def _build_flags(
     policy: Policy, gpus: Sequence[int | str], each: bool, actuator: str, advise: bool, quiet: bool
 ) -> list[str]:
-    """For the command line."""
+    """Options of `ekc govern`."""
     values = {
         "--max-slowdown": policy.max_slowdown,
         "--objective": policy.objective,
@@ -146,20 +145,20 @@ def _build_flags(
         "--remaining": policy.remaining_s,
         "--actuator": actuator,
     }
-    told = [word for name, value in values.items() if value is not None for word in (name, str(value))]
-    told += [word for gpu in gpus for word in ("--gpu", str(gpu))]
+    words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
+    words += [word for gpu in gpus for word in ("--gpu", str(gpu))]
     switches = {"--each": each, "--advise": advise, "--quiet": quiet}
-    return told + [name for name, on in switches.items() if on]
+    return words + [name for name, on in switches.items() if on]
 
 
 def _build_environment() -> dict[str, str]:
-    """Where this very ekc is found, however this script found it."""
-    home = str(Path(ekc.__file__).parents[1])
+    """Environment in which the governor process imports this installation of ekc."""
+    home = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
 
 
 def _read_report(file: Path) -> dict[str, Any] | None:
-    """The last line, if it is a report; a governor that was killed, or a full disk, leaves half a line."""
+    """The last line, if it is a report; a killed governor or a full disk leaves an incomplete line."""
     try:
         last: dict[str, Any] = json.loads(file.read_text().splitlines()[-1])
         return last if last["event"] == "Report" and last["reports"] else None
@@ -168,10 +167,10 @@ def _read_report(file: Path) -> dict[str, Any] | None:
 
 
 class StepTracker(Protocol):
-    """What counts steps: `ekc.Governor`."""
+    """Counts steps: `ekc.Governor`."""
 
     def step(self) -> AbstractContextManager[None]:
-        """Around one training step."""
+        """Context of one training step."""
         ...
 
 
@@ -188,7 +187,7 @@ def lightning_callback(steps: StepTracker) -> Any:
 
 
 def optimizer_hook(steps: StepTracker, optimizer: Any) -> Any:
-    """Counts each `optimizer.step()` of PyTorch; `.remove()` of what is returned ends that.
+    """Count each `optimizer.step()` of PyTorch; `.remove()` of the returned handle ends that.
 
     Raises `InvalidInput` for an optimizer that takes no hooks (PyTorch before 2.0).
     """
@@ -200,7 +199,7 @@ def optimizer_hook(steps: StepTracker, optimizer: Any) -> Any:
 
 
 class _GlobalStepHook:
-    """Counts when Lightning's global step has moved: it stands still while gradients accumulate."""
+    """Counts changes of Lightning's global step, which is constant while gradients accumulate."""
 
     def __init__(self, steps: StepTracker) -> None:
         self._steps, self._last_global_step = steps, 0

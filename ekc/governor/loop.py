@@ -1,4 +1,5 @@
-"""The control loop: learn a phase, put its choice in force, watch; learn anew when the job has changed."""
+"""The control loop: measure a phase, set its choice, watch for changes; start again when the job has
+changed."""
 
 from __future__ import annotations
 
@@ -22,36 +23,39 @@ from ekc.governor.change_detection import (
     has_work,
 )
 from ekc.governor.events import Applied, Ended, EventCallback, Idled, Resumed, Shifted, Skipped, Started
+from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.readings import NOT_MEASURED, PhaseReadings
+from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
 
 MAX_WAIT_S = 40.0
-"""Back-off: the job is left alone so long between two looks, at most."""
+"""Longest pause between two looks in seconds; the pause doubles while nothing changes."""
 MAX_CHECK_SHARE = 0.08
-"""Of the gap between two checks, what the default may be watched for: what that saves is lost meanwhile."""
+"""Longest measurement of the default in a check, as a share of the gap between two checks: it saves
+nothing."""
 MAX_UNCERTAIN_CHECK_SHARE = 0.12
-"""The same where no reading of a minute knows its pace: what is not known there ends in slowdown."""
+"""The same where a reading of a minute has a large error: an uncertain choice may be too slow."""
 MIN_MOVE_SHARE = 0.006
-"""A check moves the clock only if by more than this share."""
+"""Least relative change of the clock after a check."""
 MIN_BUDGET_SHARE = 0.8
-"""A search that had to keep less than this share of the slowdown allowed read no gears that use all of it. It
-is made again when that may be."""
+"""Share of the policy's slowdown below which a search had a reduced budget. It then measured no gears that
+use the full budget, and is repeated once that is available."""
 
 CheckVerdict = Literal["agreed", "moved", "searched", "doubt"]
-"""Of a check: the choice stays, or moves, or is another search's, or the job was not what it used to be."""
+"""Result of a check: the choice stays, moves, comes from another search, or the readings disagree."""
 
 
 @dataclass(frozen=True)
 class GovernResult:
-    """What a governed job came to."""
+    """Result of a governed job."""
 
     seconds: float
     joules: float
+    """Joules of the board in that time."""
     phases: tuple[Phase, ...]
 
 
@@ -62,11 +66,11 @@ def govern(
     on_event: EventCallback = lambda event: None,
     model: ResponseModel | None = None,
 ) -> GovernResult:
-    """Steer one job until it ends.
+    """Govern one job until it ends.
 
-    Only `actuator.apply` is called to set limits, and nothing is restored at the end: that is the business of
-    whoever made the actuator. Raises what probe and actuator raise. Without gears (an actuator that sets
-    nothing) the job is only measured.
+    Limits are set by `actuator.apply` only. Nothing is restored at the end; the owner of the actuator does
+    that. `model` predicts where a search begins. Raises what probe and actuator raise. An actuator that
+    cannot set anything leaves the job as it is: it is only measured.
     """
     return _ControlLoop(probe, actuator, policy or Policy(), on_event, model).run()
 
@@ -90,7 +94,7 @@ class _ControlLoop:
         self._meter = JobMeter(probe, actuator, on_event)
         self._phases: list[Phase] = []
         self._late_seconds: SecondsBySettings = {}
-        """Seconds of a phase that began before it was found."""
+        """Seconds under each setting that belong to the next phase, which began before it was noticed."""
 
     def run(self) -> GovernResult:
         start, joules = self._probe.now(), self._probe.read_energy_j()
@@ -100,9 +104,9 @@ class _ControlLoop:
         self._start_s = start
         with contextlib.suppress(JobEnded):
             self._run_phases()
-        bill = self._probe.now() - start, self._probe.read_energy_j() - joules
-        self._on_event(Ended(self._probe.now(), *bill))
-        return GovernResult(*bill, tuple(self._phases))
+        totals = self._probe.now() - start, self._probe.read_energy_j() - joules
+        self._on_event(Ended(self._probe.now(), *totals))
+        return GovernResult(*totals, tuple(self._phases))
 
     def _run_phases(self) -> None:
         level = "large"
@@ -113,11 +117,11 @@ class _ControlLoop:
             level = self._watch_phase(current)
 
     def _wait_for_work(self) -> None:
-        """Nothing is measured while nothing runs."""
+        """Wait while no kernel runs."""
         began = self._probe.now()
         if has_work(self._meter.record(WORK_POLL_S)):
             return
-        # An iteration may wait for its input for as long as this.
+        # An iteration may wait for its input for so long.
         for _ in range(8):
             if has_work(self._meter.record(WORK_POLL_S)):
                 return
@@ -127,52 +131,61 @@ class _ControlLoop:
         self._on_event(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _learn_phase(self, level: str, last_phase: Phase | None) -> Phase:
-        held: dict[Settings, float] = {}
-        self._meter.seconds_by_settings = held
+        """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
+        seconds_by_settings: SecondsBySettings = {}
+        self._meter.seconds_by_settings = seconds_by_settings
         phase = phases.begin_phase(self._meter, self._policy, self._gears, self._on_event)
-        for known in self._phases:
-            if not known.is_refuted and is_same_phase(phase, known):
-                self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
-                self._enter_phase(known, held)
-                self._apply_choice(known.choice, "the choice for a phase seen before")
-                return known
+        if (earlier := self._find_earlier_phase(phase)) is not None:
+            self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
+            self._enter_phase(earlier, seconds_by_settings)
+            self._apply_choice(earlier.choice, "the choice for a phase seen before")
+            return earlier
         self._phases.append(phase)
-        self._enter_phase(phase, held)
+        self._enter_phase(phase, seconds_by_settings)
         if level == "small" and last_phase is not None:
-            # The memory clock that suited the old work is no ground to search the new one on.
+            # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
         else:
             phases.predict_from_counters(self._meter, phase, self._model, self._on_event)
         first = phase.readings.default_readings[0]
-        worth = estimate_payoff(
+        payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
         )
-        if not worth.is_worthwhile or not self._can_set:
-            self._on_event(Skipped(self._probe.now(), worth.remaining_s, worth.saving_w, worth.search_s))
+        if not payoff.is_worthwhile or not self._can_set:
+            self._on_event(Skipped(self._probe.now(), payoff.remaining_s, payoff.saving_w, payoff.search_s))
             return phase
         self._limit_search_budget(phase)
         self._search_phase(phase)
         return phase
 
+    def _find_earlier_phase(self, phase: Phase) -> Phase | None:
+        for earlier in self._phases:
+            if not earlier.is_refuted and is_same_phase(
+                phase.default_signature, phase.progress, earlier.default_signature, earlier.progress
+            ):
+                return earlier
+        return None
+
     def _enter_phase(self, phase: Phase, seconds_by_settings: SecondsBySettings) -> None:
-        """From here on time is reckoned as that phase's, with what was measured before it was known."""
+        """Count time for a phase from now on, and add the seconds before it was identified."""
         for settings, seconds in (*seconds_by_settings.items(), *self._late_seconds.items()):
             phase.seconds_by_settings[settings] = phase.seconds_by_settings.get(settings, 0.0) + seconds
         self._meter.seconds_by_settings, self._late_seconds = phase.seconds_by_settings, {}
 
     def _leave_phase(self, phase: Phase, late_s: float) -> None:
-        """The phase has been over for so long: the time since then is the next one's."""
-        late = min(late_s, phase.seconds_by_settings.get(phase.choice, 0.0))
-        if late > 0:
-            phase.seconds_by_settings[phase.choice] -= late
-            self._late_seconds = {phase.choice: late}
+        """The phase ended `late_s` ago: count the time since then for the next one."""
+        seconds = min(late_s, phase.seconds_by_settings.get(phase.choice, 0.0))
+        if seconds > 0:
+            phase.seconds_by_settings[phase.choice] -= seconds
+            self._late_seconds = {phase.choice: seconds}
 
     def _limit_search_budget(self, phase: Phase) -> None:
-        """Search and choose within what the job has left of its slowdown."""
-        lasts = estimate_remaining_s(self._policy, self._probe.now() - self._start_s)
-        # A pause gives nothing back: no step was quick in it.
-        worked = sum(seconds for known in self._phases for seconds in known.seconds_by_settings.values())
-        budget = compute_affordable_slowdown(self._policy, worked, lasts, estimate_time_loss(self._phases))
+        """Set the slowdown that the job has left as the budget of the phase's search."""
+        remaining_s = estimate_remaining_s(self._policy, self._probe.now() - self._start_s)
+        # Pauses do not count: no step was fast in them.
+        worked_s = sum(seconds for one in self._phases for seconds in one.seconds_by_settings.values())
+        loss = estimate_time_loss(self._phases)
+        budget = compute_affordable_slowdown(self._policy, worked_s, remaining_s, loss)
         phase.search = replace(phase.search, policy=replace(self._policy, max_slowdown=budget))
 
     def _search_phase(self, phase: Phase) -> None:
@@ -180,76 +193,70 @@ class _ControlLoop:
         run_search(self._meter, phase, self._gears, self._on_event)
 
     def _has_budget_returned(self, phase: Phase) -> bool:
-        """Whether the last search had to keep less than may be used now."""
-        whole = self._policy.max_slowdown
-        short = self._policy.objective == "energy" and phase.searched_max_slowdown < MIN_BUDGET_SHARE * whole
-        return short and phase.search.policy.max_slowdown >= whole
+        """Whether the last search had a reduced budget, and the full one is available now."""
+        full = self._policy.max_slowdown
+        was_reduced = self._policy.objective == "energy" and (
+            phase.searched_max_slowdown < MIN_BUDGET_SHARE * full
+        )
+        return was_reduced and phase.search.policy.max_slowdown >= full
 
     def _watch_phase(self, phase: Phase) -> str:
-        """Until the job is another; returns the level of the change."""
-        watch, pulse, held = (
-            ChangeDetector(phase.compute_look_s(), phase.get_expected_signature()),
-            BeatMonitor(),
-            WatchedStretch(self._probe),
-        )
-        checks, wait = self._make_check_schedule(phase), 0.0
+        """Watch until the job changes; returns the level of the change."""
+        detector, beat_monitor = _make_monitors(phase)
+        stretch = WatchedStretch(self._probe)
+        checks, wait_s = self._make_check_schedule(phase), 0.0
         while True:
-            window = phase.compute_look_s()
-            samples = self._meter.record(window)
+            look_s = phase.compute_look_s()
+            samples = self._meter.record(look_s)
             if phase.is_idle(samples):
                 self._wait_while_idle()
-                held = WatchedStretch(self._probe)
+                stretch = WatchedStretch(self._probe)
                 continue
-            pulse.add_look(self._probe.now(), phase.track_period(samples))
-            off = watch.is_deviating(watch.measure_distance(samples))
-            if off:
-                lasting = self._confirm_change(phase, watch, pulse, window)
-                held = WatchedStretch(self._probe)
-                if lasting >= MIN_CHANGE:
+            beat_monitor.add_look(self._probe.now(), phase.track_period(samples))
+            is_deviating = detector.is_deviating(detector.measure_distance(samples))
+            if is_deviating:
+                change = self._confirm_change(phase, detector, beat_monitor, look_s)
+                stretch = WatchedStretch(self._probe)
+                if change >= MIN_CHANGE:
                     self._leave_phase(phase, CONFIRM_S)
-                    return self._report_shift("large" if lasting >= LARGE_CHANGE else "small", lasting)
-                suspected = lasting > 0 or watch.is_unstable()
+                    return self._report_shift("large" if change >= LARGE_CHANGE else "small", change)
+                suspected = change > 0 or detector.is_unstable()
             else:
-                watch.update_reference()
-                held.add_samples(samples)
+                detector.update_reference()
+                stretch.add_samples(samples)
                 suspected = False
-            now = self._probe.now()
-            suspected |= pulse.is_lost(now)
-            if watch.is_ready() and checks.is_due(now, suspected):
-                since = now - checks.last_s
-                verdict = self._check_choice(phase, held, checks.gap_s)
-                held, wait = WatchedStretch(self._probe), 0.0
+            now_s = self._probe.now()
+            suspected |= beat_monitor.is_lost(now_s)
+            if detector.is_ready() and checks.is_due(now_s, suspected):
+                since_s = now_s - checks.last_s
+                verdict = self._check_choice(phase, stretch, checks.gap_s)
+                stretch, wait_s = WatchedStretch(self._probe), 0.0
                 if verdict == "searched":
                     checks = self._make_check_schedule(phase)
                 elif verdict != "doubt":
                     checks.record_agreement(self._probe.now())
                 elif checks.record_doubt(self._probe.now()):
-                    # Nobody knows when it began.
-                    self._leave_phase(phase, since / 2)
+                    # The change began at an unknown time since the last check.
+                    self._leave_phase(phase, since_s / 2)
                     return self._report_shift("small", NOT_MEASURED)
                 if verdict in ("moved", "searched") or suspected:
-                    watch, pulse = (
-                        ChangeDetector(phase.compute_look_s(), phase.get_expected_signature()),
-                        BeatMonitor(),
-                    )
-            elif watch.is_ready() and not off:
-                wait = min(max(window, 2 * wait), MAX_WAIT_S)
-                samples = self._meter.record(wait)
+                    detector, beat_monitor = _make_monitors(phase)
+            elif detector.is_ready() and not is_deviating:
+                wait_s = min(max(look_s, 2 * wait_s), MAX_WAIT_S)
+                samples = self._meter.record(wait_s)
                 if phase.is_idle(samples):
-                    held = WatchedStretch(
-                        self._probe
-                    )  # What stood still for a while says nothing of the choice.
+                    stretch = WatchedStretch(self._probe)
                 else:
-                    held.add_samples(samples)
+                    stretch.add_samples(samples)
 
     def _make_check_schedule(self, phase: Phase) -> CheckSchedule:
-        """Those of a choice just made."""
-        unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
+        """Check schedule of a choice just made."""
+        is_unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
         if phase.readings.has_uncertain_progress():
             gap = EARLY_CHECK_S
         else:
             gap = max(
-                EARLY_CHECK_S if unsure else FIRST_CHECK_S,
+                EARLY_CHECK_S if is_unsure else FIRST_CHECK_S,
                 phase.progress.compute_window_s() / MAX_CHECK_SHARE,
             )
         return CheckSchedule(self._probe.now(), gap)
@@ -261,10 +268,11 @@ class _ControlLoop:
     def _confirm_change(
         self, phase: Phase, detector: ChangeDetector, beat_monitor: BeatMonitor, window_s: float
     ) -> float:
-        """How far the job is off, if it stays so, else 0; an evaluation comes and goes."""
-        least = float("inf")
-        until = self._probe.now() + max(CONFIRM_S, 3 * window_s)
-        while self._probe.now() < until:
+        """Least distance from the reference over `CONFIRM_S`; 0 if the job returns, as after an
+        evaluation."""
+        smallest = float("inf")
+        end_s = self._probe.now() + max(CONFIRM_S, 3 * window_s)
+        while self._probe.now() < end_s:
             samples = self._meter.record(window_s)
             if phase.is_idle(samples):
                 self._wait_while_idle()
@@ -273,41 +281,42 @@ class _ControlLoop:
             distance = detector.measure_distance(samples)
             if not detector.is_deviating(distance):
                 return 0.0
-            least = min(least, distance)
-        return least
+            smallest = min(smallest, distance)
+        return smallest
 
     def _wait_while_idle(self) -> None:
-        """Limits stay as they are: the work that comes back must not be punished."""
-        began, self._meter.seconds_by_settings, held = self._probe.now(), {}, self._meter.seconds_by_settings
+        """Wait until work resumes; limits stay as they are, so that it is not slowed."""
+        began, seconds_by_settings = self._probe.now(), self._meter.seconds_by_settings
+        self._meter.seconds_by_settings = {}
         self._on_event(Idled(began))
         while not has_work(self._meter.record(WORK_POLL_S)):
             pass
-        self._meter.seconds_by_settings = held
+        self._meter.seconds_by_settings = seconds_by_settings
         self._on_event(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _check_choice(self, phase: Phase, stretch: WatchedStretch, gap_s: float) -> CheckVerdict:
-        """A/B/A: the choice, the default, and the choice again in what follows."""
+        """Check a choice by A/B/A: a reading of the choice, then of the default; the choice is set again
+        after."""
         if not self._can_set:
             return "agreed"
         if phase.choice == Settings():
-            # There is nothing to hold against the default, but what may be lost may have been given back.
+            # The default needs no check, but the full budget may be available again.
             return self._update_choice(phase) if phase.readings.other_readings else "agreed"
         expected = phases.predict_choice(phase)
-        # What is held is told by bytes, which say nothing across memory clocks.
+        # A watched stretch is measured by bytes, which are not comparable across memory clocks.
         by_bytes = phase.readings.has_uncertain_progress() and phase.choice.memory_mhz is None
-        seen = stretch.make_reading(phase.progress, phase.choice) if by_bytes else None
-        if seen is not None and not is_disturbed(phase, seen):
-            phases.add_reading(self._meter, phase, seen, "check", self._on_event)
+        reading = stretch.make_reading(phase.progress, phase.choice) if by_bytes else None
+        if reading is not None and not is_disturbed(phase.readings, reading):
+            phases.add_reading(self._meter, phase, reading, "check", self._on_event)
         elif not phases.measure_settings(self._meter, phase, phase.choice, "check", self._on_event):
             return "doubt"
-        usual = self._meter.compute_max_reading_s(phase.progress)
-        longest = (
-            max(MAX_UNCERTAIN_CHECK_SHARE * gap_s, usual)
-            if phase.readings.has_uncertain_progress()
-            else MAX_CHECK_SHARE * gap_s
-        )
-        if not phases.remeasure_default(self._meter, phase, self._on_event, longest):
-            # What disturbed the default may have begun before it.
+        longest_s = MAX_CHECK_SHARE * gap_s
+        if phase.readings.has_uncertain_progress():
+            usual_s = self._meter.compute_max_reading_s(phase.progress)
+            longest_s = max(MAX_UNCERTAIN_CHECK_SHARE * gap_s, usual_s)
+        if not phases.remeasure_default(self._meter, phase, self._on_event, longest_s):
+            # The disturbance may have begun before the default was set, so the reading of the choice goes
+            # too.
             phase.readings.other_readings.pop()
             self._meter.set_limits(phase.choice, "the choice after a check")
             return "doubt"
@@ -317,12 +326,13 @@ class _ControlLoop:
             phase.readings.default_readings.pop()
             self._meter.set_limits(phase.choice, "the choice after a check")
             return "doubt"
-        if (told := phases.summarise_checks(phase, self._probe.now())) is not None:
-            self._on_event(told)
+        if (summary := phases.summarise_checks(phase, self._probe.now())) is not None:
+            self._on_event(summary)
         return self._update_choice(phase)
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:
-        """By what is believed, and may be lost, now."""
+        """Choose again by the readings and the budget of now; search again where the full budget has
+        returned."""
         self._limit_search_budget(phase)
         if self._has_budget_returned(phase):
             phase.readings = PhaseReadings(phase.readings.default_readings[-1:])
@@ -331,10 +341,10 @@ class _ControlLoop:
             return "searched"
         before = phase.choice
         after = phases.choose_settings(phase)
-        base = phase.search.get_default_limit(phase.readings)
-        gears = [phase.search.control.get_value(s) or base for s in (before, after)]
-        moved = abs(gears[1] / gears[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz
-        if not moved:
+        default_limit = phase.search.get_default_limit(phase.readings)
+        gears = [phase.search.control.get_value(s) or default_limit for s in (before, after)]
+        has_moved = abs(gears[1] / gears[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz
+        if not has_moved:
             self._meter.set_limits(before, "the choice after a check")
             return "agreed"
         phase.choice = after
@@ -342,7 +352,11 @@ class _ControlLoop:
         return "moved"
 
     def _apply_choice(self, choice: Settings, why: str) -> None:
-        """Another choice, told too where it is the default, which was just measured: nothing is set then."""
+        """Set a choice; report it also where it is the default, which is in force already."""
         if choice == self._actuator.settings():
             self._on_event(Applied(self._probe.now(), choice, why))
         self._meter.set_limits(choice, why)
+
+
+def _make_monitors(phase: Phase) -> tuple[ChangeDetector, BeatMonitor]:
+    return ChangeDetector(phase.compute_look_s(), phase.get_expected_signature()), BeatMonitor()

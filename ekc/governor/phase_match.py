@@ -1,112 +1,124 @@
-"""Whether it is still the work that it was: readings of one phase, and phases, held against each other.
+"""Comparisons of readings and phases: is a reading disturbed, is a phase one that was measured before?
 
-When the default is measured again: soon where a choice is not known well, seldomer as long as checks
-agree, and at once where the job looks as if it had changed.
+`CheckSchedule` says when the default is measured again: early where a choice is uncertain, at doubling
+intervals while checks agree, and early again where the job seems to have changed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ekc.governor.change_detection import CONFIRM_S
-from ekc.governor.readings import DRIFT_PER_S, JobReading
-
-if TYPE_CHECKING:
-    from ekc.governor.phase import Phase
-
+from ekc.governor.job_reading import JobReading
+from ekc.governor.progress import ProgressSource
+from ekc.governor.readings import DRIFT_PER_S, PhaseReadings
+from ekc.governor.samples import Values
 
 MAX_PERIOD_CHANGE = 0.01
-"""How much a period may differ between two looks at the default, beyond its error and drift."""
+"""Share by which the period may differ between two readings at the default, beyond its error and drift."""
 MAX_BYTES_CHANGE = 0.05
-"""How much the bytes per busy second of one work may differ between two looks, beyond their errors."""
+"""Share by which the bytes per busy second of one phase may differ between two readings, beyond their
+errors."""
 MAX_SIGNATURE_DISTANCE = 0.04
-"""Two defaults closer than this are of one phase."""
+"""Largest relative difference between the signatures of one phase at the default."""
 MAX_PERIOD_DISTANCE = 0.05
-"""And so must their beats be."""
+"""Largest relative difference between the periods of one phase at the default."""
+MIN_BUSY_PERCENT = 30
+"""SM use, in percent of the default's, below which a reading counts as idle."""
 
 
-def is_disturbed(phase: Phase, reading: JobReading) -> bool:
-    """Whether the stretch stood still for a while, or something else ran: it teaches nothing then."""
-    idle = reading.sm_util < 30 * phase.readings.get_default_sm_util()
-    return idle or phase.readings.is_outlier(reading) or _is_other_work(phase, reading)
+def is_disturbed(readings: PhaseReadings, reading: JobReading) -> bool:
+    """Whether the job was idle for a while during `reading`, or did other work: such a reading is not
+    used."""
+    is_idle = reading.sm_util < MIN_BUSY_PERCENT * readings.get_default_sm_util()
+    return is_idle or readings.is_outlier(reading) or _is_other_work(readings, reading)
 
 
-def has_lost_beat(phase: Phase, reading: JobReading) -> bool:
-    """Whether the beat at the default is not there, or another than at the last one and than what was
-    followed under the choice since. Steps that are too few to tell are no other beat."""
-    if phase.progress.kind not in ("steps", "period"):
+def has_lost_beat(progress: ProgressSource, readings: PhaseReadings, reading: JobReading) -> bool:
+    """Whether the beat is gone in `reading`, a new one at the default.
+
+    It is gone if it is missing, or differs both from the last reading at the default and from the period
+    that was tracked under the choice since. Too few steps to measure a beat do not count as a lost one.
+    """
+    if progress.kind not in ("steps", "period"):
         return False
-    last = [r for r in phase.readings.default_readings if r.pace.beats > 0]
-    if not last or not reading.pace.beats > 0:
-        return phase.progress.kind == "period"
-    errors = float(np.hypot(last[-1].pace.beats_error, reading.pace.beats_error))
-    drift = DRIFT_PER_S * (reading.at_s - last[-1].at_s)
-    off = abs(reading.pace.beats / last[-1].pace.beats - 1) > MAX_PERIOD_CHANGE + 3 * errors + drift
-    if phase.progress.kind == "steps":
-        return off
-    return off and abs(reading.pace.beats * phase.progress.period_s - 1) > MAX_PERIOD_CHANGE + 3 * errors
+    earlier = [r for r in readings.default_readings if r.pace.beats > 0]
+    if not earlier or not reading.pace.beats > 0:
+        return progress.kind == "period"
+    last = earlier[-1]
+    errors = float(np.hypot(last.pace.beats_error, reading.pace.beats_error))
+    drift = DRIFT_PER_S * (reading.at_s - last.at_s)
+    has_changed = abs(reading.pace.beats / last.pace.beats - 1) > MAX_PERIOD_CHANGE + 3 * errors + drift
+    if progress.kind == "steps":
+        return has_changed
+    return has_changed and abs(reading.pace.beats * progress.period_s - 1) > MAX_PERIOD_CHANGE + 3 * errors
 
 
-def _is_other_work(phase: Phase, reading: JobReading) -> bool:
-    """Whether other bytes are moved than last under the same limits: in an evaluation, say, which proves
-    nothing of the period either."""
-    before = [
-        r
-        for r in phase.readings.default_readings + phase.readings.other_readings
-        if r.settings == reading.settings
+def _is_other_work(readings: PhaseReadings, reading: JobReading) -> bool:
+    """Whether the bytes per busy second differ from the last reading under the same limits.
+
+    They do in an evaluation, for example, which proves nothing about the period either.
+    """
+    same_limits = [
+        r for r in readings.default_readings + readings.other_readings if r.settings == reading.settings
     ]
-    last = [r.pace for r in before if np.isfinite(r.pace.moved)]
-    if not last or not np.isfinite(reading.pace.moved):
+    earlier = [r.pace for r in same_limits if np.isfinite(r.pace.moved)]
+    if not earlier or not np.isfinite(reading.pace.moved):
         return False
-    errors = float(np.hypot(last[-1].moved_error, reading.pace.moved_error))
-    return abs(reading.pace.moved / last[-1].moved - 1) > MAX_BYTES_CHANGE + 3 * errors
+    errors = float(np.hypot(earlier[-1].moved_error, reading.pace.moved_error))
+    return abs(reading.pace.moved / earlier[-1].moved - 1) > MAX_BYTES_CHANGE + 3 * errors
 
 
-def is_same_phase(phase: Phase, earlier: Phase) -> bool:
-    """Whether both draw and use as much at the default, and have one beat."""
-    if np.abs(phase.default_signature / earlier.default_signature - 1).max() >= MAX_SIGNATURE_DISTANCE:
+def is_same_phase(
+    signature: Values, progress: ProgressSource, earlier_signature: Values, earlier_progress: ProgressSource
+) -> bool:
+    """Whether two phases have the same signature (power and use) and the same period at the default."""
+    if np.abs(signature / earlier_signature - 1).max() >= MAX_SIGNATURE_DISTANCE:
         return False
-    if phase.progress.kind != earlier.progress.kind:
+    if progress.kind != earlier_progress.kind:
         return False
     return (
-        not phase.progress.period_s > 0
-        or abs(phase.progress.period_s / earlier.progress.period_s - 1) < MAX_PERIOD_DISTANCE
+        not progress.period_s > 0
+        or abs(progress.period_s / earlier_progress.period_s - 1) < MAX_PERIOD_DISTANCE
     )
 
 
 FIRST_CHECK_S = 240.0
+"""Seconds until the first check of a choice."""
 EARLY_CHECK_S = 120.0
-"""The first where a choice is not known well, and the least between two that a seeming change asks for."""
+"""Seconds until the first check of an uncertain choice; also the shortest gap before a check that a suspected
+change asks for."""
 MAX_CHECK_GAP_S = 1800.0
+"""Longest gap between two checks in seconds."""
 MAX_DOUBTS = 2
-"""So many checks in a row that find another default are a change that the watch has missed."""
+"""Consecutive checks that disagree with the readings so far; so many count as a change of the job."""
 
 
 @dataclass
 class CheckSchedule:
-    """Those of one choice, by the probe's clock."""
+    """When the checks of one choice are due, in seconds on the probe's clock."""
 
     last_s: float
+    """Time of the last check, or of the choice."""
     gap_s: float
+    """Seconds between two checks."""
     _doubt_count: int = 0
     _early_gap_s: float | None = None
 
     def is_due(self, at_s: float, suspected: bool) -> bool:
-        """Whether it is time; `suspected` where the job looks other than it did."""
+        """Whether a check is due at `at_s`; `suspected`: the job seems to have changed."""
         gap = self.gap_s if self._early_gap_s is None else self._early_gap_s
         return at_s - self.last_s > (min(gap, EARLY_CHECK_S) if suspected else gap)
 
     def record_agreement(self, at_s: float) -> None:
-        """The default was as it used to be, and the choice did as believed."""
+        """The default is unchanged and the choice did as expected: double the gap."""
         self.last_s, self._doubt_count, self._early_gap_s = at_s, 0, None
         self.gap_s = min(2 * self.gap_s, MAX_CHECK_GAP_S)
 
     def record_doubt(self, at_s: float) -> bool:
-        """It was not: it is looked at again soon, since an evaluation comes and goes. Whether that was so too
-        often."""
+        """The check disagreed: check again soon, since an evaluation passes. True after too many doubts."""
         self.last_s, self._early_gap_s = at_s, CONFIRM_S
         self._doubt_count += 1
         return self._doubt_count >= MAX_DOUBTS

@@ -1,6 +1,6 @@
-"""What the user asks of the governor.
+"""The user's request: objective and slowdown budget of a job, GPUs and how to set their clocks.
 
-What is better: scores of settings relative to the default, and which of them are allowed.
+Imported before the job starts, so it imports no NumPy.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from ekc.arguments import format_value, is_number
 from ekc.errors import InvalidInput
-from ekc.governor.samples import Values
+from ekc.governor.protocols import Settings
 
 OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The objective and its budget.
+    """Objective and budget of a job.
 
     `energy`: least joules per step within `max_slowdown`. `edp`, `ed2p`: least joules times seconds, or
     seconds squared, per step. `speed`: fewest seconds per step that still save `min_saving` of the joules.
@@ -27,59 +25,60 @@ class Policy:
 
     objective: str = "energy"
     max_slowdown: float = 0.05
-    """Share of the default's time per step; 0.05 is 5 % slower. Binds `energy` alone."""
+    """Largest slowdown, as a share of the default's time per step; 0.05 is 5 % slower. Limits `energy`
+    only."""
     min_saving: float = 0.05
-    """Share of the default's joules per step that must go. Binds `speed` alone."""
+    """Least saving, as a share of the default's joules per step. Limits `speed` only."""
     remaining_s: float | None = None
-    """How long the job still runs, where somebody knows; without it the time it has run is expected again."""
+    """Remaining seconds of the job, if known; by default the job is expected to run as long again as it
+    has."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
             given = format_value(self.objective)
-            raise InvalidInput(f"objective {given}: it must be one of {', '.join(OBJECTIVES)}")
+            raise InvalidInput(f"objective: no objective {given}; objectives are {', '.join(OBJECTIVES)}")
         if not is_number(self.max_slowdown) or not 0 <= self.max_slowdown <= 1:
             raise InvalidInput(
-                f"max_slowdown {_format_value(self.max_slowdown)}: from 0 to 1; 0.05 is 5 % slower"
+                f"max_slowdown: {_format_value(self.max_slowdown)}, from 0 to 1; 0.05 is 5 % slower"
             )
         if not is_number(self.min_saving) or not 0 <= self.min_saving < 1:
             raise InvalidInput(
-                f"min_saving {_format_value(self.min_saving)}: from 0 to below 1; 0.05 is 5 % of the joules"
+                f"min_saving: {_format_value(self.min_saving)}, from 0 to below 1; 0.05 is 5 % of the joules"
             )
         left_s = self.remaining_s
         if left_s is not None and not (is_number(left_s) and 0 <= left_s < math.inf):
             raise InvalidInput(
-                f"remaining_s {_format_value(left_s)}: finite seconds, 0 or more; leave it out if unknown"
+                f"remaining_s: {_format_value(left_s)}, finite seconds from 0; leave it out if unknown"
             )
 
 
 def _format_value(value: object) -> str:
-    """A number in its shortest form; anything else as a message shows it."""
+    """A number in its shortest form; other values as messages show them."""
     return f"{value:g}" if isinstance(value, (int, float)) and is_number(value) else format_value(value)
 
 
-Shares = Values | float
+ACTUATORS = ("auto", "nvml", "zeusd")
 
 
-def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
-    """Lower is better; the default has 1. Arrays of one shape: share of time lost, share of joules saved."""
-    time, energy = 1 + np.asarray(slowdown), 1 - np.asarray(saving)
-    if policy.objective == "speed":
-        return np.asarray(time)
-    return np.asarray(energy * time ** {"energy": 0, "edp": 1, "ed2p": 2}[policy.objective])
+@dataclass(frozen=True)
+class GovernorRequest:
+    """How a real job is to be governed. Raises `InvalidInput` for an unknown actuator."""
 
+    policy: Policy
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs; empty for those that the job uses."""
+    gpus_of: int | None = None
+    """Process whose descendants use the GPUs; by default the job itself."""
+    actuator: str = "auto"
+    """`auto`, `nvml` or `zeusd`."""
+    advise: bool = False
+    """Whether to set nothing and only report what would be set."""
+    each: bool = False
+    """Whether each GPU has its own control loop; otherwise one loop sets all of them alike."""
+    previous_settings: Settings | None = None
+    """Clock limits that are in force already; NVML cannot read them."""
 
-def compute_violation(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
-    """How far outside the budget, as a share; 0 or less is within."""
-    if policy.objective == "energy":
-        return np.asarray(slowdown) - policy.max_slowdown
-    if policy.objective == "speed":
-        return policy.min_saving - np.asarray(saving)
-    return np.full(np.shape(slowdown), -1.0)
-
-
-def find_best(policy: Policy, slowdown: Values, saving: Values) -> int | None:
-    """Place of the best among those within the budget; None where none is."""
-    allowed = compute_violation(policy, slowdown, saving) <= 0
-    if not allowed.any():
-        return None
-    return int(np.where(allowed, compute_score(policy, slowdown, saving), np.inf).argmin())
+    def __post_init__(self) -> None:
+        if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
+            given = format_value(self.actuator)
+            raise InvalidInput(f"--actuator: no actuator {given}; actuators are {', '.join(ACTUATORS)}")

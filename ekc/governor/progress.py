@@ -1,4 +1,5 @@
-"""How fast a job goes, from the best source there is: its steps, its period, or the memory it moves."""
+"""Progress rate of a job from the best available source: its steps, its period, or the bytes that it
+moves."""
 
 from __future__ import annotations
 
@@ -9,42 +10,45 @@ from typing import Literal
 
 import numpy as np
 
+from ekc.governor.job_reading import NOT_MEASURED, ProgressRate
 from ekc.governor.period import PeriodRecording, detect_period
 from ekc.governor.period_tracking import find_period_near
-from ekc.governor.readings import NOT_MEASURED, ProgressRate
 from ekc.governor.samples import SensorSamples, finite_mean
 
 ProgressKind = Literal["steps", "period", "throughput", "none"]
 MIN_CLARITY = 0.25
-"""Least share of the signals' variance that a period must explain to be trusted as progress."""
+"""Least share of the signals' variance that a period must explain to count as progress, 0 to 1."""
 MIN_MEMORY_UTIL = 3.0
 """Percent of memory use below which rounding hides progress."""
 BLOCK_S = 2.5
+"""Least length of the blocks whose scatter gives the variance of bytes and watts, in seconds."""
 MIN_RATE_ERROR = 0.002
-"""No pace is known better than this share."""
+"""Least relative error of a progress rate."""
 MIN_BLOCKS = 2
-"""How far they stray is pooled over the phase, so two teach something."""
+"""Least number of blocks for a variance; two suffice, since variances are pooled over the phase."""
 STEP_POLL_S = 0.2
-"""How often the count of steps is looked at."""
+"""Seconds between two polls of the count of steps."""
 MIN_STEPS = 3
 STEP_BLOCK_COUNT = 8
+"""Number of blocks of steps whose scatter gives the variance of timing."""
 DEFAULT_JITTER = 0.015
-"""Of one period to the next, one sigma, believed until seen."""
+"""Assumed standard deviation from one period to the next, relative, until it is measured."""
 
 
 @dataclass(frozen=True)
 class VarianceRate:
-    """Variance that a witness gains per second, the mean of all stretches that were seen.
+    """Variance of a measure per second, pooled over stretches.
 
-    One stretch alone tells its own error badly: its few blocks may agree by chance, and what looks surest
-    would then weigh most.
+    The variance of a single stretch is unreliable: its few blocks may agree by chance, and the stretch would
+    then get too much weight.
     """
 
     variance_per_s: float = 0.0
     stretch_count: int = 0
+    """Number of stretches in the mean."""
 
     def add_stretch(self, variance_per_s: float) -> VarianceRate:
-        """With one more stretch; one that tells nothing (NaN) changes nothing."""
+        """The mean with one more stretch; NaN leaves it unchanged."""
         if not variance_per_s >= 0:
             return self
         return VarianceRate(
@@ -53,27 +57,28 @@ class VarianceRate:
         )
 
     def compute_error(self, seconds: float) -> float:
-        """Standard error of a mean over so long; of timing, in the unit of `per_s` over seconds."""
+        """Standard error of a mean over so many seconds."""
         return float(np.sqrt(self.variance_per_s / seconds))
 
 
 @dataclass(frozen=True)
 class ProgressSource:
-    """What tells progress, settled at the default limits."""
+    """How progress of a phase is measured, decided at the default limits."""
 
     kind: ProgressKind
     period_s: float = float("nan")
-    """At the default limits, where the source is a period."""
+    """Seconds of a step or period at the default limits; NaN for the other kinds."""
     verdict: str = "aperiodic"
+    """Verdict of `detect_period`."""
     timing_variance: VarianceRate = VarianceRate()
-    """How the beat strays (`Tempo.wander`)."""
+    """Variance of the timing of steps or periods (`TrackedPeriod.timing_variance_per_s`)."""
     bytes_variance: VarianceRate = VarianceRate()
-    """The same of the bytes that are moved."""
+    """Relative variance of the bytes per busy second."""
     power_variance: VarianceRate = VarianceRate()
-    """The same of the watts that are drawn."""
+    """Relative variance of the power."""
 
     def compute_window_s(self) -> float:
-        """How long a reading must be, at least."""
+        """Least seconds of a reading."""
         if self.kind == "steps":
             return float(np.clip(6.0 + 3.2 * self.period_s, 12.0, 60.0))
         if self.kind == "period":
@@ -82,60 +87,60 @@ class ProgressSource:
 
 
 def make_step_source(samples: SensorSamples, step_count: float) -> ProgressSource:
-    """Of a job whose hooks counted so many steps in a stretch at the default limits."""
-    each = float(samples.time_s[-1] - samples.time_s[0]) / max(step_count, 0.5)
-    return ProgressSource("steps", each, detect_period(samples, samples.sampling_hz).verdict)
+    """The source of a job whose hooks counted `step_count` steps in a stretch at the default limits."""
+    step_s = float(samples.time_s[-1] - samples.time_s[0]) / max(step_count, 0.5)
+    return ProgressSource("steps", step_s, detect_period(samples, samples.sampling_hz).verdict)
 
 
 def choose_progress_source(found: PeriodRecording) -> ProgressSource:
     """The source of progress of a job without hooks, recorded at the default limits."""
     period, samples = found.period, found.samples
     if period.verdict in ("periodic", "multiple"):
-        seen = find_period_near(samples, period.seconds, 0.9, 1.1)
-        if seen is not None and seen.clarity >= MIN_CLARITY:
-            usual = VarianceRate(DEFAULT_JITTER**2 * seen.seconds, 1)
-            return ProgressSource("period", seen.seconds, period.verdict, usual)
-    moving = finite_mean(samples.memory_util)
-    return ProgressSource("throughput" if moving >= MIN_MEMORY_UTIL else "none", verdict=period.verdict)
+        tracked = find_period_near(samples, period.seconds, 0.9, 1.1)
+        if tracked is not None and tracked.clarity >= MIN_CLARITY:
+            usual = VarianceRate(DEFAULT_JITTER**2 * tracked.seconds, 1)
+            return ProgressSource("period", tracked.seconds, period.verdict, usual)
+    memory_util = finite_mean(samples.memory_util)
+    return ProgressSource("throughput" if memory_util >= MIN_MEMORY_UTIL else "none", verdict=period.verdict)
 
 
 @dataclass(frozen=True)
 class StepMark:
-    """A moment at which the count of the hooks was seen to have moved, and the count."""
+    """A change of the hooks' count of steps."""
 
     at_s: float
+    """Time at which the change was noticed."""
     count: float
+    """Steps since the job began."""
 
 
 def measure_progress_rate(
     source: ProgressSource, samples: SensorSamples, max_stretch: float, steps: Sequence[StepMark] = ()
 ) -> tuple[ProgressRate, ProgressSource]:
-    """Progress per second over a stretch, and the beat with what that taught of its errors.
+    """Progress rate over a stretch, and `source` with updated variances.
 
-    `most_stretch`: how much longer than at the default an iteration can be at most.
+    `max_stretch`: largest possible length of an iteration, as a multiple of its length at the default.
     """
-    told, source = _measure_beats(source, samples, max_stretch, steps)
-    # Blocks of whole iterations as they are now: parts of one, as those of the default's length, tell other
-    # work.
-    period = told.period_s if told.period_s > 0 else source.period_s
-    moved, uneven = _measure_memory_rate(samples, period)
+    rate, source = _measure_beats(source, samples, max_stretch, steps)
+    # Blocks are complete iterations at their present length; parts of iterations would differ in their work.
+    period = rate.period_s if rate.period_s > 0 else source.period_s
+    moved, bytes_variance = _measure_memory_rate(samples, period)
     source = replace(
         source,
-        bytes_variance=source.bytes_variance.add_stretch(uneven),
+        bytes_variance=source.bytes_variance.add_stretch(bytes_variance),
         power_variance=source.power_variance.add_stretch(_estimate_power_variance(samples, period)),
     )
     if not np.isfinite(moved):
-        return told, source
-    lasted = float(samples.time_s[-1] - samples.time_s[0])
-    return replace(
-        told, moved=moved, moved_error=max(2 * MIN_RATE_ERROR, source.bytes_variance.compute_error(lasted))
-    ), source
+        return rate, source
+    seconds = float(samples.time_s[-1] - samples.time_s[0])
+    error = max(2 * MIN_RATE_ERROR, source.bytes_variance.compute_error(seconds))
+    return replace(rate, moved=moved, moved_error=error), source
 
 
 def _measure_beats(
     source: ProgressSource, samples: SensorSamples, max_stretch: float, steps: Sequence[StepMark]
 ) -> tuple[ProgressRate, ProgressSource]:
-    """What beats tell alone."""
+    """Progress rate by beats alone: steps or periods."""
     if source.kind == "steps":
         return _measure_step_rate(source, steps)
     if source.kind != "period":
@@ -153,41 +158,41 @@ def _measure_beats(
 def _measure_step_rate(
     source: ProgressSource, steps: Sequence[StepMark]
 ) -> tuple[ProgressRate, ProgressSource]:
-    """From the first step that was seen to end to the last one."""
+    """Steps per second between the first and the last change of the count."""
     if len(steps) < MIN_STEPS:
         return ProgressRate(), source
-    seconds, done = steps[-1].at_s - steps[0].at_s, steps[-1].count - steps[0].count
-    late = STEP_POLL_S**2 / 12
+    seconds, count = steps[-1].at_s - steps[0].at_s, steps[-1].count - steps[0].count
+    poll_variance = STEP_POLL_S**2 / 12
     blocks = steps[:: max(1, len(steps) // STEP_BLOCK_COUNT)]
-    lasted = np.array([b.at_s - a.at_s for a, b in pairwise(blocks)])
-    usual = np.array([b.count - a.count for a, b in pairwise(blocks)]) * seconds / done
-    # Polls see a step end up to one poll late, which is no straying of the step.
-    strayed = float(((lasted - usual) ** 2).sum() / max(1, len(lasted) - 1)) - 2 * late
+    block_s = np.array([b.at_s - a.at_s for a, b in pairwise(blocks)])
+    expected_s = np.array([b.count - a.count for a, b in pairwise(blocks)]) * seconds / count
+    # A poll notices the end of a step up to one poll late; that is no variance of the step.
+    variance = float(((block_s - expected_s) ** 2).sum() / max(1, len(block_s) - 1)) - 2 * poll_variance
     source = replace(
-        source, timing_variance=source.timing_variance.add_stretch(max(0.0, strayed) / float(lasted.mean()))
+        source, timing_variance=source.timing_variance.add_stretch(max(0.0, variance) / float(block_s.mean()))
     )
-    error = float(np.hypot(source.timing_variance.compute_error(seconds), np.sqrt(2 * late) / seconds))
-    return ProgressRate(
-        beats=done / seconds, beats_error=max(MIN_RATE_ERROR, error), period_s=seconds / done
-    ), source
+    error = float(
+        np.hypot(source.timing_variance.compute_error(seconds), np.sqrt(2 * poll_variance) / seconds)
+    )
+    rate = ProgressRate(count / seconds, max(MIN_RATE_ERROR, error), period_s=seconds / count)
+    return rate, source
 
 
 def _measure_memory_rate(samples: SensorSamples, period_s: float) -> tuple[float, float]:
-    """Memory use per busy second, and how that strays, as a share: from blocks, of whole periods if there
-    are."""
+    """(memory use per busy second, its relative variance per second from blocks)."""
     length, spans = _split_blocks(samples, period_s)
-    moving = np.array([finite_mean(samples.memory_util[span]) for span in spans])
+    memory = np.array([finite_mean(samples.memory_util[span]) for span in spans])
     busy = np.array([finite_mean(samples.sm_util[span]) for span in spans]) / 100
-    if len(spans) < MIN_BLOCKS or not finite_mean(moving) >= MIN_MEMORY_UTIL or not finite_mean(busy) > 0:
+    if len(spans) < MIN_BLOCKS or not finite_mean(memory) >= MIN_MEMORY_UTIL or not finite_mean(busy) > 0:
         return NOT_MEASURED, NOT_MEASURED
-    rate = float(np.nansum(moving) / np.nansum(busy))
-    # A ratio of sums: what a block moves beyond what it should for the time it was busy.
-    off = moving - rate * busy
-    return rate, float(np.nansum(off**2) / (len(off) - 1)) / finite_mean(moving) ** 2 * length
+    rate = float(np.nansum(memory) / np.nansum(busy))
+    # Residuals of the ratio: memory use of a block less the use expected for its busy time.
+    residual = memory - rate * busy
+    return rate, float(np.nansum(residual**2) / (len(residual) - 1)) / finite_mean(memory) ** 2 * length
 
 
 def _estimate_power_variance(samples: SensorSamples, period_s: float) -> float:
-    """How watts stray, as a share: variance of the mean of blocks, times their length."""
+    """Relative variance of watts per second: variance of the mean of blocks, times their length."""
     length, spans = _split_blocks(samples, period_s)
     watts = np.array([finite_mean(samples.power_w[span]) for span in spans])
     watts = watts[np.isfinite(watts)]
@@ -197,7 +202,8 @@ def _estimate_power_variance(samples: SensorSamples, period_s: float) -> float:
 
 
 def _split_blocks(samples: SensorSamples, period_s: float) -> tuple[float, list[slice]]:
-    """Seconds of a block, and where blocks lie: of whole periods if there are."""
+    """(seconds of a block, slices of the samples); a block is a whole number of periods where there are
+    any."""
     length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
     edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
     return length, [slice(a, b) for a, b in pairwise(edges) if b - a > 1]

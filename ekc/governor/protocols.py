@@ -1,7 +1,4 @@
-"""What the governor asks of the world, real or simulated: a probe that watches, an actuator that sets.
-
-An actuator that sets nothing.
-"""
+"""Interfaces between the governor and a GPU, real or simulated: a probe measures, an actuator sets limits."""
 
 from __future__ import annotations
 
@@ -18,73 +15,74 @@ __all__ = ["Actuator", "Gears", "Probe", "Settings"]
 
 
 class Actuator(Protocol):
-    """Sets the limits of one GPU. Raises `ActuatorError` where it cannot, with one line that says why."""
+    """Sets the limits of one GPU. Raises `ActuatorError` with one line that says why, where it cannot."""
 
     @property
     def label(self) -> str:
-        """For people, e.g. "NVML, GPU 0"; what is simulated says so."""
+        """Name for people, e.g. "NVML, GPU 0"; simulated ones say so."""
         ...
 
     @property
     def simulated(self) -> bool:
-        """Whether no real GPU is behind it."""
+        """Whether the GPU is simulated."""
         ...
 
     def gears(self) -> Gears:
-        """What can be set here."""
+        """Values to which each limit can be set."""
         ...
 
     def settings(self) -> Settings:
-        """What is in force now."""
+        """Limits in force now."""
         ...
 
     def apply(self, settings: Settings) -> None:
-        """Put all of it in force; None puts back what was in force before."""
+        """Set all limits; None restores the previous value of a limit."""
         ...
 
 
 class Probe(Protocol):
-    """Watches one GPU and the job on it. Seconds are on the probe's clock; a simulation drives its own."""
+    """Measures one GPU and the job on it. Times are seconds on the probe's clock, virtual in a simulation."""
 
     @property
     def label(self) -> str:
-        """For people, e.g. "NVML, GPU 0"; what is simulated says so."""
+        """Name for people, e.g. "NVML, GPU 0"; simulated ones say so."""
         ...
 
     @property
     def simulated(self) -> bool:
-        """Whether no real GPU is behind it."""
+        """Whether the GPU is simulated."""
         ...
 
     def now(self) -> float:
-        """Seconds on the probe's clock."""
+        """Time in seconds on the probe's clock."""
         ...
 
     def record(self, seconds: float) -> SensorSamples:
-        """Wait that long (less where the job ends) and return what was sampled in that time."""
+        """Wait that long, less where the job ends, and return the sensor samples of that time."""
         ...
 
     def read_energy_j(self) -> float:
-        """The board's total-energy counter."""
+        """Total-energy counter of the board in joules."""
         ...
 
     def is_running(self) -> bool:
-        """Whether the job is still there."""
+        """Whether the job is still running."""
         ...
 
     def read_step_count(self) -> float | None:
-        """Training steps done so far, where hooks in the job count them."""
+        """Training steps so far; None where no hooks count them."""
         ...
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters of the next `seconds` (use of pipes, of memory; 0 to 100); None if not permitted."""
+        """Mean counters of the next `seconds` (use of pipes and of memory, 0 to 100); None if not
+        permitted."""
         ...
 
 
 class NullActuator:
-    """For a job that is only watched: no gears, and whatever is asked for beyond "as it is" is refused.
+    """Actuator of a job that gets advice only: nothing can be set.
 
-    `could`: what the card could be set to, for advice.
+    `possible_gears`: values to which the card could be set, for the advice.
     """
 
     label = "nothing (advice only)"
@@ -94,14 +92,14 @@ class NullActuator:
         self.simulated = simulated
 
     def gears(self) -> Gears:
-        """None."""
+        """No value can be set."""
         return Gears()
 
     def settings(self) -> Settings:
-        """As it is."""
+        """No limit is set."""
         return Settings()
 
     def apply(self, settings: Settings) -> None:
-        """Raises `ActuatorError` unless nothing is asked for."""
+        """Raises `ActuatorError` for any limit."""
         if settings != Settings():
             raise ActuatorError(f"advice only: {settings} is not put in force")

@@ -1,11 +1,8 @@
-"""Smooth curves through few noisy points: time and power of a job over its SM clock.
+"""Slowdown and saving of a job over its SM clock or power cap, fitted to a few noisy readings.
 
-Bayesian least squares on polynomials: points weigh by their error, and what no point tells is left to a
-prior, which is what recorded kernels do (`knob.py`) or what a model predicts.
-
-What a search turns: the limit of the SM clock or, where clocks cannot be set, the power cap.
-
-What is believed of every gear of a knob after some readings: slowdown, how sure, and joules saved.
+Bayesian least squares on polynomials: readings weigh by their errors, and a prior fills in where there are
+none. The prior comes from recorded kernels (`SM_CLOCK`, `POWER_CAP`) or from a model. The fitted variable is
+the limit of the SM clock or, where clocks cannot be set, the power cap.
 """
 
 from __future__ import annotations
@@ -14,37 +11,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import policy as objective
+from ekc.governor import objective
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.samples import Values
 
 MIN_ZERO_ERROR = 1e-4
-"""No zero is known better."""
+"""Least standard error of the zero of a curve."""
 
 
 @dataclass(frozen=True)
 class CoefficientPrior:
-    """Normal beliefs about the coefficients of x, x^2, ...; at x = 0 stands the default, so no constant."""
+    """Normal prior of the coefficients of x, x^2, ...; no constant, since x = 0 is the default."""
 
     mean: tuple[float, ...]
     sigma: tuple[float, ...]
+    """Standard deviation of each coefficient."""
 
 
 @dataclass(frozen=True)
 class PolynomialFit:
-    """A polynomial without constant, and how sure."""
+    """A fitted polynomial without constant."""
 
     weights: Values
+    """Coefficients of x, x^2, ..."""
     covariance: Values
+    """Covariance of the coefficients."""
 
     def predict_mean(self, x: Values) -> Values:
-        """Expected value."""
+        """Expected value at each x."""
         return np.asarray(_build_powers(x, len(self.weights)) @ self.weights)
 
     def predict_std(self, x: Values) -> Values:
-        """Standard deviation of that."""
+        """Standard deviation of the expected value at each x."""
         rows = _build_powers(x, len(self.weights))
         return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", rows, self.covariance, rows)))
 
@@ -56,40 +56,40 @@ def _build_powers(x: Values, count: int) -> Values:
 def fit_polynomial(
     x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float = MIN_ZERO_ERROR
 ) -> PolynomialFit:
-    """The curve after points (x, y) with standard errors; arrays of one length, which may be 0.
+    """The curve after points (x, y) with standard errors `error`; arrays of one length, which may be 0.
 
-    `shared`: standard error of the zero that all points are held against. It is found along with the curve,
-    so that it makes all of them unsure together.
+    `zero_error`: standard error of the zero that all points share. The zero is fitted along with the curve,
+    so that its error is correlated over all points.
     """
     count = len(prior.mean)
     rows = np.column_stack([_build_powers(x, count), np.ones(len(x))]) / np.asarray(error)[:, None]
     sigma = np.array([*prior.sigma, max(zero_error, MIN_ZERO_ERROR)])
     covariance = np.linalg.inv(rows.T @ rows + np.diag(1 / sigma**2))
-    told = rows.T @ (np.asarray(y) / np.asarray(error))
-    weight = covariance @ (told + np.array([*prior.mean, 0.0]) / sigma**2)
+    data = rows.T @ (np.asarray(y) / np.asarray(error))
+    weight = covariance @ (data + np.array([*prior.mean, 0.0]) / sigma**2)
     return PolynomialFit(np.asarray(weight[:count], float), np.asarray(covariance[:count, :count], float))
 
 
 @dataclass(frozen=True)
 class ControlVariable:
-    """One limit, and what is believed of its effect before anything was read.
+    """A limit that is searched, and the prior of its effect.
 
-    Beliefs are over x = default / limit - 1 for time, and over y = 1 - limit / default for power, where the
-    default is the clock at which the job runs, or the watts that its kernels draw, without the limit.
+    Priors are over x = default / limit - 1 for time and over y = 1 - limit / default for power. The default
+    is the clock at which the job runs, or the watts that its kernels draw, without the limit.
     """
 
     name: str
     time_prior: CoefficientPrior
     power_prior: CoefficientPrior
     is_bounded: bool
-    """Whether kernels can be slowed by no more than the limit was lowered."""
+    """Whether the slowdown is at most x: true for a clock, false for a cap."""
 
     def select_gears(self, gears: Gears) -> Values:
-        """Where it can be set, ascending."""
+        """Values that can be set on a card, ascending."""
         return np.array(gears.sm_mhz if self.name == "sm" else gears.power_w, float)
 
     def get_default_value(self, readings: PhaseReadings) -> float:
-        """Where the default stands on its scale."""
+        """Value of the default on the scale of the limit."""
         return (
             readings.get_default_clock_mhz()
             if self.name == "sm"
@@ -97,48 +97,48 @@ class ControlVariable:
         )
 
     def get_value(self, settings: Settings) -> float | None:
-        """Its value in settings."""
+        """Value of the limit in `settings`; None where it is not set."""
         return settings.sm_mhz if self.name == "sm" else settings.power_w
 
     def make_settings(self, value: float, memory_mhz: int | None = None) -> Settings:
-        """Set so."""
+        """Settings with this value."""
         if self.name == "sm":
             return Settings(sm_mhz=int(value), memory_mhz=memory_mhz)
         return Settings(power_w=float(value), memory_mhz=memory_mhz)
 
 
 CAP_MARGIN = 1.25
-"""A cap is felt before the mean comes near it: some kernels draw more than the mean (estimate)."""
+"""Cap over mean power at which the cap begins to bind: some kernels draw more than the mean (estimate)."""
 SM_CLOCK = ControlVariable(
     "sm", CoefficientPrior((0.6, 0.3), (0.35, 0.6)), CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True
 )
-"""Recorded kernels (`jobs/facts.py`): time follows 0.55 to 1 of the clock at its top, and more below."""
+"""Prior from recorded kernels (`simulation/fitted_constants.py`): 0.55 to 1 of the time follows the clock at
+the top, and more below."""
 POWER_CAP = ControlVariable(
     "cap",
     CoefficientPrior((0.2, 0.5), (0.4, 0.8)),
     CoefficientPrior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)),
     False,
 )
-"""A watt less costs little time at first, and more and more: power follows about the cube of the clock."""
+"""Slowdown grows faster than the cap is lowered: power follows about the cube of the clock."""
 
 
 def choose_control(gears: Gears) -> ControlVariable:
-    """What there is to turn; clocks before caps."""
+    """The limit to search: the clock, or the cap where clocks cannot be set."""
     return SM_CLOCK if gears.sm_mhz or not gears.power_w else POWER_CAP
 
 
 OUTLIER_SIGMAS = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""
-
 CONFIDENT_SIGMA = 0.007
-"""Standard deviation of a slowdown up to which it counts as known."""
+"""Standard deviation of a slowdown up to which the governor uses it without margin."""
 CAUTION_FACTOR = 0.5
-"""Of what it is beyond that, added to the slowdown."""
+"""Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`."""
 
 
 @dataclass(frozen=True)
 class ResponsePrior:
-    """What is expected before any reading of a phase: by the knob, or by a model."""
+    """Prior of slowdown and power over the limit, by the limit itself or by a model."""
 
     time: CoefficientPrior
     power: CoefficientPrior
@@ -146,18 +146,23 @@ class ResponsePrior:
 
 @dataclass(frozen=True)
 class ResponseCurve:
-    """Arrays over the gears, ascending."""
+    """Expected slowdown and saving at each gear; arrays of one length."""
 
     gears: Values
+    """Values of the limit, ascending."""
     slowdown: Values
+    """Additional time, as a share of the default's."""
     slowdown_std: Values
+    """Standard deviation of the slowdown."""
     saving: Values
+    """Joules saved, as a share of the default's."""
     saving_std: Values
+    """Standard deviation of the saving."""
 
     def choose_index(self, policy: Policy) -> int:
-        """Place of the best gear that is believed to keep its budget; the top one where none does.
+        """Place of the best gear whose expected slowdown is within the budget; the top one where none is.
 
-        What is known well is taken at its word; where progress is hard to tell, a choice keeps its distance.
+        Uncertain slowdowns count with a margin (`add_uncertainty_margin`).
         """
         best = objective.find_best(
             policy, add_uncertainty_margin(self.slowdown, self.slowdown_std), self.saving
@@ -166,7 +171,7 @@ class ResponseCurve:
 
 
 def add_uncertainty_margin(slowdown: Values | float, sigma: Values | float) -> Values:
-    """The slowdown that is reckoned with: what is not known well is taken for more."""
+    """Slowdown plus a margin for its standard deviation beyond `CONFIDENT_SIGMA`."""
     return np.asarray(slowdown + CAUTION_FACTOR * np.maximum(0.0, np.asarray(sigma) - CONFIDENT_SIGMA))
 
 
@@ -178,65 +183,60 @@ def fit_response_curve(
     default_limit: float,
     memory_mhz: int | None,
 ) -> ResponseCurve:
-    """Beliefs and readings at one memory clock, joined; `base` is the default on the knob's scale."""
+    """Fit prior and readings at one memory clock; `default_limit`: the default's value of the limit."""
     points = [
         r
         for r in readings.other_readings
         if r.settings.memory_mhz == memory_mhz and control.get_value(r.settings)
     ]
     outcomes = [readings.compare_to_default(r) for r in points]
-    at = np.array([control.get_value(r.settings) for r in points], float)
-    told = np.array([np.isfinite(o.slowdown) for o in outcomes], bool)
-    slowdown = np.array([o.slowdown for o in outcomes])[told]
-    error = np.array([o.slowdown_error for o in outcomes])[told]
+    limit = np.array([control.get_value(r.settings) for r in points], float)
+    has_slowdown = np.array([np.isfinite(o.slowdown) for o in outcomes], bool)
+    slowdown = np.array([o.slowdown for o in outcomes])[has_slowdown]
+    error = np.array([o.slowdown_error for o in outcomes])[has_slowdown]
     shared = float(np.median([o.default_error for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
-    time = _fit_robust(compute_lengthening(at[told], default_limit), slowdown, error, prior.time, shared)
+    lengthening = compute_lengthening(limit[has_slowdown], default_limit)
+    time = _fit_robust(lengthening, slowdown, error, prior.time, shared)
     power_error = np.array([o.power_error for o in outcomes])
+    power_change = np.array([o.power_ratio for o in outcomes]) - 1
     power = _fit_robust(
-        compute_reduction(at, default_limit),
-        np.array([o.power_ratio for o in outcomes]) - 1,
-        power_error,
-        prior.power,
-        0.0,
+        compute_reduction(limit, default_limit), power_change, power_error, prior.power, zero_error=0.0
     )
-    # Kernels can take no longer than all of them following the clock: a bound that no noise can break.
+    # Upper bound: all kernels follow the clock. It limits the effect of noise.
     x = compute_lengthening(gears, default_limit)
     bound = readings.get_default_sm_util() * x if control.is_bounded else 3 * x
-    expected = (
-        np.minimum(_make_monotonic(time.predict_mean(x)), bound) if told.any() or not len(told) else bound
-    )
+    is_measured = has_slowdown.any() or not len(has_slowdown)
+    expected = np.minimum(_make_monotonic(time.predict_mean(x)), bound) if is_measured else bound
     sigma = np.minimum(time.predict_std(x), 0.5 * bound)
     watts = np.clip(1 + power.predict_mean(compute_reduction(gears, default_limit)), 0.05, 1.2)
-    unsure = np.hypot(sigma, power.predict_std(compute_reduction(gears, default_limit)))
-    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), unsure)
+    saving_std = np.hypot(sigma, power.predict_std(compute_reduction(gears, default_limit)))
+    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), saving_std)
 
 
 def _make_monotonic(over_falling_clock: Values) -> Values:
-    """A lower clock is never faster; gears ascend."""
+    """Slowdowns that never fall as the clock falls; gears ascend."""
     return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
 
 
 def _fit_robust(
     x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float
 ) -> PolynomialFit:
-    """A curve that a stray reading (an evaluation, a pause) moves little: what lies far off counts for
-    less."""
+    """A fit in which outliers (an evaluation, a pause) have less weight."""
     curve = fit_polynomial(x, y, error, prior, zero_error)
     if len(x) < 3:
         return curve
     for _ in range(2):
-        far = np.abs(y - curve.predict_mean(x)) / np.sqrt(
-            error**2 + zero_error**2 + curve.predict_std(x) ** 2
-        )
-        curve = fit_polynomial(x, y, error * np.maximum(1.0, far / OUTLIER_SIGMAS), prior, zero_error)
+        sigma = np.sqrt(error**2 + zero_error**2 + curve.predict_std(x) ** 2)
+        distance = np.abs(y - curve.predict_mean(x)) / sigma
+        curve = fit_polynomial(x, y, error * np.maximum(1.0, distance / OUTLIER_SIGMAS), prior, zero_error)
     return curve
 
 
 def compute_lengthening(limit: Values, default_limit: float) -> Values:
-    """Default over limit, less 1: how much longer a cycle takes; 0 where the limit does not bind."""
+    """default / limit - 1, the relative lengthening of a clock cycle; 0 where the limit does not bind."""
     return np.asarray(np.maximum(0.0, default_limit / np.asarray(limit, float) - 1))
 
 
 def compute_reduction(limit: Values, default_limit: float) -> Values:
-    """By what share a limit is below the default; 0 where it does not bind."""
+    """1 - limit / default; 0 where the limit does not bind."""
     return np.asarray(np.maximum(0.0, 1 - np.asarray(limit, float) / default_limit))

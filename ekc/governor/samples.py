@@ -1,4 +1,4 @@
-"""What the sensors of a GPU said over a stretch of time, as arrays."""
+"""Sensor readings of a GPU over a stretch of time, as arrays."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SensorSamples:
-    """Readings in the order of time, all of one length; NaN where a card has no such sensor or a read failed.
+    """Arrays of one length, in order of time; NaN where a card has no such sensor or a reading failed.
 
-    Timestamps are when the reading was made: samples may be late, or missing.
+    Readings may be late or missing; `time_s` says when each was made.
     """
 
     time_s: Values
     """Seconds on the probe's clock, increasing."""
     power_w: Values
-    """Board power: instantaneous where the card has it, else the driver's mean."""
+    """Board power in watts: instantaneous where the card has it, else the driver's mean."""
     sm_util: Values
-    """Share of time that a kernel ran, 0 to 100."""
+    """Percent of time in which a kernel ran, 0 to 100."""
     memory_util: Values
-    """Share of time that memory was read or written, 0 to 100."""
+    """Percent of time in which memory was read or written, 0 to 100."""
     clock_mhz: Values
-    """SM clock."""
+    """SM clock in MHz."""
     power_limit_w: float = float("nan")
-    """The board's power cap."""
+    """Power cap of the board in watts."""
     sensor_s: float = 0.1
-    """Each power reading is a mean over so many seconds; 1 where a card has no instantaneous reading."""
+    """Averaging window of a power reading in seconds; 1 where a card has no instantaneous reading."""
 
     def __len__(self) -> int:
         return len(self.time_s)
 
     @property
     def sampling_hz(self) -> float:
-        """Readings per second, by the median time between two; 10 where there are not two."""
+        """Readings per second, by the median time between two; 10 for fewer than two readings."""
         return 1.0 / max(1e-3, float(np.median(np.diff(self.time_s)))) if len(self) > 1 else 10.0
 
     def slice_from(self, start_s: float) -> SensorSamples:
-        """What was read from then on."""
+        """The readings from a time on."""
         first = int(np.searchsorted(self.time_s, start_s))
         return self._with_columns(*(row[first:] for row in self._columns()))
 
@@ -55,13 +55,13 @@ class SensorSamples:
 
 
 def finite_mean(values: Values) -> float:
-    """Mean of what was read; NaN where nothing was."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    """Mean of the finite values; NaN without any."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
 def concatenate_samples(first: SensorSamples, second: SensorSamples) -> SensorSamples:
-    """Two stretches of one GPU, one after the other."""
+    """Readings of two consecutive stretches of one GPU."""
     return second._with_columns(
         *(np.concatenate(pair) for pair in zip(first._columns(), second._columns(), strict=True))
     )

@@ -1,9 +1,8 @@
-"""The search over the gears of a knob: feasibility first, then the best that a smooth curve through the
-readings promises.
+"""Search over the gears of a limit: which gear to measure next, and which one is best.
 
-Where GPOEO brackets by steps of a tenth of the gears and closes in by golden section, a curve that is fitted
-anew after each reading says where the budget ends and where the least energy lies; a bracket around that
-point is then confirmed. Two or three readings do instead of seven to nine.
+GPOEO brackets by steps of a tenth of the gears and closes in by golden section. Here a curve is fitted to
+the readings after each of them; it says where the budget ends and where energy is least, and a bracket
+around that gear confirms it. That takes two or three readings instead of seven to nine.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import policy as objective
+from ekc.governor import objective
 from ekc.governor.policy import Policy
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import (
@@ -26,101 +25,99 @@ from ekc.governor.response_curve import (
 from ekc.governor.samples import Values
 
 SAME_POINT_SHARE = 0.02
-"""Gears closer than this share of the clock are one point."""
+"""Relative distance below which two gears count as one point."""
 MAX_STEP_FACTOR = 2.2
-"""How much farther from the default the next point may be than the farthest so far."""
+"""Largest lengthening of the next point, as a multiple of the largest one measured so far."""
 MAX_POINTS = 6
-"""Readings in a search; where progress is noisy, some are of one point."""
+"""Most readings in a search; where progress is noisy, several are of one point."""
 MAX_UNCERTAIN_POINTS = 3
-"""The same where no reading of a minute knows its pace: what is watched under the choice then says more, and
-costs less. Gears that lie far apart still have to be tried."""
+"""Most readings where a reading of a minute has a large error: long readings under the choice are then more
+exact, and cost nothing. Not for coarse gears, each of which has to be tried."""
 MAX_CHOICE_FACTOR = 1.3
-"""The same for a choice."""
+"""Largest lengthening of a choice, as a multiple of the largest one measured so far."""
 FIRST_POINT_SLOWDOWN = 0.6
-"""Of a cycle's lengthening, expected of the first point without a model."""
+"""Slowdown over lengthening that is assumed for the first point without a model."""
 UNBOUNDED_FIRST_X = 0.2
-"""First lengthening where no slowdown budget binds."""
+"""Lengthening of the first point where no slowdown budget applies."""
 GOLDEN_SECTION = 0.381966
 OPTIMISM_SIGMAS = 2.0
-"""Standard deviations by which a gear not yet read may be better than believed."""
+"""Standard deviations by which a gear not yet measured may be better than expected."""
 
 
 @dataclass(frozen=True)
 class LimitSearch:
-    """A search in one phase at one memory clock; all it knows is in the ledger."""
+    """A search in one phase at one memory clock; its state is in the readings."""
 
     policy: Policy
     control: ControlVariable
     gears: Values
-    """Where the knob can be set, ascending."""
+    """Values of the limit, ascending."""
     prior: ResponsePrior
     memory_mhz: int | None = None
     predicted_prior: ResponsePrior | None = None
-    """What a model expects: it picks the first point, and has no say once something was read. Even weighed by
-    its error on other jobs it would pull what was read towards the mean of them."""
+    """A model's prediction. It picks the first point, and is not used after the first reading: even weighted
+    by its error on other jobs it would pull the curve towards their mean."""
 
     def get_default_limit(self, readings: PhaseReadings) -> float:
-        """Where the default stands: no limit is felt above it. The top gear where the card does not tell."""
+        """Value of the limit above which it does not bind; the top gear where that was not measured."""
         return float(np.fmin(self.control.get_default_value(readings), self.gears[-1]))
 
     def fit_response(self, readings: PhaseReadings) -> ResponseCurve:
-        """What is believed now."""
-        beliefs = self.prior if len(self.list_tried_gears(readings)) else self.predicted_prior or self.prior
+        """The curve after the readings so far."""
+        prior = self.prior if len(self.list_tried_gears(readings)) else self.predicted_prior or self.prior
         return fit_response_curve(
-            readings, self.control, self.gears, beliefs, self.get_default_limit(readings), self.memory_mhz
+            readings, self.control, self.gears, prior, self.get_default_limit(readings), self.memory_mhz
         )
 
     def choose_gear(self, readings: PhaseReadings) -> float | None:
-        """The best gear that is known and near enough to what was read; None where the default is best."""
-        now = self.fit_response(readings)
-        return self._get_gear_if_better(
-            readings,
-            now,
-            max(now.choose_index(self.policy), self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)),
-        )
+        """The best gear near enough to the readings; None where the default is best."""
+        response = self.fit_response(readings)
+        lowest = self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)
+        return self._get_gear_if_better(readings, response, max(response.choose_index(self.policy), lowest))
 
     def advise_gear(self, readings: PhaseReadings) -> float | None:
-        """The best gear that is believed to keep its budget, however far from what was read; None where that
-        is the default."""
-        now = self.fit_response(readings)
-        return self._get_gear_if_better(readings, now, now.choose_index(self.policy))
+        """The best gear within the budget, however far from the readings; None where the default is best."""
+        response = self.fit_response(readings)
+        return self._get_gear_if_better(readings, response, response.choose_index(self.policy))
 
     def _get_gear_if_better(
         self, readings: PhaseReadings, response: ResponseCurve, place: int
     ) -> float | None:
-        """The gear there; None where the default is as good."""
-        better = objective.compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
-        free = response.gears[place] >= self.get_default_limit(readings)
-        if self.policy.objective != "speed" and (not better or free):
+        """The gear at a place; None where the default is as good."""
+        is_better = objective.compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
+        is_free = response.gears[place] >= self.get_default_limit(readings)
+        if self.policy.objective != "speed" and (not is_better or is_free):
             return None
         return float(response.gears[place])
 
     def propose_next(self, readings: PhaseReadings) -> int | None:
-        """Place of the gear to read next; None where the search is over."""
+        """Place of the gear to measure next; None where the search is over."""
         tried = self.list_tried_gears(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
         if len(tried) >= self._get_max_points(readings):
             return None
-        now = self.fit_response(readings)
-        place = max(now.choose_index(self.policy), self.find_lowest_reachable(readings, MAX_STEP_FACTOR))
+        response = self.fit_response(readings)
+        lowest = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
+        place = max(response.choose_index(self.policy), lowest)
         near = np.abs(tried / self.gears[place] - 1) < SAME_POINT_SHARE
         if not near.any() and self.gears[place] < self.get_default_limit(readings):
             return place
-        if (below := self._propose_lower_gear(now, place, tried)) is not None:
+        if (below := self._propose_lower_gear(response, place, tried)) is not None:
             return below
-        if now.slowdown_std[place] > CONFIDENT_SIGMA and self.policy.objective == "energy":
+        if response.slowdown_std[place] > CONFIDENT_SIGMA and self.policy.objective == "energy":
             return place
-        return self._propose_bracket(readings, now, place, tried)
+        return self._propose_bracket(readings, response, place, tried)
 
     def _get_max_points(self, readings: PhaseReadings) -> int:
-        fine = (
+        is_fine = (
             len(self.gears) > 1 and float(np.median(self.gears[1:] / self.gears[:-1])) < 1 + SAME_POINT_SHARE
         )
-        return MAX_UNCERTAIN_POINTS if fine and readings.has_uncertain_progress() else MAX_POINTS
+        return MAX_UNCERTAIN_POINTS if is_fine and readings.has_uncertain_progress() else MAX_POINTS
 
     def _propose_lower_gear(self, response: ResponseCurve, place: int, tried: Values) -> int | None:
-        """Where gears lie far apart, the next lower one not read yet, if it might be allowed and better."""
+        """For coarse gears, the next lower one not yet measured, if it may be within the budget and
+        better."""
         lower = [p for p in range(place) if not (np.abs(tried / self.gears[p] - 1) < SAME_POINT_SHARE).any()]
         if not lower or self.gears[place] / self.gears[place - 1] - 1 < SAME_POINT_SHARE:
             return None
@@ -133,13 +130,18 @@ class LimitSearch:
         )
         if objective.compute_violation(self.policy, slowdown, saving) > 0:
             return None
-        hoped = objective.compute_score(self.policy, slowdown, saving)
-        return below if hoped < objective.compute_score(self.policy, response.slowdown[place], here) else None
+        best_case = objective.compute_score(self.policy, slowdown, saving)
+        return (
+            below
+            if best_case < objective.compute_score(self.policy, response.slowdown[place], here)
+            else None
+        )
 
     def _propose_bracket(
         self, readings: PhaseReadings, response: ResponseCurve, place: int, tried: Values
     ) -> int | None:
-        """A least energy inside the budget needs a point on its low side; golden section says how far."""
+        """The next point below a minimum of energy inside the budget, at golden section; None where not
+        needed."""
         lowest = float(tried.min())
         inside = response.slowdown[place] + response.slowdown_std[place] < 0.8 * self.policy.max_slowdown
         if self.policy.objective == "energy" and not inside:
@@ -147,33 +149,27 @@ class LimitSearch:
         if lowest < self.gears[place] * (1 - SAME_POINT_SHARE) or place == 0:
             return None
         step = GOLDEN_SECTION * (self.get_default_limit(readings) - self.gears[place])
-        return max(
-            0,
-            int(
-                np.searchsorted(
-                    self.gears, self.gears[place] - max(step, 2 * SAME_POINT_SHARE * self.gears[place])
-                )
-            ),
-        )
+        limit = self.gears[place] - max(step, 2 * SAME_POINT_SHARE * self.gears[place])
+        return max(0, int(np.searchsorted(self.gears, limit)))
 
     def find_lowest_reachable(self, readings: PhaseReadings, factor: float) -> int:
-        """Place of the lowest gear near enough to what was read."""
+        """Place of the lowest gear whose lengthening is at most `factor` times the largest one measured."""
         base = self.get_default_limit(readings)
         farthest = max(compute_lengthening(self.list_tried_gears(readings), base).max(initial=0.0), 0.02)
         return int(np.searchsorted(self.gears, base / (1 + factor * farthest)))
 
     def list_tried_gears(self, readings: PhaseReadings) -> Values:
-        """Gears read so far at this memory clock."""
-        read = [r.settings for r in readings.other_readings if r.settings.memory_mhz == self.memory_mhz]
-        return np.array([self.control.get_value(s) for s in read if self.control.get_value(s)], float)
+        """Gears measured so far at this memory clock."""
+        settings = [r.settings for r in readings.other_readings if r.settings.memory_mhz == self.memory_mhz]
+        return np.array([self.control.get_value(s) for s in settings if self.control.get_value(s)], float)
 
     def _propose_first(self, readings: PhaseReadings) -> int:
         base = self.get_default_limit(readings)
         if self.predicted_prior is not None:
-            # To try is no choice: the likeliest best, without the distance that a choice keeps.
-            now = self.fit_response(readings)
-            likely = objective.find_best(self.policy, now.slowdown, now.saving)
-            return len(self.gears) - 2 if likely is None else min(likely, len(self.gears) - 2)
+            # The best expected gear, without the margin of a choice: it is only tried.
+            response = self.fit_response(readings)
+            best = objective.find_best(self.policy, response.slowdown, response.saving)
+            return len(self.gears) - 2 if best is None else min(best, len(self.gears) - 2)
         x = UNBOUNDED_FIRST_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_POINT_SLOWDOWN * max(0.2, readings.get_default_sm_util()))

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from ekc.cli import main
-from ekc.governor.predict.train import TRAINING_SEEDS
 
 SHORT = ("govern", "--simulate", "compute", "--card", "h200", "--minutes", "10")
 
@@ -62,8 +61,3 @@ def test_aperiodic_job_keeps_its_clocks(capsys: pytest.CaptureFixture[str]) -> N
     assert "iterations: aperiodic" in err
     assert "ekc govern: report" in err
     assert "not to the end" not in err
-
-
-def test_model_of_simulated_jobs_is_labelled(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SHORT, "--model", "simulated"]) == 0
-    assert f"a model of {len(TRAINING_SEEDS)} simulated jobs of each kind expects" in capsys.readouterr().err

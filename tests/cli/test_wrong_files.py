@@ -14,9 +14,6 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from ekc.errors import RecordError
-from ekc.governor.live.pretrained import check_model
-from ekc.governor.predict.model import BoostedModel
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.devices.recording.made import record
 
@@ -35,12 +32,8 @@ TEXTS: dict[str, tuple[str, list[str]]] = {
         json.dumps({"schema_version": "1.0.0", "results": RESULTS}, indent=1),
         ["recording", "search", "f", "--trials", "3", "--json"],
     ),
-    "model": (
-        json.dumps({"models": {}}),
-        ["govern", "--simulate", "compute", "--card", "h200", "--model", "f"],
-    ),
 }
-"""Well-formed texts. Layers and the model are refused for their contents, so that nothing runs."""
+"""Well-formed texts. Layers are refused for their contents, so that nothing runs."""
 
 
 def _marked(data: bytes) -> bytes:
@@ -101,16 +94,6 @@ def test_unreadable_file_is_one_line(kind: str, change: str, capsys: pytest.Capt
     assert err.startswith("ekc: ")
     assert err.count("\n") == 1
     assert kind == "schedule" or " f" in err, "the line names the file"
-
-
-def test_governor_model_is_read_with_byte_order_mark() -> None:
-    """The refusal is about the content, not about the byte order mark."""
-    text = json.dumps({"format": 0, "features": [], "models": {}})
-    for data in (text.encode(), _marked(text.encode())):
-        Path("m").write_bytes(data)
-        check_model("m")
-        with pytest.raises(RecordError, match="trained for another version of ekc"):
-            BoostedModel.load(Path("m"))
 
 
 @pytest.fixture(scope="module")

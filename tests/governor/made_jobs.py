@@ -15,7 +15,7 @@ from ekc.governor.simulation.run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, sample_iterations
 
 HOST_STAGE = JobStage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-PAUSE_STAGE = replace(HOST_STAGE, name="pause", paused=True)
+PAUSE_STAGE = replace(HOST_STAGE, name="pause", is_paused=True)
 FORWARD_STAGE = JobStage("forward", 0.8, 4.0, 0.75, 100.0, 35.0, 80.0, 0.9)
 UPDATE_STAGE = JobStage("update", 0.1, 4.0, 0.6, 100.0, 85.0, 20.0, 0.0)
 GATHER_STAGE = JobStage("gather", 0.05, 4.0, 0.35, 100.0, 70.0, 10.0, 0.0)

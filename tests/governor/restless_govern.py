@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 
-from ekc.governor.live.governor_process import GovernorRequest, govern_job
+from ekc.governor.live.governor_process import govern_job
 from ekc.governor.live.job import CommandJob
-from ekc.governor.policy import Policy
+from ekc.governor.policy import GovernorRequest, Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import SensorSamples
 
@@ -24,7 +24,7 @@ class SensorlessProbe:
     simulated = False
 
     def __init__(self, job):
-        self.is_running = job.running
+        self.is_running = job.is_running
 
     def now(self):
         return time.monotonic()
@@ -59,7 +59,7 @@ class PrintingListener:
 
 def set_random_limits(probe, actuator, hear):
     gears = actuator.gears()
-    while probe.running():
+    while probe.is_running():
         power = random.choice([None, *gears.power_w])
         actuator.apply(Settings(random.choice([None, *gears.sm_mhz]), random.choice(gears.memory_mhz), power))
         probe.record(random.uniform(0.0, 0.02))

@@ -195,26 +195,6 @@ def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (("NVIDIA A40", "NVIDIA A40"), "and this is NVIDIA A40"),
-        # The model of the first once served the second as well.
-        (("NVIDIA GeForce RTX 3090", "NVIDIA H200"), "here are NVIDIA GeForce RTX 3090, NVIDIA H200"),
-    ],
-)
-def test_a_model_that_is_not_of_these_cards(names: tuple[str, str], words: str, tmp_path: Path) -> None:
-    boards = ScriptedBoards(tmp_path, 2)
-    for index, name in enumerate(names):
-        boards.update_board(index, name=name)
-    both = ("--gpu", "0", "--gpu", "1", "--each")
-    line = read_first_message(
-        start_govern(boards, *both, "--model", "simulated", *python_command(PATIENT_JOB))
-    )
-    assert line.startswith("ekc govern: --model simulated: ")
-    assert line.endswith(f"{words}; governed without a model\n")
-
-
 def test_two_governors_on_one_gpu(one: ScriptedBoards) -> None:
     first = start_govern(one, *python_command(SLEEP.format(120)))
     wait_until_governed(one, first)
@@ -388,7 +368,7 @@ def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
 def test_a_gpu_that_there_is_not(boards: ScriptedBoards) -> None:
     done = run_govern(boards, "--gpu", "2", *python_command(JOB))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--gpu 2: there is 0, 1, or a UUID" in done.stderr
+    assert "--gpu: no GPU '2'; GPUs are 0, 1, or UUIDs" in done.stderr
 
 
 def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:

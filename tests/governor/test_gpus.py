@@ -41,7 +41,7 @@ def test_a_gpu_that_we_were_not_given_costs_no_other(here: ScriptedBoards) -> No
         process.kill()
         assert job.wait() == 0
     for word in ("0", "2", here.get_uuid(0)):
-        with pytest.raises(InvalidInput, match=f"--gpu {word}: there is 1, or a UUID"):
+        with pytest.raises(InvalidInput, match=f"--gpu: no GPU {word!r}; GPUs are 1, or UUIDs"):
             gpus.resolve_gpus([word])
     here.update_board(1, refused=True)
     with pytest.raises(ActuatorError, match="none of the 2 GPUs here may be used by this process"):

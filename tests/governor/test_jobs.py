@@ -115,9 +115,9 @@ def test_steps_are_told_only_with_hooks() -> None:
 
 
 def test_what_does_not_exist_is_refused_in_one_line() -> None:
-    with pytest.raises(InvalidInput, match="simulated card 'gtx1': there are rtx3090, h200"):
+    with pytest.raises(InvalidInput, match="simulated card: no card 'gtx1'; cards are rtx3090, h200"):
         find_card("gtx1")
-    with pytest.raises(InvalidInput, match="job kind 'lazy'"):
+    with pytest.raises(InvalidInput, match="job kind: no kind 'lazy'"):
         sample_job(0, "lazy", "h200")
 
 

@@ -76,7 +76,7 @@ def test_a_busy_loop_that_is_stopped_time_and_again_keeps_its_heart(boards: Scri
     busy = boards.start_python("-c", BUSY_SCRIPT, boards.get_uuid(), stdout=subprocess.PIPE)
     assert busy.stdout is not None
     for _ in range(3):
-        assert boards.wait_for(lambda b: b.limits()[0] is not None, 20) < 20
+        assert boards.wait_for(lambda b: b.read_limits()[0] is not None, 20) < 20
         busy.send_signal(signal.SIGSTOP)
         assert boards.wait_for(lambda b: not list(b.leases.glob("*.json")), 20) < 20
         busy.send_signal(signal.SIGCONT)
@@ -102,7 +102,7 @@ def test_nothing_that_is_raised_ends_the_heart(here: ScriptedBoards, monkeypatch
             patched.setattr(keeper, "_signal_guard", fails)
             assert tried.wait(10)
         end_lease(actuator.lease, NvmlLimits(here.get_uuid()))
-        assert here.wait_for(lambda b: b.limits()[0] == [300, 1200], 10) < 10
+        assert here.wait_for(lambda b: b.read_limits()[0] == [300, 1200], 10) < 10
 
 
 @pytest.mark.parametrize("where", ["guard", "put"])
@@ -117,14 +117,14 @@ def test_a_renewal_that_fails_once_sets_the_clocks_all_the_same(
         with monkeypatch.context() as patched:
             _make_fail_once(patched, keeper, where)
             end_lease(actuator.lease, NvmlLimits(here.get_uuid()))
-            assert here.wait_for(lambda b: b.limits()[0] == [300, 1200], 10) < 10
+            assert here.wait_for(lambda b: b.read_limits()[0] == [300, 1200], 10) < 10
         assert actuator.settings() == LOW_LIMIT
     assert told[0] == "not now; it is tried again until it is done"
     assert told[-1] == SET_AGAIN_MESSAGE
 
 
 def _make_fail_once(patched: pytest.MonkeyPatch, keeper: LeaseKeeper, where: str) -> None:
-    owner, name = (keeper, "_start_guard") if where == "guard" else (keeper.actuators[0], "repeat")
+    owner, name = (keeper, "_start_guard") if where == "guard" else (keeper.actuators[0], "reapply")
     usual, failed = getattr(owner, name), []
 
     def once() -> object:

@@ -150,7 +150,7 @@ def test_a_lost_lease_is_renewed_with_what_was_asked_for_last(
 
         monkeypatch.setattr(keeper, "_restart_guard", meanwhile)
         end_lease(actuator.lease, NvmlLimits(here.get_uuid()))
-        assert here.wait_for(lambda b: b.limits()[0] == [300, 1200], 10) < 10
+        assert here.wait_for(lambda b: b.read_limits()[0] == [300, 1200], 10) < 10
         time.sleep(2 * HEARTBEAT_INTERVAL_S)
         assert here.read_limits()[0] == [300, 1200]
         assert actuator.settings() == Settings(sm_mhz=1200)

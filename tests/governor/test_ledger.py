@@ -17,8 +17,9 @@ from ekc.governor.change_detection import (
     make_signature,
     measure_longest_idle_s,
 )
+from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import DefaultComparison, JobReading, PhaseReadings, ProgressRate
+from ekc.governor.readings import DefaultComparison, PhaseReadings
 from ekc.governor.samples import SensorSamples
 
 LOW_LIMIT = Settings(sm_mhz=1500)

@@ -17,11 +17,11 @@ import pytest
 
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.advise import Advised, advise
-from ekc.governor.events import Ended, Event
+from ekc.governor.events import Ended, Event, event_to_json, to_plain_json
 from ekc.governor.live import session
 from ekc.governor.live.group import GroupActuator, GroupProbe
 from ekc.governor.live.job import KILLED_STATUS, CommandJob
-from ekc.governor.live.report import GovernorLog, build_report, event_to_json, to_plain_json
+from ekc.governor.live.report import GovernorLog, build_report
 from ekc.governor.live.session import GovernedUnit, GovernorSession
 from ekc.governor.live.simulated import make_simulated_unit
 from ekc.governor.live.steps import StepCounter, StepReader
@@ -286,7 +286,13 @@ def test_json_knows_no_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ekc.devices.clocks.lease", "ekc.cli.govern_output", "ekc.governor.live.governor_process"]
+    "module",
+    [
+        "ekc.devices.clocks.lease",
+        "ekc.cli.govern_output",
+        "ekc.governor.governor",
+        "ekc.governor.live.job",
+    ],
 )
 def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
     program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"
@@ -320,8 +326,8 @@ def test_every_simulated_job_can_be_asked_for() -> None:
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ekc.governor.live.plot import check_plot_file
-    from ekc.governor.live.plot import plot_log as drawn
+    from ekc.governor.live.report import check_plot_file
+    from ekc.governor.live.report import plot_log as drawn
     from ekc.governor.loop import govern
 
     run, heard = _make_run(), RecordingListener()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.governor.baselines import find_oracle_clocks
 from ekc.governor import phase as phases
-from ekc.governor.baselines import find_oracle_clocks
 from ekc.governor.events import (
     Applied,
     Chosen,

@@ -63,7 +63,7 @@ def test_where_no_counter_moves_the_readings_of_power_are_added_up(
     told: list[str] = []
     watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, told.append)
     monkeypatch.setattr(watching._sensors._sensors, "counter_mj", lambda: counter)
-    monkeypatch.setattr(watching._sensors._sensors, "expected_power_w", lambda: 200.0)
+    monkeypatch.setattr(watching._sensors._sensors, "power_w", lambda: 200.0)
     watching.record(0.2)
     begin, joules = watching.now(), watching.read_energy_j()
     for _ in range(4):
@@ -72,7 +72,7 @@ def test_where_no_counter_moves_the_readings_of_power_are_added_up(
     assert watts == pytest.approx(200.0, rel=0.03)
     (line,) = told
     name = "GPU 0 (Scripted GPU)"
-    why = "counts no energy" if counter is None else "has an energy counter that stands still"
+    why = "counts no energy" if counter is None else "has an energy counter that has stopped"
     assert line == f"{name} {why}; its power readings are added up instead"
 
 
@@ -142,7 +142,7 @@ def test_a_card_that_tells_no_power_is_named(here: ScriptedBoards) -> None:
     watching = make_probe(here)
     code = sys.modules["pynvml"].NVML_ERROR_NOT_SUPPORTED  # type: ignore[attr-defined]
     update_script(here, fail={"nvmlDeviceGetPowerUsage": code, "nvmlDeviceGetTotalEnergyConsumption": code})
-    with pytest.raises(ActuatorError, match="tells no power: nvmlDeviceGetPowerUsage: Not Supported"):
+    with pytest.raises(ActuatorError, match="gives no power reading: nvmlDeviceGetPowerUsage: Not Supported"):
         watching.record(0.2)
 
 

@@ -1,7 +1,4 @@
-"""A governor beside a real job: whatever becomes of the governor, the job runs as it would have.
-
-What the user asked for.
-"""
+"""Governs a real job from a process beside it: a failure of the governor never affects the job."""
 
 from __future__ import annotations
 
@@ -9,75 +6,43 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from ekc.arguments import format_value
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
-from ekc.errors import ActuatorError, EkcError, InvalidInput
+from ekc.errors import ActuatorError, EkcError
 from ekc.governor.events import EventCallback
-from ekc.governor.live import gpus, pretrained
+from ekc.governor.live import gpus
 from ekc.governor.live.job import GovernedJob
-from ekc.governor.live.pretrained import NO_MODEL, check_model
 from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
 from ekc.governor.live.report import GovernorLog
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
-from ekc.governor.measure import JobEnded
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Actuator, NullActuator, Probe, Settings
-
-if TYPE_CHECKING:
-    from ekc.governor.phase import ResponseModel
-
-
-ACTUATORS = ("auto", "nvml", "zeusd")
-
-
-@dataclass(frozen=True)
-class GovernorRequest:
-    """How a real job is to be governed. Raises `InvalidInput` where there is no such actuator or model."""
-
-    policy: Policy
-    gpus: tuple[str, ...] = ()
-    """UUIDs; empty for those that the job uses."""
-    gpus_of: int | None = None
-    """Process whose family's GPUs these are, if not the job."""
-    actuator: str = "auto"
-    advise: bool = False
-    each: bool = False
-    """A loop for each GPU; otherwise one for all of them together."""
-    model: str = NO_MODEL
-    """"none", "simulated", or a file that holds one."""
-    previous_settings: Settings | None = None
-    """Clock limits that hold already, since they cannot be read."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
-            given = self.actuator if isinstance(self.actuator, str) else format_value(self.actuator)
-            raise InvalidInput(f"--actuator {given}: it must be one of {', '.join(ACTUATORS)}")
-        check_model(self.model)
+from ekc.governor.policy import GovernorRequest, Policy
+from ekc.governor.protocols import Actuator, NullActuator, Probe
 
 
 class GovernorListener(SessionListener, Protocol):
-    """An audience that also hears of what is no loop's business."""
+    """Listener that also gets messages about leases and permissions."""
 
     def on_note(self, line: str) -> None:
-        """Of leases and permissions."""
+        """A message about leases or permissions."""
         ...
 
 
 @dataclass(frozen=True)
 class GovernorExit:
-    """How it ended: the job's own exit status, and a book per loop."""
+    """Result of a governed job."""
 
     status: int
+    """Exit status of the job."""
     logs: list[GovernorLog]
+    """One log for each control loop."""
     problem: str | None
-    """Why nothing was governed."""
+    """Reason why the job was not governed; None where it was."""
     core_share: float | None
-    """Of one core, that sampling and control took, guard not included."""
+    """Share of one core that sampling and control took, guard not included."""
 
 
 def govern_job(
@@ -87,10 +52,10 @@ def govern_job(
     make_probe: ProbeFactory,
     loop: LoopFunction | None = None,
 ) -> GovernorExit:
-    """Govern, or advise, until the job ends; previous settings are back when this returns.
+    """Govern, or advise, until the job ends; the previous settings are restored when this returns.
 
-    Raises nothing for what goes wrong with the GPU: that is one line for the audience. The job is waited for
-    in this thread, which asks nothing of a driver until then.
+    Failures of the GPU raise nothing: the listener gets one line. This thread waits for the job and calls no
+    driver until it has ended.
     """
     opened = _OpenedSession(job, request, listener, make_probe, loop)
     try:
@@ -109,13 +74,13 @@ def _wait_for_job(
     if opener.is_alive():
         listener.on_note("the governor was not ready when the job had ended; nothing was set")
     share = opened_session.compute_core_share()
-    books = opened_session.session.finish() if opened_session.session else []
+    logs = opened_session.session.finish() if opened_session.session else []
     opened_session.close()
-    return GovernorExit(status, books, opened_session.problem, share)
+    return GovernorExit(status, logs, opened_session.problem, share)
 
 
 class _OpenedSession:
-    """What has to be closed again, however far opening came."""
+    """Leases and session of a governed job; `close` works however far `open` came."""
 
     keeper: LeaseKeeper | None = None
     session: GovernorSession | None = None
@@ -137,21 +102,19 @@ class _OpenedSession:
         self._start_s = self._start_core_s = 0.0
 
     def open(self) -> None:
-        """Tells why nothing is governed, where that is so."""
+        """Find the GPUs, take leases and start the loops; the listener gets the reason where that fails."""
         try:
             self._open_session()
-        except JobEnded:
-            pass  # While its model was being trained.
         except EkcError as trouble:
             self.problem = str(trouble)
-        except Exception as trouble:  # A bug of ours is no reason to touch the job.
+        except Exception as trouble:  # A bug of ekc must not affect the job.
             self.problem = f"a bug in ekc: {type(trouble).__name__}: {trouble}"
         if self.problem is not None and self._job.is_running():
             self._listener.on_note(f"{self.problem}; the job runs ungoverned")
             self._job.stop_waiting()
 
     def close(self) -> None:
-        """Previous settings back; a driver that does not answer is left to the guard."""
+        """Restore the previous settings; the guard does it where the driver does not answer."""
         keeper = self.keeper
         if keeper is None:
             return
@@ -167,13 +130,13 @@ class _OpenedSession:
             self._listener.on_note(line)
 
     def compute_core_share(self) -> float | None:
-        """Since the loops began."""
+        """Processor time since the loops began, as a share of one core."""
         if self.session is None:
             return None
         return (time.process_time() - self._start_core_s) / max(time.monotonic() - self._start_s, 1e-3)
 
     def _open_session(self) -> None:
-        """Raises what finding the GPUs, their actuators and probes raises."""
+        """Raises the errors of finding the GPUs, their actuators and probes."""
         request = self._request
         found = list(request.gpus) or gpus.find_job_gpus(self._job, request.gpus_of or self._job.pid)
         if not self._job.is_running():
@@ -185,60 +148,49 @@ class _OpenedSession:
         else:
             units = make_governed_units(self.keeper, self._make_probe, request.each)
         self._start_s, self._start_core_s = time.monotonic(), time.process_time()
-        loop = self._loop or _make_loop(request.policy, advise, self._open_model(found))
+        loop = self._loop or _make_loop(request.policy, advise)
         self.session = GovernorSession(units, loop, self._listener)
 
-    def _open_model(self, gpus: Sequence[str]) -> ResponseModel | None:
-        """None where there is none for these cards: it is no condition for governing."""
-        word = self._request.model
-        try:
-            cards = sorted({NvmlLimitReader(gpu).product_name for gpu in gpus})
-            if len(cards) > 1 and word != pretrained.NO_MODEL:
-                raise InvalidInput(f"--model {word}: a model is of one card, and here are {', '.join(cards)}")
-            return pretrained.open_model(word, cards[0], self._job.is_running)
-        except EkcError as problem:
-            self._listener.on_note(f"{problem}; governed without a model")
-            return None
-
     def _acquire_leases(self, gpus: Sequence[str]) -> bool:
-        """False where "auto" finds no way to set anything: advice is better than nothing."""
-        request, audience = self._request, self._listener
+        """Lease the GPUs; False where `auto` finds no way to set clocks, so that advice is all that is
+        possible."""
+        request, listener = self._request, self._listener
         try:
             settables = [choose_actuator(request.actuator, gpu) for gpu in gpus]
         except ActuatorError as problem:
             if request.actuator != "auto":
                 raise
-            audience.on_note(f"may not set clocks here, so this is advice only: {problem}")
+            listener.on_note(f"may not set clocks here, so this is advice only: {problem}")
             return False
-        self.keeper = LeaseKeeper(settables, request.previous_settings, audience.on_note)
+        self.keeper = LeaseKeeper(settables, request.previous_settings, listener.on_note)
         for actuator in self.keeper.actuators:
             if actuator.restored is not None:
-                audience.on_note(f"an earlier governor was killed; {actuator.restored}")
+                listener.on_note(f"an earlier governor was killed; {actuator.restored}")
         return True
 
 
 def _check_not_split(gpus: Sequence[str]) -> None:
-    """Raises `ActuatorError` for a GPU that is split: what is set and billed there is others' work too."""
+    """Raises `ActuatorError` for a GPU split by MIG: its clocks and energy are shared with other jobs."""
     for gpu in gpus:
         if GpuSensors(gpu).explain_sharing():
             raise ActuatorError(
-                f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of all "
-                "parts; govern a whole GPU"
+                f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of "
+                "all parts; govern a whole GPU"
             )
 
 
-def _make_loop(policy: Policy, advise: bool, model: ResponseModel | None) -> LoopFunction:
-    """The heavy part is imported when it is needed."""
+def _make_loop(policy: Policy, only_advise: bool) -> LoopFunction:
+    """The loop that governs, or only advises; it is imported when it starts, after the job."""
 
-    def steer(probe: Probe, actuator: Actuator, hear: EventCallback) -> object:
+    def run_govern(probe: Probe, actuator: Actuator, on_event: EventCallback) -> object:
         from ekc.governor.loop import govern
 
-        return govern(probe, actuator, policy, hear, model)
+        return govern(probe, actuator, policy, on_event)
 
-    def watch(probe: Probe, actuator: Actuator, hear: EventCallback) -> None:
-        from ekc.governor.advise import advise as advised
+    def run_advise(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
+        from ekc.governor.advise import advise
 
         assert isinstance(actuator, NullActuator)
-        advised(probe, actuator, policy, hear, model)
+        advise(probe, actuator, policy, on_event)
 
-    return watch if advise else steer
+    return run_advise if only_advise else run_govern

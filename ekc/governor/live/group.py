@@ -1,7 +1,7 @@
-"""Several GPUs of one data-parallel job under one policy: the probe and actuator of all together.
+"""Probe and actuator of several GPUs of one data-parallel job.
 
-One clock for all: the slowest rank sets the pace of every step, so a clock of its own for each GPU
-would only let them wait for each other.
+All GPUs get the same clock: the slowest rank determines the time of every step, so with different clocks the
+others would wait for it.
 """
 
 from __future__ import annotations
@@ -21,34 +21,31 @@ Gear = TypeVar("Gear", int, float)
 
 
 class GroupActuator:
-    """Sets every GPU alike; power caps are per GPU."""
+    """Sets all GPUs alike; a power cap applies to each GPU."""
 
     def __init__(self, members: Sequence[Actuator]) -> None:
         self._members = tuple(members)
 
     @property
     def label(self) -> str:
-        """All of them."""
+        """Labels of all GPUs."""
         return f"{len(self._members)} GPUs alike: " + "; ".join(x.label for x in self._members)
 
     @property
     def simulated(self) -> bool:
-        """Whether any is."""
+        """Whether any GPU is simulated."""
         return any(x.simulated for x in self._members)
 
     def gears(self) -> Gears:
-        """What every one of them can be set to."""
+        """Values that every GPU can be set to."""
         return intersect_gears([x.gears() for x in self._members])
 
     def settings(self) -> Settings:
-        """Of the first; `apply` keeps them alike."""
+        """Settings of the first GPU; `apply` keeps all alike."""
         return self._members[0].settings()
 
     def apply(self, settings: Settings) -> None:
-        """One after the other, also beyond one that fails: the others shall not stay as they were for it.
-
-        Raises the first `EkcError` at the end.
-        """
+        """Set one GPU after the other, also after one that fails. Raises the first `EkcError` at the end."""
         problems: list[EkcError] = []
         for member in self._members:
             try:
@@ -60,62 +57,62 @@ class GroupActuator:
 
 
 class GroupProbe:
-    """Power and energy of all GPUs added up, the rest their mean."""
+    """Sum of power and energy over all GPUs, and means of the other sensors."""
 
     def __init__(self, members: Sequence[Probe]) -> None:
         self._members = tuple(members)
 
     @property
     def label(self) -> str:
-        """All of them."""
+        """Labels of all GPUs."""
         return f"{len(self._members)} GPUs together: " + "; ".join(x.label for x in self._members)
 
     @property
     def simulated(self) -> bool:
-        """Whether any is."""
+        """Whether any GPU is simulated."""
         return any(x.simulated for x in self._members)
 
     def now(self) -> float:
-        """The clock of the first."""
+        """Clock of the first probe."""
         return self._members[0].now()
 
     def record(self, seconds: float) -> SensorSamples:
-        """All at once, brought to the times of the first."""
+        """Record on all GPUs at once; samples are interpolated to the times of the first."""
         parts = self._call_all(lambda probe: probe.record(seconds))
-        ago = [part.time_s - probe.now() for part, probe in zip(parts, self._members, strict=True)]
+        age_s = [part.time_s - probe.now() for part, probe in zip(parts, self._members, strict=True)]
 
-        def all_of(name: str) -> Values:
+        def stack_readings(name: str) -> Values:
             """Array of (GPU, reading)."""
             rows = (
-                _interpolate_readings(ago[0], own, getattr(part, name))
-                for own, part in zip(ago, parts, strict=True)
+                _interpolate_readings(age_s[0], times, getattr(part, name))
+                for times, part in zip(age_s, parts, strict=True)
             )
             return np.array(list(rows))
 
         return SensorSamples(
             time_s=parts[0].time_s,
-            power_w=all_of("power_w").sum(axis=0),
-            sm_util=all_of("sm_util").mean(axis=0),
-            memory_util=all_of("memory_util").mean(axis=0),
-            clock_mhz=all_of("clock_mhz").mean(axis=0),
+            power_w=stack_readings("power_w").sum(axis=0),
+            sm_util=stack_readings("sm_util").mean(axis=0),
+            memory_util=stack_readings("memory_util").mean(axis=0),
+            clock_mhz=stack_readings("clock_mhz").mean(axis=0),
             power_limit_w=sum(part.power_limit_w for part in parts),
             sensor_s=max(part.sensor_s for part in parts),
         )
 
     def read_energy_j(self) -> float:
-        """Of all boards."""
+        """Joules of all boards."""
         return sum(x.read_energy_j() for x in self._members)
 
     def is_running(self) -> bool:
-        """Whether the job is still there."""
+        """Whether the job is still running."""
         return self._members[0].is_running()
 
     def read_step_count(self) -> float | None:
-        """Of the job, which has one count."""
+        """Steps of the job, which has one count."""
         return self._members[0].read_step_count()
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Their means; None where any has none."""
+        """Means over all GPUs; None where any has no counters."""
         parts = [x for x in self._call_all(lambda probe: probe.read_counters(seconds)) if x is not None]
         if len(parts) < len(self._members):
             return None
@@ -127,15 +124,15 @@ class GroupProbe:
 
 
 def _interpolate_readings(times: Values, reading_times: Values, values: Values) -> Values:
-    """Readings brought to other times; NaN stays out of it."""
-    good = ~np.isnan(values)
-    if not good.any():
+    """Readings interpolated to other times, without NaN."""
+    is_valid = ~np.isnan(values)
+    if not is_valid.any():
         return np.full(len(times), np.nan)
-    return np.interp(times, reading_times[good], values[good])
+    return np.interp(times, reading_times[is_valid], values[is_valid])
 
 
 def intersect_gears(gears: Sequence[Gears]) -> Gears:
-    """What all of them have."""
+    """Values that all cards have."""
     return Gears(
         sm_mhz=_intersect([x.sm_mhz for x in gears]),
         memory_mhz=_intersect([x.memory_mhz for x in gears]),

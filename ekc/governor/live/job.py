@@ -1,4 +1,5 @@
-"""The job: a command that we start, or a process that runs already. It is never changed or stopped by us."""
+"""The governed job: a command that the governor starts, or a running process. The governor never changes or
+stops it."""
 
 from __future__ import annotations
 
@@ -17,66 +18,67 @@ from ekc.errors import InvalidInput
 from ekc.processes.signals import EXTERNAL_SIGNALS, GroupSignalDetector
 
 SignalHandler = Callable[[int, FrameType | None], Any] | int | None
-"""What `signal.signal` takes and returns."""
+"""A signal handler, as `signal.signal` takes and returns it."""
 POLL_S = 0.2
 KILLED_STATUS = 128
-"""And the number of the signal, as shells have it."""
+"""Exit status of a job ended by a signal, less the number of the signal, as in shells."""
 SIGNAL_SPREAD_S = 0.05
-"""Within which a signal to many processes reaches all of them."""
+"""Seconds within which a signal to several processes reaches all of them."""
 STOP_TIMEOUT_S = 1.0
-"""For a command that does something before it stops."""
+"""Seconds to wait for a command that does something before it stops."""
 ENDING_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "XCPU")
-"""Signals by which we leave a process that is not ours."""
+"""Signals on which the governor leaves a process that it did not start."""
 ENVIRONMENT_TIMEOUT_S = 1.0
-"""A process shows no environment while it is being started; one that has none is waited for so long."""
+"""Seconds to wait for a process's environment, which is empty while the process starts."""
 
 
 class GovernedJob(Protocol):
-    """What is governed, until it ends."""
+    """A job that is governed until it ends."""
 
     pid: int
 
     def read_variable(self, name: str) -> str:
-        """Of its environment; empty where there is none, or it may not be read."""
+        """Variable of the job's environment; empty if it is not set or may not be read."""
         ...
 
     def is_running(self) -> bool:
-        """Whether it is still there."""
+        """Whether the job is still running."""
         ...
 
     def wait(self) -> int:
-        """Until it ends, or we leave it; the exit status to end with."""
+        """Wait until the job ends or the governor leaves it; returns the exit status for the governor."""
         ...
 
     def stop_waiting(self) -> None:
-        """There is nothing to govern: a process that is not ours is not waited for any longer."""
+        """Stop waiting for a process that the governor did not start: there is nothing to govern."""
         ...
 
     def restore_signals(self) -> None:
-        """After all is done: signals do again what they did before."""
+        """Restore the previous signal handlers."""
         ...
 
 
 class CommandJob:
-    """A command, started by us with our own terminal, process group, files and environment.
+    """A command, started with the governor's terminal, process group, files and environment.
 
-    A signal sent to us alone is passed on; one sent to the group has reached it already. Where a terminal
-    stops it, we stop too. Raises `InvalidInput` where it cannot be started. To be made, waited for and
-    released in the main thread.
+    A signal sent to the governor alone is passed on; one sent to the group has reached the command already.
+    Where a terminal stops the command, the governor stops too. Raises `InvalidInput` where the command
+    cannot be started. Use it in the main thread only.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self._previous_handlers: dict[int, SignalHandler] = {}
         self._pending_signals: list[int] = []
-        """Signals about which nothing was decided yet."""
+        """Signals that were received, but neither passed on nor dropped yet."""
         self._is_forwarding = False
         self._is_started = False
-        # Before the command starts: a signal right after would end us, and where we are a terminal's first
-        # process, all on it. What is ignored, as nohup has it, is left so until the command has inherited it.
+        # Before the command starts: a signal right after its start would end the governor, and with it every
+        # process of a terminal whose first process it is. Ignored signals (nohup) stay ignored until the
+        # command has inherited that.
         self._install_handlers(ignored=False)
         self._group_detector = GroupSignalDetector()
         try:
-            # Files that were opened for the command, as a shell's <(...) does, stay open.
+            # Files opened for the command, such as those of a shell's <(...), stay open.
             self._process = subprocess.Popen(list(words), close_fds=False)
         except (OSError, ValueError) as problem:
             self.restore_signals()
@@ -84,14 +86,14 @@ class CommandJob:
             raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
         self.pid = self._process.pid
         self._install_handlers(ignored=True)
-        # Where the terminal stops whoever writes to it from the background, what we write must not.
+        # A terminal may stop processes that write to it from the background; the governor must not stop.
         self._previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         self._forward_early_signals()
         self._is_started = True
         self._forward_pending_signals()
 
     def _install_handlers(self, ignored: bool) -> None:
-        """Take over the signals that are ignored so far, or the others."""
+        """Handle the signals that are ignored so far (`ignored`), or all others."""
         for number in EXTERNAL_SIGNALS:
             if (
                 number not in self._previous_handlers
@@ -100,32 +102,32 @@ class CommandJob:
                 self._previous_handlers[number] = signal.signal(number, self._receive_signal)
 
     def restore_signals(self) -> None:
-        """Signals are ours again, as they were before."""
+        """Restore the previous signal handlers."""
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
         self._previous_handlers = {}
         self._group_detector.close()
 
     def read_variable(self, name: str) -> str:
-        """It was given ours."""
+        """Variable of the governor's environment, which the command inherited."""
         return os.environ.get(name, "")
 
     def is_running(self) -> bool:
-        """From any thread, while the main one waits."""
+        """Whether the command is still running; from any thread, while the main one waits."""
         return self._process.returncode is None
 
     def wait(self) -> int:
-        """The command's own exit status; 128 and the signal where one ended it."""
+        """Exit status of the command; 128 plus the number of a signal that ended it."""
         self._wait_until_ended()
         status = self._process.wait()
         return KILLED_STATUS - status if status < 0 else status
 
     def _wait_until_ended(self) -> None:
-        """In short waits: Python handles a signal between two steps of its own, so one that comes just before
-        a wait without end would be passed on when the command has ended."""
+        """Wait in short steps: Python handles a signal between two of its own instructions, so a signal that
+        comes just before an endless wait would be passed on only after the command has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
-        except OSError:  # A sandbox that does not know the call; asking again and again costs more.
+        except OSError:  # A sandbox without this call; polling costs more.
             while self._process.poll() is None:
                 time.sleep(POLL_S)
             return
@@ -135,25 +137,25 @@ class CommandJob:
         os.close(descriptor)
 
     def stop_waiting(self) -> None:
-        """A command of ours is waited for all the same."""
+        """No effect: the governor always waits for its own command."""
 
     def _forward_early_signals(self) -> None:
-        """A signal from before the command could handle it has ended it, or was sent before it was there."""
+        """Pass on signals received before the command was started; one to the group has ended it already."""
         while self._pending_signals:
             number = self._pending_signals.pop(0)
             self._group_detector.clear_signal(number)
             self._process.send_signal(number)
 
     def _receive_signal(self, number: int, frame: FrameType | None) -> None:
-        """One that comes again before it was decided about is the same: `timeout` sends to its child first,
-        then to the group."""
+        """Queue a signal. A second one of the same number counts as the first: `timeout` signals its child,
+        then the group."""
         if number not in self._pending_signals:
             self._pending_signals.append(number)
         if self._is_started and not self._is_forwarding:
             self._forward_pending_signals()
 
     def _forward_pending_signals(self) -> None:
-        """Whether signals have to be passed on, once they have reached whom else they were sent to."""
+        """Pass on queued signals that did not reach the group, after `SIGNAL_SPREAD_S`."""
         self._is_forwarding = True
         while self._pending_signals:
             time.sleep(SIGNAL_SPREAD_S)
@@ -165,9 +167,9 @@ class CommandJob:
         self._is_forwarding = False
 
     def _stop_with_command(self) -> None:
-        """When the command stops; it may have other plans. The shell sees us, and continues us both."""
-        latest = time.monotonic() + STOP_TIMEOUT_S
-        while time.monotonic() < latest and self._process.returncode is None:
+        """Stop the governor when the command stops, if it does; the shell continues both."""
+        end_s = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < end_s and self._process.returncode is None:
             if signal.SIGCONT in self._pending_signals:
                 return
             if self._read_stop_signal() is not None:
@@ -176,12 +178,12 @@ class CommandJob:
             time.sleep(SIGNAL_SPREAD_S)
 
     def _read_stop_signal(self) -> int | None:
-        """The signal that has stopped the command since this was last asked."""
+        """Signal that has stopped the command since the last call; None without one."""
         try:
-            seen = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+            change = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
         except ChildProcessError:
             return None
-        return None if seen is None else seen.si_status
+        return None if change is None else change.si_status
 
 
 def _stop_this_process() -> None:
@@ -189,11 +191,11 @@ def _stop_this_process() -> None:
 
 
 class AttachedJob:
-    """A process that runs already; we leave when it ends, or on a signal that ends a program, such as that of
-    Ctrl-C, and it goes on without us.
+    """A process that runs already.
 
-    Raises `InvalidInput` where there is no such process. To be made, waited for and released in the main
-    thread.
+    The governor leaves when the process ends, or on a signal that ends a program, such as that of Ctrl-C;
+    the process then runs on. Raises `InvalidInput` where there is no such process. Use it in the main thread
+    only.
     """
 
     def __init__(self, pid: int) -> None:
@@ -204,47 +206,47 @@ class AttachedJob:
         self.pid = pid
         self._has_left = threading.Event()
         ending = [signal.Signals[f"SIG{name}"] for name in ENDING_SIGNALS]
-        numbers = [
-            n for n in ending if signal.getsignal(n) != signal.SIG_IGN
-        ]  # As nohup has it, so it stays.
+        # Ignored signals (nohup) stay ignored.
+        numbers = [n for n in ending if signal.getsignal(n) != signal.SIG_IGN]
         self._previous_handlers = {number: signal.signal(number, self._handle_signal) for number in numbers}
 
     def read_variable(self, name: str) -> str:
-        """As the process began with it; our parent may have set it since, and gave it to us so."""
+        """Variable of the environment with which the process began; for the parent process, as it is now."""
         if self.pid == os.getppid():
             return os.environ.get(name, "")
         found = [x for x in self._read_environment().split(b"\0") if x.startswith(f"{name}=".encode())]
         return os.fsdecode(found[0].partition(b"=")[2]) if found else ""
 
     def _read_environment(self) -> bytes:
-        """Empty where it may not be read."""
-        began = time.monotonic()
+        """The process's environment as bytes; empty where it may not be read."""
+        start_s = time.monotonic()
         while True:
             try:
-                whole = Path(f"/proc/{self.pid}/environ").read_bytes()
+                environment = Path(f"/proc/{self.pid}/environ").read_bytes()
             except OSError:
                 return b""
-            if whole or not self.is_running() or time.monotonic() > began + ENVIRONMENT_TIMEOUT_S:
-                return whole
+            is_late = time.monotonic() > start_s + ENVIRONMENT_TIMEOUT_S
+            if environment or is_late or not self.is_running():
+                return environment
             time.sleep(ENVIRONMENT_TIMEOUT_S / 100)
 
     def is_running(self) -> bool:
-        """Until it ends, or we leave; from any thread."""
+        """Whether the process runs and the governor has not left it; from any thread."""
         return not self._has_left.is_set() and not _has_ended(self._descriptor, 0)
 
     def wait(self) -> int:
-        """0: how it ended is for its parent to know."""
+        """Wait until the process ends; returns 0, since only its parent can read its exit status."""
         while not self._has_left.is_set() and not _has_ended(self._descriptor, POLL_S):
             pass
         return 0
 
     def restore_signals(self) -> None:
-        """Signals are ours again, as they were before."""
+        """Restore the previous signal handlers."""
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def stop_waiting(self) -> None:
-        """From any thread."""
+        """Leave the process; from any thread."""
         self._has_left.set()
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
@@ -252,28 +254,28 @@ class AttachedJob:
 
 
 def _has_ended(descriptor: int, seconds: float) -> bool:
-    """Whether a process ends within so long; its descriptor can be read from then on."""
+    """Whether a process ends within `seconds`; its descriptor becomes readable then."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
 
 
 def list_process_family(pid: int) -> set[int]:
-    """A process and all that descend from it."""
+    """Ids of a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             children.setdefault(_read_parent_pid(entry), []).append(int(entry.name))
-    found, fresh = set(), [pid]
-    while fresh:
-        one = fresh.pop()
-        found.add(one)
-        fresh += children.get(one, [])
-    return found
+    family, pending = set(), [pid]
+    while pending:
+        member = pending.pop()
+        family.add(member)
+        pending += children.get(member, [])
+    return family
 
 
 def _read_parent_pid(entry: Path) -> int:
-    """0 for one that has just ended."""
+    """Id of a process's parent; 0 for a process that has just ended."""
     try:
         return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

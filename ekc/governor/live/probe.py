@@ -1,9 +1,4 @@
-"""The probe of a real GPU.
-
-What a session governs: the GPUs of a job, each for itself or all alike.
-
-The probes of a real job's GPUs.
-"""
+"""The NVML probe of a real GPU, and the units of a session: the GPUs of a job, one by one or as a group."""
 
 from __future__ import annotations
 
@@ -31,19 +26,19 @@ from ekc.governor.protocols import NullActuator, Probe
 from ekc.governor.samples import SensorSamples
 
 INSTANT_INTERVAL_S, AVERAGED_INTERVAL_S = 0.05, 0.1
-"""Between readings of a power sensor that is instantaneous, and of one that averages."""
+"""Seconds between readings of an instantaneous power sensor, and of one that averages."""
 POLL_S = 0.1
-"""How often is looked whether the job is still there."""
+"""Seconds between two checks whether the job is still running."""
 SILENCE_TIMEOUT_S = 1.0
-"""A driver that owes a first reading for so long hangs."""
+"""Seconds without a first reading after which a driver counts as hanging."""
 
 
 class NvmlProbe:
-    """Watches one GPU, named by UUID, through NVML, while a job is `running`. Needs no permission.
+    """Probe of one GPU, named by UUID, through NVML, while a job runs. Needs no permission.
 
-    `steps` tells how many training steps the job has done, None where nothing counts them. `tell` gets a line
-    where the energy counter is not believed. Readings that fail are NaN. Raises `ActuatorError` where there
-    is no such GPU, when it is lost, and when it tells no power or nothing at all.
+    `read_step_count` returns the training steps of the job, None where nothing counts them. `on_message`
+    gets a line where the energy counter has stopped. Failed readings are NaN. Raises `ActuatorError` where
+    there is no such GPU, when it is lost, and when it gives no power reading or none at all.
     """
 
     simulated = False
@@ -63,7 +58,7 @@ class NvmlProbe:
         self.now: Callable[[], float] = time.monotonic
         self._core_s = self._watched_s = 0.0
         self._due_s = 0.0
-        """When the next reading may be made: readings that cost much come seldom in short recordings too."""
+        """Earliest time of the next reading: expensive readings stay rare in short recordings too."""
 
     @property
     def core_share(self) -> float:
@@ -71,18 +66,18 @@ class NvmlProbe:
         return self._core_s / self._watched_s if self._watched_s else 0.0
 
     def read_energy_j(self) -> float:
-        """The board's total-energy counter; where there is none that moves, what was read of its power."""
+        """Total-energy counter of the board, or the integral of its power where the counter does not move."""
         return self._energy.compute_joules(self.now())
 
     def record(self, seconds: float) -> SensorSamples:
-        """Wait that long, less where the job ends, and return what was sampled, which may be nothing."""
-        begun = self.now()
+        """Wait that long, less where the job ends, and return the samples, which may be empty."""
+        start_s = self.now()
         spacing = INSTANT_INTERVAL_S if self._sensors.sensor_s <= INSTANT_WINDOW_S else AVERAGED_INTERVAL_S
         with SensorSampler(self._sensors.read_sensors, spacing, self._due_s) as sampler:
             self._wait(seconds, sampler)
         self._due_s = sampler.due_s
         self._core_s += sampler.core_s
-        self._watched_s += self.now() - begun
+        self._watched_s += self.now() - start_s
         if sampler.failure is not None:
             raise sampler.failure
         rows = np.array([(at, *reading) for at, reading in list(sampler.rows)]).reshape(-1, 5)
@@ -90,25 +85,25 @@ class NvmlProbe:
         if not len(rows) and silent_s >= SILENCE_TIMEOUT_S and self.is_running():
             raise ActuatorError(f"{self.label}: the driver has not answered for {silent_s:.0f} s")
         if len(rows) and np.isnan(rows[:, 1]).all():
-            raise ActuatorError(f"{self.label} tells no power: {self._sensors.problem}")
+            raise ActuatorError(f"{self.label} gives no power reading: {self._sensors.problem}")
         time_s, power_w, sm_util, memory_util, clock_mhz = rows.T
         self._energy.add_readings(time_s, power_w)
         limit_w, sensor_s = self._sensors.read_limit_w(), self._sensors.sensor_s
         return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, sensor_s)
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters of the next seconds, 0 to 100: `sm_active`, `dram`, `tensor`, `fma`.
+        """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100.
 
         From GPM, on Hopper and later; None elsewhere, and where it is not permitted.
         """
         return self._sensors.read_counters(lambda: self._wait(seconds))
 
     def _wait(self, seconds: float, sampler: SensorSampler[NvmlReading] | None = None) -> None:
-        end = self.now() + seconds
-        while (left := end - self.now()) > 0 and self.is_running():
+        end_s = self.now() + seconds
+        while (left_s := end_s - self.now()) > 0 and self.is_running():
             if sampler is not None and sampler.failure is not None:
                 return
-            time.sleep(min(POLL_S, left))
+            time.sleep(min(POLL_S, left_s))
 
 
 ProbeFactory = Callable[[str], Probe]
@@ -116,7 +111,7 @@ ProbeFactory = Callable[[str], Probe]
 
 
 def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
-    """Under lease: one unit, or with `each` one per GPU."""
+    """Units of leased GPUs: one for all of them, or with `each` one per GPU."""
     gpus = [actuator.lease.reference.gpu for actuator in keeper.actuators]
     if each or len(gpus) == 1:
         return [
@@ -131,18 +126,18 @@ def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: boo
 
 
 def make_watched_units(gpus: Sequence[str], make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
-    """For advice: the same, and nothing can be set."""
+    """Units for advice, likewise; nothing can be set."""
     if each or len(gpus) == 1:
         return [
             GovernedUnit(format_gpu_names(gpu), make_probe(gpu), NullActuator(NvmlLimitReader(gpu).gears()))
             for gpu in gpus
         ]
-    could = intersect_gears([NvmlLimitReader(gpu).gears() for gpu in gpus])
-    return [GovernedUnit(format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), NullActuator(could))]
+    gears = intersect_gears([NvmlLimitReader(gpu).gears() for gpu in gpus])
+    return [GovernedUnit(format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), NullActuator(gears))]
 
 
 def format_gpu_names(*gpus: str) -> str:
-    """For people: "GPU 0", "GPUs 0, 1"."""
+    """Name of GPUs for people: "GPU 0", "GPUs 0, 1"."""
     numbers = [str(NvmlLimitReader(gpu).index) for gpu in gpus]
     return f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
@@ -154,12 +149,13 @@ def _make_group_probe(gpus: Sequence[str], make_probe: ProbeFactory) -> Probe:
 def make_nvml_probe_factory(
     job: GovernedJob, steps_file: Path | None, on_message: Callable[[str], None]
 ) -> ProbeFactory:
-    """Probes that watch as long as the job runs; `tell` gets a line where a sensor is not believed.
+    """Factory of probes that measure while the job runs; `on_message` gets a line where an energy counter
+    stops.
 
-    Raises `InvalidInput` for a file that counts no steps.
+    Raises `InvalidInput` for a file that holds no count of steps.
     """
-    counted = StepReader(steps_file) if steps_file else _read_no_steps
-    return lambda gpu: NvmlProbe(gpu, job.is_running, counted, on_message)
+    read_step_count = StepReader(steps_file) if steps_file else _read_no_steps
+    return lambda gpu: NvmlProbe(gpu, job.is_running, read_step_count, on_message)
 
 
 def _read_no_steps() -> None:

@@ -1,18 +1,14 @@
-"""The report at the end of a governed job.
-
-What happened on one GPU, or on a group of them: events as they were told, and a thinned trace.
-
-Events and reports as JSON has them.
-"""
+"""The log of a governed job (events and a thinned trace of the sensors), its report, and a plot of it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from ekc.errors import InvalidInput
 from ekc.governor.advise import Advised
 from ekc.governor.events import (
     Applied,
@@ -20,102 +16,93 @@ from ekc.governor.events import (
     Chosen,
     Ended,
     Event,
+    Measured,
     PeriodFound,
     Shifted,
     Skipped,
     format_settings,
+    to_plain_json,
 )
-from ekc.governor.samples import SensorSamples, Values
+from ekc.governor.samples import SensorSamples, finite_mean
 
 TRACE_STEP_S = 1.0
-"""The trace keeps one mean per this long."""
+"""Seconds of each mean in the trace."""
 E = TypeVar("E", bound=Event)
 
 
 @dataclass
 class GovernorLog:
-    """Filled while the loop runs, read by report and plot. `simulated` where no real GPU was behind it."""
+    """Events and trace of one GPU or group, filled while the loop runs."""
 
     name: str
+    """Name of the GPUs for people."""
     simulated: bool
+    """Whether the GPU is simulated."""
     events: list[Event] = field(default_factory=list)
     trace: list[tuple[float, float, float]] = field(default_factory=list)
-    """Second on the probe's clock, watts of the board, SM clock [MHz]."""
+    """(seconds on the probe's clock, watts of the board, SM clock in MHz)."""
     problem: str | None = None
-    """Why governing ended before the job did."""
+    """Reason why governing ended before the job; None where it did not."""
 
     def select_events(self, kind: type[E]) -> list[E]:
         """All events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def add_samples(self, samples: SensorSamples) -> None:
-        """Keep the means of each `THIN_S`."""
+        """Add means over each `TRACE_STEP_S` to the trace."""
         if not len(samples):
             return
         rows = np.stack([samples.time_s, samples.power_w, samples.clock_mhz])
         cuts = np.flatnonzero(np.diff(np.floor(samples.time_s / TRACE_STEP_S))) + 1
         for part in np.split(rows, cuts, axis=1):
-            at, watts, clock = (_finite_mean(row) for row in part)
+            at, watts, clock = (finite_mean(row) for row in part)
             self.trace.append((at, watts, clock))
-
-
-def _finite_mean(row: Values) -> float:
-    good = row[~np.isnan(row)]
-    return float(good.mean()) if len(good) else float("nan")
-
-
-def event_to_json(name: str, event: Event) -> dict[str, Any]:
-    """One line for machines: its kind, whose it is, the line for people, and its fields."""
-    known = {"event": type(event).__name__, "gpu": name, "line": event.format_line()}
-    return known | {x.name: to_plain_json(getattr(event, x.name)) for x in fields(event)}
-
-
-def to_plain_json(value: Any) -> Any:
-    """As JSON has it, which knows no NaN and no infinity."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_plain_json(asdict(value))
-    if isinstance(value, dict):
-        return {str(k): to_plain_json(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain_json(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 @dataclass(frozen=True)
 class GovernorReport:
-    """Of one GPU or group. Everything is the whole board's; None is what was not measured."""
+    """Report on one GPU or group. Power and energy are the board's; None where something was not measured."""
 
     name: str
+    """Name of the GPUs for people."""
     simulated: bool
+    """Whether the GPU is simulated."""
     seconds: float | None
+    """Seconds that the job was governed."""
     joules: float | None
+    """Joules of the board in that time."""
     iterations: str | None
+    """Verdict and period of the detector, for people."""
     choice: str | None
+    """Chosen limits, for people."""
     slowdown: float | None
-    """Share of the default's time per step."""
+    """Slowdown of the choice, as a share of the default's time per step."""
     half_width: float | None
-    """95 % interval of the slowdown, from measuring the default again between stretches of the choice."""
+    """Half width of the 95 % interval of the slowdown, from A/B/A checks."""
     saving: float | None
-    """Share of the default's joules per step."""
+    """Joules per step saved, as a share of the default's."""
     checks: int
+    """Number of A/B/A checks."""
     search_s: float
+    """Seconds of all searches."""
     search_j: float
+    """Joules of the board during all searches."""
     shifts: int
+    """Number of changes of the job."""
     problem: str | None
+    """Reason why governing ended before the job; None where it did not."""
 
     def format_lines(self) -> list[str]:
-        """For people."""
+        """The report as lines for people."""
         rows = [("governed", self.name), *self._format_energy(), *self._format_outcome()]
         if self.problem:
             rows.append(("not to the end", self.problem))
         return [f"  {name:15} {text}" for name, text in rows]
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
-        found: dict[str, Any] = to_plain_json(self)
-        return found
+        """The report as JSON."""
+        data: dict[str, Any] = to_plain_json(self)
+        return data
 
     def _format_energy(self) -> list[tuple[str, str]]:
         if self.seconds is None or self.joules is None:
@@ -147,35 +134,35 @@ class GovernorReport:
 
 
 def build_report(governor_log: GovernorLog) -> GovernorReport:
-    """From what the loop told."""
-    ended, chosen, found = (
+    """The report of a log."""
+    ended, chosen, periods = (
         governor_log.select_events(Ended),
         governor_log.select_events(Chosen),
         governor_log.select_events(PeriodFound),
     )
-    checked = _list_checks(governor_log)
-    promise = checked[-1] if checked else _find_expectation(governor_log)
+    checks = _list_checks(governor_log)
+    outcome = checks[-1] if checks else _find_expectation(governor_log)
     return GovernorReport(
         name=governor_log.name,
         simulated=governor_log.simulated,
         seconds=ended[-1].seconds if ended else None,
         joules=ended[-1].joules if ended else None,
-        iterations=found[-1].format_line().removeprefix("iterations: ") if found else None,
+        iterations=periods[-1].format_line().removeprefix("iterations: ") if periods else None,
         choice=_format_choice(governor_log),
-        slowdown=promise.slowdown if promise else None,
-        half_width=checked[-1].half_width if checked else None,
-        saving=promise.saving if promise else None,
-        checks=len(checked),
+        slowdown=outcome.slowdown if outcome else None,
+        half_width=checks[-1].half_width if checks else None,
+        saving=outcome.saving if outcome else None,
+        checks=len(checks),
         search_s=sum(x.search_s for x in chosen),
         search_j=sum(x.search_j for x in chosen),
-        # One to a phase seen before is told twice.
+        # A change to an earlier phase is reported twice.
         shifts=sum(x.level != "known" for x in governor_log.select_events(Shifted)),
         problem=governor_log.problem,
     )
 
 
 def _find_last_decision(governor_log: GovernorLog) -> Chosen | Advised | Skipped | Shifted | None:
-    """What limits were decided by last: a search, one that was left out, advice, or a phase seen before."""
+    """The event by which limits were decided last: a search, a skipped one, advice, or a returned phase."""
     for event in reversed(governor_log.events):
         if isinstance(event, Chosen | Advised | Skipped) or (
             isinstance(event, Shifted) and event.level == "known"
@@ -185,18 +172,18 @@ def _find_last_decision(governor_log: GovernorLog) -> Chosen | Advised | Skipped
 
 
 def _list_checks(governor_log: GovernorLog) -> list[Checked]:
-    """Of what was decided last: those of an earlier phase say nothing of it."""
-    settled = _find_last_decision(governor_log)
-    return [x for x in governor_log.select_events(Checked) if settled is None or x.at_s >= settled.at_s]
+    """Checks since the last decision; earlier ones belong to another phase."""
+    decision = _find_last_decision(governor_log)
+    return [x for x in governor_log.select_events(Checked) if decision is None or x.at_s >= decision.at_s]
 
 
 def _find_expectation(governor_log: GovernorLog) -> Chosen | Advised | None:
-    """Where nothing was checked; of a phase seen before, what its own search had promised."""
-    settled = _find_last_decision(governor_log)
-    if isinstance(settled, Skipped):
+    """The expected outcome where nothing was checked; for a returned phase, that of its own search."""
+    decision = _find_last_decision(governor_log)
+    if isinstance(decision, Skipped):
         return None
-    if not isinstance(settled, Shifted):
-        return settled
+    if not isinstance(decision, Shifted):
+        return decision
     same = [
         x
         for x in governor_log.select_events(Chosen)
@@ -206,12 +193,70 @@ def _find_expectation(governor_log: GovernorLog) -> Chosen | Advised | None:
 
 
 def _format_choice(governor_log: GovernorLog) -> str | None:
-    """What was chosen last; a check may have moved it since."""
-    told: list[Chosen | Advised] = [*governor_log.select_events(Chosen), *governor_log.select_events(Advised)]
-    if not told or isinstance(_find_last_decision(governor_log), Skipped):
+    """The last choice for people, as moved by checks since."""
+    choices: list[Chosen | Advised] = [
+        *governor_log.select_events(Chosen),
+        *governor_log.select_events(Advised),
+    ]
+    if not choices or isinstance(_find_last_decision(governor_log), Skipped):
         return None
-    if isinstance(told[-1], Advised):
-        return f"advised, not set: {format_settings(told[-1].settings)}"
-    since = [x for x in governor_log.select_events(Applied) if x.at_s >= told[-1].at_s]
-    held = [x.settings for x in since if x.why.startswith(("the choice", "the check moved"))]
-    return format_settings((held or [told[-1].settings])[-1])
+    if isinstance(choices[-1], Advised):
+        return f"advised, not set: {format_settings(choices[-1].settings)}"
+    applied = [x for x in governor_log.select_events(Applied) if x.at_s >= choices[-1].at_s]
+    settings = [x.settings for x in applied if x.why.startswith(("the choice", "the check moved"))]
+    return format_settings((settings or [choices[-1].settings])[-1])
+
+
+def plot_log(governor_log: GovernorLog, file: Path) -> None:
+    """Plot clock, power and period over minutes. Raises `InvalidInput` without matplotlib, or for a bad
+    file."""
+    check_plot_file(file)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    clock, power, period = figure.subplots(3, sharex=True)
+    trace = np.array(governor_log.trace or [(0.0, np.nan, np.nan)])
+    minutes = (trace[:, 0] - trace[0, 0]) / 60
+    clock.plot(minutes, trace[:, 2], linewidth=0.8, label="SM clock")
+    _plot_limits(clock, governor_log, trace[0, 0], minutes[-1])
+    power.plot(minutes, trace[:, 1], linewidth=0.8)
+    periods = [
+        (x.reading.at_s, 1 / x.reading.pace.beats)
+        for x in governor_log.select_events(Measured)
+        if x.reading.pace.beats > 0
+    ]
+    at, seconds = np.array(periods or [(np.nan, np.nan)]).T
+    period.plot((at - trace[0, 0]) / 60, seconds, "o", markersize=3)
+    for shift in governor_log.select_events(Shifted):
+        for axes in (clock, power, period):
+            axes.axvline((shift.at_s - trace[0, 0]) / 60, color="gray", linestyle=":")
+    clock.set(ylabel="MHz", title=governor_log.name)
+    power.set(ylabel="W, whole board", ylim=(0, None))
+    period.set(ylabel="iteration [s]", xlabel="minutes", ylim=(0, None))
+    figure.savefig(file)
+
+
+def check_plot_file(file: Path) -> None:
+    """Raises `InvalidInput` before the job starts if no plot could be written after it."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as problem:
+        raise InvalidInput(
+            "--plot needs matplotlib: pip install matplotlib, or leave --plot out"
+        ) from problem
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if file.suffix.removeprefix(".") not in kinds:
+        raise InvalidInput(f"--plot {file}: it must end in one of {', '.join(sorted(kinds))}")
+    if not file.absolute().parent.is_dir():
+        raise InvalidInput(f"--plot {file}: there is no folder {file.parent}")
+
+
+def _plot_limits(axes: Any, governor_log: GovernorLog, start_s: float, end_min: float) -> None:
+    """Plot the SM limit in force, where there is one."""
+    limits = [
+        ((x.at_s - start_s) / 60, x.settings.sm_mhz or np.nan) for x in governor_log.select_events(Applied)
+    ]
+    if limits:
+        at, limit = np.array([*limits, (end_min, limits[-1][1])]).T
+        axes.step(at, limit, where="post", color="black", linewidth=1.2, label="limit set")
+        axes.legend(fontsize="small")

@@ -1,7 +1,5 @@
-"""Runs one control loop per GPU, or per group, beside the job, and keeps our troubles away from it.
-
-A probe that writes what it samples into a book too.
-"""
+"""Runs one control loop for each GPU or group in a thread beside the job; its failures never affect the
+job."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from ekc.governor.samples import SensorSamples
 
 
 class RecordingProbe:
-    """The probe itself, but for `record`; `fresh` is called whenever the book has new samples."""
+    """A probe that also adds its samples to a log; `on_samples` is called after each recording."""
 
     def __init__(
         self, probe: Probe, governor_log: GovernorLog, on_samples: Callable[[GovernorLog], None]
@@ -36,7 +34,7 @@ class RecordingProbe:
         self.read_counters = probe.read_counters
 
     def record(self, seconds: float) -> SensorSamples:
-        """As the probe does."""
+        """Record with the probe and add the samples to the log."""
         samples = self._probe.record(seconds)
         self._governor_log.add_samples(samples)
         self._on_samples(self._governor_log)
@@ -44,17 +42,17 @@ class RecordingProbe:
 
 
 LOOP_EXIT_TIMEOUT_S = 5.0
-"""How long a loop may take to notice that its job has ended."""
+"""Seconds within which a loop must notice that its job has ended."""
 RETRY_S = 5.0
-"""Between two tries to go back."""
+"""Seconds between two attempts to restore the previous settings."""
 
 LoopFunction = Callable[[Probe, Actuator, EventCallback], object]
-"""Steers one job until it ends: `govern` or `advise` with a policy, or a test's own."""
+"""Governs one job until it ends: `govern` or `advise` with a policy, or a function of a test."""
 
 
 @dataclass(frozen=True)
 class GovernedUnit:
-    """What one loop governs: a GPU, or several alike."""
+    """GPU or group that one loop governs, with its probe and actuator."""
 
     name: str
     probe: Probe
@@ -62,23 +60,23 @@ class GovernedUnit:
 
 
 class SessionListener(Protocol):
-    """Who hears what happens; called from any thread."""
+    """Receives events of the loops; called from any thread."""
 
     def on_event(self, governor_log: GovernorLog, event: Event) -> None:
-        """The loop told something."""
+        """An event of a loop."""
         ...
 
     def on_samples(self, governor_log: GovernorLog) -> None:
-        """There are new samples."""
+        """The log has new samples."""
         ...
 
     def on_trouble(self, governor_log: GovernorLog, line: str) -> None:
-        """Governing ended before the job did."""
+        """Governing ended before the job."""
         ...
 
 
 class GovernorSession:
-    """Loops in threads of their own, from creation until `finish`."""
+    """Control loops in threads, from creation until `finish`."""
 
     def __init__(
         self, units: Sequence[GovernedUnit], run_loop: LoopFunction, listener: SessionListener
@@ -87,53 +85,55 @@ class GovernorSession:
         self._listener = listener
         self._threads = [
             threading.Thread(
-                target=self._run_loop, args=(unit, run_loop, book), name=f"ekc-{unit.name}", daemon=True
+                target=self._run_loop, args=(unit, run_loop, log), name=f"ekc-{unit.name}", daemon=True
             )
-            for unit, book in zip(units, self.logs, strict=True)
+            for unit, log in zip(units, self.logs, strict=True)
         ]
         for thread in self._threads:
             thread.start()
 
     def finish(self) -> list[GovernorLog]:
-        """Once the job has ended: wait for the loops; one that hangs in a driver's call is left behind."""
-        for thread, book in zip(self._threads, self.logs, strict=True):
+        """Wait for the loops after the job has ended; one that hangs in a driver's call is left behind."""
+        for thread, log in zip(self._threads, self.logs, strict=True):
             thread.join(LOOP_EXIT_TIMEOUT_S)
             if thread.is_alive():
-                self._report_failure(book, f"the driver has not answered for {LOOP_EXIT_TIMEOUT_S:.0f} s")
+                self._report_failure(log, f"the driver has not answered for {LOOP_EXIT_TIMEOUT_S:.0f} s")
         return self.logs
 
     def wait(self) -> list[GovernorLog]:
-        """Until the loops end by themselves, as those of simulated jobs do."""
+        """Wait until the loops end, as those of simulated jobs do."""
         for thread in self._threads:
             thread.join()
         return self.logs
 
     def _run_loop(self, unit: GovernedUnit, loop: LoopFunction, governor_log: GovernorLog) -> None:
-        def hear(event: Event) -> None:
+        def record_event(event: Event) -> None:
             governor_log.events.append(event)
             self._listener.on_event(governor_log, event)
 
         try:
-            loop(RecordingProbe(unit.probe, governor_log, self._listener.on_samples), unit.actuator, hear)
+            probe = RecordingProbe(unit.probe, governor_log, self._listener.on_samples)
+            loop(probe, unit.actuator, record_event)
         except EkcError as problem:
             self._restore_after_failure(unit, governor_log, str(problem))
-        except Exception as problem:  # A bug of ours is no reason to touch the job.
+        except Exception as problem:  # A bug of ekc must not affect the job.
             where = traceback.extract_tb(problem.__traceback__)[-1]
             line = f"a bug in ekc: {type(problem).__name__}: {problem} ({where.filename}:{where.lineno})"
             self._restore_after_failure(unit, governor_log, line)
 
     def _restore_after_failure(self, unit: GovernedUnit, governor_log: GovernorLog, line: str) -> None:
-        """Previous settings at once, or as soon as may be; the lease puts them back once more at the end."""
+        """Restore the previous settings now or as soon as possible; the lease restores them again at the
+        end."""
         if not unit.probe.is_running():
-            return  # What fails while the job is ending is of no interest any more.
+            return  # Failures while the job ends do not matter.
         line += "; the job goes on ungoverned, "
-        why = _restore_settings(unit.actuator)
-        if why is None:
+        reason = _restore_settings(unit.actuator)
+        if reason is None:
             self._report_failure(governor_log, line + "at its previous settings")
             return
-        again = "" if why in line else f": {why}"
+        detail = "" if reason in line else f": {reason}"
         self._report_failure(
-            governor_log, f"{line}and what was set may stay until it ends; it is tried to go back{again}"
+            governor_log, f"{line}and what was set may stay until it ends; restoring is tried again{detail}"
         )
         while _wait_for_retry(unit.probe):
             if _restore_settings(unit.actuator) is None:
@@ -146,7 +146,7 @@ class GovernorSession:
 
 
 def _restore_settings(actuator: Actuator) -> str | None:
-    """To the previous settings; why that failed, whatever it was."""
+    """Restore the previous settings; the reason where that failed, else None."""
     try:
         actuator.apply(Settings())
     except Exception as problem:
@@ -155,7 +155,7 @@ def _restore_settings(actuator: Actuator) -> str | None:
 
 
 def _wait_for_retry(probe: Probe) -> bool:
-    """Let some time pass; False where the job has ended, or the card is gone."""
+    """Wait `RETRY_S`; False where the job has ended or the card is lost."""
     try:
         probe.record(RETRY_S)
     except Exception:

@@ -1,4 +1,4 @@
-"""A simulated job to watch the governor with: no GPU is there, and a virtual hour takes seconds."""
+"""A simulated job for `ekc govern --simulate`: needs no GPU, and a virtual hour takes seconds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ekc.governor.simulation.run import SimulatedRun
 
 
 def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
-    """A job of that kind, drawn by seed, that takes so long at default clocks. Raises `InvalidInput`."""
+    """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
     if kind not in JOB_KINDS:
-        raise InvalidInput(f"--simulate {kind}: there are {', '.join(JOB_KINDS)}")
+        raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")
     if card not in SIMULATED_CARDS:
-        raise InvalidInput(f"--card {card}: there are {', '.join(SIMULATED_CARDS)}")
+        raise InvalidInput(f"--card: no card {card!r}; cards are {', '.join(SIMULATED_CARDS)}")
     if not 1 <= minutes <= 24 * 60:
-        raise InvalidInput(f"--minutes {minutes:g}: from 1 to 1440")
+        raise InvalidInput(f"--minutes: {minutes:g}, from 1 to 1440")
     run = SimulatedRun(sample_job(seed, kind, card, 60 * minutes), seed)
     return GovernedUnit(f"{kind} job on {card} (simulated)", run, run)

@@ -1,4 +1,4 @@
-"""Training steps, counted in the job and read by its governor: one number in a file that both map."""
+"""Count of training steps, shared by the job and its governor: one number in a file that both map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES = 8
 
 
 class StepCounter:
-    """Counts in the job: `with counter: ...` around each step, which counts if it ends without an error."""
+    """Counts steps in the job: `with counter: ...` around each step; a step that raises does not count."""
 
     def __init__(self, file: Path) -> None:
         file.write_bytes(bytes(_BYTES))
@@ -29,7 +29,7 @@ class StepCounter:
 
 
 class StepReader:
-    """Reads in the governor. None until the first step: a job without hooks has no steps, not 0 of them."""
+    """Reads the count in the governor: None until the first step, since a job without hooks has no count."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -38,11 +38,11 @@ class StepReader:
             raise InvalidInput(f"--steps {file}: no file of steps ({problem})") from problem
 
     def __call__(self) -> float | None:
-        """Steps so far."""
+        """Steps so far; None before the first one."""
         return float(self._cell[0]) or None
 
 
 def _map_counter(file: Path, access: int) -> memoryview:
-    """One signed 64-bit number; the processor writes and reads it whole."""
+    """Map one signed 64-bit number, which processors read and write atomically."""
     with file.open("r+b" if access == mmap.ACCESS_WRITE else "rb") as opened:
         return memoryview(mmap.mmap(opened.fileno(), _BYTES, access=access)).cast("q")

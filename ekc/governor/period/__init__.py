@@ -1,7 +1,8 @@
-"""The iteration period of a training job, from what the sensors of its GPU show.
+"""Detection of a training job's iteration period from the sensors of its GPU.
 
-As in GPOEO (arXiv 2201.01684) the signals are summed with chosen signs, candidates are proposed and the one
-wins whose adjacent periods are most alike; how each of these is done differs, see docs/governor.md.
+As in GPOEO (arXiv 2201.01684) signals are summed with chosen signs, candidate periods are proposed, and the
+one whose adjacent periods are most alike is chosen. Each of these steps is done in another way; see
+docs/governor.md.
 """
 
 from ekc.governor.period.detect import Period, Verdict, detect_period

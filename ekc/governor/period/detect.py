@@ -1,7 +1,4 @@
-"""From signals to a period and a verdict.
-
-What is said of a period.
-"""
+"""Detection of a period: the verdict and the period of a job from its views."""
 
 from __future__ import annotations
 
@@ -28,47 +25,50 @@ Verdict = Literal["periodic", "multiple", "aperiodic", "too_short"]
 
 @dataclass(frozen=True)
 class Period:
-    """The period of a signal, or why none is told."""
+    """The period of a signal, and a verdict on it."""
 
     seconds: float
-    """Mean period. With another verdict than `periodic` the best guess, good as the length of a window;
-    NaN where there is none."""
+    """Mean period. With a verdict other than `periodic` a guess that is good as the length of a window; NaN
+    without one."""
     error: float
-    """How unlike adjacent periods are: 0 where one repeats the other, 1 where they have nothing in common."""
+    """Difference of adjacent periods: 0 where one repeats the other, 1 where they have nothing in common."""
     verdict: Verdict
-    """`periodic`: an iteration takes `seconds`. `multiple`: a whole number of iterations does, of which the
-    sensor is too slow to show one. `aperiodic`: nothing repeats. `too_short`: not enough was seen to tell."""
+    """`periodic`: an iteration takes `seconds`. `multiple`: several iterations take `seconds`, since the
+    sensor is too slow to show one. `aperiodic`: nothing repeats. `too_short`: the recording is too short to
+    decide."""
 
 
 MIN_CYCLES = 3.0
-"""A period is told after so many of it."""
+"""Least number of periods in a recording."""
 SIMILARITY_PARTS = (16.0, 6.0)
-"""Likeness is looked at finely, and in a way that forgives iterations of uneven length."""
+"""Resolutions of likeness: a fine one, and one that tolerates iterations of uneven length."""
 NEAR_BEST_SHARE, NEAR_BEST_UPDATE_DISCOUNT = 0.85, 0.5
-"""Of the lags that are at least this share as good as the best, the shortest is taken: of a period and its
-multiples, the period. Less by so much of update over lag: what lasts few updates falls between two."""
+"""The shortest lag whose score is at least this share of the best is chosen, so that the period wins over
+its multiples. The share is reduced by a multiple of update over lag, since a period of few updates falls
+between two of them."""
 MIN_SCORE, SINGLE_REPEAT_PENALTY = 0.20, 1.2
-"""Least score of a period, and how much more is asked of one that was seen once: chance repeats, but rarely
-often. Fitted on traces that the benchmark is not judged on (benchmarks/governor_period.py)."""
+"""Least score of a period, and its increase for a period as long as the recording: chance seldom repeats
+often. Fitted on traces that the benchmark does not judge (`DEVELOPED` in benchmarks/governor/period.py)."""
 STRONG_LIKENESS = 0.9
-"""Likeness at a lag too long to judge that is enough to ask for a longer trace."""
+"""Likeness at a lag too long to decide from which on a longer recording is needed."""
 MIN_UPDATES_PER_PERIOD, MIN_UPDATES_BETWEEN_ALIASES = 1.9, 4.0
-"""A view is asked for no period shorter than so many of its updates; and for none at all where the views that
-are updated most often show one that is shorter than so many: it beats with that."""
+"""Shortest period in a view, in updates of its sensor; and the period of the fastest views, in updates of a
+slower view, below which that view is not used: it would beat with the period."""
 FAST_UPDATE_FACTOR = 1.2
-"""Times the shortest update, up to which a view is one of those."""
+"""Update interval of the fastest views, as a multiple of the shortest one."""
 MIN_FAST_SCORE_SHARE = 0.5
-"""What those show must be at least this share as good as what any view shows."""
+"""Least score of the fastest views, as a share of the best score of all views."""
 
 
 @dataclass(frozen=True)
 class _ViewAnalysis:
-    """At one view, in one way."""
+    """Self-similarity and candidates of one view at one resolution."""
 
     view: int
     parts_index: int
+    """Place of the resolution in `SIMILARITY_PARTS`."""
     update_s: float
-    """Of the view."""
+    """Seconds between two updates of the view's sensor."""
     similarity: SelfSimilarity
     candidates: PeriodCandidates
 
@@ -76,12 +76,12 @@ class _ViewAnalysis:
 def detect_period(
     samples: SensorSamples | Values, sampling_hz: float, sensor_s: float | None = None
 ) -> Period:
-    """The period of a job from its GPU's power and utilisation, up to a third of the time they show.
+    """The period of a job from its GPU's power and utilisation, up to a third of the recording's length.
 
-    `samples`: what a probe recorded, or an array of one signal, (n,), or several, (signals, n), read at
-    `sampling_hz` with NaN where a reading is missing. `sensor_s`: over how many seconds each reading is a
-    mean; by default what the samples say, 0.1 for an array. Raises `InvalidInput` for a rate, a window or a
-    shape that is none, and for what is no number.
+    `samples`: samples of a probe, or an array of one signal, (n,), or several, (signals, n), read at
+    `sampling_hz` with NaN for missing readings. `sensor_s`: averaging window of a reading in seconds; by
+    default that of the samples, or 0.1 for an array. Raises `InvalidInput` for a bad rate, window, shape or
+    value.
     """
     if sensor_s is None:
         sensor_s = samples.sensor_s if isinstance(samples, SensorSamples) else 0.1
@@ -100,10 +100,10 @@ def _analyse_views(signals: SignalViews) -> list[_ViewAnalysis]:
     shortest = MIN_UPDATES_PER_PERIOD * signals.update_s
     return [
         _ViewAnalysis(
-            view, way, float(signals.update_s[view]), alike, find_candidates(alike, shortest[view], longest)
+            view, index, float(signals.update_s[view]), row, find_candidates(row, shortest[view], longest)
         )
-        for way, rows in enumerate(compute_similarities(signals, SIMILARITY_PARTS))
-        for view, alike in enumerate(rows)
+        for index, rows in enumerate(compute_similarities(signals, SIMILARITY_PARTS))
+        for view, row in enumerate(rows)
     ]
 
 
@@ -113,38 +113,41 @@ def _decide_period(signals: SignalViews, analyses: list[_ViewAnalysis]) -> Perio
     best = _find_best_score(analyses)
     if best <= 0.0:
         return _find_long_repeat(analyses, seconds) or Period(float("nan"), 1.0, "aperiodic")
-    period_s, look = _find_shortest_lag(analyses, NEAR_BEST_SHARE * best)
-    period_s = refine_period(look.similarity, period_s)
-    sure = _is_significant(look, period_s, seconds)
+    period_s, analysis = _find_shortest_lag(analyses, NEAR_BEST_SHARE * best)
+    period_s = refine_period(analysis.similarity, period_s)
+    is_significant = _is_significant(analysis, period_s, seconds)
     if longer := find_longer_period(signals, period_s, seconds / MIN_CYCLES):
-        look = next(x for x in analyses if (x.view, x.parts_index) == (longer[1], look.parts_index))
-        period_s = refine_period(look.similarity, longer[0])
-    verdict: Verdict = "periodic" if sure else "aperiodic"
-    if not sure and (beyond := _find_long_repeat(analyses, seconds)):
-        return beyond
-    return Period(period_s, _compute_error(float(look.similarity.interpolate(np.array(period_s)))), verdict)
+        place = longer[1], analysis.parts_index
+        analysis = next(x for x in analyses if (x.view, x.parts_index) == place)
+        period_s = refine_period(analysis.similarity, longer[0])
+    verdict: Verdict = "periodic" if is_significant else "aperiodic"
+    if not is_significant and (long_repeat := _find_long_repeat(analyses, seconds)):
+        return long_repeat
+    error = _compute_error(float(analysis.similarity.interpolate(np.array(period_s))))
+    return Period(period_s, error, verdict)
 
 
 def _find_best_score(analyses: list[_ViewAnalysis]) -> float:
     return max(
-        (float(look.candidates.score.max()) for look in analyses if len(look.candidates.score)), default=0.0
+        (float(analysis.candidates.score.max()) for analysis in analyses if len(analysis.candidates.score)),
+        default=0.0,
     )
 
 
 def _drop_slow_views(analyses: list[_ViewAnalysis], seconds: float) -> list[_ViewAnalysis]:
-    """Without the views that are updated too seldom for the period that others show."""
-    often_s = FAST_UPDATE_FACTOR * min(look.update_s for look in analyses)
-    often = [look for look in analyses if look.update_s <= often_s]
-    best = _find_best_score(often)
+    """The analyses without views that are updated too seldom for the period of faster ones."""
+    fast_s = FAST_UPDATE_FACTOR * min(analysis.update_s for analysis in analyses)
+    fast = [analysis for analysis in analyses if analysis.update_s <= fast_s]
+    best = _find_best_score(fast)
     if best <= 0.0 or best < MIN_FAST_SCORE_SHARE * _find_best_score(analyses):
         return analyses
-    period_s, look = _find_shortest_lag(often, NEAR_BEST_SHARE * best)
-    if not _is_significant(look, period_s, seconds):
+    period_s, analysis = _find_shortest_lag(fast, NEAR_BEST_SHARE * best)
+    if not _is_significant(analysis, period_s, seconds):
         return analyses
     return [
-        look
-        for look in analyses
-        if look.update_s <= often_s or MIN_UPDATES_BETWEEN_ALIASES * look.update_s <= period_s
+        analysis
+        for analysis in analyses
+        if analysis.update_s <= fast_s or MIN_UPDATES_BETWEEN_ALIASES * analysis.update_s <= period_s
     ]
 
 
@@ -154,26 +157,27 @@ def _is_significant(analysis: _ViewAnalysis, period_s: float, seconds: float) ->
 
 
 def _find_shortest_lag(analyses: list[_ViewAnalysis], min_score: float) -> tuple[float, _ViewAnalysis]:
-    """The shortest lag with about that score, and where it was seen."""
+    """(shortest lag with about that score, its analysis)."""
     firsts = []
-    for look in analyses:
-        lags = look.candidates.lag_s
+    for analysis in analyses:
+        lags = analysis.candidates.lag_s
         good = lags[
-            look.candidates.score >= min_score * (1.0 - NEAR_BEST_UPDATE_DISCOUNT * look.update_s / lags)
+            analysis.candidates.score
+            >= min_score * (1.0 - NEAR_BEST_UPDATE_DISCOUNT * analysis.update_s / lags)
         ]
-        firsts += [(float(lag), look) for lag in good[:1]]
+        firsts += [(float(lag), analysis) for lag in good[:1]]
     return min(firsts, key=lambda pair: pair[0])
 
 
 def _find_long_repeat(analyses: list[_ViewAnalysis], seconds: float) -> Period | None:
-    """A striking likeness at a lag that was not seen often enough."""
-    for look in analyses:
-        long = look.similarity.lag_s > seconds / MIN_CYCLES
-        if long.any() and look.similarity.likeness[long].max() >= STRONG_LIKENESS:
-            top = np.flatnonzero(long)[np.argmax(look.similarity.likeness[long])]
+    """A period whose likeness is high, but which is too long for the recording; None without one."""
+    for analysis in analyses:
+        is_long = analysis.similarity.lag_s > seconds / MIN_CYCLES
+        if is_long.any() and analysis.similarity.likeness[is_long].max() >= STRONG_LIKENESS:
+            top = np.flatnonzero(is_long)[np.argmax(analysis.similarity.likeness[is_long])]
             return Period(
-                float(look.similarity.lag_s[top]),
-                _compute_error(float(look.similarity.likeness[top])),
+                float(analysis.similarity.lag_s[top]),
+                _compute_error(float(analysis.similarity.likeness[top])),
                 "too_short",
             )
     return None
@@ -184,7 +188,7 @@ def _compute_error(likeness: float) -> float:
 
 
 def _stretch_to_resolution(period: Period, min_s: float) -> Period:
-    """What is too fast for the sensor is told as a multiple that is not."""
+    """A period too short for the sensor becomes a multiple of it, with the verdict `multiple`."""
     if period.verdict != "periodic" or period.seconds >= min_s:
         return period
     return Period(period.seconds * float(np.ceil(min_s / period.seconds)), period.error, "multiple")

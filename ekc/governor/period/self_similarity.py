@@ -1,4 +1,4 @@
-"""How alike signals are to themselves, so much later."""
+"""Self-similarity of signals: likeness of a signal with itself at each lag."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from ekc.governor.period.signals import SignalViews
 from ekc.governor.samples import Values
 
 POINTS_PER_LAG = 4
-"""Points per lag, or averages per width."""
+"""Points per reading at short lags, averages per averaging width at long ones."""
 MIN_PAIR_SHARE = 0.5
-"""Of the pairs that chance would leave: with fewer, nothing is said of a lag."""
+"""Least number of valid pairs of readings at a lag, as a share of the number expected by chance."""
 MIN_ENERGY_SHARE = 1e-3
-"""Of a signal's energy: to differ by less is no likeness (else a ramp would repeat)."""
+"""Least difference that counts, as a share of a signal's energy; otherwise a ramp would seem to repeat."""
 
 
 @dataclass(frozen=True)
 class SelfSimilarity:
-    """Of one signal with itself, at each lag: 1 where it repeats exactly, 0 where it differs from itself as
-    much as at the shorter lags on the average, less where more."""
+    """Likeness of one signal with itself at each lag."""
 
     lag_s: Values
+    """Lags in seconds, ascending."""
     likeness: Values
+    """1 where the signal repeats exactly, 0 where it differs as much as at shorter lags on average; may be
+    negative."""
 
     def interpolate(self, lag_s: Values) -> Values:
-        """Between lags by a straight line."""
+        """Likeness at any lags, by linear interpolation."""
         return np.interp(lag_s, self.lag_s, self.likeness)
 
 
 def compute_similarities(signals: SignalViews, parts: Sequence[float]) -> list[list[SelfSimilarity]]:
-    """For each of `parts`, for each signal, at lags from one and a half readings to half the signal.
+    """Self-similarities for each of `parts` and each signal, at lags from 1.5 readings to half the signal.
 
-    Stretches are compared after averaging over at least half and at most all of one `parts`-th of the lag:
-    iterations that are each a little early or late still look alike, and the longer they are the less noise
-    counts. Few parts forgive more, many parts tell more apart.
+    Signals are compared after averaging over at least half and at most all of one `parts`-th of the lag.
+    Iterations of slightly different length then still look alike, and noise has less influence at longer
+    lags. Few parts tolerate more, many parts distinguish more.
     """
     longest = signals.values.shape[1] // 2
     lags: list[list[Values]] = [[np.zeros(0)] for _ in parts]
@@ -46,11 +48,11 @@ def compute_similarities(signals: SignalViews, parts: Sequence[float]) -> list[l
     while width == 1 or width * min(parts) <= longest:
         step = 1.0 / POINTS_PER_LAG if width == 1 else float(max(width // POINTS_PER_LAG, 1))
         at = np.arange(step, min(2.0 * max(parts) * width, longest + 1.0), step)
-        unlike = _compute_difference(signals, width, at, step)
+        difference = _compute_difference(signals, width, at, step)
         for n, part in enumerate(parts):
-            wanted = (at >= (part * width if width > 1 else 1.5)) & (at < 2.0 * part * width)
-            lags[n].append(at[wanted])
-            likeness[n].append(1.0 - unlike[:, wanted])
+            in_range = (at >= (part * width if width > 1 else 1.5)) & (at < 2.0 * part * width)
+            lags[n].append(at[in_range])
+            likeness[n].append(1.0 - difference[:, in_range])
         width *= 2
     return [
         [SelfSimilarity(np.concatenate(lag) * signals.interval_s, row) for row in np.hstack(values)]
@@ -59,26 +61,26 @@ def compute_similarities(signals: SignalViews, parts: Sequence[float]) -> list[l
 
 
 def _compute_difference(signals: SignalViews, width: int, lags: Values, step: float) -> Values:
-    """The mean square of what two points a lag apart differ by, over the same at the shorter lags."""
+    """Mean square difference of two points one lag from each other, over its mean at the shorter lags."""
     hop, fine = max(1, round(step)), round(max(1.0, 1.0 / step))
-    values, known = _average_signals(signals, width, hop)
+    values, valid = _average_signals(signals, width, hop)
     at = np.rint(lags / step).astype(int)
     size = _choose_fft_length(values.shape[1] + int(lags[-1] / hop) + 2 if len(lags) else 1)
-    spectrum, mask, squares = (np.fft.rfft(rows, size) for rows in (values, known, values**2))
+    spectrum, mask, squares = (np.fft.rfft(rows, size) for rows in (values, valid, values**2))
     product = np.fft.irfft(np.abs(spectrum) ** 2, size * fine)[:, at] * fine
     energies = np.fft.irfft(2.0 * (squares * mask.conj()).real, size)
     energy = np.stack([np.interp(lags / hop, np.arange(size), row) for row in energies])
-    apart = 1.0 - 2.0 * product / np.maximum(energy, 1e-9 * energies[:, :1] + 1e-300)
-    apart = _fill_unknown(
-        apart, lags, _find_sparse_lags(np.fft.irfft(np.abs(mask) ** 2, size), known, lags / hop)
-    )
-    mean = np.cumsum(apart, axis=1) / np.arange(1, len(lags) + 1)
-    unlike: Values = (apart + MIN_ENERGY_SHARE) / (np.maximum(mean, 0.0) + MIN_ENERGY_SHARE)
-    return unlike
+    square = 1.0 - 2.0 * product / np.maximum(energy, 1e-9 * energies[:, :1] + 1e-300)
+    sparse = _find_sparse_lags(np.fft.irfft(np.abs(mask) ** 2, size), valid, lags / hop)
+    square = _fill_unknown(square, lags, sparse)
+    mean = np.cumsum(square, axis=1) / np.arange(1, len(lags) + 1)
+    difference: Values = (square + MIN_ENERGY_SHARE) / (np.maximum(mean, 0.0) + MIN_ENERGY_SHARE)
+    return difference
 
 
 def _find_sparse_lags(pairs: Values, valid_mask: Values, at: Values) -> NDArray[np.bool_]:
-    """Of which lags too few pairs of readings are known: what is missing has a pattern of its own there."""
+    """Mask of lags with too few valid pairs of readings: the pattern of missing readings would dominate
+    there."""
     count, lag = valid_mask.shape[1], np.arange(pairs.shape[1])
     chance = valid_mask.sum(axis=1, keepdims=True) ** 2 / count * np.maximum(1.0 - lag / count, 0.0)
     few = np.asarray(pairs < MIN_PAIR_SHARE * chance, dtype=np.float64)
@@ -86,21 +88,21 @@ def _find_sparse_lags(pairs: Values, valid_mask: Values, at: Values) -> NDArray[
 
 
 def _fill_unknown(rows: Values, at: Values, is_unknown: NDArray[np.bool_]) -> Values:
-    """What is unknown, from what is known on both sides: no peak lies there then."""
-    for row, gone in zip(rows, is_unknown, strict=True):
-        if gone.any() and not gone.all():
-            row[gone] = np.interp(at[gone], at[~gone], row[~gone])
+    """Interpolate unknown values from both sides, so that they make no peak."""
+    for row, mask in zip(rows, is_unknown, strict=True):
+        if mask.any() and not mask.all():
+            row[mask] = np.interp(at[mask], at[~mask], row[~mask])
     return rows
 
 
 def _average_signals(signals: SignalViews, width: int, hop: int) -> tuple[Values, Values]:
-    """(means over `width` readings, every `hop`-th; where at least half of them are known)."""
+    """(means over `width` readings, every `hop`-th; mask of those with at least half of the readings)."""
     if width == 1:
         return signals.values, signals.valid_mask
-    known = _sum_moving(signals.valid_mask, width)[:, ::hop]
+    valid_count = _sum_moving(signals.valid_mask, width)[:, ::hop]
     total = _sum_moving(signals.values, width)[:, ::hop]
-    enough = np.asarray(known >= 0.5 * width, dtype=np.float64)
-    return enough * total / np.maximum(known, 1.0), enough
+    enough = np.asarray(valid_count >= 0.5 * width, dtype=np.float64)
+    return enough * total / np.maximum(valid_count, 1.0), enough
 
 
 def _sum_moving(rows: Values, width: int) -> Values:
@@ -110,6 +112,6 @@ def _sum_moving(rows: Values, width: int) -> Values:
 
 
 def _choose_fft_length(min_size: int) -> int:
-    """A length that the fast Fourier transform likes."""
+    """Smallest length of at least `min_size` that is fast to transform: 5, 6 or 8 times a power of 2."""
     power = 1 << max(min_size - 1, 1).bit_length()
     return next(size for size in (power * 5 // 8, power * 3 // 4, power) if size >= min_size)

@@ -1,4 +1,4 @@
-"""Even signals out of uneven readings."""
+"""Signals on an even time grid from uneven readings, and the views in which a period is sought."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from ekc.errors import InvalidInput
 from ekc.governor.samples import SensorSamples, Values
 
 MAX_GAP_INTERVALS = 3.1
-"""Readings further apart than so many intervals leave a gap, that is not bridged."""
+"""Longest gap between two readings that is interpolated, in intervals."""
 MAX_SIGNAL_HZ = 5.0
+"""Highest frequency that is used: most cards show a new value ten times a second."""
 CHANGES_PER_WINDOW = 2.0
-"""Changes faster than so many per window of a sensor are blurred beyond use."""
-"""Nothing faster is looked at: most cards show a new value ten times a second."""
+"""Highest frequency that is used, times the averaging window of the sensor."""
 MIN_READINGS = 16
-"""Readings below which nothing can be told."""
+"""Least readings of a signal that is used."""
 MIN_READ_SHARE = 0.25
-"""A sensor that told less than this share of the readings is not asked."""
+"""Least share of valid readings of a signal that is used, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class SignalViews:
-    """Views of a job on one even grid, each of mean 0."""
+    """Views of a job on one even time grid, each with mean 0."""
 
     values: Values
-    """(views, n); 0 where nothing is known."""
+    """(views, n); 0 where readings are missing."""
     valid_mask: Values
-    """(views, n); 1 where something is known, else 0."""
+    """(views, n); 0 where readings are missing, else 1."""
     interval_s: float
-    """Between two readings."""
+    """Seconds between two points of the grid."""
     update_s: Values
-    """(views,); between two readings that differ, where that is shortest."""
+    """(views,); seconds between two updates of the sensor."""
 
     @property
     def seconds(self) -> float:
-        """How long they are."""
+        """Length of the views."""
         return float(self.values.shape[1] * self.interval_s)
 
 
 @dataclass(frozen=True)
 class EvenSignal:
-    """Readings at an even rate; NaN where unknown."""
+    """One signal on an even time grid; NaN where readings are missing."""
 
     values: Values
     update_s: float
-    """Between two readings that differ, where that is shortest."""
+    """Seconds between two updates of the sensor."""
 
 
 def resample_signals(samples: SensorSamples | Values, sampling_hz: float) -> list[EvenSignal]:
-    """Power, SM and memory utilisation in percent, at an even rate.
+    """Power, SM use and memory use in percent, on an even time grid.
 
-    An array holds one signal, (n,), or several, (signals, n), already read at that rate. Raises
+    An array holds one signal, (n,), or several, (signals, n), read at that rate. Raises
     `InvalidInput` for a rate that is not positive, and for an array of another shape.
     """
     if not is_number(sampling_hz) or not 0 < sampling_hz < np.inf:
@@ -79,26 +79,26 @@ def resample_signals(samples: SensorSamples | Values, sampling_hz: float) -> lis
 
 
 def build_views(signals: list[EvenSignal], sampling_hz: float, sensor_s: float) -> SignalViews | None:
-    """What to look at: the sum of all signals, and each alone.
+    """The views in which a period is sought: the sum of all signals, and each signal alone.
 
-    The sum has the signs that make it vary most, so that signals in opposite phase do not cancel (GPOEO's
-    composite). Each alone, because a utilisation that is updated once a second spoils the sum for an
-    iteration of a few seconds. Changes that a sensor of that window cannot have seen are filtered out. None
-    where too little was read.
+    The sum has the signs with the largest variance, so that signals in opposite phase do not cancel (GPOEO's
+    composite). Each alone, because a utilisation that is updated once a second disturbs the sum for an
+    iteration of a few seconds. Changes faster than a sensor of window `sensor_s` can show are filtered out.
+    None where there are too few readings.
     """
-    several = [
+    usable = [
         row
         for row in signals
         if np.isfinite(row.values).sum() > max(MIN_READ_SHARE * len(row.values), MIN_READINGS)
     ]
-    if not several:
+    if not usable:
         return None
-    if len(several) > 1:
-        several.insert(0, _combine_signals(several))
+    if len(usable) > 1:
+        usable.insert(0, _combine_signals(usable))
     cut_hz = min(MAX_SIGNAL_HZ, CHANGES_PER_WINDOW / sensor_s)
-    values, known = zip(*(_filter_signal(row, sampling_hz, cut_hz) for row in several), strict=True)
-    update_s = np.array([row.update_s for row in several])
-    return SignalViews(np.stack(values), np.stack(known), 1.0 / sampling_hz, update_s)
+    values, masks = zip(*(_filter_signal(row, sampling_hz, cut_hz) for row in usable), strict=True)
+    update_s = np.array([row.update_s for row in usable])
+    return SignalViews(np.stack(values), np.stack(masks), 1.0 / sampling_hz, update_s)
 
 
 def _extract_signals(samples: SensorSamples, sampling_hz: float) -> list[EvenSignal]:
@@ -117,29 +117,30 @@ def _extract_signals(samples: SensorSamples, sampling_hz: float) -> list[EvenSig
 
 
 def _estimate_update_s(readings: Values, time_s: Values) -> float:
-    """How long a reading stays what it is, where it does not stay long: how often the sensor is updated."""
-    ok = np.isfinite(readings)
-    held = np.diff(time_s[ok][1:][np.diff(readings[ok]) != 0])
-    return float(held[held <= 2.0 * np.quantile(held, 0.1)].mean()) if len(held) else float("inf")
+    """Seconds between two updates of a sensor: mean of the shortest times between two changes of the
+    reading."""
+    is_valid = np.isfinite(readings)
+    gaps_s = np.diff(time_s[is_valid][1:][np.diff(readings[is_valid]) != 0])
+    return float(gaps_s[gaps_s <= 2.0 * np.quantile(gaps_s, 0.1)].mean()) if len(gaps_s) else float("inf")
 
 
 def _compute_watts_per_percent(samples: SensorSamples) -> float:
-    """Watts of one percent of the board's cap; of the most ever drawn, where no cap is known."""
+    """Watts of one percent of the board's power cap, or of the largest reading where the cap is unknown."""
     if 0.0 < samples.power_limit_w < float("inf"):
         return samples.power_limit_w / 100.0
-    drawn = samples.power_w[np.isfinite(samples.power_w)]
-    return float(drawn.max()) / 100.0 if drawn.size and drawn.max() > 0 else 1.0
+    watts = samples.power_w[np.isfinite(samples.power_w)]
+    return float(watts.max()) / 100.0 if watts.size and watts.max() > 0 else 1.0
 
 
 def _interpolate_gaps(grid: Values, time_s: Values, values: Values, gap_s: float) -> Values:
-    """A signal between readings that are no further apart than `gap_s`; NaN elsewhere."""
-    ok = np.isfinite(values)
-    if ok.sum() < 2:
+    """A signal interpolated between readings at most `gap_s` from each other; NaN elsewhere."""
+    is_valid = np.isfinite(values)
+    if is_valid.sum() < 2:
         return np.full(len(grid), np.nan)
-    times, readings = time_s[ok], values[ok]
+    times, readings = time_s[is_valid], values[is_valid]
     after = np.clip(np.searchsorted(times, grid), 1, len(times) - 1)
-    apart = times[after] - times[after - 1]
-    return np.where(apart <= gap_s, np.interp(grid, times, readings), np.nan)
+    distance_s = times[after] - times[after - 1]
+    return np.where(distance_s <= gap_s, np.interp(grid, times, readings), np.nan)
 
 
 def _combine_signals(signals: list[EvenSignal]) -> EvenSignal:
@@ -150,14 +151,14 @@ def _combine_signals(signals: list[EvenSignal]) -> EvenSignal:
 
 
 def _compute_deviation(values: Values) -> float:
-    seen = values[np.isfinite(values)]
-    return float(seen.std()) if seen.size else 0.0
+    finite = values[np.isfinite(values)]
+    return float(finite.std()) if finite.size else 0.0
 
 
 def _filter_signal(signal: EvenSignal, sampling_hz: float, cut_hz: float) -> tuple[Values, Values]:
-    """(the row without its mean and what is faster than that, where it is known)."""
-    known, at = np.isfinite(signal.values), np.arange(len(signal.values))
-    filled = np.interp(at, at[known], signal.values[known])
+    """(values without mean and frequencies above `cut_hz`, mask of valid readings)."""
+    is_valid, at = np.isfinite(signal.values), np.arange(len(signal.values))
+    filled = np.interp(at, at[is_valid], signal.values[is_valid])
     spectrum = np.fft.rfft(filled - filled.mean())
     spectrum[np.fft.rfftfreq(len(at), 1.0 / sampling_hz) > cut_hz] = 0.0
-    return np.fft.irfft(spectrum, len(at)) * known, known * 1.0
+    return np.fft.irfft(spectrum, len(at)) * is_valid, is_valid * 1.0

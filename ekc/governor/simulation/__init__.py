@@ -1,1 +1,1 @@
-"""Simulated training jobs on simulated GPUs, with a virtual clock; nothing here is a real GPU."""
+"""Simulated training jobs on simulated GPUs, under a virtual clock; no real GPU is used."""

@@ -1,7 +1,4 @@
-"""The simulated cards that jobs run on: clocks, sensors, and the power that is there whatever runs.
-
-What the sensors of a card show of a stretch of true power and use: means over a window, with noise.
-"""
+"""Simulated cards: their clocks, the power that does not depend on the kernel, and their noisy sensors."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from ekc.governor.protocols import Gears
 from ekc.governor.samples import SensorSamples, Values
 
 DIE_TEMPERATURE_C = 65.0
-"""The die while training; held constant, as the heat of another clock is not simulated."""
+"""Temperature of the die while training; constant, since the heat of other clocks is not simulated."""
 MEMORY_STANDBY_SHARE = 0.4
-"""Of the board's constant power: memory standby, which follows the memory clock (estimate)."""
+"""Share of the board's constant power that is memory standby and follows the memory clock (estimate)."""
 
 
 @dataclass(frozen=True)
@@ -29,46 +26,46 @@ class SimulatedCard:
 
     spec: GpuSpec
     memory_mhz: tuple[int, ...]
-    """Ascending; the last is the driver's default."""
+    """Memory clocks in MHz, ascending; the last is the driver's default."""
     power_window_s: float
-    """What a power reading is the mean of."""
+    """Averaging window of a power reading in seconds."""
     util_window_s: float
-    """What a utilisation reading is the mean of."""
+    """Averaging window of a utilisation reading in seconds."""
     power_noise: float
-    """Relative, one reading, one sigma."""
+    """Relative standard deviation of a power reading."""
     counter_slowdown: float
-    """What a counter window costs the job: replayed kernels where there is a profiler, nothing with GPM."""
+    """Slowdown factor during a counter window: kernels are replayed by a profiler, not by GPM."""
 
     @property
     def name(self) -> str:
-        """As in `ekc.devices.simulated.specs`."""
+        """Name of the card in `ekc.devices.simulated.specs`."""
         return self.spec.name
 
     def list_sm_clocks_mhz(self) -> Values:
-        """SM clocks, ascending."""
+        """SM clocks in MHz, ascending."""
         return np.array(self.spec.list_clocks_mhz(), float)
 
     def gears(self) -> Gears:
-        """What can be set on it."""
+        """Values to which each limit can be set."""
         cap = self.spec.power.tdp_w
         caps = tuple(float(w) for w in range(int(0.4 * cap) // 25 * 25, int(cap) + 1, 25))
         memory = self.memory_mhz if len(self.memory_mhz) > 1 else ()
         return Gears(sm_mhz=self.spec.list_clocks_mhz(), memory_mhz=memory, power_w=caps)
 
     def compute_resting_w(self) -> Values:
-        """Board power with a context but no kernel, by memory clock and SM clock."""
-        slow = 1 - np.array(self.memory_mhz) / self.memory_mhz[-1]
+        """Board watts with a context but no kernel, by memory clock and SM clock."""
+        reduction = 1 - np.array(self.memory_mhz) / self.memory_mhz[-1]
         return (
             _compute_awake_w(self.name)[None, :]
-            - MEMORY_STANDBY_SHARE * self.spec.power.constant_w * slow[:, None]
+            - MEMORY_STANDBY_SHARE * self.spec.power.constant_w * reduction[:, None]
         )
 
     def compute_clock_tree_w(self) -> Values:
-        """What the clock tree adds while kernels run, by SM clock."""
+        """Watts of the clock tree while kernels run, by SM clock."""
         return _compute_clock_tree_w(self.name)
 
     def compute_voltage_squared(self) -> Values:
-        """By SM clock, relative to the top clock."""
+        """Square of the voltage relative to the top clock's, by SM clock."""
         return _compute_voltage_squared(self.name)
 
 
@@ -108,25 +105,26 @@ def _compute_voltage_squared(name: str) -> Values:
 
 
 def find_card(name: str) -> SimulatedCard:
-    """The card of that name, or one line of refusal."""
+    """The card of a name. Raises `InvalidInput` for an unknown one."""
     if name not in SIMULATED_CARDS:
-        raise InvalidInput(f"simulated card {name!r}: there are {', '.join(SIMULATED_CARDS)}")
+        raise InvalidInput(f"simulated card: no card {name!r}; cards are {', '.join(SIMULATED_CARDS)}")
     return SIMULATED_CARDS[name]
 
 
 SimulatedSensorValues = NDArray[np.float64]
 SAMPLE_S = 0.1
+"""Seconds between two readings."""
 JITTER_S = 0.004
-"""How late a reading comes, one sigma."""
+"""Standard deviation of a reading's delay in seconds."""
 LOST_SHARE = 0.005
-"""Share of readings that fail."""
+"""Share of readings that fail, 0 to 1."""
 UTIL_NOISE = 1.0
-"""Points of 100, one sigma; readings are whole numbers."""
+"""Standard deviation of a utilisation reading in percent; readings are integers."""
 
 
 @dataclass(frozen=True)
 class TrueSignals:
-    """Piecewise constant: between `edge_s[i]` and `edge_s[i + 1]` each holds its i-th value."""
+    """True signals of a card, piecewise constant: value i is that between `edge_s[i]` and `edge_s[i + 1]`."""
 
     edge_s: SimulatedSensorValues
     watts: SimulatedSensorValues
@@ -137,22 +135,22 @@ class TrueSignals:
     def average_over_windows(
         self, values: SimulatedSensorValues, end_s: SimulatedSensorValues, window_s: float
     ) -> SimulatedSensorValues:
-        """Means of one of them over the windows that end at `until`."""
+        """Means of one signal over windows that end at `end_s`."""
         total = np.concatenate([[0.0], np.cumsum(values * np.diff(self.edge_s))])
         begin = np.maximum(end_s - window_s, self.edge_s[0])
-        whole = np.interp(end_s, self.edge_s, total) - np.interp(begin, self.edge_s, total)
-        return np.asarray(whole / np.maximum(end_s - begin, 1e-9))
+        integral = np.interp(end_s, self.edge_s, total) - np.interp(begin, self.edge_s, total)
+        return np.asarray(integral / np.maximum(end_s - begin, 1e-9))
 
 
 def sample_sensors(
     card: SimulatedCard, truth: TrueSignals, start_s: float, end_s: float, rng: np.random.Generator
 ) -> SensorSamples:
-    """Readings from `start` (left out) to `end`; `truth` must reach back by a window before `start`."""
+    """Sensor readings from `start_s` (exclusive) to `end_s`; `truth` must begin a window before `start_s`."""
     count = max(0, int((end_s - start_s) / SAMPLE_S + 1e-9))
-    due = start_s + SAMPLE_S * np.arange(1, count + 1)
-    late = np.abs(rng.normal(0.0, JITTER_S, count))
-    kept = rng.random(count) >= LOST_SHARE
-    at = np.minimum(due + late, end_s)[kept]
+    due_s = start_s + SAMPLE_S * np.arange(1, count + 1)
+    delay_s = np.abs(rng.normal(0.0, JITTER_S, count))
+    is_valid = rng.random(count) >= LOST_SHARE
+    at = np.minimum(due_s + delay_s, end_s)[is_valid]
     watts = truth.average_over_windows(truth.watts, at, card.power_window_s)
     return SensorSamples(
         time_s=at,
@@ -168,6 +166,6 @@ def sample_sensors(
 
 
 def _round_percent(percent: SimulatedSensorValues, rng: np.random.Generator) -> SimulatedSensorValues:
-    """Percent as NVML shows them; a flat 0 stays one."""
+    """Noisy integer percent as NVML shows them; 0 and 100 have no noise."""
     noisy = percent + UTIL_NOISE * rng.standard_normal(len(percent)) * (percent > 0) * (percent < 100)
     return np.asarray(np.round(noisy).clip(0, 100))

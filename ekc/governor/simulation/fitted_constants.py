@@ -1,9 +1,9 @@
-"""How real kernels and training jobs answer to clocks: constants fitted to recordings by others.
+"""Responses of real kernels and training jobs to clocks: constants fitted to other authors' recordings.
 
-`benchmarks/governor_facts.py --data DIR` fits and prints them. Sources: Zeus' Perseus profile of GPT-3 stages
-on A100 and Zeus' power-cap sweeps on A40 and V100 (ml-energy/zeus, Apache-2.0); CLBlast GEMM over clocks on
-A100 (KernelTuner/kernel_tuner_tutorial, Apache-2.0); an FP32 kernel over clocks on A100 and RTX A4000
-(KernelTuner/kernel_tuner, Apache-2.0).
+`python -m benchmarks.governor.fit_constants --data DIR` fits and prints them. Sources: Zeus' Perseus profile
+of GPT-3 stages on A100 and Zeus' power-cap sweeps on A40 and V100 (ml-energy/zeus, Apache-2.0); CLBlast GEMM
+over clocks on A100 (KernelTuner/kernel_tuner_tutorial, Apache-2.0); an FP32 kernel over clocks on A100 and
+RTX A4000 (KernelTuner/kernel_tuner, Apache-2.0).
 """
 
 from __future__ import annotations
@@ -13,25 +13,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KernelClockFit:
-    """Time over SM clock, t = (core x^sharpness + 1 - core)^(1/sharpness) with x = top clock / clock."""
+    """Time t of a kernel over the SM clock.
+
+    t = (core_share x^sharpness + 1 - core_share)^(1/sharpness) with x = top clock / clock.
+    """
 
     name: str
     core_share: float
-    """What follows the core clock."""
+    """Share of the time that follows the SM clock."""
     sharpness: float
+    """Sharpness of the bend between SM-bound and memory-bound time."""
 
 
 @dataclass(frozen=True)
 class TrainingPowerFit:
-    """A training job under power caps."""
+    """Power of a training job, and its slowdown under power caps."""
 
     network: str
     batch: int
     board: str
     power_share: float
-    """Of the board's power limit, drawn without a cap."""
+    """Power drawn without a cap, as a share of the board's power limit."""
     core_share: float | None
-    """What slowdown behind caps tells of `Kernel.core`; None where no cap bit or the fit was off by 5 %."""
+    """`KernelClockFit.core_share` fitted to the slowdown under caps; None where no cap slowed the job, or
+    the fit had an error of 5 %."""
 
 
 KERNEL_FITS = (

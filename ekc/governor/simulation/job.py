@@ -1,7 +1,4 @@
-"""A simulated training job: its stages in the order in which they come.
-
-A stage: the stretch of a training iteration that one kind of kernel fills, and its answer to clocks.
-"""
+"""A simulated training job: the stages of its iterations, and their time and power under every limit."""
 
 from __future__ import annotations
 
@@ -15,80 +12,87 @@ from ekc.governor.simulation.card import SimulatedCard
 
 Values = NDArray[np.float64]
 PAUSED_POWER_SHARE = 0.6
-"""Of the constant power: what a board draws when nothing has run for a while (estimate)."""
+"""Share of the constant power that a board draws after a while without work (estimate)."""
 
 
 @dataclass(frozen=True)
 class JobStage:
-    """Kernels of one kind, or the host alone (`sm_util` 0), at the top clocks without a power cap."""
+    """A stretch of an iteration with kernels of one kind, or the host alone (`sm_util` 0).
+
+    Figures are those at the top clocks without a power cap.
+    """
 
     name: str
     core_share: float
-    """What follows the SM clock; the rest follows the memory clock (`facts.Kernel`)."""
+    """Share of the time that follows the SM clock; the rest follows the memory clock (`KernelClockFit`)."""
     sharpness: float
+    """Sharpness of the bend between the two (`KernelClockFit`)."""
     power_share: float
-    """Of the board's power limit, drawn."""
+    """Power drawn, as a share of the board's power limit."""
     sm_util: float
+    """SM use in percent."""
     memory_util: float
+    """Memory use in percent."""
     pipe_util: float
-    """Of the busiest arithmetic pipe, 0 to 100."""
+    """Use of the busiest arithmetic pipe in percent."""
     tensor_share: float
-    """Share of the arithmetic that runs on tensor cores."""
+    """Share of the arithmetic on tensor cores, 0 to 1."""
     is_paused: bool = False
-    """Whether the whole job waits, long enough for the board to rest."""
+    """Whether the job waits so long that the board's power falls."""
 
 
 @dataclass(frozen=True)
 class StageTables:
-    """Stages under every limit: arrays of (stage, memory clock, SM clock)."""
+    """Time and power of stages under every limit: arrays of (stage, memory clock, SM clock)."""
 
     stretch: Values
-    """Seconds over those at the top clocks without a cap."""
+    """Seconds over the seconds at the top clocks without a cap."""
     watts: Values
+    """Power of the board."""
     clock_mhz: Values
-    """The clock that the power cap leaves."""
+    """SM clock under the power cap."""
 
 
 def compute_tables(card: SimulatedCard, stages: tuple[JobStage, ...], cap_w: float) -> StageTables:
-    """What every stage takes and draws at every clock limit under one power cap."""
-    free = [_compute_uncapped(card, stage) for stage in stages]
-    stretch = np.array([s for s, _ in free])
-    watts = np.array([w for _, w in free])
-    within = np.maximum.accumulate(watts <= cap_w, axis=2)
-    # The highest clock not above the limit that keeps the cap; the lowest one where none does.
+    """Time and power of every stage at every clock limit under one power cap."""
+    uncapped = [_compute_uncapped(card, stage) for stage in stages]
+    stretch = np.array([s for s, _ in uncapped])
+    watts = np.array([w for _, w in uncapped])
+    is_within = np.maximum.accumulate(watts <= cap_w, axis=2)
+    # The highest clock within limit and cap; the lowest one where none is within the cap.
     places = np.where(watts <= cap_w, np.arange(watts.shape[2]), 0)
-    held = np.where(within, np.maximum.accumulate(places, axis=2), 0)
+    gear = np.where(is_within, np.maximum.accumulate(places, axis=2), 0)
     return StageTables(
-        stretch=np.take_along_axis(stretch, held, axis=2),
-        watts=np.take_along_axis(watts, held, axis=2),
-        clock_mhz=card.list_sm_clocks_mhz()[held],
+        stretch=np.take_along_axis(stretch, gear, axis=2),
+        watts=np.take_along_axis(watts, gear, axis=2),
+        clock_mhz=card.list_sm_clocks_mhz()[gear],
     )
 
 
 def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Values]:
-    """Stretch and watts by memory clock and SM clock."""
+    """(stretch, watts) by memory clock and SM clock, without a cap."""
     resting = card.compute_resting_w()
     if stage.is_paused:
         return np.ones_like(resting), np.full_like(resting, PAUSED_POWER_SHARE * card.spec.power.constant_w)
     if stage.sm_util == 0:
         return np.ones_like(resting), resting
-    slower = card.list_sm_clocks_mhz()[-1] / card.list_sm_clocks_mhz()[None, :]
-    starved = card.memory_mhz[-1] / np.array(card.memory_mhz, float)[:, None]
+    sm_ratio = card.list_sm_clocks_mhz()[-1] / card.list_sm_clocks_mhz()[None, :]
+    memory_ratio = card.memory_mhz[-1] / np.array(card.memory_mhz, float)[:, None]
     p = stage.sharpness
-    stretch = (stage.core_share * slower**p + (1 - stage.core_share) * starved**p) ** (1 / p)
-    working = resting + card.compute_clock_tree_w()[None, :]
-    moving = (
+    stretch = (stage.core_share * sm_ratio**p + (1 - stage.core_share) * memory_ratio**p) ** (1 / p)
+    awake_w = resting + card.compute_clock_tree_w()[None, :]
+    memory_w = (
         stage.memory_util / 100 * card.spec.memory_bytes_per_s * card.spec.power.memory_pj_per_byte * 1e-12
     )
-    computing = max(0.0, stage.power_share * card.spec.power.tdp_w - working[-1, -1] - moving)
-    return stretch, working + (computing * card.compute_voltage_squared()[None, :] + moving) / stretch
+    core_w = max(0.0, stage.power_share * card.spec.power.tdp_w - awake_w[-1, -1] - memory_w)
+    return stretch, awake_w + (core_w * card.compute_voltage_squared()[None, :] + memory_w) / stretch
 
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Everything that will run; drawn once, the same whatever the clocks.
+    """All work of a job, the same at all clocks.
 
-    The i-th stretch is `seconds[i]` of stage `stage[i]` at the top clocks without a power cap.
+    Stretch i is `seconds[i]` of stage `stage_indices[i]` at the top clocks without a power cap.
     """
 
     name: str
@@ -98,19 +102,19 @@ class SimulatedJob:
     stage_indices: NDArray[np.int32]
     seconds: Values
     iteration: NDArray[np.int32]
-    """Number of the training iteration that a stretch belongs to, rising."""
+    """Number of the training iteration of each stretch, ascending."""
     regime: NDArray[np.int16]
-    """Which true phase of the job a stretch belongs to; a job without a change has one."""
+    """Number of the true phase of each stretch; a job without a change has one phase."""
     swing_w: float = 0.0
-    """Power that comes and goes over the hour, whatever the clocks: room and other cards (`world.py`)."""
+    """Amplitude of a slow swing of power at all clocks, from the room and other cards (`run.py`)."""
 
     def count_regimes(self) -> int:
-        """How many true phases there are."""
+        """Number of true phases."""
         return int(self.regime.max()) + 1
 
 
 def find_clock_indices(card: SimulatedCard, settings: Settings) -> tuple[int, int, float]:
-    """Places of the memory clock and the SM clock in force, and the power cap."""
+    """(place of the memory clock, place of the SM clock, power cap) under some settings."""
     clocks = card.list_sm_clocks_mhz()
     limit = clocks[-1] if settings.sm_mhz is None else settings.sm_mhz
     gear = max(0, int(np.searchsorted(clocks, limit, side="right")) - 1)
@@ -121,14 +125,14 @@ def find_clock_indices(card: SimulatedCard, settings: Settings) -> tuple[int, in
 
 @dataclass(frozen=True)
 class PhaseCosts:
-    """Seconds and joules of whole phases at every limit: arrays of (regime, memory clock, SM clock)."""
+    """Seconds and joules of each true phase at every limit: arrays of (regime, memory clock, SM clock)."""
 
     seconds: Values
     joules: Values
 
 
 def compute_costs(job: SimulatedJob, cap_w: float | None = None) -> PhaseCosts:
-    """What each phase of the job costs under each constant limit; exact, but for `swing_w`, left out."""
+    """Exact costs of each true phase of a job under each constant limit, without `swing_w`."""
     table = compute_tables(job.card, job.stages, cap_w or job.card.spec.power.tdp_w)
     work = np.zeros((job.count_regimes(), len(job.stages)))
     np.add.at(work, (job.regime, job.stage_indices), job.seconds)

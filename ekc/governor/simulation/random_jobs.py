@@ -1,4 +1,4 @@
-"""Draws training jobs by seed, from the facts of recorded ones."""
+"""Random training jobs by seed, with constants resampled from recorded ones."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from ekc.governor.simulation.timeline import (
 
 JOB_KINDS = ("compute", "memory", "starved", "evaluation", "drifting", "aperiodic")
 ITERATION_RANGE_S = (0.2, 20.0)
+"""Shortest and longest iteration in seconds, sampled log-uniformly."""
 CHANGING_SHARE = 0.25
-"""Share of jobs that become another job somewhere in their middle (a true phase change)."""
+"""Share of jobs that change to another kind of work near their middle (a true phase change)."""
 PAUSING_SHARE = 0.15
-"""Share of jobs that stand still once, for half a minute to two."""
+"""Share of jobs that pause once, for half a minute to two minutes."""
 STARVED_HOST_SHARE = (0.25, 0.6)
 BUSY_HOST_SHARE = (0.01, 0.06)
-"""Of an iteration: the host alone, in jobs that wait for input and in others (estimates)."""
+"""Range of the host's share of an iteration, in jobs that wait for input and in others (estimates)."""
 CONSTANT_SPREAD = 0.10
-"""Relative, one sigma: how far a drawn constant strays from the fitted one it was resampled from."""
+"""Relative standard deviation of a sampled constant from the fitted one."""
 
 
 def sample_job(seed: int, kind: str, device: str, seconds: float = 3600.0) -> SimulatedJob:
-    """A job that runs `seconds` at the driver's default. The same for the same arguments, anywhere."""
+    """A job that takes `seconds` at the driver's default; deterministic in its arguments, on any machine."""
     if kind not in JOB_KINDS:
-        raise InvalidInput(f"job kind {kind!r}: there are {', '.join(JOB_KINDS)}")
+        raise InvalidInput(f"job kind: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")
     rng = make_generator("job", seed, kind, device)
     stages: list[JobStage] = [replace(HOST_STAGE, name="pause", is_paused=True)]
     changes = bool(rng.random() < CHANGING_SHARE)
@@ -49,45 +50,45 @@ def sample_job(seed: int, kind: str, device: str, seconds: float = 3600.0) -> Si
         parts.append(
             _sample_regime(rng, _sample_next_kind(rng, kind), stages, (1 - cut) * seconds).with_regime(1)
         )
-    whole = Timeline.concatenate(parts)
+    timeline = Timeline.concatenate(parts)
     swing = float(rng.uniform(0.0, 0.02)) * find_card(device).spec.power.tdp_w if kind == "drifting" else 0.0
-    job = whole.make_job(f"{kind}-{seed}-{device}", kind, find_card(device), tuple(stages), swing)
+    job = timeline.make_job(f"{kind}-{seed}-{device}", kind, find_card(device), tuple(stages), swing)
     return _scale_to_seconds(job, seconds)
 
 
 def _scale_to_seconds(job: SimulatedJob, seconds: float) -> SimulatedJob:
-    """The same job, its stretches scaled so that it takes as long as it should at the default."""
-    at_default = compute_costs(job).seconds[:, -1, -1].sum()
-    return replace(job, seconds=job.seconds * (seconds / at_default))
+    """The job with its stretches scaled so that it takes `seconds` at the default."""
+    default_s = compute_costs(job).seconds[:, -1, -1].sum()
+    return replace(job, seconds=job.seconds * (seconds / default_s))
 
 
 def _sample_next_kind(rng: np.random.Generator, kind: str) -> str:
-    """What a job becomes: as periodic as it was."""
+    """Kind of the second phase: periodic if the first was."""
     if kind == "aperiodic":
         return kind
     return str(rng.choice(("compute", "memory", "starved")))
 
 
 def _sample_regime(rng: np.random.Generator, kind: str, stages: list[JobStage], seconds: float) -> Timeline:
-    """One true phase: its stages are added to the table, its stretches returned."""
-    own = _sample_stages(rng, kind)
+    """The stretches of one true phase; its stages are added to `stages`."""
+    new_stages = _sample_stages(rng, kind)
     first = len(stages)
-    stages.extend(own)
+    stages.extend(new_stages)
     length = float(np.exp(rng.uniform(*np.log(ITERATION_RANGE_S))))
-    shares = _sample_shares(rng, kind, len(own))
-    numbers = np.arange(first, first + len(own))
+    shares = _sample_shares(rng, kind, len(new_stages))
+    numbers = np.arange(first, first + len(new_stages))
     if kind == "aperiodic":
         return sample_aperiodic(rng, numbers, shares * length, seconds)
     drift = float(rng.uniform(-0.2, 0.2)) if kind == "drifting" else 0.0
     plain = sample_iterations(rng, numbers, shares * length, seconds, drift)
     if kind == "evaluation":
-        # Forward alone, with its own input wait.
+        # Host and forward stages only.
         return insert_evaluations(rng, plain, numbers[:2], shares[:2] * length)
     return plain
 
 
 def _sample_shares(rng: np.random.Generator, kind: str, count: int) -> np.ndarray:
-    """Of an iteration: host first, then forward, backward, optimiser and what else there is."""
+    """Shares of an iteration: host, forward, backward, optimiser, and others."""
     host = rng.uniform(*(STARVED_HOST_SHARE if kind == "starved" else BUSY_HOST_SHARE))
     busy = rng.dirichlet([6.0, 12.0, 2.0, 2.0][: count - 1])
     return np.concatenate([[host], (1 - host) * busy])
@@ -97,11 +98,11 @@ HOST_STAGE = JobStage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _sample_stages(rng: np.random.Generator, kind: str) -> list[JobStage]:
-    """Host, forward, backward, optimiser, and exchange or augmentation."""
-    mix = "compute" if kind in ("compute", "evaluation") else "memory" if kind == "memory" else None
-    bound = mix or str(rng.choice(("compute", "memory")))
-    draws = [d for d in POWER_FITS if d.power_share > 0.45] if bound == "compute" else list(POWER_FITS)
-    share = min(1.05, draws[rng.integers(len(draws))].power_share * _sample_factor(rng))
+    """Stages of a phase: host, forward, backward, optimiser, and exchange."""
+    fixed = "compute" if kind in ("compute", "evaluation") else "memory" if kind == "memory" else None
+    bound = fixed or str(rng.choice(("compute", "memory")))
+    fits = [d for d in POWER_FITS if d.power_share > 0.45] if bound == "compute" else list(POWER_FITS)
+    share = min(1.05, fits[rng.integers(len(fits))].power_share * _sample_factor(rng))
     tensor = float(rng.choice((0.0, 0.9)))
     main = [
         _sample_kernel_stage(rng, name, bound, share * _sample_factor(rng, 0.05), tensor)
@@ -120,17 +121,17 @@ def _sample_factor(rng: np.random.Generator, spread: float = CONSTANT_SPREAD) ->
 def _sample_kernel_stage(
     rng: np.random.Generator, name: str, bound: str, power_share: float, tensor_share: float
 ) -> JobStage:
-    """A kernel bound by arithmetic has a recorded one's answer to the clock; one bound by memory that of a
-    job whose power cap bit little."""
+    """A stage of kernels. If bound by arithmetic, it responds to the clock as a recorded kernel; if bound by
+    memory, as a recorded job that its power caps slowed little."""
     if bound == "compute":
-        fact = KERNEL_FITS[rng.integers(len(KERNEL_FITS))]
-        core, sharpness = fact.core_share, fact.sharpness
+        fit = KERNEL_FITS[rng.integers(len(KERNEL_FITS))]
+        core, sharpness = fit.core_share, fit.sharpness
     else:
-        loose = [d.core_share for d in POWER_FITS if d.core_share is not None and d.core_share < 0.45]
-        core = loose[rng.integers(len(loose))]
+        core_shares = [d.core_share for d in POWER_FITS if d.core_share is not None and d.core_share < 0.45]
+        core = core_shares[rng.integers(len(core_shares))]
         sharpness = KERNEL_FITS[rng.integers(len(KERNEL_FITS))].sharpness
     core = min(0.99, max(0.02, core * _sample_factor(rng)))
-    # In a p-norm the two sides take these shares of the time if each could run alone.
-    moving = 95 * (1 - core) ** (1 / sharpness) * rng.uniform(0.5, 1.0)
-    computing = 95 * core ** (1 / sharpness) * rng.uniform(0.6, 1.0)
-    return JobStage(name, core, sharpness, power_share, 100.0, float(moving), float(computing), tensor_share)
+    # In a p-norm, memory and arithmetic alone would take these shares of the time.
+    memory = 95 * (1 - core) ** (1 / sharpness) * rng.uniform(0.5, 1.0)
+    arithmetic = 95 * core ** (1 / sharpness) * rng.uniform(0.6, 1.0)
+    return JobStage(name, core, sharpness, power_share, 100.0, float(memory), float(arithmetic), tensor_share)

@@ -1,4 +1,4 @@
-"""A simulated job on its card under a virtual clock: probe and actuator of the governor in one."""
+"""A simulated job on its card under a virtual clock: both probe and actuator of the governor."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from ekc.governor.simulation.job import SimulatedJob, StageTables, compute_table
 
 Values = NDArray[np.float64]
 SWITCH_RANGE_S = (0.02, 0.3)
-"""How long a new limit takes to hold; it differs from clock to clock (arXiv 2502.20075)."""
+"""Range of the seconds until a new limit takes effect, which differ from clock to clock (arXiv
+2502.20075)."""
 COUNTER_GAIN = 0.01
-"""The energy counter of each card is off by a constant share, one sigma."""
+"""Standard deviation of the constant relative error of a card's energy counter."""
 COUNTER_NOISE = 0.03
-"""Counters of kernels, relative, one sigma."""
+"""Relative standard deviation of kernel counters."""
 SWING_PERIOD_S = 1500.0
-"""Period of `Job.swing_w`."""
+"""Period of `SimulatedJob.swing_w` in seconds."""
 CHUNK_SIZE = 2048
+"""Number of stretches that are simulated at once."""
 
 
 class SimulatedRun:
-    """Runs one job once. Probe and Actuator; `true_j`, `counted_at`, `regime` and `progress` are for
-    the judge alone."""
+    """Runs one job once. Probe and actuator.
+
+    `true_j`, `counter_windows`, `get_regime` and `get_progress` are the truth, for benchmarks and tests only.
+    """
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         self._job = job
@@ -44,21 +48,21 @@ class SimulatedRun:
         self._recent_spans: list[Values] = [np.zeros((0, 5))]
         self.true_j = 0.0
         self.counter_windows: list[tuple[float, int]] = []
-        """When counter windows began, and in which true phase of the job."""
+        """(time, true phase of the job) at the start of each counter window."""
 
     label = "simulated sensors"
     simulated = True
 
     def gears(self) -> Gears:
-        """What the card can be set to."""
+        """Values to which each limit can be set."""
         return self._job.card.gears()
 
     def settings(self) -> Settings:
-        """What was last asked for."""
+        """Settings that were applied last."""
         return self._settings
 
     def apply(self, settings: Settings) -> None:
-        """Ask for limits; they hold a moment later."""
+        """Apply limits; they take effect a little later."""
         if settings != self._settings:
             self._settings = settings
             self._switches.append((self._now_s + float(self._rng.uniform(*SWITCH_RANGE_S)), settings))
@@ -68,35 +72,35 @@ class SimulatedRun:
         return self._now_s
 
     def is_running(self) -> bool:
-        """Whether there is work left."""
+        """Whether work is left."""
         return self._stretch_index < len(self._job.stage_indices)
 
     def get_regime(self) -> int:
-        """The true phase the job is in; for the judge."""
+        """Number of the true phase now."""
         return int(self._job.regime[min(self._stretch_index, len(self._job.regime) - 1)])
 
     def get_progress(self) -> float:
-        """How many of the job's stretches are done, the one under way in part; for the judge."""
+        """Number of finished stretches, with the finished part of the current one."""
         return self._stretch_index + (1.0 - self._remaining_share if self.is_running() else 0.0)
 
     def read_step_count(self) -> float | None:
-        """Training iterations ended, where the job has hooks; None until the first has, as with real ones."""
+        """Finished training iterations; None without hooks and before the first one, as with real hooks."""
         if not self._has_hooks:
             return None
         return float(self._job.iteration[min(self._stretch_index, len(self._job.iteration) - 1)]) or None
 
     def read_energy_j(self) -> float:
-        """The board's counter: the truth, a constant share off."""
+        """Energy counter of the board: the true joules with a constant relative error."""
         return self.true_j * self._counter_gain
 
     def record(self, seconds: float) -> SensorSamples:
-        """Let time pass and tell what the sensors showed."""
+        """Run the job for `seconds` and return the sensor samples."""
         start = self._now_s
         self._run_until(start + seconds, 1.0)
         return sample_sensors(self._job.card, self._get_true_signals(), start, self._now_s, self._rng)
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Counters of the next seconds, at the price that the card has for them."""
+        """Counters of the next `seconds`, with the slowdown that they cost on the card."""
         if not self.is_running():
             return None
         self.counter_windows.append((self._now_s, self.get_regime()))
@@ -133,29 +137,29 @@ class SimulatedRun:
                 self._current_tables = self._get_tables(self._switches.pop(0)[1])
 
     def _advance(self, end_s: float, slowdown: float) -> None:
-        """Go on under one setting, stage after stage."""
+        """Run under one setting until `end_s`."""
         while self._now_s < end_s and self.is_running():
             chunk = slice(self._stretch_index, self._stretch_index + CHUNK_SIZE)
             stage = self._job.stage_indices[chunk]
             stretch = self._current_tables.stretch[stage] * slowdown
-            lasts = self._job.seconds[chunk] * stretch
-            lasts[0] *= self._remaining_share
-            ends = self._now_s + np.cumsum(lasts)
-            done = int(np.searchsorted(ends, end_s, side="right"))
-            taken = lasts[: done + 1].copy()
-            if done < len(ends):
-                taken[done] = end_s - (ends[done] - lasts[done])
-                whole = self._job.seconds[self._stretch_index + done] * stretch[done]
-                before = self._remaining_share if done == 0 else 1.0
-                self._remaining_share = before - taken[done] / whole
+            seconds = self._job.seconds[chunk] * stretch
+            seconds[0] *= self._remaining_share
+            ends = self._now_s + np.cumsum(seconds)
+            finished = int(np.searchsorted(ends, end_s, side="right"))
+            run_s = seconds[: finished + 1].copy()
+            if finished < len(ends):
+                run_s[finished] = end_s - (ends[finished] - seconds[finished])
+                full_s = self._job.seconds[self._stretch_index + finished] * stretch[finished]
+                share = self._remaining_share if finished == 0 else 1.0
+                self._remaining_share = share - run_s[finished] / full_s
             else:
                 self._remaining_share = 1.0
-            self._record_spans(stage[: len(taken)], taken, stretch)
-            self._stretch_index += done
-            self._now_s = end_s if done < len(ends) else float(ends[-1])
+            self._record_spans(stage[: len(run_s)], run_s, stretch)
+            self._stretch_index += finished
+            self._now_s = end_s if finished < len(ends) else float(ends[-1])
 
     def _record_spans(self, stage: NDArray[np.int32], seconds: Values, stretch: Values) -> None:
-        """Bill what ran, and keep it for the sensors."""
+        """Add the joules of what ran, and keep it for the sensors."""
         begins = self._now_s + np.concatenate([[0.0], np.cumsum(seconds)[:-1]])
         watts = self._current_tables.watts[stage] + self._job.swing_w * np.sin(
             2 * math.pi * begins / SWING_PERIOD_S
@@ -165,7 +169,7 @@ class SimulatedRun:
         self._recent_spans.append(np.stack([seconds, watts, clock, stretch[: len(seconds)], stage], axis=1))
 
     def _get_tables(self, settings: Settings) -> StageTables:
-        """Stages under one setting: arrays of (stage)."""
+        """Time and power of stages under one setting: arrays of (stage,)."""
         if settings not in self._tables_by_settings:
             memory, gear, cap = find_clock_indices(self._job.card, settings)
             table = compute_tables(self._job.card, self._job.stages, cap)
@@ -177,14 +181,14 @@ class SimulatedRun:
         spans = np.concatenate(self._recent_spans)
         self._drop_old_spans()
         spans = spans[spans[:, 0] > 0]
-        which = spans[:, 4].astype(int)
-        busy = np.array([s.sm_util for s in self._job.stages])[which]
-        moving = np.array([s.memory_util for s in self._job.stages])[which] / spans[:, 3]
+        stage = spans[:, 4].astype(int)
+        sm_util = np.array([s.sm_util for s in self._job.stages])[stage]
+        memory_util = np.array([s.memory_util for s in self._job.stages])[stage] / spans[:, 3]
         edges = self._now_s - np.concatenate([np.cumsum(spans[::-1, 0])[::-1], [0.0]])
-        return TrueSignals(edges, spans[:, 1], busy, moving, spans[:, 2])
+        return TrueSignals(edges, spans[:, 1], sm_util, memory_util, spans[:, 2])
 
     def _drop_old_spans(self) -> None:
-        """Keep only what the longest window still needs."""
+        """Drop spans older than the longest averaging window."""
         spans = np.concatenate(self._recent_spans)
         age = np.cumsum(spans[::-1, 0])[::-1]
         window = max(self._job.card.power_window_s, self._job.card.util_window_s)

@@ -1,4 +1,4 @@
-"""The order of a job's stretches: iterations with jitter and drift, evaluations, pauses, no beat at all."""
+"""Timelines of a job's stretches: iterations with jitter and drift, evaluations, pauses, aperiodic work."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from ekc.governor.simulation.card import SimulatedCard
 from ekc.governor.simulation.job import JobStage, SimulatedJob, Values
 
 ITERATION_JITTER = 0.006
-"""Iteration from iteration, one sigma of the log (estimate)."""
+"""Standard deviation of the log length of an iteration (estimate)."""
 HOST_JITTER = 0.15
-"""The same for input waits."""
+"""Standard deviation of the log length of an input wait (estimate)."""
 EVALUATION_INTERVAL_S = (150.0, 600.0)
+"""Range of the seconds between two evaluations."""
 EVALUATION_RANGE_S = (15.0, 50.0)
+"""Range of the length of an evaluation in seconds."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Stretches in order; arrays of one length."""
+    """Stretches in order, as in `SimulatedJob`; arrays of one length."""
 
     stage_indices: NDArray[np.int32]
     seconds: Values
@@ -29,11 +31,11 @@ class Timeline:
     regime: NDArray[np.int16]
 
     def with_regime(self, number: int) -> Timeline:
-        """The same as another true phase."""
+        """The timeline as another true phase."""
         return replace(self, regime=np.full_like(self.regime, number))
 
     def split(self, share: float) -> tuple[Timeline, Timeline]:
-        """In two, between two iterations."""
+        """Split in two between two iterations."""
         place = int(np.searchsorted(self.iteration, int(share * self.iteration[-1]) or 1))
         first, rest = slice(None, place), slice(place, None)
         parts = [
@@ -44,7 +46,7 @@ class Timeline:
 
     @staticmethod
     def concatenate(parts: Sequence[Timeline]) -> Timeline:
-        """One after the other."""
+        """Timelines one after the other."""
         begins = np.concatenate([[0], np.cumsum([p.iteration[-1] + 1 for p in parts])])
         return Timeline(
             np.concatenate([p.stage_indices for p in parts]),
@@ -58,7 +60,7 @@ class Timeline:
     def make_job(
         self, name: str, kind: str, card: SimulatedCard, stages: tuple[JobStage, ...], swing_w: float
     ) -> SimulatedJob:
-        """As a job on a card."""
+        """The timeline as a job on a card."""
         return SimulatedJob(
             name, kind, card, stages, self.stage_indices, self.seconds, self.iteration, self.regime, swing_w
         )
@@ -75,7 +77,7 @@ def _make_timeline(stage_indices: NDArray[np.integer], seconds: Values, per_iter
 
 
 def make_pause(seconds: float) -> Timeline:
-    """The job stands still; stage 0 of every job is that."""
+    """A pause; it is stage 0 of every job."""
     return _make_timeline(np.zeros(1, int), np.array([seconds]), 1)
 
 
@@ -86,7 +88,8 @@ def sample_iterations(
     seconds: float,
     drift: float = 0.0,
 ) -> Timeline:
-    """The same stages again and again, the host first; `drift`: how much longer iterations get to the end."""
+    """Iterations of the same stages, the host first; `drift`: relative change of their length over the
+    job."""
     count = max(2, round(seconds / stage_seconds.sum()))
     jitter = np.exp(ITERATION_JITTER * rng.standard_normal((count, 1)) * np.ones(len(stages)))
     jitter[:, 0] = np.exp(HOST_JITTER * rng.standard_normal(count))
@@ -98,17 +101,17 @@ def sample_iterations(
 def insert_evaluations(
     rng: np.random.Generator, timeline: Timeline, stages: NDArray[np.int_], stage_seconds: Values
 ) -> Timeline:
-    """Every so many iterations, a stretch of other ones."""
+    """The timeline with evaluations inserted at even intervals."""
     per_iteration = int(np.flatnonzero(timeline.iteration)[0])
-    whole = timeline.seconds.reshape(-1, per_iteration)
-    every = max(1, round(rng.uniform(*EVALUATION_INTERVAL_S) / whole.sum(1).mean()))
+    seconds = timeline.seconds.reshape(-1, per_iteration)
+    every = max(1, round(rng.uniform(*EVALUATION_INTERVAL_S) / seconds.sum(1).mean()))
     length = float(rng.uniform(*EVALUATION_RANGE_S))
     parts = []
-    for begin in range(0, len(whole), every):
+    for begin in range(0, len(seconds), every):
         part = slice(begin * per_iteration, (begin + every) * per_iteration)
         parts.append(_make_timeline(timeline.stage_indices[part], timeline.seconds[part], per_iteration))
         held_out = sample_iterations(rng, stages, stage_seconds, length)
-        # Hooks count training steps: an evaluation is none, whatever it lasts.
+        # Hooks count training steps only, so an evaluation adds none.
         parts.append(replace(held_out, iteration=np.zeros_like(held_out.iteration)))
     return Timeline.concatenate(parts[:-1])
 
@@ -116,7 +119,7 @@ def insert_evaluations(
 def sample_aperiodic(
     rng: np.random.Generator, stages: NDArray[np.int_], stage_seconds: Values, seconds: float
 ) -> Timeline:
-    """The same kinds of work in any order, each piece of any length."""
+    """Stages in random order and of random length."""
     count = max(8, round(seconds / stage_seconds.sum()))
     order = np.argsort(rng.random((count, len(stages))), axis=1)
     spread = np.exp(0.6 * rng.standard_normal((count, len(stages))))

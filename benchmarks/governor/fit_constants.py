@@ -1,11 +1,11 @@
-"""Fits the constants of `ekc/governor/simulation/fitted_constants.py` to recordings of real GPUs, and prints them.
+"""Fits the constants of `ekc/governor/simulation/fitted_constants.py` to recordings of real GPUs.
 
-    python governor_facts.py --data DIR
+    python -m benchmarks.governor.fit_constants --data DIR
 
-Kernels: how time follows the SM clock, t = (c x^p + 1 - c)^(1/p) with x = top clock / clock; c is the share
-that follows the core, p how sharp the bend is. Jobs: the share of the board's power that training draws
-without a cap, and the same c behind power caps, with the voltage curve of the simulated RTX 3090 (A40 has the
-same chip).
+Kernels: time over the SM clock, t = (c x^p + 1 - c)^(1/p) with x = top clock / clock. c is the share that
+follows the SM clock, p the sharpness of the bend. Jobs: the share of the board's power limit that training
+draws without a cap, and c from its slowdown under power caps, with the voltage curve of the simulated RTX
+3090 (A40 has the same chip). Needs SciPy.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from scipy.optimize import least_squares
 SHARPNESS = (2, 3, 4, 5, 6, 8)
 
 
-def rows(folder: Path, name: str) -> list[dict[str, str]]:
-    """One recording."""
+def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
+    """Rows of one recording."""
     with (folder / name).open() as file:
         return list(csv.DictReader(file))
 
 
-def bend(clock: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:
-    """Core share, sharpness and rms error (share) of one kernel over the clock."""
+def fit_kernel(clock: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:
+    """(core share, sharpness, relative rms error) of one kernel over the clock."""
     x = clock.max() / clock
     best = (0.0, 1.0, np.inf)
     for p in SHARPNESS:
@@ -44,47 +44,47 @@ def bend(clock: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:
     return best
 
 
-def kernels(folder: Path) -> None:
-    """Perseus' stages, the four GEMM tiles recorded at every clock, the FMA kernel."""
+def print_kernels(folder: Path) -> None:
+    """Fit Perseus' stages, the four GEMM tiles recorded at every clock, and the FMA kernel."""
     table: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows(folder, "perseus_gpt3_a100_clocks.csv"):
+    for row in read_rows(folder, "perseus_gpt3_a100_clocks.csv"):
         if row["stage"] in ("0", "7"):
             table[f"GPT-3 {row['instruction']} {row['stage']}"].append(
                 (float(row["frequency"]), float(row["time"]))
             )
     tiles = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "VWM", "VWN", "SA", "SB")
-    for row in rows(folder, "a100_gemm_clocks.csv"):
+    for row in read_rows(folder, "a100_gemm_clocks.csv"):
         table["GEMM " + "-".join(row[t] for t in tiles)].append(
             (float(row["clock_mhz"]), float(row["time_ms"]))
         )
-    for row in rows(folder, "fp32_power_vs_clock.csv"):
+    for row in read_rows(folder, "fp32_power_vs_clock.csv"):
         table[f"FMA {row['gpu']}"].append((float(row["clock_mhz"]), float(row["time_ms"])))
     for name, points in table.items():
         clock, seconds = np.array(sorted(points)).T
         keep = clock >= 0.45 * clock.max()
         if len(set(clock[keep])) >= 5:
-            c, p, rms = bend(clock[keep], seconds[keep])
-            print(f"    Kernel({name!r}, {c:.3f}, {p:.0f}),  # {keep.sum()} clocks, rms {rms:.1%}")
+            c, p, rms = fit_kernel(clock[keep], seconds[keep])
+            print(f"    KernelClockFit({name!r}, {c:.3f}, {p:.0f}),  # {keep.sum()} clocks, rms {rms:.1%}")
 
 
-def voltage(clock: np.ndarray, knee: float, slope: float) -> np.ndarray:
-    """Relative voltage over clock (share of the top clock)."""
+def compute_voltage(clock: np.ndarray, knee: float, slope: float) -> np.ndarray:
+    """Voltage relative to the top clock's, over the clock as a share of the top clock."""
     return 1 + slope * np.maximum(0, clock - knee)
 
 
-def clocks_behind(caps: np.ndarray, c: float, drawn: float, base: float, p: float = 4.0) -> np.ndarray:
-    """Slowdown at each cap of a kernel that draws `drawn` W uncapped, on top of `base` W that stay."""
+def compute_slowdown(caps: np.ndarray, c: float, drawn: float, base: float, p: float = 4.0) -> np.ndarray:
+    """Slowdown at each cap of a kernel that draws `drawn` W without a cap beside a constant `base` W."""
     clock = np.linspace(0.1, 1, 400)
     stretch = (c * clock**-p + 1 - c) ** (1 / p)
-    squared = (voltage(clock, 0.79, 1.45) / voltage(np.ones(1), 0.79, 1.45)) ** 2
+    squared = (compute_voltage(clock, 0.79, 1.45) / compute_voltage(np.ones(1), 0.79, 1.45)) ** 2
     watts = base + drawn * squared * (0.8 / stretch + 0.2 * clock)
     return np.interp(caps, watts, stretch, left=stretch[0], right=1.0)
 
 
-def jobs(folder: Path, name: str, board: str, base: float) -> None:
-    """Each network and batch size of one sweep: power without a cap, and the core share its caps tell."""
+def print_jobs(folder: Path, name: str, board: str, base: float) -> None:
+    """Fit each network and batch size of one sweep: power without a cap, and core share from its caps."""
     table: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
-    for row in rows(folder, name):
+    for row in read_rows(folder, name):
         key = (row["network"], row["batch_size"])
         table[key].append(tuple(float(row[k]) for k in ("power_limit", "time_per_epoch", "average_power")))
     for (network, batch), points in table.items():
@@ -97,15 +97,15 @@ def jobs(folder: Path, name: str, board: str, base: float) -> None:
         slower = seconds / seconds[-1]
 
         def off(v: np.ndarray, caps: np.ndarray = caps, slower: np.ndarray = slower) -> np.ndarray:
-            return v[2] * clocks_behind(caps, v[0], v[1], base) / slower - 1
+            return v[2] * compute_slowdown(caps, v[0], v[1], base) / slower - 1
 
         drawn = max(20.0, watts[-1] - base)
         done = least_squares(off, [0.5, drawn, 1.0], bounds=([0, 1, 0.9], [1, 600, 1.1]))
         rms = float(np.sqrt((done.fun**2).mean()))
         share = watts[-1] / caps[-1]
-        # A cap far above what is drawn tells nothing; a bad fit neither.
+        # A cap far above the power drawn says nothing about the core share, and neither does a bad fit.
         core = f"{done.x[0]:.2f}" if share > 0.45 and rms < 0.05 else None
-        print(f"    Draw({f'{network} {batch} {board}'!r}, {share:.3f}, {core}),  # rms {rms:.1%}")
+        print(f"    TrainingPowerFit({network!r}, {batch}, {board!r}, {share:.3f}, {core}),  # rms {rms:.1%}")
 
 
 def main() -> None:
@@ -113,9 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the recordings")
     folder = parser.parse_args().data
-    kernels(folder)
-    jobs(folder, "zeus_power_caps_a40.csv", "A40", 60.0)
-    jobs(folder, "zeus_power_caps_v100.csv", "V100", 50.0)
+    print_kernels(folder)
+    print_jobs(folder, "zeus_power_caps_a40.csv", "A40", 60.0)
+    print_jobs(folder, "zeus_power_caps_v100.csv", "V100", 50.0)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.governor.baselines import find_oracle_clocks, run_gpoeo, run_odpp, run_zeus_sweep
+from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
 from ekc.errors import InvalidInput
-from ekc.governor.baselines import find_oracle_clocks, run_gpoeo, run_odpp, run_zeus_sweep
-from ekc.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
 from ekc.governor.policy import Policy
 from ekc.governor.response_curve import SM_CLOCK, ResponsePrior
 from ekc.governor.samples import SensorSamples

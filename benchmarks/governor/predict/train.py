@@ -1,15 +1,14 @@
-"""Rows of simulated jobs, and models trained on them."""
+"""Training rows from simulated jobs, and boosted trees trained on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ekc.boosting import train_trees
-from ekc.governor.measure import JobEnded, make_reading
-from ekc.governor.predict.model import (
+from benchmarks.governor.predict.cross_validation import UNIT_SPREAD, estimate_spread, remove_counters
+from benchmarks.governor.predict.model import (
     COUNTERS,
     TARGETS,
     WITH_COUNTERS,
@@ -18,20 +17,22 @@ from ekc.governor.predict.model import (
     TrainingRow,
     build_features,
 )
-from ekc.governor.predict.trust import UNIT_SPREAD, estimate_spread, remove_counters
+from ekc.boosting import train_trees
+from ekc.governor.job_reading import ProgressRate
+from ekc.governor.measure import make_reading
 from ekc.governor.progress import ProgressSource
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import ProgressRate
 from ekc.governor.simulation.job import PhaseCosts, SimulatedJob, compute_costs
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.run import SimulatedRun
 
 WATCH_S = 30.0
+"""Seconds of sensor readings at the default clock."""
 COUNTER_WINDOW_S = 20.0
 SM_RATIOS = np.linspace(0.55, 1.0, 10)
 BOOSTING_PARAMETERS = {
-    # Splits lie midway between clocks that were seen: others split at a clock itself, and a card whose clock
-    # is a hair's breadth below that is told the slowdown of the next lower one.
+    # Exact splits are midway between two clocks of the training rows. Other methods split at a clock itself;
+    # a card whose clock is slightly below it would get the slowdown of the next lower one.
     "tree_method": "exact",
     "max_depth": 4,
     "eta": 0.15,
@@ -45,7 +46,7 @@ JOB_SECONDS = 600.0
 
 
 def build_rows(job: SimulatedJob, seed: int = 1) -> list[TrainingRow]:
-    """A job watched at the default, and what it costs at other clocks, exactly (its first phase)."""
+    """Rows of a job: readings at the default clock, exact costs of its first phase at the other clocks."""
     run = SimulatedRun(job, seed)
     start, joules = run.now(), run.read_energy_j()
     samples = run.record(WATCH_S)
@@ -63,7 +64,7 @@ def build_rows(job: SimulatedJob, seed: int = 1) -> list[TrainingRow]:
     costs = compute_costs(job)
     clocks = job.card.list_sm_clocks_mhz()
     rows = []
-    # A power cap holds the clock below the top: ratios are of what really runs.
+    # A power cap can keep the clock below the top one: ratios are relative to the clock that really runs.
     top = int(np.searchsorted(clocks, seen.clock_mhz))
     for ratio in SM_RATIOS:
         place = int(np.abs(clocks - ratio * seen.clock_mhz).argmin())
@@ -79,53 +80,34 @@ def _build_row(
     return TrainingRow(job.name, inputs, ratio, time, energy)
 
 
-def train_model(
-    card: str,
-    rows: Sequence[TrainingRow],
-    trained_on: str = "simulated jobs",
-    should_continue: Callable[[], bool] = lambda: True,
-) -> BoostedModel:
-    """The models of one card. How far they may be trusted is told by jobs left out in turn.
-
-    Raises `JobEnded` soon after `going` says no: nobody waits for a model any more.
-    """
-
-    def boosters(some: Sequence[TrainingRow], kinds: Sequence[str]) -> dict[str, Any]:
-        return _train_boosters(some, kinds, should_continue)
-
-    trusts = (estimate_spread(rows, kind, boosters) for kind in (WITH_COUNTERS, WITHOUT_COUNTERS))
-    return BoostedModel(card, trained_on, boosters(rows, (WITH_COUNTERS, WITHOUT_COUNTERS)), *trusts)
+def train_model(rows: Sequence[TrainingRow], trained_on: str = "simulated jobs") -> BoostedModel:
+    """Trees of one card; their errors are estimated by cross-validation over jobs."""
+    kinds = (WITH_COUNTERS, WITHOUT_COUNTERS)
+    spreads = (estimate_spread(rows, kind, _train_boosters) for kind in kinds)
+    return BoostedModel(trained_on, _train_boosters(rows, kinds), *spreads)
 
 
-def train_simulated_model(card: str, should_continue: Callable[[], bool] = lambda: True) -> BoostedModel:
-    """Trained on simulated jobs of a simulated card, the same every time; four to five seconds of a core.
-
-    `going` as in `trained`.
-    """
+def train_simulated_model(card: str) -> BoostedModel:
+    """Trees trained on simulated jobs of a simulated card; deterministic, four to five seconds of one
+    core."""
     rows: list[TrainingRow] = []
     for seed in TRAINING_SEEDS:
         for kind in JOB_KINDS:
-            _raise_if_stopped(should_continue)
             rows += build_rows(sample_job(seed, kind, card, JOB_SECONDS))
-    return train_model(card, rows, f"{len(TRAINING_SEEDS)} simulated jobs of each kind", should_continue)
+    return train_model(rows, f"{len(TRAINING_SEEDS)} simulated jobs of each kind")
 
 
-def _raise_if_stopped(should_continue: Callable[[], bool]) -> None:
-    if not should_continue():
-        raise JobEnded
+def leave_one_out(rows: Sequence[TrainingRow], has_counters: bool = True) -> dict[str, list[float]]:
+    """Absolute relative errors of time and energy, each job predicted by trees trained on the other jobs.
 
-
-def leave_one_out(
-    card: str, rows: Sequence[TrainingRow], has_counters: bool = True
-) -> dict[str, list[float]]:
-    """Absolute errors of time and energy (shares) over the SM clock, each job predicted by models of the
-    others; without counters if not `counted`."""
+    `has_counters`: whether the trees get counters beside the sensor readings.
+    """
     errors: dict[str, list[float]] = {"time": [], "energy": []}
     for job in sorted({r.job for r in rows}):
         others = _train_boosters(
             [r for r in rows if r.job != job], (WITH_COUNTERS if has_counters else WITHOUT_COUNTERS,)
         )
-        model = BoostedModel(card, "", others, UNIT_SPREAD, UNIT_SPREAD)
+        model = BoostedModel("", others, UNIT_SPREAD, UNIT_SPREAD)
         own = [r if has_counters else remove_counters(r) for r in rows if r.job == job]
         time, energy = model.predict(own[0].features, np.array([r.ratio for r in own]))
         errors["time"] += [float(abs(t / r.time - 1)) for t, r in zip(time, own, strict=True)]
@@ -133,16 +115,14 @@ def leave_one_out(
     return errors
 
 
-def _train_boosters(
-    rows: Sequence[TrainingRow], kinds: Sequence[str], should_continue: Callable[[], bool] = lambda: True
-) -> dict[str, Any]:
-    """By name of target; once more from signals alone, as not every card lets its counters be read."""
+def _train_boosters(rows: Sequence[TrainingRow], kinds: Sequence[str]) -> dict[str, Any]:
+    """XGBoost models by name of target, for each kind: with counters, and without, as not every card permits
+    them."""
     boosters = {}
     table = np.array([(*r.features, r.ratio) for r in rows])
     for target in TARGETS:
         logs = np.log([getattr(r, target.removeprefix("sm_")) for r in rows])
         for kind in kinds:
-            _raise_if_stopped(should_continue)
             columns = table[:, len(COUNTERS) :] if kind == WITHOUT_COUNTERS else table
             boosters[kind + target] = train_trees(
                 BOOSTING_PARAMETERS, columns, np.array(logs), BOOSTING_ROUNDS

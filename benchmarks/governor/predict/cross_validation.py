@@ -1,4 +1,4 @@
-"""How far a model may be trusted: by what models of other jobs were off, jobs left out in turn."""
+"""Error estimates of the trees by cross-validation: jobs are left out and predicted from the others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.governor import policy
-from ekc.governor.policy import Policy
-from ekc.governor.predict.model import (
+from benchmarks.governor.predict.model import (
     COUNTERS,
     WITHOUT_COUNTERS,
     BoostedModel,
@@ -18,6 +16,8 @@ from ekc.governor.predict.model import (
     TrainingRow,
     fit_coefficients,
 )
+from ekc.governor.objective import find_best
+from ekc.governor.policy import Policy
 from ekc.governor.response_curve import compute_lengthening, compute_reduction
 from ekc.governor.samples import Values
 
@@ -25,17 +25,17 @@ MAX_FOLDS = 8
 UNIT_SPREAD = CoefficientSpread((1.0, 1.0), (1.0, 1.0, 1.0))
 MIN_VARIANCE = 0.02**2
 BUDGETS = (0.02, 0.05, 0.1)
-"""Slowdowns within which jobs left out are advised."""
+"""Slowdown budgets at which predictions for left-out jobs are judged."""
 RATIO_GRID = np.linspace(0.55, 1.0, 91)
-"""Clocks over the default's."""
+"""Ratios of the SM clock to the default's."""
 
 TrainBoosters = Callable[[Sequence[TrainingRow], Sequence[str]], Mapping[str, Any]]
-"""Trains kinds of models on rows."""
+"""Trains trees of the given kinds on rows."""
 
 
 @dataclass(frozen=True)
 class _LeftOutPrediction:
-    """One job by models of others: at ratios of the clock, slowdown and power, as told and as they are."""
+    """One job at several clock ratios: true and predicted slowdown and power, relative to the default."""
 
     ratio: Values
     slowdown: Values
@@ -47,22 +47,22 @@ class _LeftOutPrediction:
 def estimate_spread(
     rows: Sequence[TrainingRow], kind: str, train_boosters: TrainBoosters
 ) -> CoefficientSpread:
-    """Of models that see counters, or not (`kind`).
+    """Errors of trees with or without counters (`kind`).
 
-    Deviations are those over all clocks, widened by as much as the slowdown at the very clocks that would be
-    advised is farther off: what looks best is so in part because it is told too well.
+    Standard deviations over all clocks, those of time widened by the larger error at the clocks that would be
+    chosen: a clock looks best in part because its prediction is too good.
     """
-    mine = [r if kind != WITHOUT_COUNTERS else remove_counters(r) for r in rows]
-    jobs = sorted({r.job for r in mine})
+    inputs = [r if kind != WITHOUT_COUNTERS else remove_counters(r) for r in rows]
+    jobs = sorted({r.job for r in inputs})
     folds = [set(jobs[n::MAX_FOLDS]) for n in range(min(MAX_FOLDS, len(jobs)))]
-    missed = [one for left_out in folds for one in _predict_left_out(mine, left_out, kind, train_boosters)]
-    plain = _fit_coefficient_spread(missed)
-    wider = _compute_widening(missed, plain)
-    return CoefficientSpread(tuple(wider * sigma for sigma in plain.time), plain.power)
+    predictions = [p for jobs_out in folds for p in _predict_left_out(inputs, jobs_out, kind, train_boosters)]
+    spread = _fit_coefficient_spread(predictions)
+    factor = _compute_widening(predictions, spread)
+    return CoefficientSpread(tuple(factor * sigma for sigma in spread.time), spread.power)
 
 
 def remove_counters(row: TrainingRow) -> TrainingRow:
-    """As a card without counters would have told it."""
+    """The row as a card without counters would give it."""
     return replace(row, features=(float("nan"),) * len(COUNTERS) + row.features[len(COUNTERS) :])
 
 
@@ -70,15 +70,17 @@ def _predict_left_out(
     rows: Sequence[TrainingRow], left_out: set[str], kind: str, train_boosters: TrainBoosters
 ) -> Iterator[_LeftOutPrediction]:
     others_only = train_boosters([r for r in rows if r.job not in left_out], (kind,))
-    others = BoostedModel("", "", dict(others_only), UNIT_SPREAD, UNIT_SPREAD)
+    others = BoostedModel("", dict(others_only), UNIT_SPREAD, UNIT_SPREAD)
     for job in sorted(left_out):
         own = sorted((r for r in rows if r.job == job), key=lambda r: r.ratio)
         ratio, time, energy = np.array([(r.ratio, r.time, r.energy) for r in own]).T
-        told = fit_coefficients(ratio, *others.predict(own[0].features, ratio))
+        coefficients = fit_coefficients(ratio, *others.predict(own[0].features, ratio))
         slow, watts = (
             _evaluate_polynomial(x, c)
             for x, c in zip(
-                (compute_lengthening(RATIO_GRID, 1), compute_reduction(RATIO_GRID, 1)), told, strict=True
+                (compute_lengthening(RATIO_GRID, 1), compute_reduction(RATIO_GRID, 1)),
+                coefficients,
+                strict=True,
             )
         )
         power = energy / time / (energy[-1] / time[-1]) - 1
@@ -91,7 +93,8 @@ def _evaluate_polynomial(x: Values, coefficients: Sequence[float]) -> Values:
 
 
 def _fit_coefficient_spread(predictions: Sequence[_LeftOutPrediction]) -> CoefficientSpread:
-    """Deviations of the first two coefficients that explain what was missed, each at its clock."""
+    """Standard deviations of the first two coefficients that explain the prediction errors at their
+    clocks."""
     ratio = np.concatenate([m.ratio[:-1] for m in predictions])
     time = np.concatenate([(m.predicted_slowdown - m.slowdown)[:-1] for m in predictions])
     power = np.concatenate([(m.predicted_power - m.power)[:-1] for m in predictions])
@@ -102,21 +105,21 @@ def _fit_coefficient_spread(predictions: Sequence[_LeftOutPrediction]) -> Coeffi
 
 
 def _fit_spread(x: Values, error: Values) -> tuple[float, float]:
-    """Sigmas (a, b) with off^2 about a^2 x^2 + b^2 x^4 (least squares, none below `LEAST_TRUST`)."""
+    """Sigmas (a, b) with error^2 about a^2 x^2 + b^2 x^4 (least squares, no square below `MIN_VARIANCE`)."""
     rows = np.stack([np.ones(len(x)), x**2], axis=1)
     first, second = np.linalg.lstsq(rows, (error / x) ** 2, rcond=None)[0]
     return max(MIN_VARIANCE, float(first)) ** 0.5, max(MIN_VARIANCE, float(second)) ** 0.5
 
 
 def _compute_widening(predictions: Sequence[_LeftOutPrediction], spread: CoefficientSpread) -> float:
-    """Root mean square of what was missed at the clocks that would be advised, over what was expected."""
-    off = []
-    for one in predictions:
-        x = compute_lengthening(one.ratio, 1)
+    """Root mean square error at the clocks that would be chosen, over the expected error; at least 1."""
+    errors = []
+    for job in predictions:
+        x = compute_lengthening(job.ratio, 1)
         sigma = np.sqrt((spread.time[0] * x) ** 2 + (spread.time[1] * x**2) ** 2)
-        saving = 1 - (1 + one.predicted_power) * (1 + one.predicted_slowdown)
+        saving = 1 - (1 + job.predicted_power) * (1 + job.predicted_slowdown)
         for budget in BUDGETS:
-            place = policy.find_best(Policy(max_slowdown=budget), one.predicted_slowdown, saving)
+            place = find_best(Policy(max_slowdown=budget), job.predicted_slowdown, saving)
             if place is not None and x[place] > 0:
-                off.append((one.slowdown[place] - one.predicted_slowdown[place]) / sigma[place])
-    return max(1.0, float(np.sqrt(np.mean(np.square(off))))) if off else 1.0
+                errors.append((job.slowdown[place] - job.predicted_slowdown[place]) / sigma[place])
+    return max(1.0, float(np.sqrt(np.mean(np.square(errors))))) if errors else 1.0

@@ -1,4 +1,5 @@
-"""Who knows every job beforehand: the best clocks of each true phase, set at no cost the moment it begins."""
+"""An oracle that knows every job in advance: the best clocks of each true phase, set at no cost when it
+begins."""
 
 from __future__ import annotations
 
@@ -6,23 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import policy as objective
+from ekc.governor import objective
 from ekc.governor.policy import Policy
 from ekc.governor.simulation.job import SimulatedJob, compute_costs
 
 
 @dataclass(frozen=True)
 class OracleResult:
-    """What could be had."""
+    """Result of the oracle, relative to the default."""
 
     saving: float
+    """Share of the default's joules."""
     slowdown: float
+    """Share of the default's seconds."""
     clocks_mhz: tuple[tuple[int, int], ...]
-    """Memory and SM clock of each phase."""
+    """(memory clock, SM clock) of each true phase."""
 
 
 def find_oracle_clocks(job: SimulatedJob, policy: Policy) -> OracleResult:
-    """The best constant clocks of each true phase; evaluations within a phase do not get their own."""
+    """The best constant clocks of each true phase; evaluations within a phase run at the same clocks."""
     costs = compute_costs(job)
     seconds = joules = 0.0
     clocks = []
@@ -33,5 +36,5 @@ def find_oracle_clocks(job: SimulatedJob, policy: Policy) -> OracleResult:
         seconds += float(time[memory, gear])
         joules += float(energy[memory, gear])
         clocks.append((job.card.memory_mhz[memory], job.card.spec.list_clocks_mhz()[gear]))
-    whole_s, whole_j = costs.seconds[:, -1, -1].sum(), costs.joules[:, -1, -1].sum()
-    return OracleResult(1 - joules / float(whole_j), seconds / float(whole_s) - 1, tuple(clocks))
+    default_s, default_j = costs.seconds[:, -1, -1].sum(), costs.joules[:, -1, -1].sum()
+    return OracleResult(1 - joules / float(default_j), seconds / float(default_s) - 1, tuple(clocks))

@@ -1,12 +1,13 @@
-"""The governor on simulated jobs, billed whole, beside an oracle and beside other people's governors.
+"""Savings of the governor on simulated jobs, compared with an oracle and with governors of other authors.
 
-    python governor.py [--seeds 6] [--seed 100] [--seconds 3600] [--only "ekc govern,..."] [--json FILE]
+    python -m benchmarks.governor.compare [--seeds 6] [--seed 100] [--seconds 3600] [--only "ekc govern,..."]
+        [--json FILE]
 
 Each job (six kinds, two simulated cards, as many seeds of each) runs from its first to its last second under
-each governor; its joules and seconds, measuring and searching included, are held against the same job at the
-driver's default. Jobs of seeds 0 to 7 were looked at while the governor was built; models are trained on
-seeds 1000 to 1011. What the oracle saved and a governor did not is told by what it was doing meanwhile
-(`governor_regret.py`). All of it is simulated: jobs and cards answer to clocks as recordings of real ones do
+each governor. Its joules and seconds, measuring and searching included, are compared with the same job at
+the driver's default. Jobs of seeds 0 to 7 were used while the governor was built; models are trained on
+seeds 1000 to 1011. `regret.py` splits what the oracle saved and a governor did not by what the governor was
+doing. All of it is simulated: jobs and cards answer to clocks as recordings of real ones do
 (`ekc/governor/simulation/fitted_constants.py`).
 """
 
@@ -21,15 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from governor_regret import CAUSES, Regret
 
 import ekc
-from ekc.governor.baselines import OracleResult, find_oracle_clocks, run_gpoeo, run_odpp, run_zeus_sweep
-from ekc.governor.baselines.odpp import GpoeoRule
+from benchmarks.governor.baselines import (
+    OracleResult,
+    find_oracle_clocks,
+    run_gpoeo,
+    run_odpp,
+    run_zeus_sweep,
+)
+from benchmarks.governor.baselines.odpp import GpoeoRule
+from benchmarks.governor.predict import BoostedModel, train_simulated_model
+from benchmarks.governor.regret import CAUSES, Regret
 from ekc.governor.events import Chosen, Event, Shifted
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
-from ekc.governor.predict import BoostedModel, train_simulated_model
 from ekc.governor.simulation.job import SimulatedJob
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.run import SimulatedRun
@@ -39,8 +46,8 @@ BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}
 
 
 @dataclass(frozen=True)
-class Line:
-    """One job under one governor."""
+class JobResult:
+    """One job under one governor; savings and slowdowns are shares of the default's joules and seconds."""
 
     job: str
     kind: str
@@ -51,39 +58,39 @@ class Line:
     search_j: float = 0.0
     counter_windows: int = 0
     extra_windows: int = 0
-    """Counter windows in a true phase that had one already."""
+    """Counter windows in a true phase of the job that had one already."""
     false_shifts: int = 0
     missed_shifts: int = 0
     true_shifts: int = 0
     regret_by_cause: dict[str, float] | None = None
 
 
-class Watcher:
-    """Notes what the governor told, and in which true phase the job was then."""
+class EventRecorder:
+    """Keeps the governor's events, each with the true phase of the job at that time."""
 
     def __init__(self, run: SimulatedRun, regret: Regret | None = None) -> None:
         self.run = run
         self.regret = regret
-        self.told: list[tuple[Event, int]] = []
+        self.events: list[tuple[Event, int]] = []
 
     def __call__(self, event: Event) -> None:
-        self.told.append((event, self.run.get_regime()))
+        self.events.append((event, self.run.get_regime()))
         if self.regret is not None:
             self.regret(event)
 
-    def shifts(self, regimes: int) -> tuple[int, int]:
-        """False and missed ones."""
-        seen, false = 0, 0
-        for event, regime in self.told:
+    def count_shifts(self, regimes: int) -> tuple[int, int]:
+        """(false changes of phase, missed ones), given the number of true phases."""
+        last_regime, false = 0, 0
+        for event, regime in self.events:
             if isinstance(event, Shifted) and event.level != "known":
-                false += regime == seen
-                seen = max(seen, regime)
-        return false, regimes - 1 - seen
+                false += regime == last_regime
+                last_regime = max(last_regime, regime)
+        return false, regimes - 1 - last_regime
 
 
-Governor = Callable[[SimulatedRun, BoostedModel, Watcher], object]
-GOVERNORS: dict[str, tuple[Governor, bool]] = {
-    # What runs, and whether the job has step hooks.
+RunGovernor = Callable[[SimulatedRun, BoostedModel, EventRecorder], object]
+GOVERNORS: dict[str, tuple[RunGovernor, bool]] = {
+    # The function that runs, and whether the job has step hooks.
     "ekc govern": (lambda run, model, tell: govern(run, run, Policy(), tell), False),
     "ekc govern, model": (lambda run, model, tell: govern(run, run, Policy(), tell, model), False),
     "ekc govern, step hooks": (lambda run, model, tell: govern(run, run, Policy(), tell), True),
@@ -95,97 +102,100 @@ GOVERNORS: dict[str, tuple[Governor, bool]] = {
 OURS = ("ekc govern", "ekc govern, model", "ekc govern, step hooks")
 
 
-def jobs(first: int, seeds: int, seconds: float) -> Iterator[SimulatedJob]:
-    """Every kind on every card."""
+def sample_jobs(first: int, seeds: int, seconds: float) -> Iterator[SimulatedJob]:
+    """Jobs of every kind on every card."""
     for device in DEVICES:
         for kind in JOB_KINDS:
             for seed in range(first, first + seeds):
                 yield sample_job(seed, kind, device, seconds)
 
 
-def default_bill(job: SimulatedJob) -> tuple[float, float]:
-    """Joules and seconds at the driver's default."""
+def measure_default(job: SimulatedJob) -> tuple[float, float]:
+    """Joules and seconds of a job at the driver's default."""
     run = SimulatedRun(job)
     while run.is_running():
         run.record(120.0)
     return run.true_j, run.now()
 
 
-def judged(
+def judge_job(
     job: SimulatedJob, best: OracleResult, bill: tuple[float, float], name: str, model: BoostedModel
-) -> Line:
-    """One job under one governor."""
-    act, hooked = GOVERNORS[name]
-    run = SimulatedRun(job, has_hooks=hooked)
+) -> JobResult:
+    """Run one job under one governor; `bill`: joules and seconds at the default."""
+    run_governor, has_hooks = GOVERNORS[name]
+    run = SimulatedRun(job, has_hooks=has_hooks)
     regret = Regret(run, job, best) if name in OURS else None
-    watcher = Watcher(run, regret)
-    act(run, model, watcher)
-    chosen = [event for event, _ in watcher.told if isinstance(event, Chosen)]
-    false, missed = watcher.shifts(job.count_regimes()) if name in OURS else (0, 0)
-    return Line(
+    recorder = EventRecorder(run, regret)
+    run_governor(run, model, recorder)
+    choices = [event for event, _ in recorder.events if isinstance(event, Chosen)]
+    false, missed = recorder.count_shifts(job.count_regimes()) if name in OURS else (0, 0)
+    return JobResult(
         job=job.name,
         kind=job.kind,
         saving=1 - run.true_j / bill[0],
         slowdown=run.now() / bill[1] - 1,
         oracle_saving=best.saving,
-        converged_s=chosen[0].at_s if chosen else float("nan"),
-        search_j=sum(event.search_j for event in chosen),
+        converged_s=choices[0].at_s if choices else float("nan"),
+        search_j=sum(event.search_j for event in choices),
         counter_windows=len(run.counter_windows),
         extra_windows=len(run.counter_windows) - len({regime for _, regime in run.counter_windows}),
         false_shifts=false,
         missed_shifts=missed,
         true_shifts=job.count_regimes() - 1,
-        regret_by_cause=regret.shares() if regret else None,
+        regret_by_cause=regret.compute_shares() if regret else None,
     )
 
 
-def summed(name: str, lines: list[Line]) -> dict[str, object]:
-    """The row of one governor."""
-    saving = float(np.mean([x.saving for x in lines]))
-    share = saving / float(np.mean([x.oracle_saving for x in lines]))
-    slow = [x.slowdown for x in lines]
+def summarise(name: str, results: list[JobResult]) -> dict[str, object]:
+    """The row of one governor: means and totals over jobs."""
+    saving = float(np.mean([x.saving for x in results]))
+    share = saving / float(np.mean([x.oracle_saving for x in results]))
+    slow = [x.slowdown for x in results]
     row: dict[str, object] = {
         "governor": name,
-        "jobs": len(lines),
+        "jobs": len(results),
         "mean_saving": saving,
         "share_of_oracle": share,
-        "regret": float(np.mean([x.oracle_saving - x.saving for x in lines])),
+        "regret": float(np.mean([x.oracle_saving - x.saving for x in results])),
         "mean_slowdown": float(np.mean(slow)),
         "worst_slowdown": max(slow),
         "beyond_7_percent": sum(s > BARS["worst_slowdown"] for s in slow),
-        "counter_windows": sum(x.counter_windows for x in lines),
-        "extra_windows": sum(x.extra_windows for x in lines),
+        "counter_windows": sum(x.counter_windows for x in results),
+        "extra_windows": sum(x.extra_windows for x in results),
     }
     if name in OURS:
-        row["converged_s"] = float(np.nanmedian([x.converged_s for x in lines]))
-        row["search_j"] = float(np.mean([x.search_j for x in lines]))
-        row["true_shifts"] = sum(x.true_shifts for x in lines)
-        row["false_shifts"] = sum(x.false_shifts for x in lines)
-        row["missed_shifts"] = sum(x.missed_shifts for x in lines)
-        causes = [x.regret_by_cause or {} for x in lines]
+        row["converged_s"] = float(np.nanmedian([x.converged_s for x in results]))
+        row["search_j"] = float(np.mean([x.search_j for x in results]))
+        row["true_shifts"] = sum(x.true_shifts for x in results)
+        row["false_shifts"] = sum(x.false_shifts for x in results)
+        row["missed_shifts"] = sum(x.missed_shifts for x in results)
+        causes = [x.regret_by_cause or {} for x in results]
         row["regret_by_cause"] = {c: float(np.mean([one.get(c, 0.0) for one in causes])) for c in CAUSES}
     return row
 
 
-def verdict(rows: list[dict[str, object]]) -> None:
-    """Bars of our rows: figures, and being ahead of all others, even of those that buy joules with time."""
+def add_verdicts(rows: list[dict[str, object]]) -> None:
+    """Add bar and pass to our rows: the figures of `BARS`, and a larger saving than any other governor's.
+
+    Others count even where they exceed the slowdown budget.
+    """
     others = [float(str(r["mean_saving"])) for r in rows if r["governor"] not in OURS]
     for row in rows:
         if row["governor"] not in OURS:
             continue
         row["bar"] = {**BARS, "extra_windows": 0, "mean_saving_ahead_of": max(others, default=None)}
         ahead = float(str(row["mean_saving"])) > max(others, default=-1.0)
-        row["pass"] = keeps(row) and ahead and row["extra_windows"] == 0
+        row["pass"] = keeps_slowdown_bars(row) and ahead and row["extra_windows"] == 0
         row["pass"] = bool(row["pass"]) and float(str(row["share_of_oracle"])) >= BARS["share_of_oracle"]
 
 
-def keeps(row: dict[str, object]) -> bool:
-    """Whether a governor keeps the slowdown bars."""
+def keeps_slowdown_bars(row: dict[str, object]) -> bool:
+    """Whether mean and worst slowdown are within their bars."""
     return all(float(str(row[name])) <= BARS[name] for name in ("mean_slowdown", "worst_slowdown"))
 
 
-def table(rows: list[dict[str, object]], oracle_saving: float, oracle_slowdown: float) -> str:
-    """For people."""
+def format_table(rows: list[dict[str, object]], oracle_saving: float, oracle_slowdown: float) -> str:
+    """The table of governors."""
     head = f"{'governor':24s} {'saved':>7s} {'of best':>8s} {'slower':>7s} {'worst':>8s} {'>7 %':>5s}"
     head += f" {'settled':>8s} {'search':>8s} {'counters':>9s} {'shifts: true/false/missed':>26s}"
     out = [head, f"{'oracle':24s} {oracle_saving:7.1%} {1:8.1%} {oracle_slowdown:7.1%}"]
@@ -204,8 +214,8 @@ def table(rows: list[dict[str, object]], oracle_saving: float, oracle_slowdown: 
     return "\n".join(out)
 
 
-def by_cause(rows: list[dict[str, Any]], oracle_saving: float) -> str:
-    """Where the oracle's saving went, as shares of it."""
+def format_causes(rows: list[dict[str, Any]], oracle_saving: float) -> str:
+    """The table of causes: regret as shares of the oracle's saving."""
     out = [f"{'lost, of the oracle':24s} " + " ".join(f"{cause:>10s}" for cause in CAUSES)]
     for row in rows:
         if "regret_by_cause" in row:
@@ -214,29 +224,29 @@ def by_cause(rows: list[dict[str, Any]], oracle_saving: float) -> str:
     return "\n".join(out)
 
 
-def by_kind(lines: dict[str, list[Line]]) -> str:
-    """Share of the oracle's saving and mean slowdown, kind by kind."""
+def format_kinds(results_by_name: dict[str, list[JobResult]]) -> str:
+    """The table of job kinds: share of the oracle's saving, and mean slowdown."""
     out = [f"{'of the oracle (slower)':24s} " + " ".join(f"{kind:>16s}" for kind in JOB_KINDS)]
-    for name, all_of in lines.items():
+    for name, results in results_by_name.items():
         cells = []
         for kind in JOB_KINDS:
-            mine = [x for x in all_of if x.kind == kind]
-            share = sum(x.saving for x in mine) / sum(x.oracle_saving for x in mine)
-            cells.append(f"{share:8.1%} ({np.mean([x.slowdown for x in mine]):5.1%})")
+            same = [x for x in results if x.kind == kind]
+            share = sum(x.saving for x in same) / sum(x.oracle_saving for x in same)
+            cells.append(f"{share:8.1%} ({np.mean([x.slowdown for x in same]):5.1%})")
         out.append(f"{name:24s} " + " ".join(cells))
     return "\n".join(out)
 
 
 def main() -> None:
-    """Run, print, write."""
+    """Run all jobs, print the tables, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=6, help="jobs of each kind on each card")
-    parser.add_argument("--seed", type=int, default=100, help="the first of them")
+    parser.add_argument("--seed", type=int, default=100, help="first seed")
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
     parser.add_argument("--only", default=",".join(GOVERNORS).replace(", ", "; "), help="governors, by comma")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    names = [name.strip().replace("; ", ", ") for name in given.only.split(",")]
+    options = parser.parse_args()
+    names = [name.strip().replace("; ", ", ") for name in options.only.split(",")]
     unknown = [name for name in names if name not in GOVERNORS]
     if unknown:
         parser.error(
@@ -244,33 +254,33 @@ def main() -> None:
         )
 
     models = {device: train_simulated_model(device) for device in DEVICES}
-    lines: dict[str, list[Line]] = {name: [] for name in names}
+    results: dict[str, list[JobResult]] = {name: [] for name in names}
     best: list[OracleResult] = []
-    for job in jobs(given.seed, given.seeds, given.seconds):
+    for job in sample_jobs(options.seed, options.seeds, options.seconds):
         best.append(find_oracle_clocks(job, Policy()))
-        bill = default_bill(job)
+        bill = measure_default(job)
         for name in names:
-            lines[name].append(judged(job, best[-1], bill, name, models[job.card.name]))
+            results[name].append(judge_job(job, best[-1], bill, name, models[job.card.name]))
 
-    rows = [summed(name, lines[name]) for name in names]
-    verdict(rows)
-    saving, slowdown = (float(np.mean([getattr(b, what) for b in best])) for what in ("saving", "slowdown"))
+    rows = [summarise(name, results[name]) for name in names]
+    add_verdicts(rows)
+    saving, slowdown = (float(np.mean([getattr(b, n) for b in best])) for n in ("saving", "slowdown"))
     print(f"ekc {ekc.__version__}, Python {platform.python_version()}; everything below is simulated")
-    first, last = given.seed, given.seed + given.seeds - 1
-    print(f"{len(best)} jobs of {given.seconds:.0f} s, seeds {first} to {last}, on {', '.join(DEVICES)}")
-    print(table(rows, saving, slowdown))
-    print(by_cause(rows, saving))
-    print(by_kind(lines))
-    if given.json:
-        whole = {
+    first, last = options.seed, options.seed + options.seeds - 1
+    print(f"{len(best)} jobs of {options.seconds:.0f} s, seeds {first} to {last}, on {', '.join(DEVICES)}")
+    print(format_table(rows, saving, slowdown))
+    print(format_causes(rows, saving))
+    print(format_kinds(results))
+    if options.json:
+        figures = {
             "version": ekc.__version__,
             "simulated": True,
             "rows": rows,
             "oracle": {"mean_saving": saving, "mean_slowdown": slowdown},
-            "jobs": {name: [asdict(line) for line in lines[name]] for name in names},
+            "jobs": {name: [asdict(result) for result in results[name]] for name in names},
             "pass": all(bool(r.get("pass", True)) for r in rows),
         }
-        given.json.write_text(json.dumps(whole, indent=1))
+        options.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""kill -9 of the job, the governor, its guard, and all of them: are the previous settings back in time?
+"""Kill -9 of the job, the governor, its guard, and all of them: are the previous settings back in time?
 
-    python benchmarks/governor_kills.py [--kills 20] [--seed 0] [--json FILE]
+    python -m benchmarks.governor.kills [--kills 20] [--seed 0] [--json FILE]
 
 Real processes and real signals under a scripted NVML (a file that all processes share, see
 tests/governor/scripted): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
 sets random SM, memory and power limits every few milliseconds, so that kills come in the middle of setting.
-Rows: who is killed, at how many random moments, how often something was set just then, how long until the
-settings of before were back (a guard: until it was replaced, or after killing the governor too, whichever
-took longer), and whether the job was left alone.
+Columns: the process killed, the number of kills at random times, how often a limit was set at that time,
+seconds until the previous settings were back (a guard: until it was replaced, or after killing the governor
+too, whichever took longer), and whether the job was unharmed.
 """
 
 from __future__ import annotations
@@ -26,34 +26,33 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from ekc.governor.live.job import list_process_family
 from ekc.version import __version__
 from tests.governor.scripted_nvml import ROOT, ScriptedBoards
 
 BAR_S = 5.0
+"""Seconds within which the previous settings must be back."""
 BEFORE = (None, None, 280_000)
 JOB = "import time, sys; time.sleep(float(sys.argv[1])); print('job done')"
 JOB_S = "4"
 LATEST_S = 0.6
-"""Kills come up to so long after the first setting."""
+"""Kills come up to so many seconds after the first setting."""
 
 
 @dataclass
 class Case:
-    """One kill."""
+    """The outcome of one kill."""
 
     touched: bool
-    """Whether a limit differed from before at that moment."""
+    """Whether a limit differed from the previous settings when the process was killed."""
     back_s: float
-    """Until everything was as before; infinity where that took too long."""
+    """Seconds until the previous settings were back; infinity where that took too long."""
     job_unharmed: bool
     restored: bool = False
     """Whether that needed `ekc govern --restore`."""
 
 
-class Governed:
+class GovernedProcesses:
     """A governor, its guard and its job, as three processes over one scripted GPU."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,80 +63,79 @@ class Governed:
             runner, sys.executable, "-c", JOB, JOB_S, stdout=self.output, stderr=subprocess.DEVNULL
         )
         assert self.boards.wait_for(_clock_was_set, 30) < 30, "the governor never set anything"
-        self.job = self.child("job done")
-        self.guard = self.child("ekc.devices.clocks.lease")
+        self.job = self.find_child("job done")
+        self.guard = self.find_child("ekc.devices.clocks.guard")
 
-    def child(self, words: str) -> int:
+    def find_child(self, words: str) -> int:
         """Process id of the child whose command line holds these words."""
         children = list_process_family(self.process.pid) - {self.process.pid}
-        (found,) = (pid for pid in children if words in _command(pid))
+        (found,) = (pid for pid in children if words in _read_command(pid))
         return found
 
     def kill(self, *pids: int) -> bool:
-        """At once; whether a limit was not as before."""
+        """Kill processes at once; whether a limit differed from the previous settings."""
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         return self.boards.read_limits() != BEFORE
 
-    def back(self) -> float:
-        """Seconds until everything was as before and no lease was left."""
-        over = lambda b: b.limits() == BEFORE and not list(b.leases.glob("*.json"))  # noqa: E731
-        return self.boards.wait_for(over, 2 * BAR_S)
+    def wait_for_restore(self) -> float:
+        """Seconds until the previous settings were back and no lease was left."""
+        return self.boards.wait_for(_is_restored, 2 * BAR_S)
 
-    def job_goes_on(self) -> bool:
-        """Waits for the job; whether it came to its own end and its output is whole."""
+    def wait_for_job(self) -> bool:
+        """Wait until the job has ended; whether it ended normally with its complete output."""
         self.boards.wait_for(lambda b: not Path(f"/proc/{self.job}").exists(), 30)
         self.process.wait()
         return (self.boards.folder / "out").read_text() == "job done\n"
 
 
-def killed_job(g: Governed) -> Case:
-    """The status is the job's: 128 + 9."""
+def kill_job(g: GovernedProcesses) -> Case:
+    """Kill the job; the governor's exit status must be 128 + 9."""
     touched = g.kill(g.job)
-    back = g.back()
+    back = g.wait_for_restore()
     return Case(touched, back, g.process.wait() == 137)
 
 
-def killed_governor(g: Governed) -> Case:
-    """The guard puts back; the job goes on."""
+def kill_governor(g: GovernedProcesses) -> Case:
+    """Kill the governor; its guard must restore the settings, and the job run on."""
     touched = g.kill(g.process.pid)
-    return Case(touched, g.back(), g.job_goes_on())
+    return Case(touched, g.wait_for_restore(), g.wait_for_job())
 
 
-def killed_guard(g: Governed) -> Case:
-    """Another guard takes its place; then the governor is killed too."""
+def kill_guard(g: GovernedProcesses) -> Case:
+    """Kill the guard; the governor must start another one, which is tested by killing the governor too."""
     g.kill(g.guard)
 
-    def replaced(_: ScriptedBoards) -> bool:
+    def is_replaced(_: ScriptedBoards) -> bool:
         try:
-            return g.child("ekc.devices.clocks.lease") != g.guard
+            return g.find_child("ekc.devices.clocks.guard") != g.guard
         except ValueError:
             return False
 
-    waited = g.boards.wait_for(replaced, 2 * BAR_S)
-    touched = g.kill(g.process.pid)  # The new one may not be watching yet.
-    return Case(touched, max(waited, g.back()), g.job_goes_on())
+    waited = g.boards.wait_for(is_replaced, 2 * BAR_S)
+    touched = g.kill(g.process.pid)  # The new guard may not be watching yet.
+    return Case(touched, max(waited, g.wait_for_restore()), g.wait_for_job())
 
 
-def killed_all(g: Governed) -> Case:
-    """Nobody is left to put back; `--restore` does."""
+def kill_all(g: GovernedProcesses) -> Case:
+    """Kill all three processes; `ekc govern --restore` must restore the settings."""
     touched = g.kill(g.guard, g.process.pid, g.job)
     g.process.wait()
     began = time.monotonic()
-    done = g.boards.start_python(
+    restore = g.boards.start_python(
         "-m", "ekc", "govern", "--restore", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    done.communicate()
-    g.back()
-    seconds = time.monotonic() - began if done.returncode == 0 else float("inf")
+    restore.communicate()
+    g.wait_for_restore()
+    seconds = time.monotonic() - began if restore.returncode == 0 else float("inf")
     return Case(touched, seconds, True, restored=True)
 
 
-CASES = {"job": killed_job, "governor": killed_governor, "guard": killed_guard, "all": killed_all}
+CASES = {"job": kill_job, "governor": kill_governor, "guard": kill_guard, "all": kill_all}
 
 
 def main() -> int:
-    """Status 1 where a bar is missed."""
+    """Run all kills, print the table, write JSON; exit status 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -147,7 +145,7 @@ def main() -> int:
     print(f"ekc {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
     print(f"scripted NVML, {options.kills} kills each, seed {options.seed}; bar: back within {BAR_S:g} s\n")
     print(f"{'killed':10}{'kills':>6}{'while set':>11}{'back, median':>14}{'worst':>9}{'job unharmed':>14}")
-    rows = [_row(name, options.kills, rng) for name in CASES]
+    rows = [_run_cases(name, options.kills, rng) for name in CASES]
     if options.json:
         options.json.write_text(json.dumps({"rows": rows, "pass": all(row["pass"] for row in rows)}))
     return 0 if all(row["pass"] for row in rows) else 1
@@ -157,36 +155,40 @@ def _clock_was_set(boards: ScriptedBoards) -> bool:
     return any("Locked" in call[2] for call in boards.read_calls())
 
 
-def _row(name: str, kills: int, rng: random.Random) -> dict[str, object]:
+def _run_cases(name: str, kills: int, rng: random.Random) -> dict[str, object]:
     cases = []
     for _ in range(kills):
         with tempfile.TemporaryDirectory() as folder:
-            governed = Governed(Path(folder))
+            governed = GovernedProcesses(Path(folder))
             try:
                 time.sleep(rng.uniform(0.0, LATEST_S))
                 cases.append(CASES[name](governed))
             finally:
                 governed.process.kill()
     back = [case.back_s for case in cases]
-    # Where nobody is left alive, when they come back is for whoever restores; that they do is the bar.
+    # Where every process was killed, the user restores: the bar is that it works, not how soon.
     bar_s = float("inf") if name == "all" else BAR_S
-    good = all(x.back_s <= bar_s and x.back_s < float("inf") and x.job_unharmed for x in cases)
+    is_within_bar = all(x.back_s <= bar_s and x.back_s < float("inf") and x.job_unharmed for x in cases)
     touched, unharmed = sum(c.touched for c in cases), sum(c.job_unharmed for c in cases)
     print(
         f"{name:10}{kills:6}{touched:11}{statistics.median(back):12.2f} s{max(back):7.2f} s"
-        f"{'-' if name == 'all' else unharmed:>14}  {'pass' if good else 'FAIL'}"
+        f"{'-' if name == 'all' else unharmed:>14}  {'pass' if is_within_bar else 'FAIL'}"
         f"{'  (by ekc govern --restore)' if name == 'all' else ''}",
         flush=True,
     )
     return {
         "killed": name,
         "bar": {"back_s": None if name == "all" else BAR_S},
-        "pass": good,
+        "pass": is_within_bar,
         "cases": [asdict(x) for x in cases],
     }
 
 
-def _command(pid: int) -> str:
+def _is_restored(boards: ScriptedBoards) -> bool:
+    return boards.read_limits() == BEFORE and not list(boards.leases.glob("*.json"))
+
+
+def _read_command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

@@ -2,14 +2,9 @@
 
 Kept: base and default measurement, counters, prediction, memory search before SM search, bracket of a tenth
 of the gears, golden section, cubic smoothing, ED2P below 4.5 % slowdown, monitoring by the range of power,
-back-off, settle times. Kinder than the original: periods come from ekc's detector and are followed by its
-tempo, its watcher of idle GPUs (which slows resumed work) is left out. Its models and their training data
-were never published: ours stand in, trained on other simulated jobs.
-
-GPOEO's search over the SM clock: bracket by a tenth of the gears, golden section, cubic smoothing.
-
-Rebuilt from a description of the authors' program (2021). Which side is searched depends on how slow the
-first gear is; every point is read once.
+back-off, settle times. In favour of GPOEO, periods come from ekc's detector and tracker, and its watcher of
+idle GPUs, which slows resumed work, is left out. Its models and their training data were never published:
+ours replace them, trained on other simulated jobs.
 """
 
 from __future__ import annotations
@@ -19,31 +14,35 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ekc.governor.baselines.odpp import (
+from benchmarks.governor.baselines.odpp import (
     SLOWDOWN_LIMIT,
     CostPoint,
     GpoeoRule,
     measure_period_point,
     measure_rate_point,
 )
+from benchmarks.governor.predict.model import CLOCK_RATIOS
+from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.measure import JobEnded, JobMeter
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase import ResponseModel
-from ekc.governor.predict.model import CLOCK_RATIOS
 from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.readings import JobReading, ProgressRate
 from ekc.governor.samples import Values
 
 GOLDEN_RATIO = (1 + 5**0.5) / 2
 MAX_TRIES = 5
 MIN_BRACKET_GEARS = 7
-"""Gears: a bracket narrower than that is left."""
+"""Golden-section search ends at a bracket of fewer gears."""
 MIN_SCORE_SHARE = 0.75
-"""Of the default's score: below, the bracket goes no further down."""
+"""Share of the default's score below which the bracket is not extended downwards."""
 
 
 class BracketSearch:
-    """One search; `at` reads the job at the place of a gear, and `seen` keeps what it told."""
+    """One search over the SM clock: bracket, golden section, cubic smoothing.
+
+    `read_point(place)` measures the job at the gear of that place; `points` holds the results. The slowdown
+    at the first gear decides which side is searched. Every point is measured once.
+    """
 
     def __init__(
         self, gears: Values, rule: GpoeoRule, default: CostPoint, read_point: Callable[[int], CostPoint]
@@ -55,7 +54,7 @@ class BracketSearch:
         self.points: dict[int, CostPoint] = {}
 
     def search(self, start: int) -> int:
-        """Place of the choice."""
+        """Place of the chosen gear."""
         slow = self._get_point(start).compute_slowdown(self._default)
         radius = max(1, len(self._gears) // 10)
         low, high = start, start
@@ -112,8 +111,8 @@ class BracketSearch:
         degree = min(3, len(places) - 1)
         inside = self._gears[places[0] : places[-1] + 1]
         seconds, joules = (
-            self._smooth_curve(clocks, [getattr(self.points[p], what) for p in places], inside, degree)
-            for what in ("seconds", "joules")
+            self._smooth_curve(clocks, [getattr(self.points[p], quantity) for p in places], inside, degree)
+            for quantity in ("seconds", "joules")
         )
         return int(places[0]) + self._rule.find_best_gear(inside, seconds, joules, self._default)
 
@@ -125,6 +124,7 @@ class BracketSearch:
 BASE_SHARE = 0.9
 """Base clock over top clock (1800 of 1995 MHz)."""
 LOWEST_SHARE = 0.225
+"""Lowest clock that is searched, over the top clock."""
 START_SETTLE_S = 4.0
 STEP_SETTLE_S = 4.0
 FIRST_WINDOW_S = 25.0
@@ -133,16 +133,16 @@ COUNTER_GROUPS = 4
 MAX_POWER_RANGE = {True: 0.18, False: 0.30}
 LARGE_CHANGE = 0.5
 NEXT_PERIOD_RANGE = (0.66, 1.5)
-"""A period lies within this many times the one before."""
+"""Range of a period, as multiples of the previous one."""
 MIN_CLARITY = 0.1
 
 
 class _PeriodLost(Exception):
-    """The period that was found is not there any more."""
+    """The period is no longer found."""
 
 
 def run_gpoeo(probe: Probe, actuator: Actuator, model: ResponseModel, rule: GpoeoRule | None = None) -> None:
-    """Steer one job until it ends; `rule` is theirs if not given."""
+    """Govern one job until it ends; `rule`: by default the published one."""
     with contextlib.suppress(JobEnded):
         _GpoeoRun(probe, actuator, model, rule or GpoeoRule()).run_forever()
 
@@ -174,7 +174,7 @@ class _GpoeoRun:
             start = start if self._wait_for_change() < LARGE_CHANGE else None
 
     def _run_round(self, start: int | None) -> int:
-        """Measure, predict where the job is new, search, and put the choice in force."""
+        """Measure, predict if the job is new (`start` is None), search, and set the choice."""
         counters = self._measure_counters() if start is None else {}
         if start is not None and self._is_periodic:
             self._set_gear(None)
@@ -194,16 +194,16 @@ class _GpoeoRun:
         self._meter.record(settle)
 
     def _measure_counters(self) -> dict[str, float]:
-        """Period and counters at the base clocks, a group after the other."""
+        """Measure period and counters at the base clocks, one group of counters after the other."""
         base = int(np.searchsorted(self._gears, BASE_SHARE * self._gears[-1]))
         self._memory_mhz = None
         self._set_gear(base, START_SETTLE_S)
         point = measure_period_point(self._meter, FIRST_WINDOW_S)
         self._store_period(point)
         each = 1.1 * point.seconds if point else RATE_WINDOW_S
-        read = [self._meter.probe.read_counters(each) for _ in range(COUNTER_GROUPS)]
-        known = [r for r in read if r]
-        return {name: float(np.mean([r[name] for r in known])) for name in known[0]} if known else {}
+        groups = [self._meter.probe.read_counters(each) for _ in range(COUNTER_GROUPS)]
+        counters = [group for group in groups if group]
+        return {n: float(np.mean([c[n] for c in counters])) for n in counters[0]} if counters else {}
 
     def _store_period(self, point: CostPoint | None) -> None:
         self._is_periodic = point is not None
@@ -216,14 +216,14 @@ class _GpoeoRun:
         return self._measure_point()
 
     def _measure_point(self) -> CostPoint:
-        """Seconds and joules of a period near the last one, or per instruction where there is none."""
+        """Seconds and joules of a period near the last one, or per instruction without a period."""
         if not self._is_periodic or self._period_s is None:
             return measure_rate_point(self._meter, RATE_WINDOW_S)
         start, joules = self._meter.probe.now(), self._meter.probe.read_energy_j()
         samples = self._meter.record(max(self._window_s, 2.5 * self._period_s))
-        least, most = NEXT_PERIOD_RANGE
+        shortest, longest = NEXT_PERIOD_RANGE
         found = find_period_near(
-            samples, self._period_s, least / self._memory_slowdown, most * self._memory_slowdown
+            samples, self._period_s, shortest / self._memory_slowdown, longest * self._memory_slowdown
         )
         if found is None or found.clarity < MIN_CLARITY:
             raise _PeriodLost
@@ -232,30 +232,30 @@ class _GpoeoRun:
         return CostPoint(found.seconds, watts * found.seconds)
 
     def _predict_gear(self, counters: dict[str, float], default: CostPoint) -> int:
-        """The gear that the models favour."""
+        """The best gear by the models' predictions."""
         samples = self._meter.record(2.0)
-        seen = JobReading(
+        reading = JobReading(
             Settings(), 0.0, 2.0, default.joules / default.seconds, ProgressRate(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
         )  # fmt: skip
-        beliefs = self._model(counters, seen)
-        x, y = seen.clock_mhz / self._gears - 1, 1 - self._gears / seen.clock_mhz
-        time = 1 + _evaluate_polynomial(np.maximum(0, x), beliefs.time.mean)
-        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), beliefs.power.mean))
-        # The models were trained down to there.
-        lowest = int(np.searchsorted(self._gears, CLOCK_RATIOS[0] * seen.clock_mhz))
+        prior = self._model(counters, reading)
+        x, y = reading.clock_mhz / self._gears - 1, 1 - self._gears / reading.clock_mhz
+        time = 1 + _evaluate_polynomial(np.maximum(0, x), prior.time.mean)
+        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), prior.power.mean))
+        # The models were not trained on lower clocks.
+        lowest = int(np.searchsorted(self._gears, CLOCK_RATIOS[0] * reading.clock_mhz))
         default = CostPoint(1.0, 1.0)
         gears, seconds, joules = self._gears[lowest:], time[lowest:], energy[lowest:]
         return lowest + self._rule.find_best_gear(gears, seconds, joules, default)
 
     def _search_memory(self, start: int, default: CostPoint) -> None:
-        """Neighbours of the top memory clock, at the predicted SM gear."""
+        """Try the top memory clock and its neighbours, at the predicted SM gear."""
         if len(self._memory_clocks) < 2:
             return
         best: tuple[CostPoint, int | None] | None = None
         before = self._memory_clocks[-1]
         for clock in (self._memory_clocks[-1], self._memory_clocks[-2], self._memory_clocks[-3]):
-            # Their bounds on the next period hold for small steps of the clock alone.
+            # GPOEO's bounds on the next period hold only for small steps of the clock.
             self._memory_slowdown, before = before / clock, clock
             self._set_gear(start, memory=clock)
             point = self._measure_point()
@@ -269,14 +269,14 @@ class _GpoeoRun:
             self._period_s = best[0].seconds
 
     def _search_gear(self, start: int, default: CostPoint) -> int:
-        def at(place: int) -> CostPoint:
+        def measure_gear(place: int) -> CostPoint:
             self._set_gear(place)
             return self._measure_point()
 
-        return BracketSearch(self._gears, self._rule, default, at).search(start)
+        return BracketSearch(self._gears, self._rule, default, measure_gear).search(start)
 
     def _wait_for_change(self) -> float:
-        """Until the range of power says that the job changed; how much."""
+        """Wait until the range of power shows a change of the job; returns the relative change."""
         period = self._period_s if self._is_periodic and self._period_s else RATE_WINDOW_S
         lowest, highest, stable = np.inf, 0.0, 0
         while True:

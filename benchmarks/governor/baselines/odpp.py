@@ -1,9 +1,8 @@
 """ODPP (Zou, Li, Barker, Ge, CCGRID 2020), as coded by GPOEO's authors: FFT period, piecewise-linear model.
 
-Simplified: the perceptron that they retrain on the three middle points is replaced by those points
-themselves, as knots of the piecewise-linear model, which can only be kinder to it.
-
-What GPOEO and ODPP share as coded by GPOEO's authors: readings per period, the rule of choice.
+Simplified: the original retrains a perceptron on the three middle points. Here those points themselves are
+knots of the piecewise-linear model, which can only help ODPP. `CostPoint`, `GpoeoRule` and the functions
+that measure points are shared with GPOEO, as in its authors' code.
 """
 
 from __future__ import annotations
@@ -25,30 +24,33 @@ RULES_MAX_PERIOD_S = 15.0
 
 @dataclass(frozen=True)
 class CostPoint:
-    """Seconds and joules of one period (or of the same work, where there is none) under some limits."""
+    """Seconds and joules of one period under some limits; without a period, of a fixed amount of work."""
 
     seconds: float
     joules: float
 
     def compute_slowdown(self, default: CostPoint) -> float:
-        """Against the default."""
+        """Slowdown against the default, as a share."""
         return self.seconds / default.seconds - 1
 
 
 @dataclass(frozen=True)
 class GpoeoRule:
-    """Least E T^n below 4.5 % slowdown. Published, coded and run with n = 2, though the objective is called
-    energy; n = 0 is the line that the authors left in a comment."""
+    """Least E T^n below 4.5 % slowdown, n = `exponent`.
+
+    Published, coded and run with n = 2, though the objective is called energy; the authors' code has n = 0
+    in a comment.
+    """
 
     exponent: int = 2
     max_slowdown: float = SLOWDOWN_LIMIT
 
     def compute_score(self, point: CostPoint) -> float:
-        """Lower is better."""
+        """E T^n of a point; lower is better."""
         return float(point.joules * point.seconds**self.exponent)
 
     def is_better(self, one: CostPoint, other: CostPoint, default: CostPoint) -> bool:
-        """Their comparison: feasible before infeasible, lower score, smaller violation."""
+        """GPOEO's comparison: feasible before infeasible, then lower score, or smaller violation."""
         feasible = [p.compute_slowdown(default) <= self.max_slowdown for p in (one, other)]
         if all(feasible):
             return self.compute_score(one) < self.compute_score(other)
@@ -57,7 +59,7 @@ class GpoeoRule:
         return one.compute_slowdown(default) < other.compute_slowdown(default)
 
     def find_best_gear(self, gears: Values, seconds: Values, joules: Values, default: CostPoint) -> int:
-        """Place of the choice on smoothed curves; the highest gear where nothing is feasible."""
+        """Place of the best gear on smoothed curves; the highest gear where none is feasible."""
         feasible = seconds / default.seconds - 1 <= self.max_slowdown
         if not feasible.any():
             return len(gears) - 1
@@ -65,7 +67,8 @@ class GpoeoRule:
 
 
 def measure_period_point(meter: JobMeter, first_window_s: float) -> CostPoint | None:
-    """Seconds and joules of a period, watched until one is found; None after three times the longest one."""
+    """Record until a period is found; its seconds and joules, or None after three times the longest
+    period."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     samples = meter.record(first_window_s)
     while True:
@@ -80,7 +83,7 @@ def measure_period_point(meter: JobMeter, first_window_s: float) -> CostPoint | 
 
 
 def measure_rate_point(meter: JobMeter, seconds: float) -> CostPoint:
-    """Work without a beat: time and joules per instruction, by counters, in arbitrary units."""
+    """Seconds and joules per instruction in arbitrary units, by counters, for work without a period."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     counters = meter.probe.read_counters(seconds)
     watts = (meter.probe.read_energy_j() - joules) / max(1e-9, meter.probe.now() - start)
@@ -88,27 +91,27 @@ def measure_rate_point(meter: JobMeter, seconds: float) -> CostPoint:
     if not counters:
         return CostPoint(1.0, watts)
     clock = float(np.nanmedian(samples.clock_mhz))
-    # Percent of the peak issue rate, which itself follows the clock.
+    # Counters are percent of the peak issue rate, which is proportional to the clock.
     rate = max(1e-6, (counters["fma"] + counters["tensor"]) * clock)
     return CostPoint(1e4 / rate, watts * 1e4 / rate)
 
 
 MAX_PERIOD_S = 60.0
 SAMPLED_CLOCK_SHARES = (0.225, 0.47, 0.715, 0.96)
-"""Sampled clocks over the top one (450 to 1920 MHz of 1995)."""
+"""Measured clocks over the top clock (450 to 1920 MHz of 1995)."""
 SETTLE_S = 4.0
 MAX_POWER_CHANGE = 0.15
 FIRST_WINDOW_S = 25.0
 
 
 def run_odpp(probe: Probe, actuator: Actuator) -> None:
-    """Steer one job until it ends."""
+    """Govern one job until it ends."""
     with contextlib.suppress(JobEnded):
         _OdppRun(probe, actuator).run_forever()
 
 
 def find_fft_period(samples: SensorSamples) -> float:
-    """The strongest frequency of the plain mean of power, SM and memory use."""
+    """Period of the strongest frequency of the mean of power, SM use and memory use."""
     mean = (100 * samples.power_w / samples.power_limit_w + samples.sm_util + samples.memory_util) / 3
     step = float(np.median(np.diff(samples.time_s)))
     spectrum = np.abs(np.fft.rfft(np.nan_to_num(mean - np.nanmean(mean))))

@@ -1,0 +1,36 @@
+"""Score and budget violation of settings relative to the default, by the objective of a policy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ekc.governor.policy import Policy
+from ekc.governor.samples import Values
+
+Shares = Values | float
+
+
+def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
+    """Score of settings; lower is better, the default has 1. Slowdown and saving are shares of the
+    default's."""
+    time, energy = 1 + np.asarray(slowdown), 1 - np.asarray(saving)
+    if policy.objective == "speed":
+        return np.asarray(time)
+    return np.asarray(energy * time ** {"energy": 0, "edp": 1, "ed2p": 2}[policy.objective])
+
+
+def compute_violation(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
+    """Distance beyond the budget, as a share; 0 or less is within the budget."""
+    if policy.objective == "energy":
+        return np.asarray(slowdown) - policy.max_slowdown
+    if policy.objective == "speed":
+        return policy.min_saving - np.asarray(saving)
+    return np.full(np.shape(slowdown), -1.0)
+
+
+def find_best(policy: Policy, slowdown: Values, saving: Values) -> int | None:
+    """Place of the best score within the budget; None where nothing is within the budget."""
+    allowed = compute_violation(policy, slowdown, saving) <= 0
+    if not allowed.any():
+        return None
+    return int(np.where(allowed, compute_score(policy, slowdown, saving), np.inf).argmin())

@@ -1,0 +1,94 @@
+"""The comparison of governors on short jobs; its verdicts can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.governor.compare import EventRecorder, add_verdicts
+from ekc.governor.events import Shifted
+from ekc.governor.simulation.random_jobs import sample_job
+from ekc.governor.simulation.run import SimulatedRun
+from tests.benchmarks.governor.helpers import run_benchmark
+
+
+@pytest.mark.slow
+def test_comparison_figures_follow_from_the_jobs(tmp_path: Path) -> None:
+    text, figures = run_benchmark("compare", tmp_path, "--seeds", "1", "--seconds", "600")
+    assert "simulated" in text
+    rows = {row["governor"]: row for row in figures["rows"]}
+    assert set(rows) == {
+        "ekc govern",
+        "ekc govern, model",
+        "ekc govern, step hooks",
+        "GPOEO as published",
+        "GPOEO, plain energy",
+        "ODPP",
+        "Zeus caps, step hooks",
+    }
+    assert figures["simulated"]
+    for name, row in rows.items():
+        lines = figures["jobs"][name]
+        assert row["jobs"] == len(lines) == 12
+        assert row["mean_saving"] == pytest.approx(sum(x["saving"] for x in lines) / 12)
+        assert row["worst_slowdown"] == max(x["slowdown"] for x in lines)
+        assert ("pass" in row) == name.startswith("ekc")
+        assert row["regret"] == pytest.approx(figures["oracle"]["mean_saving"] - row["mean_saving"])
+    assert rows["ekc govern"]["counter_windows"] == 0
+    for line in figures["jobs"]["ekc govern"]:
+        causes = line["regret_by_cause"]
+        assert set(causes) == {"measuring", "searching", "choice", "watching", "late"}
+        if line["kind"] != "drifting":  # Regret leaves out the slow swing of power of drifting jobs.
+            assert sum(causes.values()) == pytest.approx(line["oracle_saving"] - line["saving"], abs=1e-3)
+    assert "watching" in text
+    assert rows["ekc govern, model"]["counter_windows"] >= 12
+    assert figures["pass"] == all(row["pass"] for name, row in rows.items() if name.startswith("ekc"))
+
+
+def test_short_comparison_of_one_governor(tmp_path: Path) -> None:
+    text, figures = run_benchmark(
+        "compare", tmp_path, "--seeds", "1", "--seconds", "120", "--only", "ekc govern"
+    )
+    (row,) = figures["rows"]
+    assert row["jobs"] == 12
+    assert row["counter_windows"] == 0
+    assert row["regret"] == pytest.approx(figures["oracle"]["mean_saving"] - row["mean_saving"])
+    assert "everything below is simulated" in text
+
+
+def test_verdict_fails_where_a_bar_is_missed() -> None:
+    good = {
+        "governor": "ekc govern",
+        "mean_saving": 0.09,
+        "share_of_oracle": 0.95,
+        "mean_slowdown": 0.04,
+        "worst_slowdown": 0.06,
+        "extra_windows": 0,
+    }
+    worse = (
+        {"share_of_oracle": 0.89},
+        {"mean_slowdown": 0.051},
+        {"worst_slowdown": 0.071},
+        {"extra_windows": 1},
+    )
+    for change in ({}, *worse):
+        rows = [good | change]
+        add_verdicts(rows)
+        assert rows[0]["pass"] == (not change)
+    rival = good | {"governor": "ODPP", "mean_saving": 0.1}
+    rows = [dict(good), rival]
+    add_verdicts(rows)
+    assert not rows[0]["pass"]
+    rows = [dict(good), rival | {"mean_saving": 0.08}]
+    add_verdicts(rows)
+    assert rows[0]["pass"]
+
+
+def test_shifts_are_judged_by_the_true_phase() -> None:
+    recorder = EventRecorder(SimulatedRun(sample_job(0, "compute", "h200", 60.0)))
+    assert recorder.count_shifts(2) == (0, 1)
+    recorder.events = [(Shifted(1.0, "large", 0.5), 0), (Shifted(9.0, "small", 0.2), 1)]
+    assert recorder.count_shifts(2) == (1, 0)
+    recorder.events.append((Shifted(9.0, "known", 0.0), 1))
+    assert recorder.count_shifts(2) == (1, 0)
