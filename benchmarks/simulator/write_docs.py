@@ -23,7 +23,7 @@ Latency, power, clock under the power cap, temperature and the energy counter of
 `h200`, `rtx4090`, `rtx3090` and `rtx2080ti`. Instructions and accesses come from the compiled PTX and a run
 of its address arithmetic; registers and spills from ptxas. What is not simulated: caches line by line, the
 order of warps, instruction caches, clocks that a real card drops for reasons other than power, and other
-tenants. A seeded residual lies on top of the time and energy of work, alike for kernels that are alike
+tenants. A seeded residual is added to the time and energy of work, similar for similar kernels
 (below); what follows leaves it out, and so does a target such as `a100@no-residual`.
 
 The model takes a p-norm of the times that the pipes need (fp32, integer, special function, tensor,
@@ -33,7 +33,7 @@ clock) or its passes through the banks (128 or 64 bytes a clock), whichever is l
 register a lane, so wide accesses go by half or quarter warps; spilled registers and lines read again share
 L1. A copy past L1 (`cp.async` of 16 bytes) passes the banks once, into its tile. Two constants of the
 latency model are fitted to recordings; the rest comes from data sheets and microbenchmarks, or is named an
-estimate where it stands (`ekc/devices/`).
+estimate where it is defined (`ekc/devices/simulated/`).
 
 Products on tensor cores (`mma.sync`, `wgmma`) are counted by the type of their factors, at the dense rates
 of the data sheets: float16 and bfloat16 312 TFLOP/s on `a100`, 989 on `h100` and `h200`, 165, 71 and 53.8
@@ -93,7 +93,7 @@ measurement repeats; "neighbours": correlation of what is left of two kernels th
 The simulator's own error, without its residual, is held against the distance of two kernels in traits: what
 their warps do and in which proportions, in octaves (`ekc/devices/simulated/residual.py`). Last, the same trees are asked
 what they leave of the recorded space, of the simulated one, and of that with residuals of several sizes:
-trees leave some of a formula too, and what they leave is no measure of chance by itself.
+trees leave some of a formula too, and what they leave alone is no measure of chance.
 
 ```
 {residual}
@@ -104,7 +104,7 @@ on the time of a launch, once started, a factor that is a path of a Gaussian pro
 path for each device, and one of the kernel's own: the sizes are those "shipped". What recordings have and
 simulated devices do not is the tail: some kernels are far off what their neighbours say, quicker or slower,
 so that root mean squares tell a larger own part than medians do. Spills of another compiler would do that,
-and ours are counted apart. The convolutions leave trees more than the products do; none of ours is mapped
+and ours are counted separately. The convolutions leave trees more than the products do; none of ours is mapped
 to them, so how much of that is their own is not known.
 
 Power: that of the A100 repeats no better than trees predict it, so it tells nothing. That of the hotspot
