@@ -64,8 +64,8 @@ def interval_of_places(logs: Mapping[Place, Sequence[float]], seed: int = 0) -> 
 
 def interval_of_seeds(logs: Mapping[Place, Sequence[float]], seed: int = 0) -> tuple[float, float] | None:
     """95 % interval of the geometric mean for these operators and devices: the seeds of each are drawn again
-    with replacement. None where none has two."""
-    if all(len(own) < 2 for own in logs.values()):
+    with replacement. None where one has fewer than two."""
+    if any(len(own) < 2 for own in logs.values()):
         return None
     random, total = np.random.default_rng(seed), np.zeros(RESAMPLED)
     for own in logs.values():

@@ -61,7 +61,7 @@ def test_an_interval_of_places_is_as_wide_as_the_places_differ(figures: Any) -> 
 
 def test_too_few_runs_have_no_interval(figures: Any) -> None:
     assert figures.interval_of_places({"a": [0.0], "b": [0.0]}) is None
-    assert figures.interval_of_seeds({"a": [0.0], "b": [0.1]}) is None
+    assert figures.interval_of_seeds({"a": [0.0, 0.1], "b": [0.1]}) is None
 
 
 def test_a_program_against_itself_pairs_no_seed_with_itself(figures: Any) -> None:
