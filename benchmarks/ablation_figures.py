@@ -19,6 +19,9 @@ LOSS_BAR, TIME_BAR = 1.010, 1.10
 """A mechanism may go where the upper end of the interval without it is below the first, and the search takes
 less than the second of the time."""
 
+FEWEST, ENOUGH = 5, 20
+"""Seeds of each operator and device: with fewer than the first nothing is said, with the second it counts."""
+
 
 def cells(lines: Sequence[Line]) -> dict[tuple[str, str, int], Line]:
     """By operator, device and seed."""
@@ -116,8 +119,11 @@ def _identical(mine: Sequence[Line], base: Sequence[Line]) -> int:
 def verdict(line: Line) -> str:
     """What the figures of a variant say of what it takes away, by the bars."""
     ends = [line["interval"], line["interval_of_seeds"]]
-    if None in ends:
-        return "too few runs"
+    if None in ends or line["seeds"] < FEWEST:
+        return "too few seeds"
+    said = "not shown"
     if all(high < LOSS_BAR for _, high in ends):
-        return "may go" if line["search_share"] < TIME_BAR else "slower"
-    return "worth it" if all(low > 1.0 for low, _ in ends) else "not shown"
+        said = "may go" if line.get("search_share", 1.0) < TIME_BAR else "slower"
+    elif all(low > 1.0 for low, _ in ends):
+        said = "worth it"
+    return said if line["seeds"] >= ENOUGH else f"{said} so far"
