@@ -35,21 +35,21 @@ def asynchronous(draw: st.DrawFn) -> Schedule:
 
 @settings(max_examples=60, deadline=None)
 @given(asynchronous())
-def test_a_drawn_pipeline_computes_what_the_operator_says(schedule: Schedule) -> None:
+def test_drawn_pipelines_match_reference(schedule: Schedule) -> None:
     enforce_rules(schedule.program, Limits())
     assert_same(schedule)
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
-def test_a_wait_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+def test_missing_wait_is_found(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
     monkeypatch.setattr(evaluator, "count_pending_groups", lambda stages: stages - 1)
     op = async_matmul(16, 32, 40, stages=stages).op
     found = evaluator.interpret_program(async_matmul(16, 32, 40, stages=stages).program, arrays_for(op))
     assert np.isnan(found.output).any()
 
 
-def test_a_tile_too_far_ahead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tile_too_far_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied over the tile in use, where it has landed in time."""
     monkeypatch.setattr(evaluator, "count_tiles_ahead", lambda stages: stages)
     schedule = async_matmul(16, 32, 40)
@@ -58,7 +58,7 @@ def test_a_tile_too_far_ahead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.allclose(found.output, expected)
 
 
-def test_one_barrier_an_iteration_and_one_after_where_it_runs_again() -> None:
+def test_barriers_of_a_pipeline() -> None:
     kernel = derive_launches(async_matmul(16, 32, 40).program)[0]
     loop = next(n for n in walk_nodes(kernel.body) if isinstance(n, LoopNode) and n.is_async)
     assert sum(isinstance(n, CopyWaitNode) for n in walk_nodes(kernel.body)) == 1
@@ -68,7 +68,7 @@ def test_one_barrier_an_iteration_and_one_after_where_it_runs_again() -> None:
     assert analyse_program(async_conv2d(3).program, Limits())["barriers"][0] == 9 * 2 * (3 + 1)
 
 
-def test_tiles_on_their_way_take_shared_memory_and_no_registers() -> None:
+def test_tiles_in_flight_take_shared_memory_only() -> None:
     through, past = (
         derive_launches(s.program)[0]
         for s in (
@@ -106,7 +106,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_what_no_instruction_moves_is_refused_in_words(name: str) -> None:
+def test_copy_without_instruction_is_refused(name: str) -> None:
     schedule, need, limit, nearest = MISTAKES[name]
     with pytest.raises(ScheduleError) as caught:
         enforce_rules(schedule.program, Limits())
@@ -121,12 +121,12 @@ def test_what_no_instruction_moves_is_refused_in_words(name: str) -> None:
     "schedule",
     [copied("float16", 2), copied("float16", 8), copied("float32", 1, (1, 0)), copied("float32", 4)],
 )
-def test_what_one_moves_is_legal(schedule: Schedule) -> None:
+def test_copy_with_instruction_is_legal(schedule: Schedule) -> None:
     enforce_rules(schedule.program, Limits())
     assert_same(schedule)
 
 
-def test_an_older_target_is_refused() -> None:
+def test_older_target_is_refused() -> None:
     import ekc
 
     schedule = async_matmul(16, 32, 40)
@@ -141,11 +141,11 @@ def test_an_older_target_is_refused() -> None:
 
 
 @pytest.mark.parametrize("inner", ["async", "register"])
-def test_pipelines_within_each_other(inner: str) -> None:
+def test_nested_pipelines_match_reference(inner: str) -> None:
     assert_same(async_twice(inner))
 
 
-def test_a_tile_moved_out_leaves_a_plain_loop() -> None:
+def test_loop_without_its_tile_is_no_pipeline() -> None:
     schedule = copied("float32", 1).compute_at("A.shared", None)
     assert not any(isinstance(n, CopyWaitNode) for n in walk_nodes(derive_launches(schedule.program)[0].body))
     assert_same(schedule)

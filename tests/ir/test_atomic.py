@@ -29,7 +29,7 @@ def shared(op: Operator, output: str, axis: str, each: int) -> Schedule:
     return s.reorder(f"{axis}.0", *others, f"{axis}.1").bind(f"{axis}.0", "block.x")
 
 
-def test_the_docstrings_example() -> None:
+def test_atomic_prints_two_launches() -> None:
     s = Schedule(o.matvec(8, 64)).split("k", (16,)).reorder("k.0", "i", "k.1").cache_write("y")
     s = s.atomic("y").bind("k.0", "block.y").bind("i", "block.x")
     assert str(s).splitlines() == [
@@ -50,7 +50,7 @@ def test_the_docstrings_example() -> None:
     ]
 
 
-def test_the_graph_and_the_workspace_stay_as_they_were() -> None:
+def test_atomic_keeps_operator_and_json() -> None:
     op = o.matmul(8, 12, 64)
     schedule = Schedule(op).atomic("C")
     assert schedule.program.op is op
@@ -60,7 +60,7 @@ def test_the_graph_and_the_workspace_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 3, 4, 1023, 1024, 1028, 4099])
-def test_every_element_is_cleared_once(elements: int) -> None:
+def test_zero_fill_clears_each_element_once(elements: int) -> None:
     program = Schedule(o.einsum("ai,i->a", (elements, 2), (2,))).atomic("C").program
     clear = derive_launches(program)[0]
     at = clear.nest.axis_forms["at"]
@@ -96,11 +96,11 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_it_is_the_sum(name: str) -> None:
+def test_atomic_sums_match_reference(name: str) -> None:
     assert_same(SUMS[name]())
 
 
-def test_integers_are_the_sum_to_the_last_bit() -> None:
+def test_atomic_integer_sums_are_exact() -> None:
     op = o.matmul(7, 5, 48, dtype="int8")
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-128, 128, t.shape, np.int8) for t in op.inputs)
@@ -114,7 +114,7 @@ def test_integers_are_the_sum_to_the_last_bit() -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 @given(st.data())
-def test_drawn_sums_that_blocks_share_are_the_sum(data: st.DataObject) -> None:
+def test_drawn_atomic_sums_match_reference(data: st.DataObject) -> None:
     def choose(options: object) -> object:
         return data.draw(st.sampled_from(options))  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ def test_drawn_sums_that_blocks_share_are_the_sum(data: st.DataObject) -> None:
     assert_same(schedule)
 
 
-def test_a_sample_of_blocks_holds_whole_sums() -> None:
+def test_sampled_blocks_complete_their_sums() -> None:
     schedule = shared(o.matmul(64, 4, 32), "C", "k", 8).bind("i", "block.x").bind("j", "block.y")
     main = derive_launches(schedule.program)[1]
     blocks = sample_blocks(main, 5, seed=0)

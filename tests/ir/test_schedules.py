@@ -66,23 +66,23 @@ def assert_same(schedule: Schedule) -> None:
 
 @DRAWN
 @given(schedules())
-def test_a_drawn_schedule_computes_what_the_operator_says(schedule: Schedule) -> None:
+def test_drawn_schedules_match_reference(schedule: Schedule) -> None:
     assert_same(schedule)
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_a_fixed_sample_of_long_schedules_too(seed: int) -> None:
+def test_seeded_long_schedules_match_reference(seed: int) -> None:
     assert_same(seeded_schedule(seed))
 
 
-def test_a_sum_of_one_term_takes_it_once_however_it_is_cut() -> None:
+def test_sum_of_one_term_counts_it_once() -> None:
     schedule = Schedule(ekc.matmul(5, 3, 1)).split("k", (8,)).reorder("i", "k.0", "k.1", "j").cache_write("C")
     assert_same(schedule.cache_read("A", "shared", at="k.0").cache_read("B", "shared", at="k.0"))
 
 
 @DRAWN
 @given(schedules())
-def test_json_and_python_text_bring_the_same_schedule_back(schedule: Schedule) -> None:
+def test_json_and_python_text_round_trip(schedule: Schedule) -> None:
     again = Schedule.from_json(schedule.to_json())
     names = {"ekc": SimpleNamespace(Schedule=Schedule), "op": schedule.op}
     typed = eval(f"({schedule.to_python()})", names)
@@ -93,7 +93,7 @@ def test_json_and_python_text_bring_the_same_schedule_back(schedule: Schedule) -
 
 @DRAWN
 @given(schedules())
-def test_whole_numbers_of_numpy_make_the_same_schedule(schedule: Schedule) -> None:
+def test_numpy_integers_make_equal_schedules(schedule: Schedule) -> None:
     """As they come out of an array of a user's factors."""
     typed = Schedule(schedule.op).apply_steps(*(replace(s, **_with_numpy(s)) for s in schedule.steps))
     assert typed == schedule
@@ -109,7 +109,7 @@ def _with_numpy(step: Step) -> dict[str, Any]:
     return {f.name: numpy(getattr(step, f.name)) for f in fields(step)}
 
 
-def test_every_step_kind_and_the_rarer_shapes_are_drawn() -> None:
+def test_drawn_schedules_cover_steps_and_shapes() -> None:
     sample = [seeded_schedule(seed) for seed in range(600)]
     kinds = Counter(step.kind for schedule in sample for step in schedule.steps)
     # Lanes must lie as an instruction deals them out: `tensor_examples` draws those.
