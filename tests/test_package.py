@@ -1,4 +1,4 @@
-"""The package as a whole: cheap to import, and true to its own list of names."""
+"""The package `ekc`: a cheap import, and its list of public names."""
 
 from __future__ import annotations
 

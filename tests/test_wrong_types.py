@@ -119,7 +119,7 @@ ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
 
 
 def _refusal(function: Callable[..., object], arguments: dict[str, Any]) -> str:
-    """The words of the error of ekc; "" where the call works."""
+    """The message of the error of ekc; "" where the call works."""
     try:
         function(**arguments)
     except CompileError:

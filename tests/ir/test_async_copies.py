@@ -1,4 +1,4 @@
-"""Asynchronous pipelines: what they compute, what a slip in their counts would do, what they may move."""
+"""Asynchronous pipelines: results, wrong counts of groups, and copies without an instruction."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_missing_wait_is_found(monkeypatch: pytest.MonkeyPatch, stages: int) -> 
 
 
 def test_tile_too_far_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copied over the tile in use, where it has landed in time."""
+    """The copy overwrites the tile in use."""
     monkeypatch.setattr(evaluator, "count_tiles_ahead", lambda stages: stages)
     schedule = async_matmul(16, 32, 40)
     found = evaluator.interpret_program(schedule.program, arrays_for(schedule.op))

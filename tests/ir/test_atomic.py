@@ -1,4 +1,4 @@
-"""A sum that blocks share is the sum."""
+"""`atomic`: sums that blocks share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.ir.test_schedules import assert_same
 
 
 def shared(op: Operator, output: str, axis: str, each: int) -> Schedule:
-    """Blocks of so many terms of an axis; the outermost loop is that over blocks."""
+    """A schedule with `each` terms of an axis in a block; the outermost loop is bound to blocks."""
     s = Schedule(op).cache_write(output).atomic(output).split(axis, (each,))
     compute = next(c for c in op.computes if c.output.name == output)
     others = (a.name for a in compute.axes if a.name != axis)

@@ -1,4 +1,4 @@
-"""What operators will not take: each in one clear line."""
+"""Arguments that operators refuse, each in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ir.test_operators import Array, arrays_for
 
 
 def one(**change: Any) -> Operator:
-    """A small operator of one's own with one thing changed."""
+    """A small operator by `compute`, with one argument changed."""
     base: dict[str, Any] = {"axes": {"i": 4}, "inputs": {"x": (4,)}, "body": lambda x, i: x[i]}
     return o.compute("mine", **(base | change))
 
@@ -237,7 +237,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: o.matmul(4, 4, 4, dtype="int8").epilogue(lambda c: c * 0.01, out_dtype="int8"),
         r"not exact in int32; .*stored as 'float32', 'float16', 'bfloat16' \(an epilogue takes out_dtype",
     ),
-    "requantised as told": (
+    "requantised by given type": (
         lambda: o.matmul(4, 4, 4, dtype="int8").then(
             "D", axes={"p": 4}, body=lambda C, p: C[p, 0] * 0.01, acc_dtype="float32", out_dtype="int8"
         ),
@@ -270,7 +270,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: o.einsum("mk,kn->...mn", (4, 4), (4, 4)),
         r"the output '...mn' has '...', which no operand has; leave it out",
     ),
-    "einsum dots apart": (
+    "einsum separated dots": (
         lambda: o.einsum("...k,...k", (3, 2, 4), (4, 2, 4)),
         r"'...' is \(4, 2\) in '...k' and \(3, 2\) before it, .*: 4 is neither 3 nor 1",
     ),

@@ -1,4 +1,4 @@
-"""Convolutions of drawn numbers, against windows cut out of a padded image and against scattering."""
+"""Convolutions of random numbers, against windows of a padded image and against scattering."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ends = tuple[tuple[int, int], ...]
 
 
 def convolved(x: Array, w: Array, stride: Several, padding: Ends, dilation: Several, groups: int) -> Array:
-    """Channels first: pad, cut every window out, keep every dilation-th tap and every stride-th window."""
+    """Convolution in NumPy, channels first, by windows of a padded image."""
     image = tuple(range(2, x.ndim))
     padded = np.pad(x, [(0, 0), (0, 0), *padding])
     reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
@@ -41,7 +41,7 @@ def convolved(x: Array, w: Array, stride: Several, padding: Ends, dilation: Seve
 def scattered(
     x: Array, w: Array, stride: Several, padding: Ends, dilation: Several, groups: int, more: Several
 ) -> Array:
-    """Channels first: every input element adds its multiples of the filter to the output."""
+    """Transposed convolution in NumPy, channels first: every input adds its multiples of the filter."""
     kernel, image = w.shape[2:], x.shape[2:]
     sizes = [
         (e - 1) * s + d * (k - 1) + 1 for e, s, d, k in zip(image, stride, dilation, kernel, strict=True)

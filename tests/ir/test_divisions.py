@@ -1,4 +1,4 @@
-"""Axes cut where what is read divides them: the same sums, and boxes of what a tile reads."""
+"""`divide`: simplified quotients, staged tiles, and results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_divide_separates_groups() -> None:
     text = read(Schedule(GROUPED).divide("o", 3))
     assert "Y[n, o.0*3 + o.1, p, q] += X[n, o.0*2 + c, p + r - 1, q + s - 1]" in text
     assert "* W[o.0*3 + o.1, c, r, s]" in text
-    # A multiple holds several groups.
+    # A multiple has several groups.
     assert "X[n, o.0*4 + (o.1 // 3)*2 + c" in read(Schedule(GROUPED).divide("o", 6))
 
 
@@ -95,7 +95,7 @@ def test_divided_tile_can_be_staged(op: Operator, axis: str, tensor: str) -> Non
 
 
 def _tile(schedule: Schedule, axis: str, tensor: str) -> Schedule:
-    """All inside the outer piece of the axis, in shared memory."""
+    """The schedule with all loops inside the outer piece of the axis, where the tensor is staged."""
     others = [x.name for x in schedule.program.nests[0].loops if x.name != f"{axis}.0"]
     return (
         schedule.reorder(f"{axis}.0", *others)

@@ -1,4 +1,4 @@
-"""NumPy takes the dtype of a tensor as it is."""
+"""Element types as NumPy types."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_numpy_takes_every_element_type(name: str, way: str) -> None:
 
 @pytest.mark.parametrize("name", DTYPE_NAMES)
 def test_dtype_attributes_give_numpy_type(name: str) -> None:
-    """Up to 2.3 it asks for `dtype`, from 2.4 for `__numpy_dtype__` first."""
+    """NumPy reads `dtype` up to 2.3, and `__numpy_dtype__` first from 2.4 on."""
     dtype = parse_dtype(name)
     assert dtype.dtype is dtype.__numpy_dtype__ is dtype.numpy_dtype
 

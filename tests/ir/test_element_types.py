@@ -1,4 +1,4 @@
-"""Element types: what may be summed in what, how values are rounded on the way, and what is refused."""
+"""Element types: legal triples of inputs, accumulator and output, rounding of values, and refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_drawn_schedules_of_any_type_match_reference(drawn: Schedule, types: Typ
 
 
 def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
-    """Random; small where an exponential would leave every type."""
+    """Random inputs, small where an exponential would overflow."""
     arrays = make_random_input_arrays(op)
     if any(isinstance(e, ex.Call) for c in op.computes for e in ex.walk_expr(c.body)):
         return tuple(a % 5 if a.dtype.kind == "i" else a for a in arrays)
@@ -73,7 +73,7 @@ def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
 
 
 def _allowed(op: Operator, expected: NDArray[Any]) -> float:
-    """One rounding of each term, and of each result that is stored as another type; nothing for integers."""
+    """The tolerance: one rounding of each term, and of each result of another type; 0 for integers."""
     epsilon = 0.0
     for compute in op.computes:
         terms = math.prod(a.extent for a in compute.reduction_axes) + 2
@@ -110,7 +110,7 @@ def test_type_triples_are_legal() -> None:
 
 
 def _refused(types: Types) -> str:
-    """The refusal of a triple, one line that names a legal choice; nothing for a legal one."""
+    """The message for an illegal triple, one line that names a legal choice; "" for a legal one."""
     dtype, acc, out = types
     try:
         o.matmul(2, 3, 4, dtype=dtype, acc_dtype=acc, out_dtype=out)
@@ -308,6 +308,6 @@ def test_reduction_identities(name: str) -> None:
 
 
 def test_json_of_older_records_is_read() -> None:
-    """JSON and digest of operators are what they were when float32 and float16 were the only types."""
+    """JSON and digests of operators stay as when float32 and float16 were the only types."""
     assert o.matmul(64, 64, 64).digest == "4e36a209e68869da"
     assert o.matvec(8, 16, dtype="float16").digest == "a6742e6797106672"

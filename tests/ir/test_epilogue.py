@@ -97,12 +97,12 @@ POINTS = np.concatenate([np.linspace(-9, 9, 1021), [-88.0, 88.0, -1e-30]]).astyp
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_emulated_functions_are_exact_to_a_few_units(name: str) -> None:
-    """What NVRTC makes of each, over the range that matters and at its ends."""
+    """Functions as NVRTC compiles them, over their range and at its ends."""
     ours, right = FUNCTIONS[name]
     op = o.compute("f", axes={"i": POINTS.size}, inputs={"x": (POINTS.size,)}, body=lambda x, i: ours(x[i]))
     kernel = ekc.compile(Schedule(op).split("i", (128,)).bind("i.0", "block.x").bind("i.1", "thread.x"))
     expected = right(POINTS.astype(np.float64))
-    # Of 1 + erf(x) and its like, what is left where the two cancel is as exact as 1.
+    # In 1 + erf(x) and similar sums, the error is relative to 1 where the two terms cancel.
     scale = np.abs(expected) + (np.abs(POINTS) if name.startswith("gelu") else 0)
     eps = float(np.finfo(np.float32).eps)
     assert np.all(np.abs(kernel(POINTS) - expected) <= 8 * eps * scale + 1e-37)
@@ -163,9 +163,9 @@ def test_fused_epilogue_is_one_launch() -> None:
 
 
 def test_epilogue_chain_fuses_from_either_end() -> None:
-    held = Schedule(two_behind()).cache_write("C")
-    first = held.compute_inline("C").compute_inline("C_out")
-    last = held.compute_inline("C_out").compute_inline("C")
+    start = Schedule(two_behind()).cache_write("C")
+    first = start.compute_inline("C").compute_inline("C_out")
+    last = start.compute_inline("C_out").compute_inline("C")
     inside_out = Schedule(two_behind()).compute_inline("C_out").split("i", (4,)).cache_write("C", vector=4)
     assert format_program(first.program) == format_program(last.program)
     assert generate(first).source.partition("extern")[2] == generate(last).source.partition("extern")[2]

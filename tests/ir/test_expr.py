@@ -27,7 +27,7 @@ RNG = np.random.default_rng(5)
 
 
 def check(schedule: ekc.Schedule, arrays: list[Array], right: Array) -> None:
-    """Reference, evaluator and executed PTX give exactly this."""
+    """Reference, interpreter and executed PTX give exactly `right`."""
     op = schedule.op
     found = execute(op, compile_schedule(schedule), arrays)[-1].output
     for output in (op.reference(*arrays), interpret_program(schedule.program, arrays).output, found):

@@ -1,4 +1,4 @@
-"""What operators mean, against NumPy written another way."""
+"""Operators, against other implementations in NumPy."""
 
 from __future__ import annotations
 
@@ -121,18 +121,18 @@ def test_drawn_einsums_of_three_match_numpy(data: st.DataObject) -> None:
     """As np.einsum has it, whatever the order of multiplication; never more operations than all at once."""
     letters = st.lists(st.sampled_from(tuple(EXTENTS)), min_size=1, max_size=3).map("".join)
     operands = [data.draw(letters) for _ in range(data.draw(st.integers(1, 4)))]
-    known = sorted(set("".join(operands)))
+    letters = sorted(set("".join(operands)))
     text = ",".join(operands)
     if data.draw(st.booleans()):
-        text += "->" + "".join(data.draw(st.permutations(known))[: data.draw(st.integers(0, len(known)))])
+        text += "->" + "".join(data.draw(st.permutations(letters))[: data.draw(st.integers(0, len(letters)))])
     op = o.einsum(text, *(tuple(EXTENTS[x] for x in letters) for letters in operands))
     arrays = arrays_for(op)
     right = np.asarray(np.einsum(text, *(x.astype(np.float64) for x in arrays)))
     np.testing.assert_allclose(
         op.reference(*arrays), right.reshape(op.outputs[0].shape), rtol=1e-5, atol=1e-5
     )
-    at_once = len(operands) - 1 + (len(op.outputs[0].shape) < len(known) or right.ndim == 0)
-    assert op.flops <= at_once * np.prod([EXTENTS[x] for x in known])
+    at_once = len(operands) - 1 + (len(op.outputs[0].shape) < len(letters) or right.ndim == 0)
+    assert op.flops <= at_once * np.prod([EXTENTS[x] for x in letters])
     assert operator_from_json(op.to_json()) == op
 
 

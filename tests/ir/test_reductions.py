@@ -46,7 +46,7 @@ def test_reduce_matches_numpy(
 
 
 def flat_index(x: Array, axes: Any, how: str, keepdims: bool) -> Array:
-    """np.argmax or np.argmin over some axes: of one that is made of them, last."""
+    """np.argmax or np.argmin over some axes, which are first made one last axis."""
     over = range(x.ndim) if axes is None else sorted(a % x.ndim for a in np.atleast_1d(axes).tolist())
     rows = np.moveaxis(x, list(over), range(x.ndim - len(over), x.ndim))
     found = getattr(np, how)(rows.reshape(*rows.shape[: x.ndim - len(over)], -1), axis=-1)
@@ -86,7 +86,7 @@ def test_softmax_matches_numpy(data: st.DataObject, shape: Any, half: bool) -> N
 
 
 def stretched(column: Array, shape: Any, axes: Any) -> Array:
-    """gamma or beta where it meets a tensor."""
+    """gamma or beta, broadcast to a tensor."""
     over = range(len(shape)) if axes is None else {a % len(shape) for a in np.atleast_1d(axes).tolist()}
     assert column.shape == tuple(shape[d] for d in sorted(over))
     return column.astype(np.float64).reshape([e if d in over else 1 for d, e in enumerate(shape)])
@@ -156,7 +156,7 @@ def test_relu_of_nan_is_nan() -> None:
 
 @pytest.mark.parametrize(("how", "right"), [("sum", 64 * 63 // 2), ("prod", 0), ("max", 63), ("min", 0)])
 def test_long_reduction_is_computed_in_slices(how: str, right: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where no axis but the one that is reduced is long."""
+    """Slices are taken even where only the reduction axis is long."""
     points = []
     evaluated = reference._evaluate
 

@@ -50,7 +50,7 @@ def refused(mistake: Callable[[], Schedule]) -> ScheduleError:
 
 
 def derived(s: Schedule) -> Schedule:
-    """The schedule, once its kernels are worked out: some refusals come only then."""
+    """The schedule after its launches are derived: some refusals come only there."""
     derive_launches(s.program)
     return s
 
@@ -182,7 +182,7 @@ LOAD: list[Any] = ["load", "A", ["var", "i"], ["var", "k"]]
 
 
 def read_schedule(steps: list[Any], body: Any = LOAD) -> Schedule:
-    """A small product with these steps and this body, read back from text."""
+    """A small product with these steps and this body, read from JSON text."""
     data = json.loads(Schedule(o.matmul(4, 4, 4)).to_json()) | {"steps": steps}
     data["operator"]["computes"][0]["body"] = body
     return Schedule.from_json(json.dumps(data))

@@ -1,4 +1,4 @@
-"""What a thread is taken to keep in registers, held against what ptxas gives it."""
+"""The register estimate of a thread, against the registers that ptxas allocates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever schedule is drawn, the result stays that of the operator."""
+"""Random schedules give the result of the reference."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ def arrays_for(op: Operator, seed: int = 0) -> list[NDArray[Any]]:
 
 
 def tolerance(op: Operator, expected: NDArray[Any]) -> float:
-    """One rounding for each term of each sum, in the coarsest type on the way."""
+    """The tolerance: one rounding for each term of each sum, in the coarsest intermediate type."""
     eps = max(d.epsilon for c in op.computes for d in (c.acc_dtype, c.output.dtype))
     terms = sum(math.prod(a.extent for a in c.reduction_axes) + 2 for c in op.computes)
     return 2 * eps * terms * max(1.0, float(np.abs(expected).max()))
 
 
 def assert_same(schedule: Schedule) -> None:
-    """The whole run writes every element, right; some blocks alone write the same values."""
+    """A run writes every element as the reference does; a run of some blocks writes the same values."""
     op = schedule.op
     arrays = arrays_for(op)
     expected = op.reference(*arrays).astype(np.float64)
-    whole = interpret_program(schedule.program, arrays)
-    assert whole.written_mask.all(), f"{(~whole.written_mask).sum()} elements not written\n{schedule}"
+    full = interpret_program(schedule.program, arrays)
+    assert full.written_mask.all(), f"{(~full.written_mask).sum()} elements not written\n{schedule}"
     np.testing.assert_allclose(
-        whole.output.astype(np.float64), expected, rtol=0, atol=tolerance(op, expected), err_msg=str(schedule)
+        full.output.astype(np.float64), expected, rtol=0, atol=tolerance(op, expected), err_msg=str(schedule)
     )
     last = derive_launches(schedule.program)[-1]
     blocks = sample_blocks(last, 3, seed=1)
     part = interpret_program(schedule.program, arrays, blocks)
-    # Blocks that share a sum come together: one alone has no result.
+    # Blocks that share a sum run together: a single one has no result.
     parts = math.prod(int(x.extent) for x in last.block_loops if x.is_reduction)
     assert part.blocks == len(blocks) == len(set(blocks.tolist())) <= 3 * parts
     assert part.written_mask.any()
     np.testing.assert_array_equal(
-        part.output[part.written_mask], whole.output[part.written_mask], err_msg=str(schedule)
+        part.output[part.written_mask], full.output[part.written_mask], err_msg=str(schedule)
     )
 
 
@@ -94,7 +94,7 @@ def test_json_and_python_text_round_trip(schedule: Schedule) -> None:
 @DRAWN
 @given(schedules())
 def test_numpy_integers_make_equal_schedules(schedule: Schedule) -> None:
-    """As they come out of an array of a user's factors."""
+    """Factors may be elements of an array."""
     typed = Schedule(schedule.op).apply_steps(*(replace(s, **_with_numpy(s)) for s in schedule.steps))
     assert typed == schedule
     assert (typed.to_json(), typed.to_python()) == (schedule.to_json(), schedule.to_python())
@@ -112,7 +112,7 @@ def _with_numpy(step: Step) -> dict[str, Any]:
 def test_drawn_schedules_cover_steps_and_shapes() -> None:
     sample = [seeded_schedule(seed) for seed in range(600)]
     kinds = Counter(step.kind for schedule in sample for step in schedule.steps)
-    # Lanes must lie as an instruction deals them out: `tensor_examples` draws those.
+    # tensorize needs lanes in the order of the instruction: `tensor_examples` has those schedules.
     assert set(kinds) == set(STEP_CLASSES) - {"tensorize"}
     assert min(kinds.values()) >= 5, kinds
     assert max(len(s.steps) for s in sample) == 20
