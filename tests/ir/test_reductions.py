@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
+from ekc.ir import reference
 from ekc.ir.dtypes import DTYPE_NAMES
-from ekc.ir.interpreter import reference
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.serialize import operator_from_json
