@@ -1,4 +1,4 @@
-"""CUDA text from Programs, NVRTC, resource facts, and the bundle for C++ projects."""
+"""CUDA text from schedules, NVRTC, resources of kernels, and the export for C++ projects."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Compiles kept on disk, by content: the same text for the same target is compiled once.
+"""Compile cache on disk, by content: the same text for the same target is compiled once.
 
-An entry is one file: a SHA-256 of all that follows, a JSON header, then PTX and CUBIN as bytes.
-It is written aside and renamed, so that another process sees a whole entry or none. An entry
-that fails its checksum counts as absent and is written again. Old entries are never removed.
+An entry is one file: a SHA-256 of all that follows, a JSON header, then PTX and CUBIN as bytes. It is written
+to a temporary file and renamed, so that another process sees a complete entry or none. An entry with a wrong
+checksum counts as absent and is written again. Old entries are never removed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.errors import InvalidInput
 
 _CACHE_FORMAT = 1
-"""Part of every key: raise it when the entry's layout or ekc's own NVRTC options change."""
+"""Version of the entries, a part of every key; raise it when their layout or ekc's own NVRTC options
+change."""
 
 
 def compile_cached(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
-    """`nvrtc.compile`, or its earlier output from `folder()`. Raises what `nvrtc.compile` raises.
+    """`nvrtc.compile`, or its earlier output from `find_folder()`. Raises what `nvrtc.compile` raises.
 
-    A folder that cannot be written, or named, costs a warning, once, and the time to compile.
+    A folder that cannot be written or found gives one warning; the text is then compiled.
     """
     try:
         place = find_folder()
@@ -38,9 +39,9 @@ def compile_cached(source: str, arch: str = "sm_80", options: Sequence[str] = ()
         _warn_once(str(problem))
         return nvrtc.compile(source, arch, options)
     path = place / _make_entry_name(source, arch, options)
-    known = _load_entry(path, source, arch)
-    if known is not None:
-        return known
+    cached = _load_entry(path, source, arch)
+    if cached is not None:
+        return cached
     output = nvrtc.compile(source, arch, options)
     if reason := _store_entry(path, output):
         _warn_once(f"{place} cannot be written ({reason})")
@@ -48,8 +49,10 @@ def compile_cached(source: str, arch: str = "sm_80", options: Sequence[str] = ()
 
 
 def find_folder() -> Path:
-    """`$EKC_CACHE_DIR`, else `$XDG_CACHE_HOME/ekc`, else `~/.cache/ekc`. Raises `InvalidInput` where there is
-    no home directory to begin at."""
+    """`$EKC_CACHE_DIR`, else `$XDG_CACHE_HOME/ekc`, else `~/.cache/ekc`.
+
+    Raises `InvalidInput` where there is no home directory.
+    """
     if own := os.environ.get("EKC_CACHE_DIR"):
         try:
             return Path(own).expanduser()
@@ -61,7 +64,8 @@ def find_folder() -> Path:
 
 
 def _find_home() -> Path:
-    """`$HOME`, else that of the user in the system's list, where a container's user may be missing."""
+    """`$HOME`, else the home directory in the system's list of users, which may lack the user of a
+    container."""
     own = Path(os.environ.get("HOME", ""))
     if own.is_absolute():
         return own
@@ -74,14 +78,14 @@ def _find_home() -> Path:
 
 
 def _make_entry_name(source: str, arch: str, options: Sequence[str]) -> str:
-    """That of the entry of this compile, below the folder."""
+    """Path of the entry of a compile, below the cache folder."""
     content = json.dumps([_CACHE_FORMAT, nvrtc.version(), arch, list(options), source])
     key = hashlib.sha256(content.encode()).hexdigest()
     return f"{key[:2]}/{key}.nvrtc"
 
 
 def _load_entry(path: Path, source: str, arch: str) -> NvrtcOutput | None:
-    """The entry, or None where it is absent, unreadable or damaged."""
+    """The entry at `path`; None where it is absent, unreadable or damaged."""
     try:
         digest, _, body = path.read_bytes().partition(b"\n")
     except OSError:
@@ -103,7 +107,7 @@ def _load_entry(path: Path, source: str, arch: str) -> NvrtcOutput | None:
 
 
 def _store_entry(path: Path, output: NvrtcOutput) -> str:
-    """Write the entry; why it cannot be written, where that is so."""
+    """Write the entry; returns the reason where it cannot be written, else ""."""
     ptx = output.ptx.encode()
     header = {
         "ptx_bytes": len(ptx),
@@ -122,18 +126,18 @@ def _store_entry(path: Path, output: NvrtcOutput) -> str:
 
 def _write_atomically(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step: no reader sees a part of it."""
-    handle, aside = tempfile.mkstemp(prefix=".", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.replace(aside, path)
+        os.replace(temporary, path)
     finally:
-        Path(aside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
 
 
 @cache
 def _warn_once(problem: str) -> None:
-    """Say that compiles are not kept; `functools.cache` makes it once per problem."""
+    """Warn that compiles are not cached; `functools.cache` makes it once for each problem."""
     warnings.warn(
         f"compile cache {problem}: every kernel is compiled again; "
         "set EKC_CACHE_DIR to a folder that can be written",

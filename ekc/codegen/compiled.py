@@ -1,24 +1,21 @@
-"""A compiled kernel as data: text, PTX, CUBIN, resources and launches. It cannot be called;
-`ekc.devices.Kernel` can.
+"""A compiled kernel as data: text, PTX, CUBIN, resources, launches, and the footprint of a block in each
+tensor.
 
-What one block touches of each global tensor: what a device model needs to know of the reuse in its L2.
+It cannot be called; `ekc.runtime.Kernel` can.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ekc.ir.compute import TensorSpec
 from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
 from ekc.ir.lowering.nodes import LaunchTree
-
-if TYPE_CHECKING:
-    from ekc.ir.compute import TensorSpec
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports for one kernel."""
+    """Resources of one kernel, as ptxas reports them."""
 
     registers: int
     shared_bytes: int
@@ -29,16 +26,16 @@ class Resources:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a launch touches of one global tensor; lets a device model reuse in its L2."""
+    """The part of a global tensor that one block accesses, from which a device model derives reuse in L2."""
 
     tensor: str
     kind: str
-    """"load", "store" or "atomic"."""
+    """Kind of access: "load", "store" or "atomic"."""
     tensor_bytes: int
     block_bytes: float
-    """Distinct bytes one block touches."""
+    """Distinct bytes that one block accesses."""
     block_loops: tuple[tuple[int, bool], ...]
-    """(extent, does the touched region depend on it) per block loop, fastest-running first."""
+    """(extent, whether the accessed region depends on the loop) of each block loop, fastest first."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,13 @@ class Launch:
     arguments: tuple[str, ...]
     """Tensor names in parameter order, device pointers all."""
     argument_bytes: tuple[int, ...]
-    """Their sizes, in the same order."""
+    """Bytes of each of the `arguments`."""
     footprints: tuple[Footprint, ...] = ()
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """CUDA text and all that NVRTC and ptxas made of it."""
+    """CUDA text with the output of NVRTC and ptxas."""
 
     name: str
     cuda_source: str
@@ -70,26 +67,26 @@ class CompiledKernel:
     nvrtc_version: str
     launches: tuple[Launch, ...]
     resources: tuple[Resources, ...]
-    """One per launch, in order."""
+    """Resources of each launch, in order."""
     workspace_bytes: int
     flops: float
     """Useful floating-point operations of the operator (a multiply-add counts two)."""
     min_bytes: float
     """Compulsory traffic: every input read once, every output written once."""
     inputs: tuple[TensorSpec, ...] = ()
-    """Shapes and types of the operator's inputs; a device that really runs the kernel fills them."""
+    """Shapes and types of the operator's inputs; a device that executes the kernel allocates them."""
 
 
 def list_footprints(kernel: LaunchTree) -> tuple[Footprint, ...]:
-    """What one block touches of each global tensor, and over which block loops that changes."""
+    """The footprint of a block in each global tensor that a launch reads or writes."""
     nest = kernel.nest
     reads = [(tensor, "load", forms) for tensor, forms in find_global_reads(nest).items()]
-    found = []
-    how = "atomic" if nest.is_atomic else "store"
-    for tensor, kind, forms in (*reads, (nest.output.name, how, find_global_writes(nest))):
+    footprints = []
+    write_kind = "atomic" if nest.is_atomic else "store"
+    for tensor, kind, forms in (*reads, (nest.output.name, write_kind, find_global_writes(nest))):
         spec = kernel.tensors[tensor]
         block_bytes = min(float(count_block_elements(forms, nest)) * spec.dtype.bytes, float(spec.bytes))
         used = {name for read in forms for form in read for name in form.find_variables()}
         loops = tuple((int(x.extent), x.name in used) for x in kernel.block_loops)
-        found.append(Footprint(tensor, kind, spec.bytes, block_bytes, loops))
-    return tuple(found)
+        footprints.append(Footprint(tensor, kind, spec.bytes, block_bytes, loops))
+    return tuple(footprints)

@@ -1,6 +1,6 @@
 """A compiled kernel as files for a C++ project: CUDA text with a launcher, header, record, CMake function.
 
-The C names of exported kernels: those of one library differ, and two kernels of one name do not link.
+Kernels of one library have different C names; a program with two kernels of one name does not link.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ekc.version import __version__
 
 
 def make_kernel_name(op: Operator, prefix: str = "") -> str:
-    """A name that no other operator has: `matmul_64x128x64_1c3f09aa`, behind a prefix if one is given.
+    """A name that no other operator has, after a prefix if one is given: `matmul_64x128x64_1c3f09aa`.
 
-    The extents are those of the axes of the first compute, sums last. The digits are of the operator, so that
-    a name depends on nothing but the operator and the prefix.
+    The extents are those of the axes of the first compute, reductions last. The digits are from the
+    operator's digest, so the name depends on the operator and the prefix only.
     """
     shape = "x".join(str(axis.extent) for axis in op.computes[0].axes)
     return "_".join(part for part in (prefix, op.name, shape, op.digest[:8]) if part)
 
 
 def compute_kernel_digest(compiled: CompiledKernel) -> str:
-    """Digits that tell apart two kernels of one name: 12 of the digest of the CUDA text, in which operator,
-    schedule and version of ekc are written."""
+    """12 digits of the digest of the CUDA text, which contains operator, schedule and version of ekc; they
+    distinguish two kernels of one name."""
     return hashlib.sha256(compiled.cuda_source.encode()).hexdigest()[:12]
 
 
@@ -54,29 +54,30 @@ def export(
 ) -> tuple[Path, ...]:
     """Write `<name>.cu`, `<name>.h`, `<name>.json` and `ekc.cmake` into `folder`; the paths written.
 
-    The folder is made if need be; each file is replaced in one step. `provenance` (device label, energy and
-    latency with their units, date, ...) goes into header and record as given; with `simulated` set to "true",
-    `device` must say "(simulated)".
-    Raises `InvalidInput` for a folder that cannot be written, a kernel made from another schedule, a
-    simulated device that does not say so.
+    A missing folder is made; each file is replaced in one step. `provenance` (device label, energy and
+    latency with their units, date, ...) is copied into header and record. With `simulated` set to "true",
+    `device` must contain "(simulated)".
+
+    Raises `InvalidInput` for a folder that cannot be written, a kernel made from another schedule, and a
+    simulated device whose label does not contain "(simulated)".
     """
     folder = check_path("folder", folder)
-    told = dict(provenance or {})
+    facts = dict(provenance or {})
     name = check_identifier("kernel", compiled.name)
     if f"digest {schedule.digest}" not in compiled.cuda_source:
         raise InvalidInput(
             f"export: {name} was not compiled from the schedule {schedule.digest}; compile it first"
         )
-    if told.get("simulated") == "true" and "(simulated)" not in told.get("device", ""):
+    if facts.get("simulated") == "true" and "(simulated)" not in facts.get("device", ""):
         raise InvalidInput(
-            f"export: device {told.get('device', '')!r} is simulated; call it 'NAME (simulated)'"
+            f"export: device {facts.get('device', '')!r} is simulated; call it 'NAME (simulated)'"
         )
-    facts = _collect_template_values(compiled, schedule, told)
+    values = _collect_template_values(compiled, schedule, facts)
     texts = {
-        f"{name}.cu": render_template("bundle.cu.j2", cuda_source=compiled.cuda_source, **facts),
-        f"{name}.h": render_template("bundle.h.j2", **facts),
+        f"{name}.cu": render_template("bundle.cu.j2", cuda_source=compiled.cuda_source, **values),
+        f"{name}.h": render_template("bundle.h.j2", **values),
         f"{name}.json": json.dumps(
-            _build_record(compiled, schedule, facts["workspace_bytes"], told), indent=1
+            _build_record(compiled, schedule, values["workspace_bytes"], facts), indent=1
         )
         + "\n",
         "ekc.cmake": render_template("bundle.cmake.j2"),
@@ -87,12 +88,14 @@ def export(
 def _collect_template_values(
     compiled: CompiledKernel, schedule: Schedule, provenance: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the templates print."""
+    """Values of the templates."""
     op = schedule.program.op
     output = op.outputs[0]
     given = {t.name for t in (*op.inputs, output)}
-    kept = [op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)]
-    offsets, total = _lay_out_workspace([t for t in kept if t.name not in given])
+    tensors = [
+        op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
+    ]
+    offsets, total = _lay_out_workspace([t for t in tensors if t.name not in given])
     return {
         "name": compiled.name,
         "operator": [_clean_comment(line) for line in str(op).splitlines()],
@@ -114,7 +117,7 @@ def _collect_template_values(
 
 
 def _lay_out_workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
-    """Where each intermediate tensor starts in the workspace, and the bytes of it all."""
+    """Offset in bytes of each intermediate tensor in the workspace, and the bytes of the workspace."""
     offsets, total = {}, 0
     for t in tensors:
         offsets[t.name] = total
@@ -130,7 +133,7 @@ def _clean_comment(text: str) -> str:
 def _build_record(
     compiled: CompiledKernel, schedule: Schedule, workspace_bytes: int, provenance: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The JSON file: enough to compile the kernel again and to know what it was."""
+    """Content of the JSON file: enough to compile the kernel again, and its provenance."""
     launch_facts = ("name", "grid", "block", "shared_bytes", "arguments")
     return {
         "name": compiled.name,
@@ -159,11 +162,11 @@ def _write_files(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _replace_file(path: Path, text: str) -> Path:
-    """Put a file in place in one step: no reader sees a part of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file in one step: no reader sees a part of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, path)
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,30 +10,30 @@ from ekc.codegen import nvrtc
 from ekc.codegen.cache import compile_cached
 from ekc.codegen.compiled import CompiledKernel, Launch, list_footprints
 from ekc.codegen.emit.copies import format_declaration
-from ekc.codegen.emit.mma import collect_warp_instructions, format_lane_lines
+from ekc.codegen.emit.device_functions import build_device_functions
+from ekc.codegen.emit.mma import format_lane_lines
 from ekc.codegen.emit.names import format_index_lines
-from ekc.codegen.emit.nodes import make_views
+from ekc.codegen.emit.nodes import build_node_texts
 from ekc.codegen.emit.scope import Scope
 from ekc.codegen.emit.shared_memory import count_dynamic_shared_bytes, format_shared_declarations
-from ekc.codegen.emit.wgmma import build_group_functions
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import collect_words, drop_unused_constants, render_template
-from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES, CP_ASYNC_COMMIT_PTX, CP_ASYNC_WAIT_PTX
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.target import find_capabilities, restrict_to_arch
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_global_reads
-from ekc.ir.lowering.nodes import LaunchTree, StageNode, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
-GENERATOR = 4
-"""Raise it whenever the text of some schedule changes: figures of another text do not answer."""
+GENERATOR = 5
+"""Number of the generator. Raise it whenever the text of some schedule changes: measurements of another text
+are not used (`ekc.search.database.conditions`)."""
 
 
 def describe_toolchain() -> str:
-    """What makes machine code of a schedule: NVRTC, and which text it is given."""
+    """Compiler and generator that turn a schedule into machine code: `13.5, generator 5`."""
     return f"{nvrtc.version()}, generator {GENERATOR}"
 
 
@@ -47,36 +46,21 @@ class GeneratedSource:
 
 
 def generate(schedule: Schedule, limits: Limits | None = None, name: str | None = None) -> GeneratedSource:
-    """CUDA text for a schedule, its functions called `ekc_<name>` (the operator's name if nothing is said);
-    refuses (ScheduleError) what breaks a rule or a limit of the target."""
+    """CUDA text for a schedule. Its functions are called `ekc_<name>`, by default after the operator.
+
+    Raises `ScheduleError` where the schedule breaks a rule or a limit of the target.
+    """
     enforce_rules(schedule.program, limits or Limits())
     launches, blocks = [], []
     trees = derive_launches(schedule.program)
     for number, kernel in enumerate(trees):
         function = f"ekc_{name or schedule.op.name}" + (f"_{number}" if len(trees) > 1 else "")
         launches.append(_make_launch(kernel, function))
-        blocks.append(_build_kernel_text(kernel, launches[-1]))
+        blocks.append(_build_kernel_values(kernel, launches[-1]))
     text = drop_unused_constants(render_template("kernels.cu.j2", kernels=blocks))
-    copies = [
-        ASYNC_COPIES_BY_BYTES[n] for n in sorted({n for tree in trees for n in _iterate_copy_bytes(tree)})
-    ]
-    values = {
-        "header": format_header(schedule),
-        "used": collect_words(text),
-        "copies": copies,
-        "commit": CP_ASYNC_COMMIT_PTX,
-        "wait": CP_ASYNC_WAIT_PTX,
-        **collect_warp_instructions([*trees]),
-        **build_group_functions(trees),
-    }
-    return GeneratedSource(render_template("kernel.cu.j2", kernels=text, **values), tuple(launches))
-
-
-def _iterate_copy_bytes(kernel: LaunchTree) -> Iterator[int]:
-    """The widths of its asynchronous copies."""
-    for node in walk_nodes(kernel.body):
-        if isinstance(node, StageNode) and node.is_async:
-            yield int(node.staging.vector) * node.buffer.dtype.bytes
+    functions = build_device_functions(collect_words(text))
+    source = render_template("kernel.cu.j2", kernels=text, header=format_header(schedule), **functions)
+    return GeneratedSource(source, tuple(launches))
 
 
 def compile_schedule(
@@ -84,16 +68,17 @@ def compile_schedule(
 ) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
     limits = limits or Limits(shared_bytes_per_block=find_capabilities(arch).shared_bytes)
-    made = generate(schedule, restrict_to_arch(limits, arch), name)
+    generated = generate(schedule, restrict_to_arch(limits, arch), name)
     return replace(
-        assemble_kernel(schedule, made, compile_cached(made.source, arch)), name=name or schedule.op.name
+        assemble_kernel(schedule, generated, compile_cached(generated.source, arch)),
+        name=name or schedule.op.name,
     )
 
 
 def assemble_kernel(schedule: Schedule, generated: GeneratedSource, output: NvrtcOutput) -> CompiledKernel:
-    """Generated text and what NVRTC made of it, as one value."""
+    """Generated text and the output of NVRTC, as one value."""
     op, program = schedule.op, schedule.program
-    left = {n.output.name for n in program.nests} - {t.name for t in op.outputs}
+    intermediate = {n.output.name for n in program.nests} - {t.name for t in op.outputs}
     return CompiledKernel(
         name=op.name,
         cuda_source=generated.source,
@@ -104,7 +89,7 @@ def assemble_kernel(schedule: Schedule, generated: GeneratedSource, output: Nvrt
         nvrtc_version=output.nvrtc_version,
         launches=generated.launches,
         resources=tuple(output.resources[x.name] for x in generated.launches),
-        workspace_bytes=sum(program.op.tensors[name].bytes for name in left),
+        workspace_bytes=sum(program.op.tensors[name].bytes for name in intermediate),
         flops=op.flops,
         min_bytes=op.min_bytes,
         inputs=op.inputs,
@@ -139,7 +124,7 @@ def _list_arguments(kernel: LaunchTree) -> tuple[str, ...]:
     return (*find_global_reads(kernel.nest), kernel.nest.output.name)
 
 
-def _build_kernel_text(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
+def _build_kernel_values(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
     scope = Scope.for_kernel(kernel)
     names = scope.names
     out = launch.arguments[-1]
@@ -147,9 +132,9 @@ def _build_kernel_text(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
         f"{'' if t == out else 'const '}{kernel.tensors[t].dtype.cuda_name}* __restrict__ {names[t]}"
         for t in launch.arguments
     ]
-    held = f"{kernel.nest.compute.output.name}.acc"
-    own = [format_declaration(b, names) for b in kernel.buffers if b.name == held]
-    body = make_views(scope, kernel.body)
+    accumulator = f"{kernel.nest.compute.output.name}.acc"
+    own = [format_declaration(b, names) for b in kernel.buffers if b.name == accumulator]
+    body = build_node_texts(scope, kernel.body)
     return {
         "name": launch.name,
         "grid": launch.grid,
@@ -158,6 +143,6 @@ def _build_kernel_text(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:
         "parameters": parameters,
         "declarations": [*format_shared_declarations(kernel, names), *own],
         "indices": [*format_index_lines(kernel, names), *format_lane_lines(kernel)],
-        "early": scope.preamble,
+        "preamble": scope.preamble,
         "body": body,
     }

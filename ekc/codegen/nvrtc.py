@@ -1,6 +1,6 @@
-"""CUDA text to PTX and CUBIN, by one NVRTC compile. Needs no GPU and no driver.
+"""CUDA text to PTX and CUBIN by one NVRTC compile, and the resources that ptxas reports for each kernel.
 
-Reads what `ptxas -v` says about each kernel: registers, shared memory, spills, stack.
+Needs no GPU and no driver.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def parse_log(log: str) -> dict[str, Resources]:
             entry, frame = match[1], (0, 0, 0)
         elif match := _OWNER.search(line):
             owner = match[1]
-        # A called function has a frame of its own, printed among the kernels': not theirs.
+        # A called function has its own frame in the log; it is not that of the kernel.
         elif (match := _FRAME.search(line)) and owner == entry:
             frame = (int(match[1]), int(match[2]), int(match[3]))
         elif (match := _REGISTERS.search(line)) and entry:
@@ -53,19 +53,19 @@ def parse_log(log: str) -> dict[str, Resources]:
 
 
 def _read_bytes(pattern: re.Pattern[str], line: str) -> int:
-    """The number that `pattern` finds; ptxas leaves out what is zero."""
+    """The number that `pattern` finds, else 0: ptxas leaves out zeros."""
     match = pattern.search(line)
     return int(match[1]) if match else 0
 
 
 _FILE_NAME = b"kernel.cu"
-# Source lines are indented in the log; names stand in quotes, and may well be "error".
+# Source lines are indented in the log. Names are in quotes and may contain "error".
 _ERROR_PATTERN = re.compile(r"^\S[^\"\n]*\berror\b[^\"\n]*:", re.MULTILINE)
 _MISSING_HEADER_PATTERN = re.compile(r'could not open source file "([^"]+)"')
 
 
 class NvrtcError(CompileError):
-    """NVRTC or ptxas refused the text. The message shows the first error; `log` is all of it."""
+    """NVRTC or ptxas refused the text. The message shows the first error; `log` is the whole log."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -74,18 +74,18 @@ class NvrtcError(CompileError):
 
 @dataclass(frozen=True)
 class NvrtcOutput:
-    """All that one compile gave. The same input gives an equal output."""
+    """Output of one compile. The same input gives an equal output."""
 
     source: str
     arch: str
     ptx: str
     cubin: bytes
     resources: dict[str, Resources]
-    """By kernel name, as in the PTX (mangled unless `extern "C"`)."""
+    """Resources by kernel name, as in the PTX (mangled unless `extern "C"`)."""
     log: str
     """Warnings and `ptxas info` lines, without the compile times."""
     nvrtc_version: str
-    """Such as "13.5"."""
+    """Version of NVRTC, such as "13.5"."""
 
 
 @hold_forks()
@@ -99,7 +99,7 @@ def compile(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> Nv
     check_text("arch", arch, "'sm_80'")
     if not isinstance(options, (list, tuple)):
         raise InvalidInput(
-            f"options: {format_value(options)} is no list of texts; write options=['-lineinfo']"
+            f"options: {format_value(options)} is not a list of texts; write options=['-lineinfo']"
         )
     for option in options:
         check_text("options", option, "'-lineinfo'")
@@ -136,7 +136,7 @@ def list_supported_archs() -> tuple[str, ...]:
 
 
 def _library() -> Any:
-    """The binding, with its shared library found and loaded (which it puts off to the first call)."""
+    """The binding, with its shared library loaded (the binding loads it at the first call)."""
     try:
         from cuda.bindings import nvrtc
 
@@ -155,7 +155,7 @@ def _list_arch_numbers(nvrtc: Any) -> list[int]:
 
 
 def _check_arch(nvrtc: Any, arch: str) -> None:
-    """Refuse what NVRTC does not name; sm_90 and later also come as `sm_90a` and `sm_100f`."""
+    """Raise `InvalidInput` for an arch unknown to NVRTC; sm_90 and later also have `sm_90a` and `sm_100f`."""
     numbers = _list_arch_numbers(nvrtc)
     if any(re.fullmatch(f"sm_{number}[af]?" if number >= 90 else f"sm_{number}", arch) for number in numbers):
         return
@@ -195,16 +195,16 @@ def _check_status(nvrtc: Any, answer: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _clean_log(raw: bytes) -> str:
-    """The log without NULs (some stand in its middle) and without the compile times."""
+    """The log without NULs (also inside the text) and without the compile times."""
     lines = raw.replace(b"\0", b"").decode(errors="replace").splitlines()
     return "\n".join(line for line in lines if "Compile time =" not in line)
 
 
 def _summarize_errors(log: str) -> str:
-    """The first error with its source line and caret, and how many there are."""
+    """The first error with its source line and caret, and the number of errors."""
     if missing := _MISSING_HEADER_PATTERN.search(log):
         return (
-            f"{missing[1]} was not found: NVRTC searches no folder by itself and its wheel has no CUDA "
+            f"{missing[1]} was not found: NVRTC searches no folders and its wheel has no CUDA "
             f'headers as files; pass options=("-I<folder with {missing[1]}>",) or do not include it'
         )
     first = _ERROR_PATTERN.search(log)

@@ -1,17 +1,12 @@
-"""The Jinja2 environment: templates in, CUDA text out.
+"""The Jinja2 environment: templates in, CUDA text out, without constants that nothing in their scope uses.
 
-Generated text without the constants that nothing in their scope uses.
-
-Templates write each coordinate and counter that a copy may need; which of them it does need depends on
-strips, guards and the values computed before the loop. nvcc warns of each constant that nothing uses.
-
-What the templates print: one small record of C text per node of the tree.
+Templates write each coordinate and counter that a copy may need. Which of them a copy does need depends on
+strips, guards and the values computed before the loop; nvcc warns of each constant that nothing uses.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -38,7 +33,7 @@ def make_environment() -> jinja2.Environment:
 
 
 def render_template(template: str, **values: Any) -> str:
-    """A template filled in."""
+    """The text of a template with these values."""
     return make_environment().get_template(template).render(**values)
 
 
@@ -55,10 +50,10 @@ def collect_words(text: str) -> frozenset[str]:
 def drop_unused_constants(text: str) -> str:
     """The text without each `const int x = ...;` whose x no later line of the same block uses.
 
-    Lines are read backwards, with the words used so far in each open block: a block within has a set of its
-    own, so that a constant of the same name in there uses nothing out here.
+    Lines are read backwards, with the words used so far in each open block. An inner block has its own set,
+    so that a constant of the same name in there does not count as a use outside.
     """
-    kept: list[str] = []
+    lines: list[str] = []
     used: list[set[str]] = [set()]
     for line in reversed(text.splitlines(keepends=True)):
         code = line.split("//")[0].strip()
@@ -74,20 +69,5 @@ def drop_unused_constants(text: str) -> str:
         elif constant:
             used[-1].discard(constant[1])
         used[-1] |= collect_words(constant[2] if constant else code) - {counter[1] if counter else ""}
-        kept.append(line)
-    return "".join(reversed(kept))
-
-
-@dataclass(frozen=True)
-class NodeView:
-    """One node for the templates: its kind and the C text it needs."""
-
-    kind: str
-    text: dict[str, Any] = field(default_factory=dict)
-    body: tuple[NodeView, ...] = ()
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.text[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        lines.append(line)
+    return "".join(reversed(lines))

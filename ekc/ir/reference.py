@@ -1,11 +1,11 @@
-"""The meaning of an operator in NumPy, accumulated in float64: what every kernel is held against.
+"""Reference of an operator in NumPy, accumulated in float64: every kernel is compared with it.
 
-Inputs declared tf32 are rounded to it first. Sums of int8 are exact: their extents keep them within int32.
-Whatever reads int32 is worked out in int32, where every result wraps modulo 2**32 as it does in a kernel.
+Inputs of type tf32 are rounded to it first. Sums of int8 are exact: extents keep them within int32. A compute
+that reads int32 is evaluated in int32, where every result wraps modulo 2**32 as in a kernel.
 
-A body that is a product is contracted factor by factor with einsum, so that a full-size product
-takes seconds; any other body is evaluated point by point, in slices that fit in memory. Where an infinity
-or NaN is read, factors are multiplied before anything is summed: (2 - 1) * inf is no 2 * inf - 1 * inf.
+A sum of products is contracted with einsum, so that a full-size matmul takes seconds. Any other body is
+evaluated point by point, in slices that fit in memory. Where a factor is infinite or NaN, factors are
+multiplied before anything is summed: (2 - 1) * inf is not 2 * inf - 1 * inf.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from ekc.ir.random_arrays import InputTensor, RandomTensor
 from ekc.ir.tensor_memory import check_host_memory
 
 _POINTS_AT_ONCE = 1 << 23
+"""Points that are evaluated in one array."""
 _MAX_SLICES = 1024
+"""Longest axis along which an einsum is done by slices."""
 _MAX_EXACT_INTEGER = 2.0**53
-"""Up to here float64 holds every whole number."""
+"""Every integer below this is exact in float64."""
 FLOAT64 = np.dtype(np.float64)
 _COMBINE_UFUNCS: Mapping[str, np.ufunc] = {
     "sum": np.add,
@@ -45,7 +47,7 @@ class ComputeResult:
 
     values: NDArray[np.float64]
     wrapped: bool = False
-    """Whether some result is not the exact one, because int32 wrapped modulo 2**32."""
+    """Whether some result is not exact, because int32 wrapped modulo 2**32."""
 
 
 def evaluate_reference(op: OperatorGraph, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
@@ -53,36 +55,36 @@ def evaluate_reference(op: OperatorGraph, arrays: tuple[NDArray[Any], ...]) -> N
     check_host_memory(op, f"the reference of {op.name}", _estimate_memory_factors(op))
     tensors = convert_inputs(op, arrays)
     for compute in op.computes:
-        everything = {a.name: np.arange(a.extent) for a in compute.spatial_axes}
+        all_indices = {a.name: np.arange(a.extent) for a in compute.spatial_axes}
         tensors[compute.output.name] = convert_results(
-            compute, evaluate_compute_at(compute, tensors, everything).values
+            compute, evaluate_compute_at(compute, tensors, all_indices).values
         )
     with np.errstate(over="ignore"):
         return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy_dtype))
 
 
 def _estimate_memory_factors(op: OperatorGraph) -> dict[str, float]:
-    """How often its size each tensor is held: results in float64 and as slices that are joined, factors of
-    products in float64."""
+    """Memory by tensor, in multiples of its size: results in float64 and again as slices, factors in
+    float64."""
     read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction_axes for t in op.inputs}
     return read | {c.output.name: 2 * 8 / c.output.dtype.bytes for c in op.computes}
 
 
 def convert_inputs(op: OperatorGraph, arrays: tuple[InputTensor, ...]) -> dict[str, Any]:
-    """The inputs by name, as arithmetic sees them."""
+    """The inputs by name, tf32 rounded."""
     if any(isinstance(array, RandomTensor) for array in arrays):
         return {t.name: array for t, array in zip(op.inputs, arrays, strict=True)}
-    checked = zip(op.inputs, op.check_arrays(arrays), strict=True)
-    return {t.name: round_to_tf32(a) if t.dtype is TF32 else a for t, a in checked}
+    pairs = zip(op.inputs, op.check_arrays(arrays), strict=True)
+    return {t.name: round_to_tf32(a) if t.dtype is TF32 else a for t, a in pairs}
 
 
 def convert_results(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
-    """Results of a compute for those that read them: integers in their own type, floats in float64."""
+    """Results of a compute as other computes read them: integers in their type, floats in float64."""
     return values.astype(compute.output.dtype.numpy_dtype) if compute.output.dtype.is_integer else values
 
 
 def list_float_tensors(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
-    """The tensors that hold no integers."""
+    """Names of the tensors that are not integers."""
     return frozenset(name for name, a in tensors.items() if not np.issubdtype(a.dtype, np.integer))
 
 
@@ -91,7 +93,7 @@ def evaluate_compute_at(
 ) -> ComputeResult:
     """One compute at the outer product of chosen spatial indices; values in float64, in output order.
 
-    Floats are not rounded; integers are those that are stored (int8 is clamped).
+    Floats are not rounded to the output type; integers are as stored (int8 is clamped).
     """
     read = (tensors[load.tensor] for load in ex.find_loads(compute.body))
     may_wrap = compute.acc_dtype is INT32 and any(array.dtype == INT32.numpy_dtype for array in read)
@@ -103,9 +105,9 @@ def evaluate_compute_at(
 def evaluate_as_stored(
     compute: Compute, evaluate_in: Callable[[np.dtype[Any]], NDArray[Any]], may_wrap: bool
 ) -> ComputeResult:
-    """Results of a compute as its output holds them; see `reference_at`. `computed` gives them in one kind of
-    number."""
-    # Infinities and NaN are results like others: the kernel has them too.
+    """Results of a compute as stored, see `evaluate_compute_at`; `evaluate_in` computes them in float64 or
+    int32."""
+    # Infinities and NaN are valid results; the kernel has them too.
     with np.errstate(all="ignore"):
         exact = values = evaluate_in(FLOAT64)
         if may_wrap:
@@ -120,7 +122,7 @@ def _evaluate_compute(
     where: dict[str, NDArray[Any]],
     dtype: np.dtype[Any],
 ) -> NDArray[Any]:
-    """The compute in one kind of number: float64, or int32 that wraps."""
+    """The compute in float64, or in int32 that wraps."""
     ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
     parts = (
         ex.list_factors(compute.body)
@@ -142,7 +144,7 @@ def _evaluate_compute(
 def _contract(
     compute: Compute, axes: list[list[str]], operands: list[NDArray[Any]], ranges: dict[str, NDArray[Any]]
 ) -> NDArray[Any]:
-    """A sum of products of operands over their own axes."""
+    """Sum of the product of operands, each over its own axes."""
     letters = {a.name: chr(ord("a") + i) for i, a in enumerate(compute.axes)}
     names = ["".join(letters[a] for a in own) for own in axes]
     absent = [a.name for a in compute.axes if not any(letters[a.name] in n for n in names)]
@@ -154,7 +156,7 @@ def _contract(
         kind != FLOAT64
         and terms * math.prod(float(np.max(np.abs(x.astype(FLOAT64)))) for x in operands) < _MAX_EXACT_INTEGER
     ):
-        # Products of float64 matrices are much faster, and exact up to here.
+        # float64 products are much faster than integer ones, and exact below this limit.
         return (
             _einsum_by_slices(names, out, [x.astype(FLOAT64) for x in operands]).astype(np.int64).astype(kind)
         )
@@ -162,15 +164,18 @@ def _contract(
 
 
 def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray[Any]:
-    """`np.einsum`, by slices of an axis that all operands have: only without one it multiplies matrices."""
+    """`np.einsum`, by slices of an axis that all operands have, as einsum uses BLAS only without such an
+    axis."""
     sizes = dict(zip(names[0], operands[0].shape, strict=True))
     shared = next((x for x in out if all(x in n for n in names) and sizes[x] <= _MAX_SLICES), None)
     text = f"{','.join(names)}->{out}"
     if shared is None:
         return np.asarray(np.einsum(text, *operands, optimize=True))
-    text, at = text.replace(shared, ""), [n.index(shared) for n in names]
+    text, positions = text.replace(shared, ""), [n.index(shared) for n in names]
     slices = [
-        np.einsum(text, *(x.take(i, axis) for x, axis in zip(operands, at, strict=True)), optimize=True)
+        np.einsum(
+            text, *(x.take(i, axis) for x, axis in zip(operands, positions, strict=True)), optimize=True
+        )
         for i in range(sizes[shared])
     ]
     return np.stack(slices, out.index(shared))
@@ -179,7 +184,7 @@ def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) 
 def _evaluate(
     e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """An expression as an array over `axes`, in one kind of number."""
+    """An expression as an array over `axes`, in float64 or int32."""
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
     result = evaluate_body(
@@ -199,8 +204,8 @@ def evaluate_body(
     dtype: np.dtype[Any],
     float_tensors: frozenset[str],
 ) -> NDArray[Any]:
-    """An expression in one kind of number; `load` reads float64, which holds every int32. The tensors
-    `compared` hold floats, which int32 arithmetic only compares."""
+    """An expression in float64 or int32. `load` reads float64, in which every int32 is exact. Int32
+    arithmetic only compares elements of `float_tensors`."""
     if dtype != FLOAT64:
         axes = {name: np.asarray(index).astype(dtype) for name, index in axes.items()}
 
@@ -213,48 +218,51 @@ def evaluate_body(
 def _evaluate_pointwise(
     compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Slice by slice along one axis, the parts of each sum joined where that is a reduction's."""
+    """Evaluate slice by slice along one axis; partial results are combined if it is a reduction axis."""
     axes = [a.name for a in compute.axes]
     over = tuple(i for i, a in enumerate(compute.axes) if a.is_reduction)
-    cut = _choose_sliced_axis(axes, ranges)
-    rest = math.prod(len(ranges[a]) for a in axes if a != cut)
-    step = max(1, _POINTS_AT_ONCE // max(1, rest))
-    join, start_at = (
+    sliced = _choose_sliced_axis(axes, ranges)
+    points = math.prod(len(ranges[a]) for a in axes if a != sliced)
+    step = max(1, _POINTS_AT_ONCE // max(1, points))
+    combine, identity = (
         _COMBINE_UFUNCS[compute.combine],
         find_reduction_identity(compute.combine, compute.acc_dtype),
     )
     slices = []
-    for start in range(0, len(ranges[cut]), step):
-        part = ranges | {cut: ranges[cut][start : start + step]}
+    for start in range(0, len(ranges[sliced]), step):
+        part = ranges | {sliced: ranges[sliced][start : start + step]}
         values = _evaluate(compute.body, axes, tensors, part, dtype)
-        slices.append(join.reduce(values, axis=over, dtype=dtype, initial=start_at) if over else values)
-    at = axes.index(cut)
-    return reduce(join, slices) if at in over else np.concatenate(slices, axis=at)
+        slices.append(combine.reduce(values, axis=over, dtype=dtype, initial=identity) if over else values)
+    position = axes.index(sliced)
+    return reduce(combine, slices) if position in over else np.concatenate(slices, axis=position)
 
 
 def _choose_sliced_axis(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
-    """The axis to slice along: the first, or the longest where one index of that is too much already."""
+    """The axis to slice along: the first, or the longest where a slice of the first is too large."""
     rest = math.prod(len(ranges[a]) for a in axes[1:])
     return axes[0] if rest <= _POINTS_AT_ONCE else max(axes, key=lambda a: len(ranges[a]))
 
 
 def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
-    """tensor[index] with 0 outside, in float64."""
+    """Elements of a tensor in float64, 0 outside of it."""
     index = [np.asarray(ex.evaluate(i, axes, _refuse_load)) for i in load.index]
     inside = [(i >= 0) & (i < extent) for i, extent in zip(index, array.shape, strict=True)]
-    if all(one.all() for one in inside):
+    if all(mask.all() for mask in inside):
         return _gather_elements(array, index).astype(np.float64)
     clipped = [np.clip(i, 0, e - 1) for i, e in zip(index, array.shape, strict=True)]
     return np.where(reduce(np.logical_and, inside), _gather_elements(array, clipped).astype(np.float64), 0.0)
 
 
 def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """array[index]; where each index moves along dimensions of its own, in order, an axis at a time, which
-    copies rows and not points, and beginning with what leaves least."""
+    """array[index], one axis at a time where possible, which copies rows instead of single elements.
+
+    That is possible where the indices vary along different dimensions, in order. The axis that leaves the
+    fewest elements comes first.
+    """
     if not isinstance(array, np.ndarray):
         return np.asarray(array.pick(index))
-    moved = [dimension for i in index for dimension, size in enumerate(i.shape) if size != 1]
-    if moved != sorted(set(moved)) or len({i.ndim for i in index if i.ndim}) > 1:
+    varying = [dimension for i in index for dimension, size in enumerate(i.shape) if size != 1]
+    if varying != sorted(set(varying)) or len({i.ndim for i in index if i.ndim}) > 1:
         return np.asarray(array[tuple(index)])
     found = array
     for axis in sorted(range(array.ndim), key=lambda k: index[k].size / array.shape[k]):
@@ -265,8 +273,8 @@ def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _is_full_range(index: NDArray[Any], extent: int) -> bool:
-    """Whether an index takes all of a dimension, in order; costs what the index has, not what the dimension
-    has."""
+    """Whether an index is 0, 1, ... over a whole dimension; the cost depends on the index, not on the
+    dimension."""
     return index.size == extent and index[0] == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 

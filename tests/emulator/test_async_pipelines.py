@@ -54,7 +54,7 @@ FAULTS = [
     (RAGGED, SYNC, "", 0, {"race", "async-copy"}),
     (RAGGED, "commit_copies();", "", 1, {"async-copy", "uninitialised"}),
     (RAGGED, "i_0 * 16 + i < 33 && ", "", 1, {"out-of-bounds"}),
-    (RAGGED, "k_0_copy = k_0_spent", "k_0_copy = k_0_slot", 0, {"race", "async-copy"}),
+    (RAGGED, "k_0_copy = k_0_free", "k_0_copy = k_0_slot", 0, {"race", "async-copy"}),
     (RAGGED, "k_0_slot == 2 ? 0", "k_0_slot == 1 ? 0", 0, {"race", "async-copy", "uninitialised"}),
     # The tile that is there is whole, only wrong.
     (RAGGED, "const int k_0 = k_0_now + 2;", "const int k_0 = k_0_now + 3;", 0, set()),

@@ -148,7 +148,7 @@ def test_reads_behind_a_sum_are_foretold_exactly(dtype: str) -> None:
         before=(128, 128),
     )
     schedule = samples.tiled(op).compute_inline("C")
-    assert "reinterpret_cast<const" in generate(schedule).source.partition("bias_near[0]")[2]
+    assert "reinterpret_cast<const" in generate(schedule).source.partition("bias_vector[0]")[2]
     all_equal(run(schedule, ptx=kept_ptx))
 
 

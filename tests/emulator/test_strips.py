@@ -119,6 +119,6 @@ def test_pieces_of_a_row_share_what_is_told_of_it() -> None:
     (rounds,) = {int(n) for n in re.findall(r"round < (\d+); \+\+round\) \{\n.*copy_async", source)}
     told = dict(re.findall(r"(\w+)\[(\d+)\];\n", source))
     assert {name for name in told if name.startswith("X_shared")} == {
-        "X_shared_from_base", "X_shared_inside_never", "X_shared_from", "X_shared_inside",
+        "X_shared_offset_base", "X_shared_outside", "X_shared_offset", "X_shared_inside",
     }  # fmt: skip
     assert {int(n) for name, n in told.items() if name.startswith("X_shared")} == {rounds // 2}

@@ -102,11 +102,11 @@ def test_pixels_and_taps_may_both_be_cut() -> None:
 def test_where_a_window_leaves_the_image_is_a_mask() -> None:
     """A bit for each turn of `r` and of `s`, told before all loops."""
     source = run(half_conv2d()).made.source
-    assert "turns_outside<3, 1>(((n_p_q_0 * 64 + n_p_q) % 14) - 1, 14) << 3 : ~0u" in source
+    assert "out_of_bounds_mask<3, 1>(((n_p_q_0 * 64 + n_p_q) % 14) - 1, 14) << 3 : ~0u" in source
     assert (
-        "X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r | 1u << (s + 3))) == 0;" in source
+        "X_shared_inside[round] = (X_shared_outside[round] & (1u << r | 1u << (s + 3))) == 0;" in source
     )
-    assert source.index("turns_outside<3, 1>(") < source.index("for (int r = 0;")
+    assert source.index("out_of_bounds_mask<3, 1>(") < source.index("for (int r = 0;")
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -130,7 +130,7 @@ def test_windows_of_any_length_are_right(taps: int, cut: tuple[int, ...], dilati
     )  # fmt: skip
     ran = run(schedule)
     ran.check()
-    assert ("turns_outside" in ran.made.source) == (taps <= 32 and not cut)
+    assert ("out_of_bounds_mask" in ran.made.source) == (taps <= 32 and not cut)
 
 
 @pytest.mark.parametrize("level", ["serial", "vthread"])
@@ -150,5 +150,5 @@ def test_other_loops_may_stand_around_the_taps(level: str, pixels: bool) -> None
     schedule = schedule.bind(around, level) if level != "serial" else schedule
     ran = run(schedule)
     ran.check()
-    assert "W_shared_from_base" in ran.made.source
-    assert ("turns_outside" in ran.made.source) == (not pixels)
+    assert "W_shared_offset_base" in ran.made.source
+    assert ("out_of_bounds_mask" in ran.made.source) == (not pixels)

@@ -139,10 +139,10 @@ def test_members_of_the_space_are_right_and_clean(name: str) -> None:
 @pytest.mark.parametrize(
     ("mistake", "word"),
     [
-        (("show_to_products();", ""), "fence.proxy.async"),
+        (("fence_async_proxy();", ""), "fence.proxy.async"),
         (("    wait_for_products<64>(&C_acc[0][0][0][0]);\n", ""), "wgmma.wait_group"),
         (("begin_products();\n", ""), "wgmma.fence"),
-        (("described<0x4000004000010000>", "described<0x4000002000010000>"), None),
+        (("make_descriptor<0x4000004000010000>", "make_descriptor<0x4000002000010000>"), None),
     ],
 )
 def test_a_line_left_out_of_the_text_is_found(mistake: tuple[str, str], word: str | None) -> None:

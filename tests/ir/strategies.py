@@ -1,7 +1,7 @@
 """Random legal schedules for random small operators.
 
-The same code serves hypothesis (which shrinks) and `random.Random` (for a fixed sample): it only needs a
-function that chooses one of several things.
+The same drawing code serves hypothesis (which shrinks) and `random.Random` (for a fixed sample):
+all it needs is a way to choose one of several things.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ LATE = ("cache_read",) * 5 + (
 
 
 def draw_schedule(choose: Choose, op: Operator, most: int = 20) -> Schedule:
-    """A schedule of 3 to `most` legal steps (fewer where nearly all steps are refused)."""
+    """3 to `most` legal steps (fewer where nearly everything is refused)."""
     return _longer(choose, Schedule(op), most)
 
 
 def draw_in_parts(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """A random schedule after `rfactor`; None where no sum can be cut."""
+    """Random steps after `rfactor`; None where no sum can be split."""
     sums = [
         (a.name, parts)
         for compute in op.computes
@@ -84,7 +84,7 @@ def draw_in_parts(choose: Choose, op: Operator, most: int = 20) -> Schedule | No
 
 
 def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """A random schedule after `pack`; None where no input has two dimensions."""
+    """Random steps after `pack` of an input; None where no input has two dimensions."""
     inputs = [t for t in op.inputs if len(t.shape) > 1 and t.dtype.name != "tf32"]
     if not inputs:
         return None
@@ -94,14 +94,14 @@ def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None
 
 
 def draw_divided(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """A random schedule after `divide`; None where no axis has quotients."""
+    """Random steps after `divide` of an axis of a quotient or remainder; None where there is none."""
     turns = [(a.name, find_quotient_period(c, a.name), a.extent) for c in op.computes for a in c.axes]
     cuts = [(name, by * n) for name, by, extent in turns if by > 1 for n in (1, 2) if by * n < extent]
     return _longer(choose, Schedule(op).divide(*choose(cuts)), most) if cuts else None
 
 
 def draw_atomic(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """A random schedule with `atomic` and a sum on blocks; None where no sum allows it."""
+    """Random steps with an atomic sum; None where no sum may be split over blocks."""
     sums = [
         compute
         for compute in op.computes
@@ -129,7 +129,7 @@ def _longer(choose: Choose, schedule: Schedule, most: int) -> Schedule:
 
 
 def _with_one_more(schedule: Schedule, step: Step | None) -> Schedule:
-    """The schedule with the step, or without it where it makes no legal kernel."""
+    """The schedule with the step, or unchanged where the step gives no legal kernel."""
     if step is None:
         return schedule
     try:
@@ -149,13 +149,13 @@ def _points(nest: Nest) -> int:
 
 @st.composite
 def operators(draw: st.DrawFn) -> Operator:
-    """Random small operators."""
+    """Any small operator."""
     return draw_operator(lambda options: draw(st.sampled_from(options)))
 
 
 @st.composite
 def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
-    """Random small operators with random legal schedules."""
+    """Any small operator with a random legal schedule."""
 
     def choose(options: Sequence[Any]) -> Any:
         return draw(st.sampled_from(options))
@@ -164,7 +164,7 @@ def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
 
 
 def seeded_schedule(seed: int, most: int = 20) -> Schedule:
-    """A random schedule that depends on the seed alone."""
+    """The same schedule for the same seed."""
     return _drawn(random.Random(seed).choice, most)
 
 
@@ -212,7 +212,7 @@ def _fuse(program: Program, choose: Choose) -> Step | None:
 def _reorder(program: Program, choose: Choose) -> Step | None:
     names = [x.name for x in _nest(program, choose).loops]
     if choose((True, False)):
-        # Outer pieces are outside, as in every tiling.
+        # Outer pieces go outside, as in every tiling.
         order = sorted(names, key=lambda n: (n.count(".") and n[-1] != "0", n.rpartition(".")[2]))
     else:
         order = []
@@ -222,7 +222,7 @@ def _reorder(program: Program, choose: Choose) -> Step | None:
 
 
 def _innermost(program: Program, choose: Choose) -> Step | None:
-    """A reorder that moves a loop innermost, where it can be vectorized."""
+    """Vectorize a loop, after moving it innermost where needed."""
     nest = _nest(program, choose)
     loop = _loop(nest, choose, lambda x: _plain(x) and not x.is_reduction and x.extent in (2, 4, 8))
     return loop and Reorder((*(x.name for x in nest.loops if x is not loop), loop.name))
@@ -277,7 +277,7 @@ def _compute_at(program: Program, choose: Choose) -> Step | None:
 
 
 def _compute_inline(program: Program, choose: Choose) -> Step | None:
-    """compute_inline of a tensor between two computes, or the cache_write that it needs first."""
+    """Inline an intermediate tensor, or give it an accumulator first where needed."""
     nests = program.nests[:-1]
     if not nests:
         return None

@@ -1,4 +1,4 @@
-"""Element types: legal triples of inputs, accumulator and output, rounding of values, and refusals."""
+"""Element types: schedules of any types, legal combinations, conversions, tf32, exact integers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(schedules(), st.sampled_from(TRIPLES))
-def test_drawn_schedules_of_any_type_match_reference(drawn: Schedule, types: Types) -> None:
+def test_random_schedule_of_any_types_matches_reference(drawn: Schedule, types: Types) -> None:
     op = retyped(drawn.op, types)
     schedule = rescheduled(drawn, op)
     arrays = _inputs(op)
@@ -65,7 +65,7 @@ def test_drawn_schedules_of_any_type_match_reference(drawn: Schedule, types: Typ
 
 
 def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
-    """Random inputs, small where an exponential would overflow."""
+    """Random arrays, small where an exponential would overflow every type."""
     arrays = make_random_input_arrays(op)
     if any(isinstance(e, ex.Call) for c in op.computes for e in ex.walk_expr(c.body)):
         return tuple(a % 5 if a.dtype.kind == "i" else a for a in arrays)
@@ -73,7 +73,7 @@ def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
 
 
 def _allowed(op: Operator, expected: NDArray[Any]) -> float:
-    """The tolerance: one rounding of each term, and of each result of another type; 0 for integers."""
+    """Tolerance of one rounding for each term and each result stored in another type; 0 for integers."""
     epsilon = 0.0
     for compute in op.computes:
         terms = math.prod(a.extent for a in compute.reduction_axes) + 2
@@ -92,17 +92,17 @@ def _allowed(op: Operator, expected: NDArray[Any]) -> float:
         ("int32", "int32", "int32"),
     ],
 )
-def test_default_types_of_results(dtype: str, acc: str, out: str) -> None:
+def test_default_accumulator_and_output_types(dtype: str, acc: str, out: str) -> None:
     op = o.matmul(2, 3, 4, dtype=dtype)
     assert [t.dtype.name for t in op.inputs] == [dtype, dtype]
     assert (op.computes[0].acc_dtype.name, op.outputs[0].dtype.name) == (acc, out)
 
 
-def test_int8_sums_in_float_are_stored_as_float() -> None:
+def test_int8_sums_in_float32_are_stored_as_float() -> None:
     assert o.matmul(2, 3, 4, dtype="int8", acc_dtype="float32").outputs[0].dtype is FLOAT32
 
 
-def test_type_triples_are_legal() -> None:
+def test_every_legal_triple_of_types_builds() -> None:
     assert {t[0] for t in TRIPLES} == set(DTYPE_NAMES)
     for dtype, acc, out in TRIPLES:
         op = o.matmul(2, 3, 4, dtype=dtype, acc_dtype=acc, out_dtype=out)
@@ -110,7 +110,7 @@ def test_type_triples_are_legal() -> None:
 
 
 def _refused(types: Types) -> str:
-    """The message for an illegal triple, one line that names a legal choice; "" for a legal one."""
+    """The message for an illegal triple of types, one line with a legal choice; "" for a legal triple."""
     dtype, acc, out = types
     try:
         o.matmul(2, 3, 4, dtype=dtype, acc_dtype=acc, out_dtype=out)
@@ -123,7 +123,7 @@ def _refused(types: Types) -> str:
     return line
 
 
-def test_other_type_triples_are_refused() -> None:
+def test_other_triples_of_types_are_refused() -> None:
     usual = {("float32", "float32", "float32"), ("float16", "float32", "float16")}
     more = {
         ("int32", "int32", out) for out in ("int8", "float32")
@@ -140,8 +140,8 @@ def test_other_type_triples_are_refused() -> None:
     assert legal == usual | more | set(TRIPLES)
 
 
-def test_then_takes_result_type() -> None:
-    """Dequantised: an int32 sum times a float scale."""
+def test_then_reads_the_stored_type() -> None:
+    """Dequantisation: an int32 sum times a float scale."""
     op = o.matmul(5, 7, 9, dtype="int8").then(
         "D",
         axes={"p": 5, "q": 7},
@@ -216,13 +216,13 @@ def test_bad_types_are_refused_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_longest_safe_sum_is_exact() -> None:
+def test_longest_safe_int8_sum_is_exact() -> None:
     op = o.matvec(1, 131_071, dtype="int8")
     lowest = np.full((1, 131_071), -128, np.int8)
     assert op.reference(lowest, lowest[0])[0] == 131_071 * 16384
 
 
-def test_integer_abs_and_extremes_are_exact() -> None:
+def test_absolute_values_and_extremes_of_integers_are_exact() -> None:
     op = _int8(lambda x, i: ex.Call("abs", ex.minimum(x[i], 3) - i) * ex.maximum(x[i], -2))
     x = np.array([-128, 127, 5, -1], np.int8)
     want = [abs(min(int(v), 3) - i) * max(int(v), -2) for i, v in enumerate(x)]
@@ -237,7 +237,7 @@ def test_integer_abs_and_extremes_are_exact() -> None:
         (np.zeros((2, 3), np.uint16), r"A is uint16, needed bfloat16; try A.view\('bfloat16'\)"),
     ],
 )
-def test_wrong_bfloat16_array_message_has_remedy(array: NDArray[Any], words: str) -> None:
+def test_wrong_arrays_for_bfloat16_are_refused(array: NDArray[Any], words: str) -> None:
     op = o.matmul(2, 4, 3, dtype="bfloat16")
     with pytest.raises(InvalidInput, match=words):
         op.reference(array, np.zeros((3, 4), ml_dtypes.bfloat16))
@@ -265,7 +265,7 @@ def test_tf32_rounds_halves_away_from_zero(value: float, rounded: float) -> None
     assert round_to_tf32(np.array([value], np.float32))[0] == np.float32(rounded)
 
 
-def test_tf32_rounding_matches_emulator() -> None:
+def test_tf32_rounding_equals_the_machine() -> None:
     bits = np.random.default_rng(0).integers(0, 2**32, 200_000).astype(np.uint32)
     values = bits.view(np.float32)
     numbers = ~np.isnan(values)
@@ -290,7 +290,7 @@ def test_types_are_single_objects(name: str) -> None:
     assert str(dtype) == repr(dtype) == name
 
 
-def test_conversions_of_values() -> None:
+def test_conversions_between_types() -> None:
     numbers = np.array([-(2**31), -129, -128, 0, 127, 128, 2**31 - 1], np.int32)
     assert convert_values(numbers, INT32, INT8).tolist() == [-128, -128, -128, 0, 127, 127, 127]
     assert convert_values(numbers, INT32, FLOAT32)[-1] == 2.0**31
@@ -307,7 +307,7 @@ def test_reduction_identities(name: str) -> None:
         np.testing.assert_array_equal(function(start, values), values)
 
 
-def test_json_of_older_records_is_read() -> None:
-    """JSON and digests of operators stay as when float32 and float16 were the only types."""
+def test_old_records_are_read() -> None:
+    """JSON and digest of operators are what they were when float32 and float16 were the only types."""
     assert o.matmul(64, 64, 64).digest == "4e36a209e68869da"
     assert o.matvec(8, 16, dtype="float16").digest == "a6742e6797106672"

@@ -201,7 +201,7 @@ def test_epilogue_reads_are_vectors(body: Callable[..., ex.Expr], vectors: bool)
     op = o.matmul(128, 128, 8).then("D", axes={"p": 128, "q": 128}, inputs={"R": (256, 256)}, body=body)
     schedule = samples.tiled(op, pipeline=False).compute_inline("C")
     compiled = compile_schedule(schedule)
-    assert ("R_near" in compiled.cuda_source) == vectors
+    assert ("R_vector" in compiled.cuda_source) == vectors
     arrays = [
         np.random.default_rng(i).uniform(-1, 1, t.shape).astype(np.float32) for i, t in enumerate(op.inputs)
     ]

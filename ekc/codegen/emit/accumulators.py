@@ -1,6 +1,7 @@
-"""Accumulators: how they begin, take in a value, and are joined over lanes and warps.
+"""Text of accumulators: initial values, updates, reductions over lanes and warps, and the store of the
+result.
 
-Results on their way to global memory, through an epilogue where there is one.
+A result goes to global memory as it is, by atomic addition, or through an epilogue.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from typing import Any
 
 from ekc.codegen.emit.copies import format_box, format_coordinates, shift_cell
 from ekc.codegen.emit.names import CNames, to_c_name
-from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.scope import NodeText, Scope
 from ekc.codegen.emit.types import Arithmetic, choose_move_type, format_conversion, format_zero
-from ekc.codegen.render import NodeView
 from ekc.ir.affine import AffineForm, make_variable
 from ekc.ir.analysis.issued_accesses import compute_fetch_width
 from ekc.ir.dtypes import find_read_type, find_reduction_identity
@@ -23,30 +23,30 @@ from ekc.ir.lowering.nodes import ComputeNode, InitNode, LaneCombineNode, Reduce
 from ekc.ir.lowering.regions import make_segment_variables
 
 _MAX_UNROLLED_WALKS = 8
-"""A reduction on the spot over several axes walks along its last one so often in a row, without loops; each
-walk is one of up to 8 steps itself."""
+"""Most iterations of the outer axes of a fused reduction that are unrolled; the loop over its last axis,
+inside, is unrolled by 8."""
 
 
-def make_init_view(scope: Scope, node: InitNode) -> NodeView:
-    """Where a sum begins: in its accumulator, or in the result itself."""
+def build_init_text(scope: Scope, node: InitNode) -> NodeText:
+    """Initial value of a reduction: in its accumulator, or in the result itself."""
     compute = scope.kernel.nest.compute
     acc = compute.acc_dtype
     start = Arithmetic(acc).format_literal(find_reduction_identity(compute.combine, acc))
     names, loops = scope.make_tile_loops(node.region, None, 1)
     if node.buffer is not None:
         target = names.format_cell(node.buffer, make_segment_variables(node.region))
-        return NodeView("init", {"loops": loops, "target": target, "start": start, "guard": ""})
+        return NodeText("init", {"loops": loops, "target": target, "start": start, "guard": ""})
     guard, start = (
         names.format_condition(node.target.guards),
         format_conversion(start, acc, compute.output.dtype),
     )
-    return NodeView(
+    return NodeText(
         "init", {"loops": loops, "target": names.format_element(node.target), "start": start, "guard": guard}
     )
 
 
-def make_compute_view(scope: Scope, node: ComputeNode) -> NodeView:
-    """One value worked out, and set or combined with what was there."""
+def build_compute_text(scope: Scope, node: ComputeNode) -> NodeText:
+    """One value computed, and stored or combined with the accumulator."""
     compute = node.nest.compute
     acc = compute.acc_dtype
     arithmetic = Arithmetic.for_compute(compute, scope.kernel.tensors)
@@ -60,13 +60,13 @@ def make_compute_view(scope: Scope, node: ComputeNode) -> NodeView:
     guard = scope.names.format_condition(node.guards)
     if not compute.reduction_axes:
         statement = f"{target} = {format_conversion(value, acc, node.target.dtype)};"
-        return NodeView("compute", {"statement": statement, "guard": guard})
+        return NodeText("compute", {"statement": statement, "guard": guard})
     statement = arithmetic.format_combine(compute.combine, target, value)
-    return NodeView("compute", {"statement": statement, "guard": guard})
+    return NodeText("compute", {"statement": statement, "guard": guard})
 
 
-def make_combine_view(scope: Scope, node: LaneCombineNode) -> NodeView:
-    """Accumulators of lanes joined by shuffles."""
+def build_combine_text(scope: Scope, node: LaneCombineNode) -> NodeText:
+    """Accumulators of lanes combined by shuffles."""
     names, loops = scope.make_tile_loops(node.buffer.region, None, 1)
     target = names.format_cell(node.buffer, make_segment_variables(node.buffer.region))
     lanes = 1
@@ -78,7 +78,7 @@ def make_combine_view(scope: Scope, node: LaneCombineNode) -> NodeView:
     update = Arithmetic.for_compute(compute, scope.kernel.tensors).format_combine(
         compute.combine, target, other
     )
-    return NodeView(
+    return NodeText(
         "combine",
         {
             "loops": loops,
@@ -91,8 +91,9 @@ def make_combine_view(scope: Scope, node: LaneCombineNode) -> NodeView:
     )
 
 
-def make_reduce_view(scope: Scope, node: ReduceNode) -> NodeView:
-    """Elements of a region dealt out to groups of warps; each copy of the buffer is what one warp has."""
+def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
+    """A reduction by groups of warps, an element of a region each; each copy of the buffer has one warp's
+    part."""
     compute, buffer, region = node.compute, node.buffer, node.buffer.region
     names = scope.names.for_region(region, scope.names.name_shared_coordinates(scope.kernel, region))
     size, warps = int(region.size), int(node.staging.warps)
@@ -109,9 +110,9 @@ def make_reduce_view(scope: Scope, node: ReduceNode) -> NodeView:
         compute.body, arithmetic, axes, lambda x: scope.format_read(node.reads[x], acc, names)
     )
     steps = -(-last.extent // group)
-    here = format_box(scope.names, node.staging.tensor, region)
+    box = format_box(scope.names, node.staging.tensor, region)
     text = {
-        "what": f"{compute.combine} at {here} -> {names[buffer.name]}",
+        "what": f"{compute.combine} at {box} -> {names[buffer.name]}",
         "rounds": -(-size // per_round),
         "per_round": per_round,
         "exact": size % per_round == 0,
@@ -124,9 +125,9 @@ def make_reduce_view(scope: Scope, node: ReduceNode) -> NodeView:
         "last": names[last.name],
         "steps": steps,
         "tail": f"{names[last.name]} < {last.extent}" if steps * group != last.extent else "",
-        "update": arithmetic.format_combine(compute.combine, "reduced", value),
+        "update": arithmetic.format_combine(compute.combine, "accumulator", value),
         "meet": arithmetic.format_combine(
-            compute.combine, "reduced", "__shfl_xor_sync(0xffffffffu, reduced, lane)"
+            compute.combine, "accumulator", "__shfl_xor_sync(0xffffffffu, accumulator, lane)"
         ),
         "guard": names.format_condition(node.source.guards),
         "type": buffer.dtype.cuda_name,
@@ -137,14 +138,14 @@ def make_reduce_view(scope: Scope, node: ReduceNode) -> NodeView:
         "join_rounds": -(-size // scope.thread_count),
         "result": names.format_cell(buffer, cell, scope.copy_indices[buffer.name]),
         "join": arithmetic.format_combine(
-            compute.combine, "reduced", names.format_cell(buffer, cell, "part")
+            compute.combine, "accumulator", names.format_cell(buffer, cell, "part")
         ),
     }
-    return NodeView("reduce", text)
+    return NodeText("reduce", text)
 
 
-def make_write_view(scope: Scope, node: WriteNode) -> NodeView:
-    """An accumulator into its tensor: as it is, added to what is there, or through an epilogue."""
+def build_write_text(scope: Scope, node: WriteNode) -> NodeText:
+    """Store of an accumulator: as it is, by atomic addition, or through an epilogue."""
     vector, spec = int(node.vector), node.target.spec
     names, loops = scope.make_tile_loops(node.region, node.vector_segment, vector)
     cell = make_segment_variables(node.region)
@@ -165,29 +166,28 @@ def make_write_view(scope: Scope, node: WriteNode) -> NodeView:
         "what": f"{names[node.buffer.name]} -> {names[spec.name]}",
     }
     if node.is_atomic:
-        return NodeView("add", text)
+        return NodeText("add", text)
     if scope.kernel.nest.epilogue is None:
-        return NodeView("write", text)
-    return NodeView("write_through", text | _build_epilogue(scope, node, names))
+        return NodeText("write", text)
+    return NodeText("write_through", text | _build_epilogue(scope, node, names))
 
 
 def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, Any]:
-    """An element worked out when it is written: what is read for it, and the value, in element `part`
-    of the vector."""
+    """Values of an epilogue: what it reads, and the value of element `part` of the vector that is stored."""
     vector, spec, axis = int(node.vector), node.target.spec, f"#{node.vector_segment}"
     move = {axis: AffineForm(((axis, 1), ("part", 1)))} if vector > 1 else {}
     inside = names.with_names({"part": "part"}, {"part": vector})
-    here = dict(
+    values_by_read = dict(
         zip(
             node.reads,
-            names.find_free_names([f"{to_c_name(x.tensor)}_here" for x in node.reads]),
+            names.find_free_names([f"{to_c_name(x.tensor)}_value" for x in node.reads]),
             strict=True,
         )
     )
-    near = dict(
+    vectors = dict(
         zip(
             node.reads,
-            names.find_free_names([f"{to_c_name(x.tensor)}_near" for x in node.reads]),
+            names.find_free_names([f"{to_c_name(x.tensor)}_vector" for x in node.reads]),
             strict=True,
         )
     )
@@ -198,13 +198,13 @@ def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, A
         width, kind = int(compute_fetch_width(node, access)), find_read_type(access.dtype, acc)
         text = scope.format_read(substitute_access(access, move), acc, inside)
         if width > 1:
-            fetches.append(_build_fetch(scope, access, near[load], width, vector, axis, names))
-            text = format_conversion(f"{near[load]}[part]", access.dtype, kind)
-        values.append({"name": here[load], "text": text, "type": kind.cuda_name})
+            fetches.append(_build_fetch(scope, access, vectors[load], width, vector, axis, names))
+            text = format_conversion(f"{vectors[load]}[part]", access.dtype, kind)
+        values.append({"name": values_by_read[load], "text": text, "type": kind.cuda_name})
     index = (form.substitute(move) for form in node.target.index)
     axes = dict(zip((a.name for a in scope.kernel.nest.compute.spatial_axes), index, strict=True))
     value = inside.format_value(
-        node.value, Arithmetic.for_compute(compute, scope.kernel.tensors), axes, lambda x: here[x]
+        node.value, Arithmetic.for_compute(compute, scope.kernel.tensors), axes, lambda x: values_by_read[x]
     )
     return {
         "fetches": fetches,
@@ -214,15 +214,15 @@ def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, A
 
 
 def _build_fetch(
-    scope: Scope, access: TensorAccess, near: str, width: int, vector: int, axis: str, names: CNames
+    scope: Scope, access: TensorAccess, array: str, width: int, vector: int, axis: str, names: CNames
 ) -> dict[str, Any]:
-    """A read of the neighbours that a vector needs, `width` at a time."""
+    """A read of the elements that a vector needs, `width` at a time."""
     dtype = access.dtype
     starts = [
         substitute_access(access, {axis: AffineForm(((axis, 1),), at)}) for at in range(0, vector, width)
     ]
     return {
-        "declare": f"alignas({dtype.bytes * width}) {dtype.cuda_name} {near}[{vector}];",
+        "declare": f"alignas({dtype.bytes * width}) {dtype.cuda_name} {array}[{vector}];",
         "move": choose_move_type(dtype, width),
-        "parts": [(f"{near}[{i * width}]", names.format_element(start)) for i, start in enumerate(starts)],
+        "parts": [(f"{array}[{i * width}]", names.format_element(start)) for i, start in enumerate(starts)],
     }

@@ -1,7 +1,4 @@
-"""Copies of tiles, by all threads of a block or by each for itself.
-
-C text of regions: which box of a tensor, the coordinates of an element.
-"""
+"""Text of copies of tiles: cooperative (all threads of a block) or private (each thread its own tile)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,8 @@ from ekc.ir.lowering.regions import Region, Segment, make_segment_variables
 
 
 def format_coordinates(region: Region, names: CNames, strip_width: int | None = None) -> list[str]:
-    """`const int i = element / 8;` for each segment; of an element of a `strip` so wide, if one is given."""
+    """`const int i = element / 8;` for each segment of a region, or of a strip of it `strip_width` elements
+    wide."""
     extents = [int(s.extent) for s in region.segments]
     if strip_width is not None:
         extents[-1] = strip_width
@@ -36,23 +34,23 @@ def format_coordinates(region: Region, names: CNames, strip_width: int | None = 
 def shift_cell(
     cell: tuple[AffineForm, ...], segment: int | None, element_count: int
 ) -> tuple[AffineForm, ...]:
-    """A cell some elements further along one segment."""
+    """A cell `element_count` elements further along one segment."""
     return tuple(form.shift(element_count) if i == segment else form for i, form in enumerate(cell))
 
 
 def format_box(names: CNames, tensor: str, region: Region) -> str:
-    """`A[i_0 * 8 : 8, k]`, for comments."""
+    """A region of a tensor as comments print it: `A[i_0 * 8 : 8, k]`."""
     runs = region.view.joint_ranges if region.view else ()
     names = names.with_names({run.name: run.name for run in runs})
     box = [
         _format_span(names.format_linear(f), [s for s in region.segments if s.dim == dim and not s.is_joint])
         for dim, f in enumerate(region.find_printed_start())
     ]
-    told = [
-        f", {run.name} = {_format_span(names.format_linear(run.start), region.find_joint_segments(run.pieces))}"
-        for run in runs
-    ]
-    return f"{tensor}[{', '.join(box)}]{''.join(told)}"
+    joint = ""
+    for run in runs:
+        span = _format_span(names.format_linear(run.start), region.find_joint_segments(run.pieces))
+        joint += f", {run.name} = {span}"
+    return f"{tensor}[{', '.join(box)}]{joint}"
 
 
 def _format_span(start: str, segments: Sequence[Segment]) -> str:
@@ -61,38 +59,38 @@ def _format_span(start: str, segments: Sequence[Segment]) -> str:
 
 
 _MAX_UNROLLED_ROUNDS = 8
-"""Cooperative copies of up to this many rounds are unrolled whole; longer ones four rounds at a time."""
+"""Most rounds of a cooperative copy that are all unrolled; longer copies are unrolled by four."""
 
 
 def build_cooperative_copy(scope: Scope, node: StageNode) -> dict[str, Any]:
-    """A copy by all threads: element numbers, their coordinates, source and destination."""
+    """Values of a copy by all threads: element numbers, their coordinates, source and destination."""
     size, vector, rounds = int(node.buffer.region.size), int(node.staging.vector), count_rounds(scope, node)
     region = node.buffer.region
     names = scope.names.for_region(region, scope.names.name_shared_coordinates(scope.kernel, region))
     text = _build_copy(scope, node, vector, names)
-    wide, row = int(find_strip_width(node, scope.thread_count)), int(region.segments[-1].extent)
+    strip_width, row = int(find_strip_width(node, scope.thread_count)), int(region.segments[-1].extent)
     return text | {
         "rounds": rounds,
         "unroll": "" if rounds <= _MAX_UNROLLED_ROUNDS else " 4",
         "threads": scope.thread_count,
         "size": size,
         "exact": rounds * scope.thread_count * vector == size,
-        "coordinates": format_coordinates(region, names, wide),
-        "strip": wide,
-        "strips": row // wide,
+        "coordinates": format_coordinates(region, names, strip_width),
+        "strip": strip_width,
+        "strips": row // strip_width,
         "next": f"{scope.names[node.buffer.name]}_next",
         "parity": scope.copy_indices.get(node.buffer.name, ""),
     }
 
 
 def count_rounds(scope: Scope, node: StageNode) -> int:
-    """How often each thread has something to move."""
+    """Vectors that each thread moves, rounded up."""
     moves = int(node.buffer.region.size) // int(node.staging.vector)
     return -(-moves // scope.thread_count)
 
 
 def build_private_copy(scope: Scope, node: StageNode) -> dict[str, Any]:
-    """A copy by each thread for itself: plain nested loops, all written out."""
+    """Values of a copy by each thread of its own tile: nested loops, all unrolled."""
     vector = int(node.staging.vector)
     names, loops = scope.make_tile_loops(node.buffer.region, node.vector_segment, vector)
     return _build_copy(scope, node, vector, names) | {
@@ -123,10 +121,10 @@ def _build_copy(scope: Scope, node: StageNode, vector: int, names: CNames) -> di
         "targets": [
             names.format_cell(buffer, shift_cell(cell, node.vector_segment, v), copy) for v in range(vector)
         ],
-        "values": [format_conversion(f"moved[{v}]", dtype, buffer.dtype) for v in range(vector)],
+        "values": [format_conversion(f"packed[{v}]", dtype, buffer.dtype) for v in range(vector)],
         "name": names[buffer.name],
-        "place": "",
-        "walk": {},
+        "address": "",
+        "pointer": {},
     }
 
 
@@ -146,5 +144,5 @@ def _format_source(scope: Scope, node: StageNode, names: CNames) -> str:
 
 
 def format_declaration(buffer: Buffer, names: CNames) -> str:
-    """`alignas(16) float C_acc[2][4];`: what each thread has for itself."""
+    """Declaration of a private array of a thread: `alignas(16) float C_acc[2][4];`."""
     return f"alignas(16) {buffer.dtype.cuda_name} {names[buffer.name]}{format_array_sizes(buffer)};"

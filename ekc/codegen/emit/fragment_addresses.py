@@ -1,8 +1,8 @@
-"""Fragments that walk: where the rows lie that a lane points at is worked out before the loop that brings the
-tiles, in the first copy of each; the loop adds a copy's place, and numbers that an instruction can hold.
+"""Addresses of fragment rows, computed before the loop that loads the tiles.
 
-Written as one index, LLVM works the place out anew in every iteration, or makes bits of it that nothing can
-be added to.
+The address of the row that a lane gives to `ldmatrix` is computed in the first copy of the tile. The loop
+adds the offset of the copy in use, and constants that an instruction can hold. Written as one index, LLVM
+computes the address again in every iteration, or builds it from bits that nothing can be added to.
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ from ekc.ir.lowering.nodes import FragmentNode, LoopNode
 
 @dataclass(frozen=True)
 class FragmentRowAddress:
-    """Where a lane's rows lie: the text that tells it before the loop, and the text of one inside."""
+    """Address of a lane's row of a fragment."""
 
-    start_text: dict[str, Any]
+    start_values: dict[str, Any]
+    """Template values of the variable computed before the loop."""
     source: str
+    """C text of the address inside the loop."""
 
 
 def hoist_fragment_rows(
     node: FragmentNode, row: TensorAccess, names: CNames, loops: Mapping[str, LoopNode], copy: str
 ) -> FragmentRowAddress | None:
-    """The rows of a fragment, `loops` being those between the one that brings the tile and its use; None
-    where a loop that is not written out moves them by more than a sum.
+    """Hoist the row addresses of a fragment; None where a loop that is not unrolled moves them not by a sum.
 
-        &A_shared[k_0_copy][i_1 * 64 + i_2 * 16 + ..]   ->   A_fragment_from + k_0_copy * 4096 + i_2 * 1024
+    `loops` are the loops between the tile loop and the use of the tile.
+
+        &A_shared[k_0_copy][i_1 * 64 + i_2 * 16 + ..]   ->   A_fragment_address + k_0_copy * 4096 + i_2 * 1024
     """
     buffer = row.buffer
     assert buffer is not None
     steps = {a: int(c) for a, c in row.address.terms if isinstance(a, str) and a in loops}
-    whole = find_swizzle_period(int(buffer.swizzle), buffer.dtype.bytes)
-    turning = [name for name in loops if steps.get(name, 0) % whole]
+    period = find_swizzle_period(int(buffer.swizzle), buffer.dtype.bytes)
+    swizzle_loops = [name for name in loops if steps.get(name, 0) % period]
     joint = any(not isinstance(a, str) and a.find_variables() & loops.keys() for a, _ in row.address.terms)
-    if joint or not all(_is_unrolled(loops[name]) for name in turning):
+    if joint or not all(_is_unrolled(loops[name]) for name in swizzle_loops):
         return None
     innermost = {x.name for x in node.fragment_loops[-1:]}
-    plain = {name: step for name, step in steps.items() if name not in turning}
-    (start,) = names.find_free_names([f"{names[node.stage.buffer.name]}_from"])
+    plain = {name: step for name, step in steps.items() if name not in swizzle_loops}
+    (start,) = names.find_free_names([f"{names[node.stage.buffer.name]}_address"])
     first = replace(names, zero=names.zero | plain.keys())
-    extents = [int(loops[name].loop.extent) for name in turning]
-    picked = start + "".join(f"[{names[name]}]" for name in turning)
+    extents = [int(loops[name].loop.extent) for name in swizzle_loops]
+    picked = start + "".join(f"[{names[name]}]" for name in swizzle_loops)
     further = names.format_linear(AffineForm(tuple(plain.items())).scale(buffer.dtype.bytes))
     text = {
         "declare": f"unsigned int {start}{''.join(f'[{n}]' for n in extents)};",
@@ -59,7 +62,7 @@ def hoist_fragment_rows(
                 "extent": extent,
                 "step": count_filled_fragments(node) if name in innermost else 1,
             }
-            for name, extent in zip(turning, extents, strict=True)
+            for name, extent in zip(swizzle_loops, extents, strict=True)
         ],
         "target": picked,
         "value": keep_address_in_register(first.format_cell(buffer, row.segment_coordinates, "0")),

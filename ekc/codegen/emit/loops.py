@@ -1,4 +1,4 @@
-"""Loops that copy the tiles of later iterations while they use that of this one."""
+"""Text of loops: plain ones, and pipelined ones that copy tiles of later iterations while they use one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 from ekc.codegen.emit.copies import build_cooperative_copy, count_rounds
 from ekc.codegen.emit.fragment_addresses import collect_loops, hoist_fragment_rows
 from ekc.codegen.emit.mma import add_lane_parts, find_lane_row
-from ekc.codegen.emit.scope import Scope
+from ekc.codegen.emit.scope import NodeText, Scope
 from ekc.codegen.emit.strength_reduction import hoist_copy_starts, unroll_rounds
 from ekc.codegen.emit.wgmma import format_wait, hoist_tile_start
-from ekc.codegen.render import NodeView
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.lowering.nodes import (
     BarrierNode,
@@ -26,41 +25,42 @@ from ekc.ir.lowering.nodes import (
     walk_nodes,
 )
 
-ViewMaker = Callable[[Sequence[Node]], tuple[NodeView, ...]]
-"""Makes the views of what a loop holds."""
+BodyBuilder = Callable[[Sequence[Node]], tuple[NodeText, ...]]
+"""Builds the texts of the nodes in the body of a loop."""
 
 
-def make_pipelined_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> NodeView:
-    """Two copies: fetch the next tile into registers, use this one, then store the fetched tile."""
+def build_pipelined_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
+    """Double buffering: fetch the next tile into registers, use this one, then store the fetched tile."""
     name = scope.names[node.loop.name]
     stages = list_shared_stages(node)
     rest = [n for n in node.body if n not in stages and not isinstance(n, BarrierNode)]
     for s in stages:
         scope.copy_indices[s.buffer.name] = f"{name} % 2"
-    # The fetched elements live in registers, which have no index: every round is written out.
+    # The fetched elements are in registers, which cannot be indexed: every round is unrolled.
     copies = [build_cooperative_copy(scope, s) | {"unroll": ""} for s in stages]
     starts: list[dict[str, Any]] = []
     if scope.uses_pointer_increments:
-        copies = [unroll_rounds(text, s.buffer.region) for text, s in zip(copies, stages, strict=True)]
+        copies = [unroll_rounds(copy, s.buffer.region) for copy, s in zip(copies, stages, strict=True)]
         copies, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, stages, copies)
         scope.preamble += found.before_loops
         starts = found.before_tile_loop
     rows = _hoist_fragment_rows(scope, rest)
-    fetches, commits = (tuple(NodeView(kind, c) for c in copies) for kind in ("fetch", "commit"))
-    body = make_body(rest)
-    text = build_loop_text(scope, node) | {
+    fetches, commits = (tuple(NodeText(kind, c) for c in copies) for kind in ("fetch", "commit"))
+    body = build_body(rest)
+    text = build_loop_values(scope, node) | {
         "fetches": fetches,
         "commits": commits,
         "buffers": [_build_fetch_buffer(scope, s) for s in stages],
         "starts": starts,
         "rows": rows,
-        "written": _format_unroll(scope, node),
+        "main_unroll": _format_unroll(scope, node),
     }
-    return NodeView("pipeline", text, body)
+    return NodeText("pipeline", text, body)
 
 
-def make_overlapped_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> NodeView:
-    """Several copies: each tile is copied by itself some iterations before its use."""
+def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
+    """Asynchronous pipeline: each tile is copied some iterations before its use, into one of several
+    buffers."""
     name, stages, copies = scope.names[node.loop.name], int(node.loop.stages), list_shared_stages(node)
     scope.copy_indices |= {s.buffer.name: f"{name}_copy" for s in copies}
     texts = [unroll_rounds(build_cooperative_copy(scope, s), s.buffer.region) for s in copies]
@@ -71,25 +71,25 @@ def make_overlapped_view(scope: Scope, node: LoopNode, make_body: ViewMaker) -> 
         starts = found.before_tile_loop
     rest: Sequence[Node] = [n for n in node.body if n not in copies and not isinstance(n, CopyWaitNode)]
     rows = [*_hoist_fragment_rows(scope, rest), *_hoist_tile_starts(scope, node.loop.name, rest)]
-    # Products that run by themselves are started first, and waited for when the copies have been issued.
+    # Asynchronous products are started first; the wait for them comes after the copies have been issued.
     group = rest[0] if len(rest) == 1 and isinstance(rest[0], WgmmaGroupNode) else None
-    text = build_loop_text(scope, node) | {
+    text = build_loop_values(scope, node) | {
         "stages": stages,
         "ahead": count_tiles_ahead(stages),
-        "left": count_pending_groups(stages),
-        "copies": tuple(NodeView("async_stage", text) for text in texts),
+        "pending": count_pending_groups(stages),
+        "copies": tuple(NodeText("async_stage", copy) for copy in texts),
         "starts": starts,
         "rows": rows,
-        "seen": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
+        "needs_proxy_fence": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
         "grouped": group is not None,
         "wait": format_wait(scope.kernel, scope.names) if group else "",
-        "written": _format_unroll(scope, node),
+        "main_unroll": _format_unroll(scope, node),
     }
-    return NodeView("async_pipeline", text, make_body(group.body if group else rest))
+    return NodeText("async_pipeline", text, build_body(group.body if group else rest))
 
 
 def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """What tells where the rows of fragments lie that nodes of a pipelined loop take."""
+    """Values of the row addresses of fragments that a pipelined loop loads from its tiles."""
     starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
         row = find_lane_row(node) if isinstance(node, FragmentNode) else None
@@ -100,12 +100,12 @@ def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, 
         found = hoist_fragment_rows(node, row, add_lane_parts(scope.names), collect_loops(inside), copy)
         if copy and found:
             scope.fragment_rows[node.stage.buffer.name] = found.source
-            starts.append(found.start_text)
+            starts.append(found.start_values)
     return starts
 
 
 def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """What tells where tiles begin that a loop brings and products of a warpgroup find by themselves."""
+    """Values of the start addresses of tiles that `loop` copies and `wgmma` reads."""
     starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
         if not isinstance(node, MmaNode):
@@ -117,13 +117,13 @@ def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[d
                     node, factor, scope.names, collect_loops(inside), scope.copy_indices[name]
                 )
                 scope.fragment_rows[name] = found.source
-                starts.append(found.start_text)
+                starts.append(found.start_values)
     return starts
 
 
 def _format_unroll(scope: Scope, node: LoopNode) -> str:
-    """How much of a pipelined loop is written out: none of it, unless a step says so."""
-    return " 1" if int(node.loop.unroll) == 1 else str(build_loop_text(scope, node)["unroll"])
+    """Unroll factor of a pipelined loop: 1, unless a step of the schedule sets it."""
+    return " 1" if int(node.loop.unroll) == 1 else str(build_loop_values(scope, node)["unroll"])
 
 
 def _build_fetch_buffer(scope: Scope, stage: StageNode) -> dict[str, Any]:
@@ -135,8 +135,8 @@ def _build_fetch_buffer(scope: Scope, stage: StageNode) -> dict[str, Any]:
     }
 
 
-def build_loop_text(scope: Scope, node: LoopNode) -> dict[str, Any]:
-    """What every loop says of itself: counter, trips, how far it is unrolled."""
+def build_loop_values(scope: Scope, node: LoopNode) -> dict[str, Any]:
+    """Values of every loop: name and type of the counter, iterations, unroll factor."""
     loop = node.loop
     full = node.must_unroll or int(loop.unroll) >= int(loop.extent)
     unroll = "" if full else f" {int(loop.unroll)}"
@@ -145,5 +145,5 @@ def build_loop_text(scope: Scope, node: LoopNode) -> dict[str, Any]:
 
 
 def list_shared_stages(node: LoopNode) -> list[StageNode]:
-    """The copies that a pipelined loop overlaps; none where compute_at has moved them to another loop."""
+    """The shared tiles that a pipelined loop copies; none where compute_at has moved them to another loop."""
     return [n for n in node.body if isinstance(n, StageNode) and n.buffer.scope == "shared"]

@@ -1,4 +1,4 @@
-"""What the templates print of tensor cores: fragments taken out of shared memory, and products of a warp."""
+"""Text of `ldmatrix` and `mma`: fragments loaded from shared memory, and products of a warp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ekc.codegen.emit.names import CNames, format_digit
 from ekc.ir.affine import AffineForm
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType, parse_dtype
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.mma import SUMS_PER_LANE, LdmatrixInstruction, MmaInstruction
 from ekc.ir.lowering.buffers import TensorAccess, substitute_access
@@ -27,7 +27,8 @@ _LANE_PART_NAMES = {LANE_ROW: "matrix_row", LANE_MATRIX_LOW: "matrix_low", LANE_
 
 
 def format_lane_lines(kernel: LaunchTree) -> list[str]:
-    """The parts of a lane's number that tell which row of which matrix it points at."""
+    """Declarations of the parts of a lane's number: the row and the matrix whose address it gives to
+    `ldmatrix`."""
     if not any(_find_matrix_load(n) for n in walk_nodes(kernel.body) if isinstance(n, FragmentNode)):
         return []
     lines, below = [], 1
@@ -40,53 +41,16 @@ def format_lane_lines(kernel: LaunchTree) -> list[str]:
     return lines
 
 
-def collect_warp_instructions(kernels: list[LaunchTree]) -> dict[str, Any]:
-    """The instructions that some kernels use, for the functions around them."""
-    nodes = [node for kernel in kernels for node in walk_nodes(kernel.body)]
-    loads = {_find_matrix_load(n) for n in nodes if isinstance(n, FragmentNode)} - {None}
-    products = {n.tile.instruction for n in nodes if isinstance(n, MmaNode)}
-    of_warps = [p for p in products if isinstance(p, MmaInstruction)]
-    return {
-        "matrix_loads": [_build_load_function(x) for x in sorted(filter(None, loads), key=_name_load)],
-        "products": [_build_product_function(p) for p in sorted(of_warps, key=_name_product)],
-    }
-
-
-def _build_load_function(load: LdmatrixInstruction) -> dict[str, str]:
-    registers = [f"r{i}" for i in range(load.matrix_count)]
-    return {
-        "name": _name_load(load),
-        "parameters": ", ".join(f"unsigned int& {r}" for r in registers),
-        "ptx": load.ptx,
-        "outputs": ", ".join(f'"=r"({r})' for r in registers),
-    }
-
-
-def _build_product_function(product: MmaInstruction) -> dict[str, str]:
-    acc = parse_dtype(product.dtype.default_accumulator)
-    sums = [f"c{i}" for i in range(SUMS_PER_LANE)]
-    sizes = {"a": product.a_registers, "b": product.b_registers}
-    factors = [f"const unsigned int (&{name})[{n}]" for name, n in sizes.items()]
-    return {
-        "name": _name_product(product),
-        "what": f"{product.name} of {product.dtype}",
-        "parameters": ", ".join([*(f"{acc.cuda_name}& {c}" for c in sums), *factors]),
-        "ptx": product.ptx,
-        "sums": ", ".join(f'"+{"r" if acc.is_integer else "f"}"({c})' for c in sums),
-        "factors": ", ".join(f'"r"({name}[{i}])' for name, n in sizes.items() for i in range(n)),
-    }
-
-
-def _name_product(product: MmaInstruction) -> str:
+def name_product_function(product: MmaInstruction) -> str:
     return f"{product.name.replace('.', '_')}_{product.dtype}"
 
 
-def _name_load(load: LdmatrixInstruction) -> str:
+def name_load_function(load: LdmatrixInstruction) -> str:
     return f"load_matrices_{load.matrix_count}{'_transposed' * load.is_transposed}"
 
 
 def _find_matrix_load(node: FragmentNode) -> LdmatrixInstruction | None:
-    """The instruction that fills a fragment (two of them, where they pair), if one can."""
+    """The `ldmatrix` that fills a fragment, or a pair of fragments; None if none does."""
     found = find_ldmatrix_fit(node)
     return (
         LdmatrixInstruction(node.registers_per_lane * int(count_fragments_per_load(node)), not found.direct)
@@ -96,7 +60,8 @@ def _find_matrix_load(node: FragmentNode) -> LdmatrixInstruction | None:
 
 
 def find_lane_row(node: FragmentNode) -> TensorAccess | None:
-    """The row that a lane points at, in terms of its number's parts; None where no instruction fits."""
+    """The row whose address a lane gives, in terms of the parts of its number; None where no `ldmatrix`
+    fits."""
     load = _find_matrix_load(node)
     return (
         substitute_access(
@@ -108,13 +73,16 @@ def find_lane_row(node: FragmentNode) -> TensorAccess | None:
 
 
 def add_lane_parts(names: CNames) -> CNames:
-    """Names that know the parts of a lane's number."""
+    """The names, with those of the parts of a lane's number."""
     return names.with_names(_LANE_PART_NAMES)
 
 
-def build_fragment_text(node: FragmentNode, names: CNames, copy: str, source: str) -> dict[str, Any]:
-    """A fragment's registers and how they are filled: from `source`, where that says where a lane's rows lie,
-    else from the copy of a pipelined tile that `copy` picks."""
+def build_fragment_values(node: FragmentNode, names: CNames, copy: str, source: str) -> dict[str, Any]:
+    """Values of a fragment: the declaration of its registers, and the load of each.
+
+    `source` is C text of the address of a lane's row, "" where it was not hoisted; `copy` is then the index
+    of the copy of a pipelined tile.
+    """
     name, load = names[node.stage.buffer.name], _find_matrix_load(node)
     pair = count_filled_fragments(node)
     extents = [int(x.extent) for x in node.fragment_loops]
@@ -139,15 +107,19 @@ def build_fragment_text(node: FragmentNode, names: CNames, copy: str, source: st
         for r in range(node.registers_per_lane)
     ]
     rounded = targets if node.source.dtype is TF32 else []
-    source = (
-        source
-        or f"shared_place(&{add_lane_parts(names).format_cell(_get_shared_buffer(node), row.segment_coordinates, copy)})"
-    )
-    return text | {"function": _name_load(load), "targets": targets, "source": source, "rounded": rounded}
+    if not source:
+        cell = add_lane_parts(names).format_cell(_get_shared_buffer(node), row.segment_coordinates, copy)
+        source = f"shared_address(&{cell})"
+    return text | {
+        "function": name_load_function(load),
+        "targets": targets,
+        "source": source,
+        "rounded": rounded,
+    }
 
 
 def count_filled_fragments(node: FragmentNode) -> int:
-    """Fragments that one load fills."""
+    """Fragments that one `ldmatrix` fills, 1 where elements are packed one by one."""
     return int(count_fragments_per_load(node)) if _find_matrix_load(node) else 1
 
 
@@ -157,7 +129,7 @@ def _get_shared_buffer(node: FragmentNode) -> Any:
 
 
 def _format_fragment(node: FragmentNode, names: CNames, further: int = 0) -> str:
-    """The fragment that the loops around pick, or one `further` along the innermost."""
+    """C text of a fragment at the indices of the loops around, `further` more along the innermost."""
     forms = [AffineForm(((x.name, 1),)) for x in node.fragment_loops]
     if forms:
         forms[-1] = forms[-1].shift(further)
@@ -165,7 +137,7 @@ def _format_fragment(node: FragmentNode, names: CNames, further: int = 0) -> str
 
 
 def _iterate_registers(node: FragmentNode, names: CNames, copy: str) -> Iterator[dict[str, str]]:
-    """Each register put together from its elements."""
+    """Target and value of each register that is packed from single elements."""
     for register in range(node.registers_per_lane):
         elements = [
             names.format_cell(
@@ -182,7 +154,7 @@ def _iterate_registers(node: FragmentNode, names: CNames, copy: str) -> Iterator
 
 
 def _pack_register(elements: list[str], dtype: DType) -> str:
-    """Elements as one register, the first lowest."""
+    """C text of elements packed into one register, the first in the lowest bits."""
     if dtype is TF32:
         return f"__float_as_uint(to_tf32({elements[0]}))"
     bits = 8 * dtype.bytes
@@ -191,8 +163,8 @@ def _pack_register(elements: list[str], dtype: DType) -> str:
     return " | ".join(f"{part} << {i * bits}" if i else part for i, part in enumerate(parts))
 
 
-def build_product_text(node: MmaNode, names: CNames) -> dict[str, Any]:
-    """The call of a product: its sums, and the fragments that the loops around pick."""
+def build_product_values(node: MmaNode, names: CNames) -> dict[str, Any]:
+    """The call of a product: its sums, and the fragments at the indices of the loops around."""
     target, tile = node.compute.target, node.tile
     assert target.buffer is not None
     assert isinstance(tile.instruction, MmaInstruction)
@@ -207,4 +179,4 @@ def build_product_text(node: MmaNode, names: CNames) -> dict[str, Any]:
         }
         sums.append(names.format_cell(target.buffer, substitute_access(target, place).segment_coordinates))
     fragments = [_format_fragment(node.a, names), _format_fragment(node.b, names)]
-    return {"call": f"{_name_product(tile.instruction)}({', '.join([*sums, *fragments])});"}
+    return {"call": f"{name_product_function(tile.instruction)}({', '.join([*sums, *fragments])});"}

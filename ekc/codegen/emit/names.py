@@ -1,8 +1,7 @@
-"""C names and C expressions for loops, tensors and index arithmetic.
+"""C names, and C expressions of index arithmetic: offsets, guards, values, and indices of blocks and threads.
 
-How far index arithmetic goes: C works a sum out term by term, and an int must hold each partial sum.
-
-C text that tells a thread who it is: loops spread over blocks and threads, by hardware index.
+An index is written as int where an int holds it. C computes a sum term by term, so an int must hold each
+partial sum too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ def overflows_int(form: AffineForm, extents: Mapping[str, Extent]) -> bool:
 def offset_overflows_int(
     index: Sequence[AffineForm], strides: Sequence[int], extents: Mapping[str, Extent]
 ) -> bool:
-    """The same of `(form) * stride + (form) * stride`: an index may stray far from a small tensor."""
+    """Whether an int cannot hold `(form) * stride + (form) * stride`: an index may be far outside a small
+    tensor."""
     low = high = 0
     for form, stride in zip(index, strides, strict=True):
         least, most = (end * stride for end in _compute_range(form, extents))
@@ -42,7 +42,7 @@ def offset_overflows_int(
 
 
 def has_wide_division(form: AffineForm, extents: Mapping[str, Extent]) -> bool:
-    """Whether a quotient or remainder in the form is taken of more than an int holds."""
+    """Whether the dividend of a quotient or remainder in the form needs more than an int."""
     inside = [atom.inner for atom, _ in form.terms if isinstance(atom, QuasiAffine)]
     return any(overflows_int(x, extents) or has_wide_division(x, extents) for x in inside)
 
@@ -62,24 +62,24 @@ def _is_outside_int(ends: tuple[int, int]) -> bool:
 
 
 _COORDINATES = frozenset(f"d{i}" for i in range(64))
-"""Coordinates that no axis gives a name: the only names of the generator that an axis may have too."""
+"""Names of coordinates that no axis gives a name; an axis may have one of these names too."""
 _SHORT_NAME = re.compile(r"[A-Z]|[a-z]\d*(_[a-z]\d*)*")
-"""A letter, or small ones joined as fused axes are: no header defines a macro of this form."""
+"""A letter, or small letters joined as in fused axes: no header defines a macro of this form."""
 
 
 def to_c_name(name: str) -> str:
     """The name in C of a tensor, axis, buffer or loop: `i_0` for `i.0`, `ekc_bias_shared` for `bias.shared`.
 
-    No header of CUDA or C defines a macro or a type that begins with `ekc_`, and the generated text calls
-    nothing of its own so: whatever an operator calls its tensors and axes (BUFSIZ, M_PI), it is no other's.
+    No header of CUDA or C defines a name that begins with `ekc_`, and neither does the generator. So the
+    names of an operator's tensors and axes (BUFSIZ, M_PI) collide with nothing.
     """
     own, *parts = name.replace("+", "_").split(".")
     return "_".join([own if _SHORT_NAME.fullmatch(own) else f"ekc_{own}", *parts])
 
 
 def _list_derived_names(own: str) -> tuple[str, ...]:
-    """Names that a pipeline makes: of the loop counter, of the fetched tile, and of copies of a tile."""
-    return f"{own}_now", f"{own}_next", f"{own}_copy", f"{own}_slot", f"{own}_spent"
+    """Names that a pipelined loop makes from a name: its counter, the fetched tile, and indices of copies."""
+    return f"{own}_now", f"{own}_next", f"{own}_copy", f"{own}_slot", f"{own}_free"
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,16 @@ class CNames:
 
     table: Mapping[str, str]
     extents: Mapping[str, Extent]
-    """How many values each variable takes: what leaves int is written wider."""
+    """Values that each variable takes; an index that may leave int is written as long long."""
     zero: frozenset[str] = frozenset()
-    """Variables that are 0 here and need not be written."""
+    """Variables whose value is 0 in this place; they are left out."""
     divides_wide: bool = False
-    """Whether quotients and remainders are taken of more than an int counts: of a long joint loop."""
+    """Whether a dividend needs more than an int, as that of a long joint loop; divisions are then long
+    long."""
 
     @classmethod
     def for_kernel(cls, kernel: LaunchTree) -> CNames:
-        """By `c_name`; a name that is taken gets an underscore more."""
+        """The names of a kernel, by `to_c_name`; a name that is taken gets one more underscore."""
         table: dict[str, str] = {}
         taken = set(_COORDINATES)
         wanted = [*kernel.tensors, *(b.name for b in kernel.buffers), *(x.name for x in kernel.nest.loops)]
@@ -114,7 +115,7 @@ class CNames:
         return self.table[name]
 
     def for_region(self, region: Region, preferred: list[str], zero: frozenset[str] = frozenset()) -> CNames:
-        """The names inside a copy of a region, its segment coordinates called as wanted."""
+        """The names inside a copy of a region, with the preferred names for its segment coordinates."""
         local: dict[str, str] = {}
         for i, name in enumerate(preferred):
             if name in local.values():
@@ -125,11 +126,11 @@ class CNames:
         return replace(self, table={**self.table, **local}, extents={**self.extents, **extents}, zero=zero)
 
     def with_names(self, more: Mapping[str, str], extents: Mapping[str, Extent] | None = None) -> CNames:
-        """With names for more variables, and their extents where an index outside a tile has them."""
+        """The names, with names for more variables, and their extents where those matter for overflow."""
         return replace(self, table={**self.table, **more}, extents={**self.extents, **(extents or {})})
 
     def find_free_names(self, preferred: list[str]) -> list[str]:
-        """The names as wanted, an underscore more wherever one is taken."""
+        """The preferred names, with one more underscore where one is taken."""
         found: list[str] = []
         for name in preferred:
             while name in found or name in self.table.values():
@@ -138,7 +139,8 @@ class CNames:
         return found
 
     def name_shared_coordinates(self, kernel: LaunchTree, region: Region) -> list[str]:
-        """Coordinates of a tile that a block copies: named after the axis where there is one."""
+        """Names of the coordinates of a tile that a block copies: after the axis, where a coordinate has
+        one."""
         axis_of = {x.name: x.axis for x in kernel.nest.loops}
         names = []
         for i, s in enumerate(region.segments):
@@ -152,12 +154,12 @@ class CNames:
         return any(name in (own, *_list_derived_names(own)) for own in self.table.values())
 
     def name_thread_coordinates(self, region: Region) -> list[str]:
-        """Coordinates of a tile of one thread: named after the loop that will use it."""
+        """Names of the coordinates of a tile of one thread: after the loop that uses the tile."""
         single = [s.terms[0][0] if len(s.terms) == 1 else None for s in region.segments]
         return [f"{self[a]}" if isinstance(a, str) else f"d{i}" for i, a in enumerate(single)]
 
     def format_atom(self, atom: Atom) -> str:
-        """A loop variable, or a quotient or remainder."""
+        """C text of a loop variable, a quotient or a remainder."""
         if isinstance(atom, str):
             return self[atom]
         inner, divisor = self.format_linear(atom.inner, self.divides_wide), int(atom.divisor)
@@ -168,7 +170,7 @@ class CNames:
         return rest if atom.op == "%" else f"({inner} - {rest}) / {divisor}"
 
     def format_linear(self, form: AffineForm, wide: bool = False) -> str:
-        """A sum of terms: `i_0 * 128 + d0`."""
+        """C text of a sum of terms: `i_0 * 128 + d0`."""
         parts = [
             self._format_term(a, int(c), wide) for a, c in form.terms if int(c) != 0 and a not in self.zero
         ]
@@ -185,30 +187,32 @@ class CNames:
         return name if coefficient == 1 else f"{name} * {coefficient}"
 
     def format_element(self, access: TensorAccess) -> str:
-        """`A[(i_0 * 128 + d0) * 4096 + d1]` or `A_shared[d1][d0]`."""
+        """C text of an element: `A[(i_0 * 128 + d0) * 4096 + d1]` or `A_shared[d1][d0]`."""
         if access.buffer is not None:
             return self.format_cell(access.buffer, access.segment_coordinates)
         return f"{self[access.spec.name]}[{self.format_offset(access)}]"
 
     def format_cell(self, buffer: Buffer, cell: tuple[AffineForm, ...], copy: str = "") -> str:
-        """An element of a buffer; `copy` picks the copy of a pipelined one."""
+        """C text of an element of a buffer; `copy` is the index of the copy of a pipelined buffer."""
         inside = "".join(f"[{self.format_linear(cell[i])}]" for i in buffer.segment_order)
         if not is_row_major(buffer):
-            inside = f"[{self.format_place(buffer, self.format_linear(buffer.find_address(cell)))}]"
+            inside = f"[{self.format_stored_index(buffer, self.format_linear(buffer.find_address(cell)))}]"
         which = f"[{copy}]" if copy else ""
         return f"{self[buffer.name]}{which}{inside}"
 
-    def format_place(self, buffer: Buffer, address: str) -> str:
-        """Where the element at an address lies: `swizzled<8, 8>(paneled<128, 64, 64>(d0 * 128 + d1))`."""
+    def format_stored_index(self, buffer: Buffer, address: str) -> str:
+        """C text of the stored index, `swizzle_index<8, 8>(panel_index<128, 64, 64>(d0 * 128 + d1))`."""
         if buffer.panel:
-            address = f"paneled<{int(buffer.row_pitch)}, {int(buffer.row_count)}, {buffer.panel}>({address})"
+            address = (
+                f"panel_index<{int(buffer.row_pitch)}, {int(buffer.row_count)}, {buffer.panel}>({address})"
+            )
         if int(buffer.swizzle) > 1:
-            each = CHUNK_BYTES // buffer.dtype.bytes
-            address = f"swizzled<{int(buffer.swizzle)}, {each}>({address})"
+            chunk = CHUNK_BYTES // buffer.dtype.bytes
+            address = f"swizzle_index<{int(buffer.swizzle)}, {chunk}>({address})"
         return address
 
     def format_offset(self, access: TensorAccess) -> str:
-        """Elements from the start of a tensor, `(i_0 * 128 + d0) * 4096 + d1`."""
+        """C text of the elements from the start of a tensor, `(i_0 * 128 + d0) * 4096 + d1`."""
         wide = self.offset_overflows(access)
         parts = []
         for form, stride in zip(access.index, access.spec.strides, strict=True):
@@ -223,15 +227,15 @@ class CNames:
         return " + ".join(parts) or "0"
 
     def offset_overflows(self, access: TensorAccess) -> bool:
-        """Whether `offset` is one that an int does not hold."""
+        """Whether an int cannot hold the offset of an access."""
         return offset_overflows_int(access.index, access.spec.strides, self.extents)
 
     def form_overflows(self, form: AffineForm) -> bool:
-        """Whether an int does not hold a form."""
+        """Whether an int cannot hold a form."""
         return overflows_int(form, self.extents)
 
     def format_condition(self, guards: tuple[BoundsGuard, ...]) -> str:
-        """`row >= 0 && row < 4096`, empty where nothing needs checking."""
+        """C text of guards, `row >= 0 && row < 4096`; "" where none is needed."""
         parts = []
         for g in guards:
             text = self.format_linear(g.form, self.form_overflows(g.form))
@@ -248,7 +252,7 @@ class CNames:
         axes: Mapping[str, AffineForm],
         load: Callable[[ex.Load], str],
     ) -> str:
-        """A value expression in the accumulator's type."""
+        """C text of a value expression, in the type of the accumulator."""
         if isinstance(e, ex.Const):
             return arithmetic.format_literal(e.value)
         if isinstance(e, ex.Var):
@@ -271,13 +275,12 @@ class CNames:
 
 
 def is_row_major(buffer: Buffer) -> bool:
-    """Whether elements lie where their coordinates say, as in a C array."""
+    """Whether a buffer is a plain C array: neither swizzled nor in panels."""
     return int(buffer.swizzle) == 1 and not buffer.panel
 
 
 def _needs_wide_division(nest: Nest, extents: Mapping[str, Extent]) -> bool:
-    """Whether an axis or a read, of the body or of what is computed on the spot or behind it, divides more
-    than an int counts."""
+    """Whether an axis or a read of the nest, fused computes included, divides more than an int holds."""
     reads = [to_affine_index(load, nest.index_forms) for load in ex.find_loads(nest.compute.body)]
     reads += [read for found in find_global_reads(nest).values() for read in found]
     reads += [read for s in nest.stagings for read in find_fused_reads(nest, s)]
@@ -286,7 +289,7 @@ def _needs_wide_division(nest: Nest, extents: Mapping[str, Extent]) -> bool:
 
 
 def _can_be_negative(form: AffineForm) -> bool:
-    """Whether a form of loop variables could be below 0."""
+    """Whether a form of loop variables can be below 0."""
     return int(form.const) < 0 or any(
         int(c) < 0 or (int(c) and _can_atom_be_negative(a)) for a, c in form.terms
     )
@@ -297,10 +300,11 @@ def _can_atom_be_negative(atom: Atom) -> bool:
 
 
 HARDWARE_INDICES = {"block": "blockIdx", "thread": "threadIdx"}
+"""CUDA variable of each level that a loop can be bound to."""
 
 
 def format_index_lines(kernel: LaunchTree, names: CNames) -> list[str]:
-    """`const int i_0 = blockIdx.y;` for every bound loop, and the linear thread number."""
+    """`const int i_0 = blockIdx.y;` for every bound loop, and the number of the thread in its block."""
     lines = []
     for level in ("block.z", "block.y", "block.x", *reversed(THREAD_LEVELS)):
         loops = kernel.find_bound_loops(level)
@@ -309,9 +313,8 @@ def format_index_lines(kernel: LaunchTree, names: CNames) -> list[str]:
             below = 1
             for inner in loops[position + 1 :]:
                 below *= int(inner.extent)
-            lines.append(
-                f"const int {names[loop.name]} = {format_digit(where, below, int(loop.extent), position == 0)};"
-            )
+            digit = format_digit(where, below, int(loop.extent), position == 0)
+            lines.append(f"const int {names[loop.name]} = {digit};")
     x, y = int(kernel.find_level_extent("thread.x")), int(kernel.find_level_extent("thread.y"))
     terms = ["threadIdx.x"]
     if y > 1:
@@ -324,6 +327,7 @@ def format_index_lines(kernel: LaunchTree, names: CNames) -> list[str]:
 
 
 def format_digit(index_text: str, stride: int, extent: int, is_slowest: bool) -> str:
-    """One digit of an index that several loops share, `below` values of faster ones to each of it."""
+    """C text of one digit of an index that several loops share; `stride` is the product of the faster
+    extents."""
     text = index_text if stride == 1 else f"{index_text} / {stride}"
     return text if is_slowest else f"{text} % {extent}"

@@ -1,7 +1,7 @@
-"""The views of a kernel's tree, node by node.
+"""Text of a kernel's tree, node by node.
 
-Templates know node kinds (loop, stage, fragment, init, compute, product, combine, write, barrier) and
-nothing of operators; everything that needs arithmetic is worked out here and in the files named `*_views`.
+Templates know node kinds (loop, stage, fragment, init, compute, product, combine, write, barrier) and nothing
+of operators. Everything that needs arithmetic is computed in `ekc.codegen.emit`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from functools import partial
 from typing import Any
 
 from ekc.codegen.emit.accumulators import (
-    make_combine_view,
-    make_compute_view,
-    make_init_view,
-    make_reduce_view,
-    make_write_view,
+    build_combine_text,
+    build_compute_text,
+    build_init_text,
+    build_reduce_text,
+    build_write_text,
 )
 from ekc.codegen.emit.copies import build_cooperative_copy, build_private_copy
 from ekc.codegen.emit.loops import (
-    build_loop_text,
+    build_loop_values,
+    build_overlapped_loop_text,
+    build_pipelined_loop_text,
     list_shared_stages,
-    make_overlapped_view,
-    make_pipelined_view,
 )
-from ekc.codegen.emit.mma import build_fragment_text, build_product_text
-from ekc.codegen.emit.scope import Scope
-from ekc.codegen.emit.wgmma import build_group_product_text, format_wait
-from ekc.codegen.render import NodeView
+from ekc.codegen.emit.mma import build_fragment_values, build_product_values
+from ekc.codegen.emit.scope import NodeText, Scope
+from ekc.codegen.emit.wgmma import build_group_product_values, format_wait
 from ekc.ir.lowering.nodes import (
     BarrierNode,
     ComputeNode,
@@ -46,47 +45,47 @@ from ekc.ir.lowering.nodes import (
 )
 
 
-def make_views(scope: Scope, nodes: Sequence[Node]) -> tuple[NodeView, ...]:
-    """The views of nodes in order."""
-    return tuple(_make_view(scope, n) for n in nodes)
+def build_node_texts(scope: Scope, nodes: Sequence[Node]) -> tuple[NodeText, ...]:
+    """The texts of nodes, in order."""
+    return tuple(_build_node_text(scope, n) for n in nodes)
 
 
-def _make_view(scope: Scope, node: Node) -> NodeView:
+def _build_node_text(scope: Scope, node: Node) -> NodeText:
     match node:
         case LoopNode() if node.is_async:
-            return make_overlapped_view(scope, node, partial(make_views, scope))
+            return build_overlapped_loop_text(scope, node, partial(build_node_texts, scope))
         case LoopNode() if int(node.loop.stages) > 1 and list_shared_stages(node):
-            return make_pipelined_view(scope, node, partial(make_views, scope))
+            return build_pipelined_loop_text(scope, node, partial(build_node_texts, scope))
         case LoopNode():
-            return NodeView("loop", build_loop_text(scope, node), make_views(scope, node.body))
+            return NodeText("loop", build_loop_values(scope, node), build_node_texts(scope, node.body))
         case StageNode() if node.buffer.scope == "shared":
-            return NodeView("shared_stage", build_cooperative_copy(scope, node))
+            return NodeText("shared_stage", build_cooperative_copy(scope, node))
         case StageNode():
-            return NodeView("register_stage", build_private_copy(scope, node))
+            return NodeText("register_stage", build_private_copy(scope, node))
         case FragmentNode():
-            return NodeView("fragment", _build_fragment(scope, node))
+            return NodeText("fragment", _build_fragment(scope, node))
         case MmaNode() if isinstance(node.a, SharedFactor):
-            return NodeView("product", build_group_product_text(node, scope.names, scope.fragment_rows))
+            return NodeText("product", build_group_product_values(node, scope.names, scope.fragment_rows))
         case MmaNode():
-            return NodeView("product", build_product_text(node, scope.names))
+            return NodeText("product", build_product_values(node, scope.names))
         case WgmmaGroupNode():
-            return NodeView(
-                "group", {"wait": format_wait(scope.kernel, scope.names)}, make_views(scope, node.body)
+            return NodeText(
+                "group", {"wait": format_wait(scope.kernel, scope.names)}, build_node_texts(scope, node.body)
             )
         case ReduceNode():
-            return make_reduce_view(scope, node)
+            return build_reduce_text(scope, node)
         case InitNode():
-            return make_init_view(scope, node)
+            return build_init_text(scope, node)
         case ComputeNode():
-            return make_compute_view(scope, node)
+            return build_compute_text(scope, node)
         case LaneCombineNode():
-            return make_combine_view(scope, node)
+            return build_combine_text(scope, node)
         case WriteNode():
-            return make_write_view(scope, node)
+            return build_write_text(scope, node)
         case BarrierNode() | CopyWaitNode():
-            return NodeView("barrier")
+            return NodeText("barrier")
 
 
 def _build_fragment(scope: Scope, node: FragmentNode) -> dict[str, Any]:
     name, copy = node.stage.buffer.name, scope.copy_indices.get(node.stage.staging.source, "")
-    return build_fragment_text(node, scope.names, copy, scope.fragment_rows.get(name, ""))
+    return build_fragment_values(node, scope.names, copy, scope.fragment_rows.get(name, ""))

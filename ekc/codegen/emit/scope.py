@@ -1,4 +1,4 @@
-"""What all kinds of views need: names, how elements are read, the loops over a tile."""
+"""The text of one node as data, and what all kinds of nodes need for it: names, reads, loops over a tile."""
 
 from __future__ import annotations
 
@@ -14,37 +14,53 @@ from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region
 
 
+@dataclass(frozen=True)
+class NodeText:
+    """One node of the tree for the templates: its kind, and fields that are mostly C text."""
+
+    kind: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    body: tuple[NodeText, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
 @dataclass
 class Scope:
-    """What the views of one kernel share while they are made."""
+    """State that the texts of one kernel share while they are built."""
 
     kernel: LaunchTree
     names: CNames
     thread_count: int
     uses_pointer_increments: bool
     copy_indices: dict[str, str] = field(default_factory=dict)
-    """By buffer: which of its copies is used, as an index."""
+    """Index of the copy in use, in C, by buffer name."""
     fragment_rows: dict[str, str] = field(default_factory=dict)
-    """Where a lane's rows of a fragment lie, where that was worked out before."""
+    """C text of the address of a lane's rows, by buffer name of a fragment, where it is computed before a
+    loop."""
     preamble: list[dict[str, Any]] = field(default_factory=list)
-    """What tells of copies that walk and no loop changes."""
+    """Values of copies that no loop changes, computed before all loops."""
 
     @classmethod
     def for_kernel(cls, kernel: LaunchTree) -> Scope:
-        """Of a kernel, before any view is made."""
+        """The scope of a kernel before any text is built."""
         return cls(
             kernel, CNames.for_kernel(kernel), int(kernel.thread_count), uses_pointer_increments(kernel)
         )
 
     def format_read(self, access: TensorAccess, acc: DType, names: CNames) -> str:
-        """A value read in the body, in the type of the arithmetic, 0 outside the tensor."""
+        """C text of a value read in the body, in the type of the arithmetic; 0 outside the tensor."""
         kind = find_read_type(access.dtype, acc)
         text = format_conversion(self.format_access(access, names), access.dtype, kind)
         guard = names.format_condition(access.guards)
         return f"({guard} ? {text} : {format_zero(kind)})" if guard else text
 
     def format_access(self, access: TensorAccess, names: CNames) -> str:
-        """The place that is read or written: of a buffer, in the copy in use, or of a tensor."""
+        """C text of the element that is read or written: of a buffer (in its copy in use), or of a tensor."""
         if access.buffer is None:
             return names.format_element(access)
         return names.format_cell(
@@ -54,7 +70,8 @@ class Scope:
     def make_tile_loops(
         self, region: Region, segment: int | None, vector: int
     ) -> tuple[CNames, list[dict[str, Any]]]:
-        """The loops over a thread's tile, and the names inside; loops of one round are left out."""
+        """Names inside the loops over a thread's tile, and these loops; loops of one iteration are left
+        out."""
         steps = [vector if i == segment else 1 for i in range(len(region.segments))]
         once = frozenset(f"#{i}" for i, s in enumerate(region.segments) if int(s.extent) == steps[i])
         names = self.names.for_region(region, self.names.name_thread_coordinates(region), once)

@@ -1,16 +1,17 @@
-"""Copies that walk: where each round of them starts, and where it goes, is worked out before the loop that
-brings the tiles, and the loop only adds.
+"""Strength reduction of the addresses of cooperative copies: compute them before the loop, then only add.
 
-In kernels for tensor cores, where a few instructions do all the arithmetic and every other one shows, and in
-those whose tiles are those of a view: the quotients and remainders of a joint loop, and the guards on what
-they give, change with the loops outside (a convolution's taps), not with the one that brings the tiles.
+A cooperative copy moves a tile in *rounds*: in each round, every thread of the block moves one vector. The
+*tile loop* is the loop that loads a new tile in each iteration. Source offsets and shared addresses of all
+rounds are computed before the tile loop, and the loop adds a constant to a pointer.
 
-What loops around a walking copy add to it: a few numbers that are the same for all of its rounds.
+Two kinds of kernels use this. In kernels for tensor cores a few instructions do all the arithmetic, so every
+other instruction counts. In kernels with im2col tiles, the quotients and remainders of a joint loop and the
+guards on them change with the loops outside (a convolution's taps), not with the tile loop.
 
-What is left of a round without them never changes. It is worked out once and kept in a register; the compiler
-would join the two again, and then work out both for each tap of a convolution.
-
-Rounds of a copy by all threads: what a thread adds to an address, worked out once for all of them.
+Three parts of an offset are separated. One part changes in no loop: it is computed before all loops and held
+in a register, as the compiler would otherwise join it with the next part and compute both for every tap. One
+part changes with the loops around the tile loop; it is the same for all rounds. The last part is the tile
+loop's.
 """
 
 from __future__ import annotations
@@ -28,179 +29,185 @@ from ekc.ir.lowering.regions import Region, make_segment_variables
 from ekc.ir.program import Loop
 
 MASK_BITS = 32
-"""Of a mask."""
+"""Bits of a mask of guards."""
 
 
 @dataclass(frozen=True)
 class OuterLoopOffsets:
-    """The loops that each thread runs, but for the one that brings the tiles."""
+    """Offsets that the serial loops around a tile loop add."""
 
     extents: dict[str, int]
+    """Iterations of each serial loop but the tile loop, by name."""
     names: CNames
+    """C names of the coordinates of a round."""
 
     @classmethod
     def for_loop(cls, kernel: LaunchTree, loop: Loop, names: CNames) -> OuterLoopOffsets:
-        """Those around `loop`; `names` are those that rounds are told by."""
+        """The serial loops around the tile loop `loop`."""
         own = {x.name: int(x.extent) for x in kernel.nest.loops if x.is_serial and x.name != loop.name}
         return cls(own, names)
 
     def split_offset(self, source: TensorAccess) -> tuple[str, str] | None:
-        """Elements from the start of a tensor: what never changes of them, and what the loops add.
+        """The constant part of an offset in elements, and the part that the loops add; None if they do not
+        split.
 
         ((..n_p_q..) + r) * 3584   ->   (..n_p_q..) * 3584, r * 3584
         """
         adding = self._find_loop_terms(source.address)
         if not adding or self._has_loop_in_quotient(source.address) or self.names.offset_overflows(source):
             return None
-        still = replace(self.names, zero=self.names.zero | dict(adding).keys())
-        return still.format_offset(source), self.names.format_linear(AffineForm(adding))
+        constant = replace(self.names, zero=self.names.zero | dict(adding).keys())
+        return constant.format_offset(source), self.names.format_linear(AffineForm(adding))
 
     def split_condition(self, guards: tuple[BoundsGuard, ...]) -> tuple[str, str] | None:
-        """A mask with a bit for each turn of the loops that leads outside, and which bits are meant.
+        """A mask with a bit for each iteration of a loop that is out of bounds, and the bits to test; None if
+        not possible.
 
         n < 16 && r + P - 1 in 0..13 && s + Q - 1 in 0..13   ->   n < 16 ? .. : ~0u, 1u << r | 1u << (s + 3)
         """
-        moved = [(g, self._find_loop_terms(g.form)) for g in guards if self._find_loop_terms(g.form)]
-        counts = [self.extents[name] for _, adding in moved for name, _ in adding]
+        varying = [(g, self._find_loop_terms(g.form)) for g in guards if self._find_loop_terms(g.form)]
+        counts = [self.extents[name] for _, adding in varying for name, _ in adding]
         plain = not any(
             self._has_loop_in_quotient(g.form) or self.names.form_overflows(g.form) for g in guards
         )
-        alone = all(len(adding) == 1 for _, adding in moved)
-        if not moved or not plain or not alone or sum(counts) > MASK_BITS or self.names.divides_wide:
+        single = all(len(adding) == 1 for _, adding in varying)
+        if not varying or not plain or not single or sum(counts) > MASK_BITS or self.names.divides_wide:
             return None
-        masks, turns, first = [], [], 0
-        for (g, ((loop, step),)), count in zip(moved, counts, strict=True):
+        masks, bits, first = [], [], 0
+        for (g, ((loop, step),)), count in zip(varying, counts, strict=True):
             left = AffineForm(tuple(t for t in g.form.terms if t[0] != loop), g.form.const)
-            mask = f"turns_outside<{count}, {step}>({self.names.format_linear(left)}, {g.extent})"
+            mask = f"out_of_bounds_mask<{count}, {step}>({self.names.format_linear(left)}, {g.extent})"
             masks.append(f"{mask} << {first}" if first else mask)
-            turns.append(f"1u << ({self.names[loop]} + {first})" if first else f"1u << {self.names[loop]}")
+            bits.append(f"1u << ({self.names[loop]} + {first})" if first else f"1u << {self.names[loop]}")
             first += count
-        still = self.names.format_condition(tuple(g for g in guards if not self._find_loop_terms(g.form)))
+        constant = self.names.format_condition(tuple(g for g in guards if not self._find_loop_terms(g.form)))
         mask = " | ".join(masks)
-        return f"{still} ? {mask} : ~0u" if still else mask, " | ".join(turns)
+        return f"{constant} ? {mask} : ~0u" if constant else mask, " | ".join(bits)
 
     def _has_loop_in_quotient(self, form: AffineForm) -> bool:
-        """Whether some of the loops are in a quotient or remainder."""
+        """Whether some of the loops appear in a quotient or remainder of the form."""
         return any(not isinstance(a, str) and a.find_variables() & self.extents.keys() for a, _ in form.terms)
 
     def _find_loop_terms(self, form: AffineForm) -> tuple[tuple[str, int], ...]:
-        """The terms of a form that are loops around."""
+        """The terms of a form that are serial loops around the tile loop."""
         return tuple((a, int(c)) for a, c in form.terms if isinstance(a, str) and a in self.extents)
 
 
 def keep_in_register(number: str) -> str:
-    """A number that stays in a register."""
-    return f"kept({number})"
+    """C call that holds a number in a register."""
+    return f"keep_in_register({number})"
 
 
 def keep_address_in_register(element: str) -> str:
-    """The place of an element of a shared tile, likewise."""
-    return keep_in_register(f"shared_place(&{element})")
+    """C call that holds the address of an element of a shared tile in a register."""
+    return keep_in_register(f"shared_address(&{element})")
 
 
-def unroll_rounds(text: dict[str, Any], region: Region) -> dict[str, Any]:
-    """A copy with its rounds all written out, which move the slowest coordinate alone where sizes allow.
+CopyValues = dict[str, Any]
+"""Values of one copy for the templates, as `build_cooperative_copy` makes them."""
+
+
+def unroll_rounds(copy: CopyValues, region: Region) -> CopyValues:
+    """A copy with all rounds unrolled; where sizes allow, a round moves the slowest coordinate only.
 
     With 32 threads that move 4 elements each into rows of 32::
 
         element = (round * 32 + thread) * 4        ->   i = thread * 4 / 32 + round * 4
         i = element / 32, k = element % 32              k = thread * 4 % 32
 
-    Of several strips each moves the fastest coordinate too.
+    Where the copy has several strips, each strip moves the fastest coordinate too.
     """
-    turn, again = split_round_by_strip(text)
-    text = text | {"unroll": "", "turn": turn}
-    parts = [line.removesuffix(";").split(" = ") for line in text["coordinates"]]
-    step = text["threads"] * text["vector"]
-    below = int(region.size) // text["strips"] // int(region.segments[0].extent)
-    if text["rounds"] > 1 and step % below == 0:
-        text["slowest"] = step // below
-        at = "thread" if text["vector"] == 1 else f"thread * {text['vector']}"
-        parts = [[name, value.replace("element", at)] for name, value in parts]
-        if turn:
-            parts[0][1] += f" + {turn} * {text['slowest']}"
-    if again:
-        parts[-1][1] += f" + {again} * {text['strip']}"
-    return text | {"coordinates": [f"{name} = {value};" for name, value in parts]}
+    round_text, strip_text = split_round_by_strip(copy)
+    copy = copy | {"unroll": "", "turn": round_text}
+    parts = [line.removesuffix(";").split(" = ") for line in copy["coordinates"]]
+    step = copy["threads"] * copy["vector"]
+    below = int(region.size) // copy["strips"] // int(region.segments[0].extent)
+    if copy["rounds"] > 1 and step % below == 0:
+        copy["slowest"] = step // below
+        first = "thread" if copy["vector"] == 1 else f"thread * {copy['vector']}"
+        parts = [[name, value.replace("element", first)] for name, value in parts]
+        if round_text:
+            parts[0][1] += f" + {round_text} * {copy['slowest']}"
+    if strip_text:
+        parts[-1][1] += f" + {strip_text} * {copy['strip']}"
+    return copy | {"coordinates": [f"{name} = {value};" for name, value in parts]}
 
 
-def split_round_by_strip(text: dict[str, Any]) -> tuple[str, str]:
-    """Which round of its strip a round is, and of which strip; nothing where there is but one.
+def split_round_by_strip(copy: CopyValues) -> tuple[str, str]:
+    """C text of the number of a round within its strip, and of the number of the strip; "" where that is 0.
 
     6 rounds, 2 strips   ->   round % 3, round / 3
     """
-    each = text["rounds"] // text["strips"]
-    if text["strips"] == 1:
+    per_strip = copy["rounds"] // copy["strips"]
+    if copy["strips"] == 1:
         return "round", ""
-    return ("", "round") if each == 1 else (f"round % {each}", f"round / {each}")
-
-
-CopyText = dict[str, Any]
+    return ("", "round") if per_strip == 1 else (f"round % {per_strip}", f"round / {per_strip}")
 
 
 def uses_pointer_increments(kernel: LaunchTree) -> bool:
-    """Whether some tile of a kernel feeds tensor cores, or is one of a view."""
+    """Whether the copies of a kernel are strength-reduced: it uses tensor cores or has im2col tiles."""
     tensor = any(isinstance(node, MmaNode) for node in walk_nodes(kernel.body))
     return tensor or any(b.region.view is not None for b in kernel.buffers)
 
 
 @dataclass(frozen=True)
 class PerRound:
-    """What is told before a loop of the rounds of a copy: of one round, or of each of a strip; the others
-    are numbers apart."""
+    """How a value of each round is computed before a loop: for the first round only, where the others follow
+    by a constant step, or for every round of a strip."""
 
     round_count: int
-    """How many rounds it is told of, unless one is enough."""
+    """Rounds whose value is computed, where the step from round to round is not constant."""
     round_step: int | None
-    """From one round of a strip to the next, where that is a number: then one is enough."""
+    """Constant step of the value from one round of a strip to the next; None if it is not constant."""
     round_index: str
-    """Which of these a round is, in text; nothing where there is but one."""
+    """C text of the index of a round among those computed; "" where there is one only."""
     strip_offset: str
-    """What a strip adds."""
+    """C text of what a strip adds to the value, such as " + round / 3 * 128"; "" where there is one strip."""
 
     @classmethod
-    def for_copy(cls, text: CopyText, round_step: int | None, strip_step: int | None) -> PerRound:
-        """`apart`: from one round of a strip to the next, where that is a number; `strip_apart`: from one
-        strip to the next."""
-        if text["strips"] == 1 or strip_step is None:
-            return cls(text["rounds"], round_step if text["strips"] == 1 else None, "round", "")
-        turn, again = split_round_by_strip(text)
-        further = f" + {again} * {strip_step}" if strip_step else ""
-        return cls(text["rounds"] // text["strips"], round_step, turn, further)
+    def for_copy(cls, copy: CopyValues, round_step: int | None, strip_step: int | None) -> PerRound:
+        """The plan for a value with these steps from round to round and from strip to strip (None: not
+        constant)."""
+        if copy["strips"] == 1 or strip_step is None:
+            return cls(copy["rounds"], round_step if copy["strips"] == 1 else None, "round", "")
+        round_text, strip_text = split_round_by_strip(copy)
+        strip_offset = f" + {strip_text} * {strip_step}" if strip_step else ""
+        return cls(copy["rounds"] // copy["strips"], round_step, round_text, strip_offset)
 
-    def make_variable(self, kind: str, name: str, value: str) -> CopyText:
-        """A variable worked out before the loop."""
+    def make_variable(self, kind: str, name: str, value: str) -> CopyValues:
+        """Template values of a variable that is computed before the loop."""
         way = "each" if self.round_step is None else "once"
         return {"type": kind, "name": name, "way": way, "value": value, "count": self.round_count}
 
     def format_round(self, start: str) -> str:
-        """The text of what was told, in one round."""
+        """C text of the value in one round, from the name of the variable `start`."""
         if self.round_step is None:
             return f"{start}[{self.round_index or 0}]{self.strip_offset}"
-        return f"{start}{f' + {self.round_index} * {self.round_step}' if self.round_step and self.round_index else ''}{self.strip_offset}"
+        moved = f" + {self.round_index} * {self.round_step}" if self.round_step and self.round_index else ""
+        return f"{start}{moved}{self.strip_offset}"
 
 
 @dataclass
 class Preamble:
-    """What tells where rounds of copies start and go: before all loops, and before the one that brings the
-    tiles."""
+    """Variables of copies that are computed before loops, one entry a copy."""
 
-    before_loops: list[CopyText] = field(default_factory=list)
-    before_tile_loop: list[CopyText] = field(default_factory=list)
+    before_loops: list[CopyValues] = field(default_factory=list)
+    """Computed before all loops."""
+    before_tile_loop: list[CopyValues] = field(default_factory=list)
+    """Computed before the tile loop."""
 
-    def add_copy(self, copy: CopyText, early: Sequence[CopyText], late: Sequence[CopyText]) -> None:
-        """What is told of one copy."""
-        for told, where in ((early, self.before_loops), (late, self.before_tile_loop)):
-            if told:
-                parts = {way: [x for x in told if x["way"] == way] for way in ("once", "each")}
-                where.append(copy | parts | {"exact": True})
+    def add_copy(self, copy: CopyValues, early: Sequence[CopyValues], late: Sequence[CopyValues]) -> None:
+        """Append the variables of one copy: `early` before all loops, `late` before the tile loop."""
+        for variables, entries in ((early, self.before_loops), (late, self.before_tile_loop)):
+            if variables:
+                parts = {way: [x for x in variables if x["way"] == way] for way in ("once", "each")}
+                entries.append(copy | parts | {"exact": True})
 
 
 def hoist_copy_starts(
-    kernel: LaunchTree, names: CNames, loop: Loop, stages: Sequence[StageNode], texts: list[CopyText]
-) -> tuple[list[CopyText], Preamble]:
-    """The texts of all copies that a loop makes in a kernel that walks, and what tells where each starts and
-    goes."""
+    kernel: LaunchTree, names: CNames, loop: Loop, stages: Sequence[StageNode], texts: list[CopyValues]
+) -> tuple[list[CopyValues], Preamble]:
+    """The copies of a tile loop with their addresses hoisted, and the variables that this needs."""
     found, starts = [], Preamble()
     for node, text in zip(stages, texts, strict=True):
         region = node.buffer.region
@@ -213,18 +220,20 @@ def hoist_copy_starts(
 
 
 def _hoist_source(
-    kernel: LaunchTree, text: CopyText, node: StageNode, loop: Loop, names: CNames
-) -> tuple[CopyText, list[CopyText], list[CopyText]]:
-    """The text of a copy whose rounds start so far from a pointer that the loop moves on, and what tells how
-    far, early and late; as it was where `loop` moves the source by a quotient or remainder.
+    kernel: LaunchTree, text: CopyValues, node: StageNode, loop: Loop, names: CNames
+) -> tuple[CopyValues, list[CopyValues], list[CopyValues]]:
+    """A copy that reads at offsets from a pointer that the tile loop increments, and the variables computed
+    before all loops and before the tile loop. The copy is unchanged where `loop` moves its source by a
+    quotient.
 
-        &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_walk[X_shared_from[round]], X_shared_walk += 32
+        &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_pointer[X_shared_offset[round]],
+        X_shared_pointer += 32
     """
     source = node.source
     if node.producer_reads is not None or _is_moved_by_quotient(node, loop.name):
         return text, [], []
-    walk, start, inside = names.find_free_names(
-        [f"{text['name']}_{part}" for part in ("walk", "from", "inside")]
+    pointer, start, inside, outside = names.find_free_names(
+        [f"{text['name']}_{part}" for part in ("pointer", "offset", "inside", "outside")]
     )
     fixed = tuple(g for g in source.guards if loop.name not in g.form.find_variables())
     moving = names.format_condition(tuple(g for g in source.guards if loop.name in g.form.find_variables()))
@@ -237,78 +246,82 @@ def _hoist_source(
         whether = PerRound.for_copy(
             text, None, None if any(last in g.form.find_variables() for g in fixed) else 0
         )
-        masks, tests = _hoist_guards(around, fixed, inside, whether)
+        masks, tests = _hoist_guards(around, fixed, inside, outside, whether)
         early, late, test = early + masks, late + tests, whether.format_round(inside)
     guard = " && ".join(filter(None, [test, moving]))
     step = int(dict(source.address.terms).get(loop.name, 0))
-    pointer = {"type": source.spec.dtype.cuda_name, "name": walk, "of": names[source.spec.name], "step": step}
-    place = f"{walk}[{each.format_round(start)}]"
-    return text | {"source": place, "guard": guard, "walk": pointer}, early, late
+    declared = {
+        "type": source.spec.dtype.cuda_name,
+        "name": pointer,
+        "of": names[source.spec.name],
+        "step": step,
+    }
+    element = f"{pointer}[{each.format_round(start)}]"
+    return text | {"source": element, "guard": guard, "pointer": declared}, early, late
 
 
 def _hoist_offset(
     around: OuterLoopOffsets, source: TensorAccess, name: str, each: PerRound
-) -> tuple[list[CopyText], list[CopyText]]:
-    """How far rounds start, told early and late.
+) -> tuple[list[CopyValues], list[CopyValues]]:
+    """Variables of the source offsets of rounds: those computed before all loops, and before the tile loop.
 
-    X_shared_from[round] = X_shared_from_base[round] + r * 3584
+    X_shared_offset[round] = X_shared_offset_base[round] + r * 3584
     """
-    parted = around.split_offset(source)
-    if parted is None:
-        far = "long long" if around.names.offset_overflows(source) else "int"
-        return [], [each.make_variable(far, name, around.names.format_offset(source))]
+    parts = around.split_offset(source)
+    if parts is None:
+        integer = "long long" if around.names.offset_overflows(source) else "int"
+        return [], [each.make_variable(integer, name, around.names.format_offset(source))]
     (base,) = around.names.find_free_names([f"{name}_base"])
-    still, adding = parted
+    constant, adding = parts
     which = "[round]" if each.round_step is None else ""
-    return [each.make_variable("int", base, keep_in_register(still))], [
+    return [each.make_variable("int", base, keep_in_register(constant))], [
         each.make_variable("int", name, f"{base}{which} + {adding}")
     ]
 
 
 def _hoist_guards(
-    around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, each: PerRound
-) -> tuple[list[CopyText], list[CopyText]]:
-    """Whether rounds read inside, told early and late.
+    around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, outside: str, each: PerRound
+) -> tuple[list[CopyValues], list[CopyValues]]:
+    """Variables for whether rounds read within bounds: computed before all loops, and before the tile loop.
 
-    X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r)) == 0
+    X_shared_inside[round] = (X_shared_outside[round] & (1u << r)) == 0
     """
-    parted = around.split_condition(guards)
-    if parted is None:
+    parts = around.split_condition(guards)
+    if parts is None:
         return [], [each.make_variable("bool", name, around.names.format_condition(guards))]
-    (never,) = around.names.find_free_names([f"{name}_never"])
-    mask, turn = parted
-    late = each.make_variable("bool", name, f"({never}[round] & ({turn})) == 0")
-    return [each.make_variable("unsigned int", never, keep_in_register(mask))], [late]
+    mask, bits = parts
+    late = each.make_variable("bool", name, f"({outside}[round] & ({bits})) == 0")
+    return [each.make_variable("unsigned int", outside, keep_in_register(mask))], [late]
 
 
-def _hoist_target(text: CopyText, node: StageNode, names: CNames) -> tuple[CopyText, list[CopyText]]:
-    """The text of a copy that goes where it was told in the first copy of its tile, and what tells it, in
-    bytes; as it was where neighbours in a vector are none in the tile.
+def _hoist_target(text: CopyValues, node: StageNode, names: CNames) -> tuple[CopyValues, list[CopyValues]]:
+    """A copy that writes at a byte address computed in the first copy of its tile, and that variable. The
+    copy is unchanged where the elements of a vector are not neighbours in the tile.
 
-        &X_shared[c_0_copy][n_p_q][c]   ->   X_shared_to + round * 2560 + c_0_copy * 5120
+        &X_shared[c_0_copy][n_p_q][c]   ->   X_shared_address + round * 2560 + c_0_copy * 5120
     """
     if text["vector"] > 1 and not text["contiguous"]:
         return text, []
     buffer = node.buffer
-    (start,) = names.find_free_names([f"{text['name']}_to"])
+    (start,) = names.find_free_names([f"{text['name']}_address"])
     each = PerRound.for_copy(
         text, _find_target_round_step(text, buffer), _find_target_strip_step(text, buffer)
     )
-    place = f"{each.format_round(start)} + {format_copy_offset(buffer, text['parity'])}"
+    address = f"{each.format_round(start)} + {format_copy_offset(buffer, text['parity'])}"
     first = keep_address_in_register(names.format_cell(buffer, make_segment_variables(buffer.region), "0"))
-    at = f"shared_at<{buffer.dtype.cuda_name}>({place})"
-    return text | {"target": at, "place": place}, [each.make_variable("unsigned int", start, first)]
+    at = f"shared_element<{buffer.dtype.cuda_name}>({address})"
+    return text | {"target": at, "address": address}, [each.make_variable("unsigned int", start, first)]
 
 
 def format_copy_offset(buffer: Buffer, copy: str) -> str:
-    """Bytes from the first copy of a tile to the one in use."""
+    """C text of the bytes from the first copy of a pipelined tile to copy `copy`."""
     factor = copy if copy.isidentifier() else f"({copy})"
     return f"{factor} * {count_copy_elements(buffer) * buffer.dtype.bytes}"
 
 
-def _find_source_round_step(text: CopyText, node: StageNode) -> int | None:
-    """Elements from one round to the next in the source, where they move one plain coordinate: a number that
-    an instruction can hold."""
+def _find_source_round_step(text: CopyValues, node: StageNode) -> int | None:
+    """Elements from one round to the next in the source, where rounds move one coordinate that is in no
+    quotient; a constant that an instruction can hold."""
     if text["rounds"] == text["strips"]:
         return 0
     if "slowest" not in text or _is_moved_by_quotient(node, "#0"):
@@ -316,8 +329,8 @@ def _find_source_round_step(text: CopyText, node: StageNode) -> int | None:
     return int(dict(node.source.address.terms).get("#0", 0)) * int(text["slowest"])
 
 
-def _find_target_round_step(text: CopyText, buffer: Buffer) -> int | None:
-    """Bytes from one round to the next in the tile, where that is a number."""
+def _find_target_round_step(text: CopyValues, buffer: Buffer) -> int | None:
+    """Bytes from one round to the next in the tile; None if not constant."""
     if text["rounds"] == text["strips"]:
         return 0
     if "slowest" not in text:
@@ -325,17 +338,17 @@ def _find_target_round_step(text: CopyText, buffer: Buffer) -> int | None:
     return _convert_step_to_bytes(buffer, int(buffer.strides[0]) * int(text["slowest"]))
 
 
-def _find_target_strip_step(text: CopyText, buffer: Buffer) -> int | None:
-    """Bytes from one strip to the next in the tile, where that is a number."""
+def _find_target_strip_step(text: CopyValues, buffer: Buffer) -> int | None:
+    """Bytes from one strip to the next in the tile; None if not constant."""
     return _convert_step_to_bytes(buffer, int(buffer.strides[-1]) * int(text["strip"]))
 
 
 def _convert_step_to_bytes(buffer: Buffer, step: int) -> int | None:
-    """Of a step of so many elements, unless chunks change places on it."""
-    apart = buffer.find_stored_distance(step)
-    return None if apart is None else apart * buffer.dtype.bytes
+    """Bytes that a step of `step` elements moves the stored address; None if the swizzle makes it vary."""
+    distance = buffer.find_stored_distance(step)
+    return None if distance is None else distance * buffer.dtype.bytes
 
 
 def _is_moved_by_quotient(node: StageNode, name: str) -> bool:
-    """Whether a variable moves the source by a quotient or remainder."""
+    """Whether a variable appears in a quotient or remainder of the source address."""
     return any(not isinstance(a, str) and name in a.find_variables() for a, _ in node.source.address.terms)

@@ -21,10 +21,10 @@ _INT_FUNCTIONS = {"abs": "abs"}
 _EXTREME_FUNCTIONS = {"max": "maximum", "min": "minimum"}
 """Inline functions for floats that keep NaN: `fmaxf` and `fminf` drop it."""
 _WRAPPING_FUNCTIONS = {"+": "add", "-": "subtract", "*": "multiply", "abs": "absolute"}
-"""Inline functions for int whose results wrap modulo 2**32: C leaves an overflow of its
-operators undefined, and the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
+"""Inline functions for int whose results wrap modulo 2**32. C leaves overflow of its operators undefined, and
+the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
 _COMBINE_OPERATORS = {"sum": "+", "prod": "*"}
-"""The operators of C by which a reduction takes one more value in."""
+"""C operators that combine an accumulator with a value, by kind of reduction."""
 _FLOAT_FUNCTIONS = {
     "exp": "expf",
     "sqrt": "sqrtf",
@@ -34,24 +34,25 @@ _FLOAT_FUNCTIONS = {
     "abs": "fabsf",
 }
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
-"""How strongly the operators of C bind that stand without parentheses of their own."""
+"""Precedence of C operators that are written without parentheses of their own."""
 _READ_CONVERSIONS = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
 _WRITE_CONVERSIONS = {FLOAT16: "to_half", BFLOAT16: "to_bf16", INT8: "to_int8"}
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How values of an accumulator's type are written."""
+    """C text of values and operations in the type of an accumulator."""
 
     dtype: DType
     wraps_int32: bool = False
-    """Whether results may leave int32, and are written so that they wrap modulo 2**32."""
+    """Whether results may leave int32; operations are then written so that they wrap modulo 2**32."""
     float_tensors: frozenset[str] = frozenset()
-    """Tensors that are not summed in an int32 accumulator, but compared in float32."""
+    """Tensors that an int32 accumulator does not sum, but that are compared in float32."""
 
     @classmethod
     def for_compute(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
-        """The arithmetic of a compute: extents bound the results from int8, nothing those from int32."""
+        """The arithmetic of a compute. Results from int8 are bounded by the extents, those from int32 are
+        not."""
         read = {tensors[load.tensor].dtype for load in ex.find_loads(compute.body)}
         acc = compute.acc_dtype
         reads = {load.tensor for load in ex.find_loads(compute.body)}
@@ -59,22 +60,22 @@ class Arithmetic:
         return cls(acc, acc is INT32 and INT32 in read, floats)
 
     def choose_comparison(self, e: ex.Where) -> Arithmetic:
-        """The arithmetic of the two values that are compared."""
+        """The arithmetic of the two values that a condition compares."""
         read = {load.tensor for part in (e.a, e.b) for load in ex.find_loads(part)}
         return Arithmetic(FLOAT32) if read & self.float_tensors else self
 
     def find_function(self, operation: str) -> str | None:
-        """The inline function that is called for an operation of an expression; None where C has it."""
+        """The inline function for an operation of an expression; None where C has the operation."""
         table = (
             _WRAPPING_FUNCTIONS if self.wraps_int32 else {} if self.dtype.is_integer else _EXTREME_FUNCTIONS
         )
         return table.get(operation)
 
     def format_literal(self, number: float) -> str:
-        """A number, in the fewest digits that float32 tells apart; infinities by their bits, which needs no
-        header."""
+        """A number as a literal, in the fewest digits that float32 distinguishes; infinities by their bits,
+        as this needs no header."""
         if self.dtype.is_integer:
-            # C has no literal for the least int: the minus is an operation on one too large.
+            # C has no literal for the least int: the minus would be applied to a literal that is too large.
             return str(int(number)) if number > self.dtype.integer_limits[0] else f"({int(number) + 1} - 1)"
         if number in (float("inf"), float("-inf")):
             return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
@@ -82,11 +83,11 @@ class Arithmetic:
             return f"{np.float32(number)}f"
 
     def format_cast(self, index: str) -> str:
-        """An index as a value."""
+        """An index converted to a value."""
         return f"static_cast<{self.dtype.cuda_name}>({index})"
 
     def format_call(self, function: str, argument: str) -> str:
-        """A function of one value."""
+        """A call of a function of one value."""
         names = _INT_FUNCTIONS if self.dtype.is_integer else _FLOAT_FUNCTIONS
         return f"{self.find_function(function) or names[function]}({argument})"
 
@@ -95,7 +96,7 @@ class Arithmetic:
         return f"{self.find_function(op) or op}({a}, {b})"
 
     def format_combine(self, combine: str, target: str, value: str) -> str:
-        """The statement that takes one more value into a reduction."""
+        """The statement that combines an accumulator with one more value."""
         symbol = _COMBINE_OPERATORS.get(combine)
         if symbol is None:
             return f"{target} = {self.format_extreme(combine, target, value)};"
@@ -116,14 +117,14 @@ class Arithmetic:
             return down if e.op == "//" else f"({a} - {down} * ({b}))"
         if left in _PRECEDENCE and _PRECEDENCE[left] < _PRECEDENCE[e.op]:
             a = f"({a})"
-        # C goes from left to right, and another order rounds otherwise.
+        # C evaluates from left to right; another order rounds differently.
         if right in _PRECEDENCE and _PRECEDENCE[right] <= _PRECEDENCE[e.op]:
             b = f"({b})"
         return f"{a} {e.op} {b}"
 
 
 def format_conversion(value: str, source: DType, target: DType) -> str:
-    """A value of one type as another."""
+    """C text of a value of one type converted to another."""
     if source is target:
         return value
     if source in _READ_CONVERSIONS:
@@ -144,7 +145,7 @@ def choose_move_type(dtype: DType, vector: int) -> str:
 
 
 def format_zero(dtype: DType) -> str:
-    """0 of a type as it is stored."""
+    """C text of 0 in a storage type."""
     if dtype.cuda_name in ("float", "int", "signed char"):
         return "0.0f" if dtype.cuda_name == "float" else "0"
     return f"{dtype.cuda_name}{{0}}"

@@ -1,23 +1,16 @@
-"""What the templates print of products of a warpgroup: their functions, and where the tiles of each begin."""
+"""Text of `wgmma`: the call of each product, and the start addresses of the tiles that it multiplies."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ekc.codegen.emit.names import CNames
 from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
-from ekc.ir.dtypes import parse_dtype
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES
-from ekc.ir.hardware.mma import SUMS_PER_LANE
 from ekc.ir.hardware.wgmma import (
-    PROXY_FENCE_PTX,
-    WGMMA_COMMIT_PTX,
-    WGMMA_FENCE_PTX,
-    WGMMA_WAIT_PTX,
     WgmmaDescriptor,
     WgmmaFamily,
     WgmmaInstruction,
@@ -27,21 +20,8 @@ from ekc.ir.lowering.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, w
 from ekc.ir.lowering.wgmma_descriptors import find_tile_start, is_mn_major
 
 
-def build_group_functions(kernels: Iterable[LaunchTree]) -> dict[str, Any]:
-    """The functions around kernels that have products of a warpgroup; nothing where none has."""
-    found = {_make_instruction(n) for k in kernels for n in list_group_products(k)}
-    functions = [_build_group_function(f) for f in sorted(found, key=lambda f: f.function_name)]
-    return {
-        "group_products": functions,
-        "seen": PROXY_FENCE_PTX,
-        "begin": WGMMA_FENCE_PTX,
-        "commit_group": WGMMA_COMMIT_PTX,
-        "wait_group": WGMMA_WAIT_PTX,
-    }
-
-
 def list_group_products(kernel: LaunchTree) -> list[MmaNode]:
-    """Those of a launch that a warpgroup does."""
+    """The products of a launch that a warpgroup computes."""
     return [n for n in walk_nodes(kernel.body) if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor)]
 
 
@@ -49,52 +29,34 @@ def _make_instruction(node: MmaNode) -> WgmmaInstruction:
     tile = node.tile
     assert isinstance(tile.instruction, WgmmaFamily)
     assert tile.strip_loop is not None
-    ways = [is_mn_major(node, f) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
-    return WgmmaInstruction(tile.instruction, int(tile.strip_loop.extent), bool(ways[0]), bool(ways[1]))
+    is_mn_majors = [is_mn_major(node, f) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
+    return WgmmaInstruction(tile.instruction, int(tile.strip_loop.extent), *map(bool, is_mn_majors))
 
 
-def _build_group_function(instruction: WgmmaInstruction) -> dict[str, Any]:
-    product = instruction.family
-    sums = [
-        f'"+f"({_format_sum(product.find_sum_element(element))})' for element in range(instruction.sum_count)
-    ]
-    return {
-        "name": instruction.function_name,
-        "what": f"{product.format_name(instruction.strip_count)} of {product.dtype}",
-        "type": parse_dtype(product.dtype.default_accumulator).cuda_name,
-        "ptx": textwrap.wrap(instruction.ptx, 96, drop_whitespace=False, break_long_words=False),
-        "sums": [", ".join(sums[i : i + SUMS_PER_LANE]) for i in range(0, len(sums), SUMS_PER_LANE)],
-    }
+def build_group_product_values(node: MmaNode, names: CNames, places: Mapping[str, str]) -> dict[str, Any]:
+    """The call of a product: the first of its sums, their strides, and the descriptors of its factors.
 
-
-def _format_sum(place: tuple[int, int, int]) -> str:
-    """`c[3 * strip + half]`."""
-    steps = zip(place, ("strip", "half", "pair"), strict=True)
-    terms = [name if n == 1 else f"{n} * {name}" for n, name in steps if n]
-    return f"c[{' + '.join(terms) or '0'}]"
-
-
-def build_group_product_text(node: MmaNode, names: CNames, places: Mapping[str, str]) -> dict[str, Any]:
-    """The call of a product: where its sums begin and how far apart they are, and its descriptors; `places`
-    tells by tile where it begins."""
+    `places` has C text of the start address of each tile, by buffer name.
+    """
     target, tile = node.compute.target, node.tile
     assert target.buffer is not None
     assert tile.strip_loop is not None
-    begin = substitute_access(target, {x.name: AffineForm() for x in tile.inner_loops})
+    first = substitute_access(target, {x.name: AffineForm() for x in tile.inner_loops})
     steps = dict(target.address.terms)
-    apart = [int(steps.get(x.name, 0)) for x in (tile.strip_loop, tile.row_half_loop, tile.column_pair_loop)]
+    strides = [
+        int(steps.get(x.name, 0)) for x in (tile.strip_loop, tile.row_half_loop, tile.column_pair_loop)
+    ]
     factors = [_format_descriptor(node, f, places) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
-    name = f"{_make_instruction(node).function_name}<{', '.join(map(str, apart))}>"
-    return {
-        "call": f"{name}(&{names.format_cell(target.buffer, begin.segment_coordinates)}, {', '.join(factors)});"
-    }
+    name = f"{_make_instruction(node).function_name}<{', '.join(map(str, strides))}>"
+    cell = names.format_cell(target.buffer, first.segment_coordinates)
+    return {"call": f"{name}(&{cell}, {', '.join(factors)});"}
 
 
 def format_wait(kernel: LaunchTree, names: CNames) -> str:
-    """The call that waits for products: it takes all sums that a thread holds."""
-    (held,) = {n.compute.target.buffer for n in list_group_products(kernel)}
-    assert held is not None
-    return f"wait_for_products<{int(held.elements)}>(&{names[held.name]}{'[0]' * len(held.storage_extents)});"
+    """The call that waits for products; its argument is the array of a thread's sums."""
+    (sums,) = {n.compute.target.buffer for n in list_group_products(kernel)}
+    assert sums is not None
+    return f"wait_for_products<{int(sums.elements)}>(&{names[sums.name]}{'[0]' * len(sums.storage_extents)});"
 
 
 def _format_descriptor(node: MmaNode, factor: SharedFactor, places: Mapping[str, str]) -> str:
@@ -103,60 +65,66 @@ def _format_descriptor(node: MmaNode, factor: SharedFactor, places: Mapping[str,
     bits = WgmmaDescriptor.for_tile(
         bool(is_mn_major(node, factor)), int(buffer.row_count), SHARED_LINE_BYTES
     ).bits
-    return f"described<{bits:#x}>({places[buffer.name]})"
+    return f"make_descriptor<{bits:#x}>({places[buffer.name]})"
 
 
 @dataclass(frozen=True)
 class TileAddress:
-    """Where tiles begin: the text that tells it before the loop, and the text of one inside."""
+    """Start address of a tile that `wgmma` reads."""
 
-    start_text: dict[str, Any]
+    start_values: dict[str, Any]
+    """Template values of the variable computed before the loop."""
     source: str
+    """C text of the address inside the loop."""
 
 
 def hoist_tile_start(
     node: MmaNode, factor: SharedFactor, names: CNames, loops: Mapping[str, LoopNode], copy: str
 ) -> TileAddress:
-    """Where the tiles of a factor begin, `loops` being those between the one that brings them and their use.
+    """Hoist the start addresses of the tiles of a factor.
+
+    `loops` are the loops between the tile loop and the use of the tiles.
 
     &B_shared[k_0_copy][k_1 * 16][j_1 * 64]
-      ->   B_shared_begin + k_0_copy * 16384 + k_1 * 2048 + paneled<..>(j_1 * 64) * 2
+      ->   B_shared_start + k_0_copy * 16384 + k_1 * 2048 + panel_index<..>(j_1 * 64) * 2
     """
-    begin = find_tile_start(node, factor)
-    buffer = begin.buffer
+    tile_start = find_tile_start(node, factor)
+    buffer = tile_start.buffer
     assert buffer is not None
-    (start,) = names.find_free_names([f"{names[buffer.name]}_begin"])
-    inside = _select_loop_terms(begin, loops)
+    (start,) = names.find_free_names([f"{names[buffer.name]}_start"])
+    inside = _select_loop_terms(tile_start, loops)
     outside = replace(names, zero=names.zero | {a for a, _ in inside.terms if isinstance(a, str)})
     text = {
         "declare": f"unsigned int {start};",
         "loops": [],
         "target": start,
-        "value": keep_address_in_register(outside.format_cell(buffer, begin.segment_coordinates, "0")),
+        "value": keep_address_in_register(outside.format_cell(buffer, tile_start.segment_coordinates, "0")),
         "what": names[buffer.name],
     }
-    place = f"{start} + {format_copy_offset(buffer, copy)}"
+    address = f"{start} + {format_copy_offset(buffer, copy)}"
     further = _format_byte_offset(buffer, inside, names)
-    return TileAddress(text, f"{place} + {further}" if further else place)
+    return TileAddress(text, f"{address} + {further}" if further else address)
 
 
-def _select_loop_terms(begin: TensorAccess, loops: Mapping[str, LoopNode]) -> AffineForm:
-    """The part of an address that some loops move."""
-    return AffineForm(tuple((a, c) for a, c in begin.address.terms if isinstance(a, str) and a in loops))
+def _select_loop_terms(access: TensorAccess, loops: Mapping[str, LoopNode]) -> AffineForm:
+    """The terms of an address that are some of these loops."""
+    return AffineForm(tuple((a, c) for a, c in access.address.terms if isinstance(a, str) and a in loops))
 
 
-def _format_byte_offset(buffer: Buffer, moved: AffineForm, names: CNames) -> str:
-    """Bytes that a form leads further on: by whole rows, which are a number apart, and within a row.
+def _format_byte_offset(buffer: Buffer, form: AffineForm, names: CNames) -> str:
+    """C text of the bytes that a form adds: by whole rows, at a constant distance, and within a row.
 
-    Tiles begin in the first line of a pattern, where the swizzle changes nothing.
+    Tiles begin in the first line of a swizzle pattern, where the swizzle changes nothing.
     """
     width, size = int(buffer.row_pitch), buffer.dtype.bytes
-    rows = tuple((a, int(c) // width * buffer.panel * size) for a, c in moved.terms if int(c) % width == 0)
-    within = names.format_linear(AffineForm(tuple(t for t in moved.terms if int(t[1]) % width)))
+    rows = tuple((a, int(c) // width * buffer.panel * size) for a, c in form.terms if int(c) % width == 0)
+    within = names.format_linear(AffineForm(tuple(t for t in form.terms if int(t[1]) % width)))
     parts = [names.format_linear(AffineForm(rows))] if rows else []
     if within != "0":
-        placed = (
-            f"({within})" if width == buffer.panel else names.format_place(replace(buffer, swizzle=1), within)
+        index = (
+            f"({within})"
+            if width == buffer.panel
+            else names.format_stored_index(replace(buffer, swizzle=1), within)
         )
-        parts.append(f"{placed} * {size}")
+        parts.append(f"{index} * {size}")
     return " + ".join(part for part in parts if part != "0")

@@ -1,6 +1,4 @@
-"""What a launch does, counted from its tree: operations, traffic, how much of it is resident.
-
-How the lanes of a warp fall on memory and on guards: counted exactly, and remembered.
-"""
+"""Static analysis of launches: operations, memory traffic, coalescing, guards, occupancy; for populations
+too."""
 
 from __future__ import annotations

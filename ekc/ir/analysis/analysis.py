@@ -1,8 +1,8 @@
-"""What a Program does, read off its tree: operations, traffic per level, parallelism.
+"""Quantities of a Program, counted from its trees: operations, traffic at each level, parallelism.
 
-One walk serves a single Program and a population: extents are integers or int64 vectors, products
-are taken in float64, and no branch looks at a value. Counts are per block unless the name says
-otherwise; requests are warp instructions.
+One walk serves a single Program and a population: extents are integers or int64 vectors, products are taken
+in float64, and no branch depends on a value. Counts are per block unless the name says otherwise; requests
+are warp instructions.
 """
 
 from __future__ import annotations
@@ -86,26 +86,26 @@ SUMMED_QUANTITIES = (
     "global_load_bytes",
     "async_copies",
 )
-"""Quantities that the walk adds up, per warp or (bytes, fma) per block. An asynchronous copy, one
-instruction, is among the requests to load and among those to store."""
+"""Quantities that the walk adds up: warp instructions of a block, and `fma` and bytes of a block. An
+asynchronous copy, one instruction, counts as a request to load and as one to store."""
 
 _NAN_SELECT_INSTRUCTIONS = 2
-"""Instructions, a comparison and a select, that keep NaN beside a maximum or minimum that drops it."""
+"""Instructions (comparison, select) that propagate NaN where the instruction for max or min does not."""
 
 
 def analyse_program(
     program: Program, limits: Limits, member_count: int = 1
 ) -> dict[str, NDArray[np.float64]]:
-    """Every quantity as a float64 vector of `size`, summed over launches where that makes sense.
+    """Every quantity as a float64 vector of `member_count`, summed over launches where that makes sense.
 
-    Occupancy and shape figures are those of the launch with most arithmetic.
+    Occupancy and shape are those of the launch with most arithmetic.
     """
-    found = quantities(program, limits)
-    return {k: np.broadcast_to(np.asanyarray(v, dtype=np.float64), (member_count,)) for k, v in found.items()}
+    vectors = {k: np.asanyarray(v, dtype=np.float64) for k, v in quantities(program, limits).items()}
+    return {k: np.broadcast_to(v, (member_count,)) for k, v in vectors.items()}
 
 
 def quantities(program: Program, limits: Limits) -> dict[str, PopulationValue]:
-    """What `analyse` gives, a plain number where all members of a population agree."""
+    """The quantities of `analyse_program`, each a number where all members of a population have the same."""
     launches = derive_launches(program)
     results = [_QuantityWalk(kernel, limits).count_quantities() for kernel in launches]
     main = max(range(len(results)), key=lambda i: launches[i].nest.compute.flops)
@@ -121,7 +121,7 @@ def quantities(program: Program, limits: Limits) -> dict[str, PopulationValue]:
 
 
 class _QuantityWalk:
-    """The walk over one launch."""
+    """The walk over the tree of one launch."""
 
     def __init__(self, kernel: LaunchTree, limits: Limits) -> None:
         self.kernel, self.limits = kernel, limits
@@ -132,7 +132,7 @@ class _QuantityWalk:
         self.traffic = TrafficCounter(kernel, self._add_quantity)
 
     def count_quantities(self) -> dict[str, PopulationValue]:
-        """All figures of the launch."""
+        """All quantities of the launch."""
         self._visit_nodes(self.kernel.body, 1.0)
         blocks = to_float64(self.kernel.block_count)
         total = {"total_" + name: value * blocks for name, value in self.sums.items()}
@@ -158,41 +158,37 @@ class _QuantityWalk:
                 case WgmmaGroupNode():
                     self._visit_nodes(node.body, trips)
                 case LaneCombineNode():
-                    lanes = multiply_extents(x.extent for x in node.reduction_lanes)
-                    shuffles = (
-                        trips
-                        * to_float64(node.buffer.elements)
-                        * np.log2(np.maximum(lanes, 1.0))
-                        * self.warp_count
-                    )
-                    self._add_quantity("shuffles", shuffles)
-                    self._add_quantity(
-                        "operations", shuffles * self._count_combine_selects(self.kernel.nest.compute)
-                    )
+                    self._count_lane_combine(node, trips)
                 case WriteNode():
-                    count = trips * to_float64(node.region.size) / to_float64(node.vector)
-                    self._add_quantity(
-                        "guards", trips * _count_needed_guards(node.target.guards) * self.warp_count
-                    )
-                    cost = compute_conversion_cost(node.buffer.dtype, node.target.dtype)
-                    if cost:
-                        self._add_quantity(
-                            "conversions", trips * to_float64(node.region.size) * self.warp_count * cost
-                        )
-                    if self.kernel.nest.epilogue is not None:
-                        self._count_epilogue(node, trips * to_float64(node.region.size))
-                    self._count_write(node.target, node.vector, count, node.region)
-                    if node.is_atomic:
-                        # L2 reads what it changes and writes back.
-                        self.traffic.count_access(
-                            node.target, "load", 1, count, node.target.guards, node.region
-                        )
+                    self._count_accumulator_write(node, trips)
                 case InitNode() if node.buffer is None:
                     self._count_write(node.target, 1, trips * to_float64(node.region.size), node.region)
                 case BarrierNode() | CopyWaitNode():
                     self._add_quantity("barriers", trips)
                 case _:
                     pass
+
+    def _count_lane_combine(self, node: LaneCombineNode, trips: PopulationValue) -> None:
+        lanes = multiply_extents(x.extent for x in node.reduction_lanes)
+        steps = np.log2(np.maximum(lanes, 1.0))
+        shuffles = trips * to_float64(node.buffer.elements) * steps * self.warp_count
+        self._add_quantity("shuffles", shuffles)
+        selects = self._count_combine_selects(self.kernel.nest.compute)
+        self._add_quantity("operations", shuffles * selects)
+
+    def _count_accumulator_write(self, node: WriteNode, trips: PopulationValue) -> None:
+        elements = trips * to_float64(node.region.size)
+        count = elements / to_float64(node.vector)
+        self._add_quantity("guards", trips * _count_needed_guards(node.target.guards) * self.warp_count)
+        cost = compute_conversion_cost(node.buffer.dtype, node.target.dtype)
+        if cost:
+            self._add_quantity("conversions", elements * self.warp_count * cost)
+        if self.kernel.nest.epilogue is not None:
+            self._count_epilogue(node, elements)
+        self._count_write(node.target, node.vector, count, node.region)
+        if node.is_atomic:
+            # L2 reads the element that it changes.
+            self.traffic.count_access(node.target, "load", 1, count, node.target.guards, node.region)
 
     def _add_quantity(self, name: str, value: PopulationValue) -> None:
         self.sums[name] = self.sums[name] + value
@@ -208,7 +204,7 @@ class _QuantityWalk:
         self.loop_path.pop()
         waits = sum(isinstance(n, BarrierNode) for n in node.body)
         if waits and not node.is_async:
-            # A pipelined loop waits once an iteration and once before the first.
+            # A pipelined loop has one barrier an iteration and one before the first.
             fewer = trips * (extent + 1 - waits * extent)
             self._add_quantity("barriers", np.where(to_float64(node.loop.stages) > 1, fewer, 0.0))
 
@@ -216,7 +212,7 @@ class _QuantityWalk:
         self.traffic.count_access(target, "store", vector, count, target.guards, region)
 
     def _count_epilogue(self, node: WriteNode, elements: PopulationValue) -> None:
-        """What is done to each finished element, and what is read for it."""
+        """Arithmetic and reads of the epilogue for each stored element."""
         guards = node.target.guards
         runs = (
             elements
@@ -224,8 +220,8 @@ class _QuantityWalk:
                 guards, collect_extents(self.kernel.nest, node.region), self.traffic.lane_steps
             ).warp_share
         )
-        behind = self.kernel.nest.epilogue or self.kernel.nest.compute
-        self._add_quantity("operations", runs * self.warp_count * self._count_instructions(behind))
+        epilogue = self.kernel.nest.epilogue or self.kernel.nest.compute
+        self._add_quantity("operations", runs * self.warp_count * self._count_instructions(epilogue))
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
@@ -236,11 +232,11 @@ class _QuantityWalk:
             if cost:
                 self._add_quantity("conversions", runs * share * to_float64(width) * self.warp_count * cost)
             self._add_quantity("guards", runs * share * _count_needed_guards(access.guards) * self.warp_count)
-            every = merge_guards(guards, access.guards)
-            self.traffic.count_access(access, "load", width, elements * share, every, node.region)
+            all_guards = merge_guards(guards, access.guards)
+            self.traffic.count_access(access, "load", width, elements * share, all_guards, node.region)
 
     def _count_copy(self, node: StageNode, trips: PopulationValue) -> None:
-        """A copy: by all threads of the block into shared memory, or by each for itself into registers."""
+        """A copy: by all threads of the block into shared memory, or by each thread into its registers."""
         if node.buffer.scope == "shared":
             rounds = np.ceil(
                 to_float64(node.buffer.region.size) / to_float64(node.staging.vector) / self.thread_count
@@ -250,18 +246,18 @@ class _QuantityWalk:
             )
             self.traffic.count_copy(node, trips)
             return
-        joined = compute_copy_width(node, self.loop_path, self.kernel.nest)
-        count = trips * to_float64(node.buffer.region.size) / to_float64(joined)
+        width = compute_copy_width(node, self.loop_path, self.kernel.nest)
+        count = trips * to_float64(node.buffer.region.size) / to_float64(width)
         self._add_quantity("guards", count * _count_needed_guards(node.source.guards) * self.warp_count)
         cost = compute_conversion_cost(node.source.dtype, node.buffer.dtype)
         if cost:
             self._add_quantity(
                 "conversions", trips * to_float64(node.buffer.region.size) * self.warp_count * cost
             )
-        self.traffic.count_access(node.source, "load", joined, count, node.source.guards, node.buffer.region)
+        self.traffic.count_access(node.source, "load", width, count, node.source.guards, node.buffer.region)
 
     def _count_fragment(self, node: FragmentNode, trips: PopulationValue) -> None:
-        """Fragments that each warp takes for itself, matrix by matrix or element by element."""
+        """Fragments that each warp loads: by `ldmatrix`, or element by element."""
         count = trips * to_float64(node.fragment_count)
         cost = compute_conversion_cost(node.source.dtype, self.kernel.nest.compute.acc_dtype)
         if node.source.dtype is TF32:
@@ -274,17 +270,17 @@ class _QuantityWalk:
                 self.traffic.count_matrix_loads(
                     row, node.registers_per_lane * width, count / width * share, together
                 )
-        alone = ~find_ldmatrix_fit(node).is_possible
-        if has_any(alone):
+        by_element = ~find_ldmatrix_fit(node).is_possible
+        if has_any(by_element):
             element = substitute_access(node.source, find_register_element(node, 0, 0))
             loads = count * node.registers_per_lane * node.instruction.elements_per_register
             self.traffic.count_access(
-                element, "load", 1, loads * alone, (), lane_moves=list_element_strides(node)
+                element, "load", 1, loads * by_element, (), lane_moves=list_element_strides(node)
             )
 
     def _count_product(self, node: MmaNode, trips: PopulationValue) -> None:
-        """A product on tensor cores; those of a warpgroup count as so many of its warps, and read their
-        factors from shared memory, lines at a time."""
+        """A product on tensor cores. A `wgmma` counts as products of each of its warps, and reads its factors
+        from shared memory in lines of 128 bytes."""
         tile = node.tile
         self._add_quantity(
             "fma", trips * multiply_extents(x.extent for x in tile.inner_loops) * self.thread_count
@@ -295,15 +291,15 @@ class _QuantityWalk:
         strips = to_float64(tile.strip_loop.extent)
         self._add_quantity("group_products", trips * self.warp_count * strips)
         size = tile.instruction.depth * tile.instruction.dtype.bytes
-        read = (
+        read_bytes = (
             (WARPGROUP_WARPS * MMA_ROWS + STRIP_COLUMNS * strips)
             * size
             * trips
             * self.warp_count
             / WARPGROUP_WARPS
         )
-        self._add_quantity("shared_load_bytes", read)
-        self._add_quantity("shared_load_wavefronts", read / SHARED_LINE_BYTES)
+        self._add_quantity("shared_load_bytes", read_bytes)
+        self._add_quantity("shared_load_wavefronts", read_bytes / SHARED_LINE_BYTES)
 
     def _count_compute(self, node: ComputeNode, trips: PopulationValue) -> None:
         compute = node.nest.compute
@@ -328,19 +324,19 @@ class _QuantityWalk:
                     access, "load", width, count, merge_guards(node.guards, access.guards)
                 )
         if node.target.buffer is None:
-            kept = trips * compute_issued_share(self.loop_path, node.target, node.nest, node.guards)
-            # A sum without an accumulator of its own is read, changed and written back.
+            issued = trips * compute_issued_share(self.loop_path, node.target, node.nest, node.guards)
+            # A reduction without an accumulator loads and stores its output.
             for kind in ("load", "store") if compute.reduction_axes else ("store",):
-                self.traffic.count_access(node.target, kind, 1, kept, node.guards)
+                self.traffic.count_access(node.target, kind, 1, issued, node.guards)
 
     def _count_instructions(self, compute: Compute) -> int:
-        """Instructions of a body: one for each operation, one more for each choice, which compares and
-        selects, and those that keep NaN in software."""
+        """Instructions of a body: one for each operation, one more for each `where` (it compares and
+        selects), and those that propagate NaN in software."""
         operations = [ex.name_operation(e) for e in list_operations(compute.body)]
         return len(operations) + operations.count("where") + self._count_selects(compute, operations)
 
     def _count_combine_selects(self, compute: Compute) -> int:
-        """Instructions that keep NaN when a value is taken into a reduction."""
+        """Instructions that propagate NaN when a value is combined with an accumulator."""
         return self._count_selects(compute, [compute.combine] if compute.reduction_axes else [])
 
     def _count_selects(self, compute: Compute, operations: Iterable[str]) -> int:
@@ -349,38 +345,38 @@ class _QuantityWalk:
         return _NAN_SELECT_INSTRUCTIONS * sum(operation in ("max", "min") for operation in operations)
 
     def _count_reduce(self, node: ReduceNode, trips: PopulationValue) -> None:
-        """A reduction on the spot: whole warps walk along the last axis, and combine by shuffles."""
+        """A fused reduction: full warps run along the last axis and combine their lanes by shuffles."""
         compute, shared = node.compute, to_float64(node.staging.warps)
         elements = trips * to_float64(node.buffer.region.size)
         others = multiply_extents(a.extent for a in compute.reduction_axes[:-1])
         extent = to_float64(compute.reduction_axes[-1].extent)
-        walks = elements * others * np.ceil(extent / WARP)
+        steps = elements * others * np.ceil(extent / WARP)
         self._add_quantity("fma", elements * others * extent)
         selects, shuffles = self._count_combine_selects(compute), elements * shared * np.log2(WARP)
         self._add_quantity(
-            "operations", walks * (max(self._count_instructions(compute), 1) + selects) + shuffles * selects
+            "operations", steps * (max(self._count_instructions(compute), 1) + selects) + shuffles * selects
         )
-        self._add_quantity("loop_steps", walks)
+        self._add_quantity("loop_steps", steps)
         self._add_quantity("shuffles", shuffles)
         self._add_quantity("barriers", trips * (shared > 1))
         for access in node.reads.values():
-            # What does not move along the axis is read once by each warp.
+            # A read that does not move along the axis is issued once by each warp.
             moves = compute.reduction_axes[-1].name in access.address.find_variables()
-            count = walks if moves else elements * others * shared
+            count = steps if moves else elements * others * shared
             if access.dtype is not find_read_type(access.dtype, compute.acc_dtype):
                 self._add_quantity("conversions", count)
             self._add_quantity("guards", count * _count_needed_guards(access.guards))
             self.traffic.count_warp_walk(access, compute.reduction_axes[-1], count, node.buffer.region)
-        # Lane 0 of each warp stores; where several share an element, a thread then joins their parts.
+        # Lane 0 of each warp stores; where warps share an element, a thread then combines their parts.
         joins = trips * np.ceil(to_float64(node.buffer.region.size) / WARP) * (shared > 1)
-        for of in ("shared_store_requests", "shared_store_wavefronts"):
-            self._add_quantity(of, elements * shared + joins)
-        for of in ("shared_load_requests", "shared_load_wavefronts"):
-            self._add_quantity(of, joins * shared)
+        for name in ("shared_store_requests", "shared_store_wavefronts"):
+            self._add_quantity(name, elements * shared + joins)
+        for name in ("shared_load_requests", "shared_load_wavefronts"):
+            self._add_quantity(name, joins * shared)
 
 
 def _count_needed_guards(guards: tuple[BoundsGuard, ...]) -> PopulationValue:
-    """How many of the guards each member of the population needs."""
+    """Number of guards that are needed (for a population, by each member)."""
     total: PopulationValue = 0.0
     for g in guards:
         total = total + to_float64(np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check))

@@ -1,11 +1,10 @@
-"""How the 32 lanes of a warp fall on memory: sectors and wavefronts of one request, exactly.
+"""Coalescing and bank conflicts: exact sectors and wavefronts of one request of a warp.
 
-An access pattern is a mixed-radix number: lane -> digits over some loops, fastest first, each digit
-times a step in bytes. The patterns of a population repeat a few hundred times over, so each
-distinct one is enumerated once and remembered.
-
-Wavefronts of requests to a swizzled tile. There it matters where the first lane starts: the mean is taken
-over all places that the loops around the request bring it to, in a period of the swizzle.
+An access pattern is a mixed-radix number: the number of a lane gives digits over some loops, fastest first,
+and each digit is multiplied by a step in bytes. Patterns repeat in a population, so each distinct one is
+enumerated once and stored. Sectors, and wavefronts of a swizzled tile, depend on the address of the first
+lane: the mean is taken over all addresses to which the loops around the request move it, modulo a sector or
+swizzle period.
 """
 
 from __future__ import annotations
@@ -31,35 +30,38 @@ from ekc.ir.hardware.memory import (
 )
 
 _WORD_BITS = 48
+"""Bits of a key for the number of a word; the bits above have the part of the warp."""
 
 
 @dataclass(frozen=True, eq=False)
 class WarpAccessPattern:
-    """How the lanes of a warp fall on memory, and where the first one stands. All but `itemsize` may be
-    vectors over a population; steps and places are counted in elements of `itemsize` bytes."""
+    """Addresses of the lanes of a warp in one request. All but `itemsize` may be vectors over a population;
+    steps and starts are in elements of `itemsize` bytes."""
 
     itemsize: int
     vector: Any
     """Elements per lane."""
     extents: Sequence[Any]
-    """Digits that tell the lanes of one warp apart, fastest first, ..."""
+    """Extents of the digits of a lane's number, fastest first."""
     steps: Sequence[Any]
-    """... and the elements that a step of each moves the address."""
+    """Elements that a step of each digit moves the address."""
     first_element: Any = 0
-    """Where the first lane starts, ..."""
+    """Address of the first lane, when all loops around are at 0."""
     start_moves: Sequence[tuple[Any, Any, Any]] = ()
-    """... moved by digits: step of one unit, units that the lanes of a warp take together, units in all."""
+    """Loops that move the first lane: (step of one iteration, iterations in one warp, all iterations)
+    each."""
     swizzle: Any = None
-    """Chunks that change places, where the pattern falls on a tile that may be swizzled."""
+    """Chunks of the swizzle, None where the memory is never swizzled."""
 
 
 def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """32-byte sectors that `lanes` lanes ask for, warp by warp; the mean over where they start."""
+    """Sectors (32 bytes) that `lane_count` lanes request, warp by warp; the mean over their start
+    addresses."""
     moves: list[Any] = []
     for move in pattern.start_moves:
-        # A step of whole sectors changes no place.
-        matters = np.bitwise_and(move[0], SECTOR_BYTES // pattern.itemsize - 1) != 0
-        moves += [value * matters for value in move]
+        # A step of whole sectors does not change the address within a sector.
+        is_partial = np.bitwise_and(move[0], SECTOR_BYTES // pattern.itemsize - 1) != 0
+        moves += [value * is_partial for value in move]
     places = _BYTE_STARTS if pattern.itemsize == 1 else _HALFWORD_STARTS
     starts = places.start_lookup(pattern.itemsize, pattern.vector, pattern.first_element, *moves)[0]
     full, part = places.sector_lookup(starts, *list_pattern_columns(pattern, lane_count))
@@ -67,14 +69,14 @@ def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
 
 
 def count_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Wavefronts of a request of `lanes` lanes to shared memory, warp by warp. Where they start makes no
-    difference."""
+    """Wavefronts of a request of `lane_count` lanes to unswizzled shared memory, warp by warp. The start
+    address makes no difference."""
     full, part = _WAVEFRONT_LOOKUP(*list_pattern_columns(pattern, lane_count))
     return sum_over_warps(full, part, lane_count)
 
 
 def list_pattern_columns(pattern: WarpAccessPattern, lane_count: Any) -> list[Any]:
-    """The integers that name how lanes fall: element, vector, lanes of the last warp, extents, steps."""
+    """Columns of a pattern: bytes of an element, vector, lanes of the last warp, extents, steps."""
     extents = split_lanes(pattern.extents)
     # Digits of one iteration move nothing.
     steps = [np.asanyarray(s) * (e > 1) for s, e in zip(pattern.steps, extents, strict=True)]
@@ -82,28 +84,28 @@ def list_pattern_columns(pattern: WarpAccessPattern, lane_count: Any) -> list[An
 
 
 def sum_over_warps(full: Any, part: Any, lane_count: Any) -> Any:
-    """The sum over whole warps and one of the lanes that are left."""
+    """The sum over full warps and one warp of the remaining lanes."""
     return np.floor_divide(lane_count, WARP) * full + part
 
 
 def split_lanes(extents: Iterable[Any]) -> list[Any]:
-    """How many steps of each of some digits, fastest first, the lanes of one warp take."""
+    """Steps of each digit, fastest first, that the lanes of one warp take."""
     faster: Any = np.asanyarray(1)
-    found = []
+    steps = []
     for extent in extents:
-        found.append(np.minimum(np.asanyarray(extent), ceil_div(WARP, faster)))
+        steps.append(np.minimum(np.asanyarray(extent), ceil_div(WARP, faster)))
         faster = np.minimum(faster * np.asanyarray(extent), WARP)
-    return found
+    return steps
 
 
 class _SectorStarts:
-    """Where in a sector a warp may start, every `unit` bytes; what was counted is remembered."""
+    """Sectors of requests by start address within a sector, in units of `unit_bytes`; results are stored."""
 
     def __init__(self, unit_bytes: int) -> None:
         self.unit_bytes, self.place_count = unit_bytes, SECTOR_BYTES // unit_bytes
         self.distribution_numbers: dict[bytes, int] = {}
         self.distributions = np.zeros((0, self.place_count))
-        """Distributions over the places, numbered as they are found."""
+        """Shares of the start addresses, one row for each distribution found so far."""
         self.start_lookup, self.sector_lookup = (
             Lookup(self._number_distributions, 1),
             Lookup(self._count_sectors, 2),
@@ -112,8 +114,8 @@ class _SectorStarts:
         self.sectors_by_place_lookup = Lookup(self._count_sectors_by_place, self.place_count)
 
     def _number_distributions(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The distribution of where a warp's first lane stands, of rows of element, vector, first place and
-        moves; its number, as a column."""
+        """Number of the distribution of start addresses, for rows of element bytes, vector, first address and
+        moves."""
         found = []
         for share in self.place_lookup(*self._list_place_columns(rows)).T:
             key = share.tobytes()
@@ -124,58 +126,57 @@ class _SectorStarts:
         return np.array(found, dtype=np.float64)[:, None]
 
     def _list_place_columns(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Where the first lane begins, then step and count of each digit that moves it, in places."""
+        """Columns of the first lane's address, then step and count of each loop that moves it, in units."""
         itemsize, vector, first, *moves = rows.T
         width = itemsize * vector
         columns = [first * itemsize // self.unit_bytes % self.place_count]
         for step, together, units in zip(moves[0::3], moves[1::3], moves[2::3], strict=True):
             move, count = step * together * itemsize, ceil_div(units, np.maximum(together, 1))
-            # What a vector holds is not another start.
+            # A move within a vector gives no other start.
             joined = (np.abs(move) < width) & (move != 0)
             count = np.where(joined, np.maximum(count * np.abs(move) // width, 1), count)
             move = np.where(joined, width, move) // self.unit_bytes % self.place_count
-            # After so many values it is back at the first place.
+            # After a period of steps the address in the sector repeats.
             period = self.place_count // np.gcd(move, self.place_count)
             columns += [move, np.where(count % period == 0, period, count)]
         return columns
 
     def _distribute_places(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The places of each row: where it begins, then step and count of each digit."""
+        """Shares of the start addresses, for rows of first address, then step and count of each loop."""
         number = np.arange(len(rows))
         found = np.zeros((len(rows), self.place_count))
         found[number, rows[:, 0]] = 1
         for step, count in zip(rows[:, 1::2].T, rows[:, 2::2].T, strict=True):
             moved = np.zeros_like(found)
             for k in range(self.place_count):
-                # Every `self.count`-th value falls where the first does.
-                often = (count // self.place_count + (k < count % self.place_count)) / count
+                # Steps whose numbers differ by `place_count` give the same address.
+                share = (count // self.place_count + (k < count % self.place_count)) / count
                 source = (np.arange(self.place_count) - (step * k)[:, None]) % self.place_count
-                moved += often[:, None] * found[number[:, None], source]
+                moved += share[:, None] * found[number[:, None], source]
             found = moved
         return found
 
     def _count_sectors(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(sectors of a whole warp, of the lanes that are left) of rows of start and `columns`."""
+        """(sectors of a full warp, of the last warp) of rows of distribution number and pattern columns."""
         shares = self.distributions[rows[:, 0]]
 
-        def asked(patterns: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+        def count_requests(patterns: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
             return np.asarray((self.sectors_by_place_lookup(*patterns.T).T * shares[numbers]).sum(axis=1))
 
-        return _count_full_and_partial_warps(rows[:, 1:], asked)
+        return _count_full_and_partial_warps(rows[:, 1:], count_requests)
 
     def _count_sectors_by_place(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sectors of each pattern, by the place where it starts."""
-        # An access stands at a multiple of its width, so it lies in one sector, and other places are no case
-        # of their own.
-        apart = np.clip(rows[:, 0] * rows[:, 1] // self.unit_bytes, 1, self.place_count)[:, None]
-        place = np.arange(self.place_count) // apart * apart * self.unit_bytes
-        touched = (compute_lane_addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
-        touched.sort(axis=2)
-        return np.asarray(1.0 + (np.diff(touched, axis=2) != 0).sum(axis=2))
+        # An access is aligned to its width, so it falls in one sector; other start addresses do not occur.
+        width = np.clip(rows[:, 0] * rows[:, 1] // self.unit_bytes, 1, self.place_count)[:, None]
+        place = np.arange(self.place_count) // width * width * self.unit_bytes
+        sectors = (compute_lane_addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
+        sectors.sort(axis=2)
+        return np.asarray(1.0 + (np.diff(sectors, axis=2) != 0).sum(axis=2))
 
 
 def _count_row_wavefronts(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(wavefronts of a whole warp, of the lanes that are left) of rows of `columns`."""
+    """(wavefronts of a full warp, of the last warp) of rows of pattern columns."""
     return _count_full_and_partial_warps(
         rows, lambda p, _: count_address_wavefronts(compute_lane_addresses(p), p[:, 0] * p[:, 1], p[:, 2])
     )
@@ -185,8 +186,8 @@ def _count_full_and_partial_warps(
     rows: NDArray[np.int64],
     count_requests: Callable[[NDArray[np.int64], NDArray[np.intp]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """What whole warps ask for, and the lanes that are left, counted together: few patterns are new at a
-    time, and what a call costs is mostly its own."""
+    """(count of a full warp, of the last warp) of rows of pattern columns. Both are counted in one call: few
+    patterns are new at a time, and most of the cost is that of the call."""
     found, every, left = np.zeros((len(rows), 2)), np.arange(len(rows)), np.flatnonzero(rows[:, 2])
     numbers = np.concatenate([every, left])
     patterns = rows[numbers]
@@ -197,7 +198,7 @@ def _count_full_and_partial_warps(
 
 
 def compute_lane_addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The address of each lane, as rows; lanes that take no part stand where the first does."""
+    """Byte address of each lane, as rows; an inactive lane has the address of the first."""
     number = np.broadcast_to(np.arange(WARP), (len(rows), WARP))
     address = np.zeros((len(rows), WARP), dtype=np.int64)
     digits = (rows.shape[1] - 3) // 2
@@ -211,17 +212,20 @@ def compute_lane_addresses(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def count_address_wavefronts(
     address: NDArray[np.int64], width_bytes: NDArray[np.int64], lane_counts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Wavefronts of each row of addresses, `width` bytes by each of the first `lanes` lanes: the most
-    distinct words in any one bank. A wavefront returns a register a lane at most, so 8 bytes a lane take the
-    half-warps in turn and 16 the quarters; two parts go at once where neighbours (i and i^1, or i and i^2)
-    read the same (NVIDIA on its developer forum, of compute capability 7)."""
+    """Wavefronts of each row of addresses: the most distinct words in any one bank, for accesses of
+    `width_bytes` by the first `lane_counts` lanes.
+
+    A wavefront returns at most one register a lane. So half-warps take turns for 8 bytes a lane, and quarters
+    for 16; two parts go together where neighbours (i and i^1, or i and i^2) read the same (NVIDIA on its
+    developer forum, for compute capability 7).
+    """
     lane = np.arange(WARP)
     active = lane < lane_counts[:, None]
     parts = np.maximum(width_bytes // BANK_BYTES, 1)
     parts = np.where((parts > 1) & _find_paired_rows(address, active), parts // 2, parts)[:, None]
     size = WARP // parts
     part = lane // size
-    # Lanes that take no part stand where the first of their part does; a part without lanes takes no turn.
+    # An inactive lane has the address of the first of its part; a part without lanes takes no turn.
     first = part * size
     address = np.where(active, address, np.take_along_axis(address, first, axis=1))
     most = _count_most_words_per_bank(_list_words(address, width_bytes), part, int(parts.max()))
@@ -230,7 +234,7 @@ def count_address_wavefronts(
 
 
 def _find_paired_rows(address: NDArray[np.int64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether neighbours of one kind all read the same."""
+    """Whether all neighbours (i and i^1, or i and i^2) read the same address."""
     paired = np.zeros(len(address), dtype=bool)
     for step in (1, 2):
         partner = np.arange(WARP) ^ step
@@ -240,7 +244,7 @@ def _find_paired_rows(address: NDArray[np.int64], active: NDArray[np.bool_]) -> 
 
 
 def _list_words(address: NDArray[np.int64], width_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[row, lane, word]: the words of 4 bytes that each lane's `width` bytes fall on, the last repeated."""
+    """[row, lane, word]: numbers of the 4-byte words that each lane accesses, the last one repeated."""
     offsets = np.arange(0, max(int(width_bytes.max()), 1), BANK_BYTES)
     return (address[:, :, None] + np.minimum(offsets, width_bytes[:, None, None] - 1)) // BANK_BYTES
 
@@ -248,8 +252,8 @@ def _list_words(address: NDArray[np.int64], width_bytes: NDArray[np.int64]) -> N
 def _count_most_words_per_bank(
     words: NDArray[np.int64], part: NDArray[np.int64], part_count: int
 ) -> NDArray[np.float64]:
-    """[row, part]: the most distinct words in any one bank. `part` is told for each row and lane."""
-    # Words of a part lie together when sorted: the part above, the word below.
+    """[row, part]: the most distinct words in any one bank; `part` has the part of each row and lane."""
+    # Sorted keys keep the words of a part together: the part is in the upper bits, the word in the lower.
     least = words.min()
     tagged = (part[:, :, None] << _WORD_BITS) + (words - least)
     tagged = np.sort(tagged.reshape(len(words), -1), axis=1)
@@ -261,24 +265,25 @@ def _count_most_words_per_bank(
 
 
 _HALFWORD_STARTS, _BYTE_STARTS = _SectorStarts(2), _SectorStarts(1)
-"""Of elements of two bytes and more, and of single bytes: twice the places take twice the time."""
+"""Start addresses for elements of two bytes or more, and of one byte (twice as many, and twice the time)."""
 _WAVEFRONT_LOOKUP = Lookup(_count_row_wavefronts, 2)
 
 
 SWIZZLE_PERIOD_BYTES = SHARED_LINE_BYTES * SWIZZLE_CHUNKS[-1]
-"""A start so much further on gives the same wavefronts."""
+"""Bytes after which start addresses give the same wavefronts again."""
 _PATTERN_COLUMNS = 3
-"""Columns of a pattern before its digits: element, vector, lanes of the last warp."""
+"""Columns of a pattern before its digits: bytes of an element, vector, lanes of the last warp."""
 
 
-def swizzled_wavefronts(pattern: WarpAccessPattern, lanes: Any) -> Any:
-    """Wavefronts of a request of `lanes` lanes, warp by warp."""
+def count_swizzled_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
+    """Wavefronts of a request of `lane_count` lanes to a swizzled tile, warp by warp; the mean over the
+    starts."""
     moves = [value for move in pattern.start_moves for value in move]
     digits = len(pattern.extents)
     full, part = _SWIZZLED_LOOKUP(
-        pattern.swizzle, pattern.first_element, digits, *list_pattern_columns(pattern, lanes), *moves
+        pattern.swizzle, pattern.first_element, digits, *list_pattern_columns(pattern, lane_count), *moves
     )
-    return sum_over_warps(full, part, lanes)
+    return sum_over_warps(full, part, lane_count)
 
 
 def _count_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -286,7 +291,7 @@ def _count_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _count_pattern(chunks: int, first_element: int, digit_count: int, *rest: int) -> tuple[float, float]:
-    """(wavefronts of a whole warp, of the lanes that are left) of one pattern."""
+    """(wavefronts of a full warp, of the last warp) of one pattern."""
     pattern, moves = (
         np.array([rest[: _PATTERN_COLUMNS + 2 * digit_count]]),
         rest[_PATTERN_COLUMNS + 2 * digit_count :],
@@ -313,9 +318,11 @@ def _average_wavefronts(
     pattern[0, 2] = lanes
     itemsize = int(pattern[0, 0])
     element = compute_lane_addresses(pattern) // itemsize + start_elements[:, None]
-    each = np.full(len(start_elements), lanes)
+    widths, lane_counts = (np.full(len(start_elements), n) for n in (width_bytes, lanes))
     found = count_address_wavefronts(
-        apply_swizzle(element, chunks, itemsize) * itemsize, np.full(len(start_elements), width_bytes), each
+        apply_swizzle(element, chunks, itemsize) * itemsize,
+        widths,
+        lane_counts,
     )
     return float(found @ shares)
 
@@ -323,24 +330,24 @@ def _average_wavefronts(
 def _distribute_starts(
     first_element: int, moves: tuple[int, ...], period_elements: int, vector: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The places in a period where the first lane stands, and how often it does."""
-    often: NDArray[Any] = np.zeros(period_elements)
-    often[first_element % period_elements] = 1.0
+    """Start addresses of the first lane modulo a swizzle period, and the share of each."""
+    shares: NDArray[Any] = np.zeros(period_elements)
+    shares[first_element % period_elements] = 1.0
     for step, together, units in zip(moves[0::3], moves[1::3], moves[2::3], strict=True):
         move, count = step * together, ceil_div(units, max(together, 1))
         if 0 < abs(move) < vector:
-            # What a vector holds is not another start.
+            # A move within a vector gives no other start.
             move, count = vector, max(count * abs(move) // vector, 1)
         cycle = period_elements // gcd(move % period_elements, period_elements)
         turn = np.arange(min(count, cycle))
         weights = (count // cycle + (turn < count % cycle)) / count
-        places = np.flatnonzero(often)
+        places = np.flatnonzero(shares)
         reached = (places[:, None] + turn * move) % period_elements
-        often = np.bincount(
-            reached.ravel(), (often[places, None] * weights).ravel(), minlength=period_elements
+        shares = np.bincount(
+            reached.ravel(), (shares[places, None] * weights).ravel(), minlength=period_elements
         )
-    places = np.flatnonzero(often)
-    return places, often[places]
+    places = np.flatnonzero(shares)
+    return places, shares[places]
 
 
 _SWIZZLED_LOOKUP = Lookup(_count_rows, 2)

@@ -1,12 +1,8 @@
-"""How much of an access its guards let through: of its iterations, and of the warps that ask.
+"""Guards: the share of iterations, and of warps, for which a guarded index is within bounds.
 
-The patterns of a population repeat, so each is counted once (`guard_counts.py`) and remembered.
-
-How many of the values that a guarded index takes lie within its bound, and of how many warps some do.
-
-The values of a split axis are all different, and those of one digit's step lie between two of the next: such
-patterns are counted together, digit by digit. Those of a window and its place meet: they are counted value
-by value.
+Patterns repeat in a population, so each distinct one is counted once and stored. The values of a split axis
+are all different, and the digits below one never exceed its step: such patterns are counted digit by digit,
+all at once. Values of a window and its position overlap; these patterns are counted value by value.
 """
 
 from __future__ import annotations
@@ -26,36 +22,40 @@ from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.buffers import BoundsGuard
 
 _MAX_COUNTED_VALUES = 1 << 16
-"""Up to so many values are counted; of more, the two ends are a small part, and all are taken as equal."""
+"""Most values that are counted; beyond, all values count as equally frequent, as the two ends hardly
+matter."""
 
 IntegerColumns = NDArray[np.int64]
+"""Rows of integers, a pattern or a member of a population each."""
 
 
 def count_guard_passes(patterns: IntegerColumns) -> NDArray[np.float64]:
-    """(share of the values, share of the warps) of each pattern: (values, of these in one warp, step) of each
-    digit, the least value, the bound."""
+    """(share of the values, share of the warps) within bounds, of each pattern.
+
+    A pattern is (values, values in one warp, step) for each digit, then the least value and the bound.
+    """
     values, together, step = patterns[:, 0:-2:3], patterns[:, 1:-2:3], patterns[:, 2:-2:3]
     low, below = patterns[:, -2], patterns[:, -1] - patterns[:, -2]
-    # A digit that moves nothing leaves all shares as they are.
+    # A digit with step 0 does not change the shares.
     values = np.where(step == 0, 1, values)
     order = np.argsort(step, axis=1)
     values, together, step = (np.take_along_axis(x, order, axis=1) for x in (values, together, step))
     reach = np.cumsum((values - 1) * step, axis=1)
-    apart = (values[:, 1:] == 1) | (step[:, 1:] >= reach[:, :-1])
-    plain = apart.all(axis=1) & (low >= 0) & (reach.max(axis=1, initial=0) < _MAX_COUNTED_VALUES)
+    disjoint = (values[:, 1:] == 1) | (step[:, 1:] >= reach[:, :-1])
+    is_plain = disjoint.all(axis=1) & (low >= 0) & (reach.max(axis=1, initial=0) < _MAX_COUNTED_VALUES)
     warps = ceil_div(values, together)
     found = np.empty((len(patterns), 2))
     found[:, 0] = _count_sums_below(below, values, step) / values.prod(axis=1)
     # The first lane of a warp has its least value, and none of these is below 0.
     found[:, 1] = _count_sums_below(below, warps, step * together) / warps.prod(axis=1)
-    for row in np.flatnonzero(~plain):
+    for row in np.flatnonzero(~is_plain):
         found[row] = _count_by_enumeration(patterns[row].tolist())
     return found
 
 
 def _count_sums_below(bound: IntegerColumns, values: IntegerColumns, step: IntegerColumns) -> NDArray[Any]:
-    """How many sums of digits, each of so many steps, are less than a bound, where digits together go no
-    further than a step of the next."""
+    """Number of sums of digits that are less than a bound, where the digits below one never exceed its
+    step."""
     found: NDArray[Any] = np.ones(len(bound), dtype=np.int64)
     left: NDArray[Any] = bound
     for digit in reversed(range(values.shape[1])):
@@ -66,7 +66,7 @@ def _count_sums_below(bound: IntegerColumns, values: IntegerColumns, step: Integ
 
 
 def _count_by_enumeration(pattern: list[int]) -> tuple[float, float]:
-    """The same of one pattern."""
+    """(share of the values, share of the warps) within bounds of one pattern, value by value."""
     *flat, low, extent = pattern
     digits = list(zip(flat[0::3], flat[1::3], flat[2::3], strict=True))
     values = 1 + sum((count - 1) * step for count, _, step in digits)
@@ -87,7 +87,7 @@ def _count_by_enumeration(pattern: list[int]) -> tuple[float, float]:
 
 
 def _add_digit(histogram: NDArray[np.float64], step_count: int, step: int) -> NDArray[np.float64]:
-    """How often each value comes when a digit of `times` steps is added."""
+    """The histogram of the values when a digit of `step_count` steps is added."""
     if step_count == 1 or step == 0:
         return histogram * step_count
     padded = np.zeros(len(histogram) + (step_count - 1) * step + step)
@@ -105,58 +105,60 @@ def _add_digit(histogram: NDArray[np.float64], step_count: int, step: int) -> ND
 PassShare = Any
 """A float, or a float64 vector over a population."""
 LaneSteps = Mapping[Atom, Extent]
-"""How many steps of an atom the lanes of one warp take."""
+"""Steps of each atom that the lanes of one warp take."""
 
 
 @dataclass(frozen=True, eq=False)
 class PassShares:
-    """What some guards let through; 1 where there are none."""
+    """Shares of iterations that pass some guards; 1 where there are none."""
 
     lane_share: PassShare
-    """The share of iterations of single lanes."""
+    """Share of the iterations of single lanes."""
     warp_share: PassShare
-    """The share of iterations in which some lane of the warp is let through."""
+    """Share of the iterations in which some lane of the warp passes."""
 
 
 def merge_guards(
     statement_guards: Sequence[BoundsGuard], read_guards: Sequence[BoundsGuard]
 ) -> tuple[BoundsGuard, ...]:
-    """The guards of a statement and of a read in it; one that both have counts once."""
-    held = {_make_guard_key(g) for g in statement_guards}
-    return (*statement_guards, *(g for g in read_guards if _make_guard_key(g) not in held))
+    """The guards of a statement and of a read in it; one that both have appears once."""
+    statement_keys = {_make_guard_key(g) for g in statement_guards}
+    return (*statement_guards, *(g for g in read_guards if _make_guard_key(g) not in statement_keys))
 
 
 def _make_guard_key(g: BoundsGuard) -> tuple[tuple[str, ...], int]:
-    """Loops and bound: reads that differ by an offset leave the tensor together, or nearly."""
+    """Loops and bound of a guard; reads that differ by an offset leave the tensor at nearly the same
+    iterations."""
     return tuple(a if isinstance(a, str) else a.tag for a, _ in g.form.terms), g.extent
 
 
 def compute_pass_shares(
     guards: Iterable[BoundsGuard], extents: Mapping[str, Extent], lane_steps: LaneSteps
 ) -> PassShares:
-    """What the guards let through together; guards of different dimensions are taken as independent."""
-    of_lanes: PassShare = 1.0
-    of_warps: PassShare = 1.0
+    """Shares of iterations that pass all guards; guards of different dimensions count as independent."""
+    lane_share: PassShare = 1.0
+    warp_share: PassShare = 1.0
     for g in guards:
         counted = _compute_guard_shares(g, extents, lane_steps)
-        of_lanes, of_warps = of_lanes * counted.lane_share, of_warps * counted.warp_share
-    return PassShares(of_lanes, of_warps)
+        lane_share, warp_share = lane_share * counted.lane_share, warp_share * counted.warp_share
+    return PassShares(lane_share, warp_share)
 
 
 def map_lane_steps(names: Iterable[Atom], extents: Iterable[Extent]) -> dict[Atom, Extent]:
-    """How many steps of each of some digits, fastest first, the lanes of one warp take."""
+    """Steps of each digit, fastest first, that the lanes of one warp take, by name."""
     return dict(zip(names, split_lanes(extents), strict=True))
 
 
 def _compute_guard_shares(g: BoundsGuard, extents: Mapping[str, Extent], lane_steps: LaneSteps) -> PassShares:
-    """Looked up by row: the index's digits as columns (values, lanes, step), its least value, its bound."""
+    """Shares of one guard, from its pattern: (values, values in one warp, step) of each digit, least value,
+    bound."""
     form, extent = _strip_quotient(g.form, g.extent)
     columns: list[Any] = []
     low: Any = np.asanyarray(form.const)
     for atom, coefficient in form.terms:
         first, last = (np.asanyarray(v) for v in find_atom_range(atom, extents))
         step = np.asanyarray(coefficient)
-        # A digit that counts down starts from its other end.
+        # A digit with a negative step has its least value at its last iteration.
         low = low + step * np.where(step < 0, last, first)
         columns += [
             last - first + 1,
@@ -169,7 +171,7 @@ def _compute_guard_shares(g: BoundsGuard, extents: Mapping[str, Extent], lane_st
 
 
 def _strip_quotient(form: AffineForm, extent: Extent) -> tuple[AffineForm, Extent]:
-    """The same bounds on what a joint loop's quotient is taken of: p // 14 < 2 where p < 28."""
+    """The same guard on the dividend of a quotient: p // 14 < 2 -> p < 28."""
     (atom, step), *more = form.terms or (("", 0),)
     if not isinstance(atom, QuasiAffine) or atom.op != "//" or more or np.ndim(step) or np.ndim(form.const):
         return form, extent
@@ -181,7 +183,7 @@ def _strip_quotient(form: AffineForm, extent: Extent) -> tuple[AffineForm, Exten
 def _count_atom_lanes(atom: Atom, lane_steps: LaneSteps) -> Any:
     if isinstance(atom, str):
         return np.asanyarray(lane_steps.get(atom, 1))
-    # Lanes that enter a quotient or a remainder move it at most as far as they move themselves.
+    # Lanes change a quotient or remainder at most as often as its dividend.
     return reduce(
         np.maximum,
         [np.asanyarray(lane_steps.get(name, 1)) for name in atom.find_variables()],

@@ -1,4 +1,4 @@
-"""How much of a launch is on the device at once, and how much of memory that saves its blocks."""
+"""Occupancy of a launch: resident blocks, waves, and reuse of memory by the blocks of a wave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ekc.ir.rules.launch import (
 def compute_parallelism(
     kernel: LaunchTree, limits: Limits, fma: PopulationValue
 ) -> dict[str, PopulationValue]:
-    """Threads, registers, residency, waves, tails. `fma`: multiply-adds of a block."""
+    """Threads, registers, resident blocks, waves and tails of a launch; `fma` is multiply-adds of a block."""
     blocks, threads = to_float64(kernel.block_count), to_float64(kernel.thread_count)
     warps = np.ceil(threads / WARP)
     registers = np.minimum(
@@ -36,17 +36,17 @@ def compute_parallelism(
     )
     shared = to_float64(kernel.shared_bytes)
     warps_registers = np.ceil(registers / 8) * 8 * WARP * warps
-    room = (
+    block_limits = (
         np.floor(limits.registers_per_sm / warps_registers),
         np.floor(limits.shared_bytes_per_sm / np.maximum(shared + 1024, 1.0)),
         np.floor(limits.threads_per_sm / (warps * WARP)),
     )
-    resident = np.maximum(reduce(np.minimum, room, float(limits.blocks_per_sm)), 1.0)
+    resident = np.maximum(reduce(np.minimum, block_limits, float(limits.blocks_per_sm)), 1.0)
     slots = resident * limits.sms
     waves = np.ceil(blocks / slots)
-    useful = kernel.nest.compute
-    inside = [s.producer for s in kernel.nest.stagings if s.producer and s.producer.reduction_axes]
-    points = sum(float(np.prod([float(a.extent) for a in c.axes])) for c in (useful, *inside))
+    main = kernel.nest.compute
+    fused = [s.producer for s in kernel.nest.stagings if s.producer and s.producer.reduction_axes]
+    points = sum(float(np.prod([float(a.extent) for a in c.axes])) for c in (main, *fused))
     return {
         "threads": threads,
         "warps": warps,
@@ -71,13 +71,17 @@ def compute_parallelism(
 def compute_reuse(
     kernel: LaunchTree, sums: Mapping[str, PopulationValue], resident_blocks: PopulationValue
 ) -> dict[str, PopulationValue]:
-    """Distinct bytes a block touches; bytes of L2 if a block finds all that it reads again in L1, through
-    which what it writes passes; and bytes of DRAM if blocks of one wave, `resident`, share an L2."""
+    """Bytes of memory traffic of a launch, at three levels.
+
+    `block_bytes`: distinct bytes that a block accesses. `l2_bytes`: L2 traffic if everything that a block
+    reads again is in L1; stores go through L1. `dram_bytes`: DRAM traffic if the blocks of one wave share an
+    L2.
+    """
     nest, blocks = kernel.nest, to_float64(kernel.block_count)
     read, read_dram = _count_distinct_bytes(kernel, find_global_reads(nest), resident_blocks)
     output = {nest.output.name: find_global_writes(nest)}
     written, written_dram = _count_distinct_bytes(kernel, output, resident_blocks)
-    # L2 reads what an atomic changes.
+    # L2 reads the bytes that an atomic addition changes.
     passes = 2.0 if nest.is_atomic else 1.0
     loads, stores = (SECTOR_BYTES * sums[f"global_{way}_sectors"] for way in ("load", "store"))
     return {
@@ -90,7 +94,7 @@ def compute_reuse(
 def _count_distinct_bytes(
     kernel: LaunchTree, forms_by_tensor: Mapping[str, IndexForms], resident_blocks: PopulationValue
 ) -> tuple[PopulationValue, PopulationValue]:
-    """(distinct bytes that a block touches, bytes of DRAM) of some global tensors."""
+    """(distinct bytes that a block accesses, DRAM traffic in bytes) of some global tensors."""
     own_bytes: PopulationValue = 0.0
     dram: PopulationValue = 0.0
     waves = np.ceil(to_float64(kernel.block_count) / resident_blocks)
@@ -107,7 +111,7 @@ def _count_distinct_bytes(
 def _count_wave_regions(
     kernel: LaunchTree, used_loops: set[str], resident_blocks: PopulationValue
 ) -> PopulationValue:
-    """How many different regions the blocks of one wave touch."""
+    """Number of different regions that the blocks of one wave access."""
     count: PopulationValue = 1.0
     faster: PopulationValue = 1.0
     for loop in kernel.block_loops:

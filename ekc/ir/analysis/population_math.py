@@ -1,7 +1,7 @@
-"""Figures of patterns that a population repeats: each different pattern is counted once and remembered.
+"""Tables of counted patterns, and float64 arithmetic of extents, for a Program or a population.
 
-What is counted of a Program: a float, or a float64 vector over a population. Products of extents are taken
-here, where whole numbers would overflow.
+A population repeats patterns, so each distinct one is counted once and stored. Products of extents are taken
+in float64, as integers would overflow.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from numpy.typing import NDArray
 from ekc.ir.trace.recorder import record_as_one_call
 
 _SLOT_BITS, _PROBES = 17, 6
+"""Bits of the number of a slot, and further slots that a key may be in."""
 _SLOTS = 1 << _SLOT_BITS
 _SLOT_SHIFT = np.array(64 - _SLOT_BITS, dtype=np.uint64)
-"""Slots are told by the highest bits of a key: those that every column has moved."""
+"""The slot of a key is its highest bits, as these depend on every column."""
 _ODD_MULTIPLIERS = (np.random.default_rng(20241118).integers(1, 2**62, 256, dtype=np.int64) * 2 + 1).tolist()
 _ODD_MULTIPLIER_ARRAYS = tuple(np.array(number) for number in _ODD_MULTIPLIERS)
-"""The same as arrays: NumPy takes longer to look at a Python number than to multiply a column by it."""
+"""`_ODD_MULTIPLIERS` as arrays: converting a Python number costs NumPy more than multiplying a column by
+it."""
 _ODD_BIT = np.array(1)
 _UINT64_RANGE = 1 << 64
 
 
 class Lookup:
-    """A counted function of integers: `count` takes patterns as rows and gives their figures as rows.
+    """A hash table of a function of integers: `count_patterns` takes patterns as rows and gives figures as
+    rows.
 
-    A pattern lives in the slot of a table that its key names, or a few further on; when all of these are
-    taken, one of them makes room.
+    A pattern is in the slot that its key gives, or in one of the next few; when all of these are used, one of
+    them is overwritten.
     """
 
     def __init__(
@@ -40,29 +43,30 @@ class Lookup:
         self.figures = np.zeros((_SLOTS + _PROBES, figure_count))
 
     def __call__(self, *columns: Any) -> NDArray[np.float64]:
-        """The figures (first axis) of patterns, given by integers or vectors of them."""
+        """Figures (first axis) of patterns; each column of the patterns is an integer or a vector."""
         found: NDArray[np.float64] = _look_up_figures(self, *columns)
         return found
 
     def find_slots(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """The slot of each key, and which of the keys are not known: their slots mean nothing."""
+        """The slot of each key, and indices of the keys that are not in the table (their slots mean
+        nothing)."""
         slot = _hash_to_slot(keys)
-        away = np.flatnonzero(self.keys.take(slot) != keys)
+        missing = np.flatnonzero(self.keys.take(slot) != keys)
         for _ in range(_PROBES):
-            if not away.size:
+            if not missing.size:
                 break
-            slot[away] += 1
-            away = away[self.keys[slot[away]] != keys[away]]
-        return slot, away
+            slot[missing] += 1
+            missing = missing[self.keys[slot[missing]] != keys[missing]]
+        return slot, missing
 
     def store_figures(self, keys: NDArray[np.int64], figures: NDArray[np.float64]) -> None:
-        """Remember the figures (as rows) of new keys, each given once."""
+        """Store the figures (as rows) of new keys, each given once."""
         left = np.arange(len(keys))
         for probe in range(_PROBES + 1):
             if not left.size:
                 return
             slot = _hash_to_slot(keys[left]) + probe
-            # Of keys that want one free slot, the first gets it.
+            # Where several keys map to one free slot, the first gets it.
             _, first = np.unique(slot, return_index=True)
             first = first[self.keys[slot[first]] == 0]
             self._write_slots(slot[first], keys[left[first]], figures[left[first]])
@@ -81,7 +85,7 @@ def _hash_to_slot(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @record_as_one_call
 def _look_up_figures(table: Lookup, *columns: Any) -> NDArray[np.float64]:
-    """One call on a tape, whatever is new in it."""
+    """Look up figures, and count the patterns that are new; one call in a trace."""
     arrays = [np.asarray(c) for c in columns]
     keys = _hash_columns(arrays)
     slot, missing = table.find_slots(keys)
@@ -98,12 +102,12 @@ def _look_up_figures(table: Lookup, *columns: Any) -> NDArray[np.float64]:
 
 
 def _hash_columns(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    """A 64-bit key per pattern, never 0: columns times odd constants, summed."""
+    """A 64-bit key for each pattern, never 0: the sum of columns times odd constants."""
     same, varying = len(columns) * _ODD_MULTIPLIERS[-1], []
     for position, array in enumerate(columns):
         if array.size != 1:
-            whole = array if array.dtype == np.int64 else array.astype(np.int64)
-            varying.append((whole, _ODD_MULTIPLIER_ARRAYS[position]))
+            column = array if array.dtype == np.int64 else array.astype(np.int64)
+            varying.append((column, _ODD_MULTIPLIER_ARRAYS[position]))
         else:
             same += int(array.item()) * _ODD_MULTIPLIERS[position]
     key = np.empty(max((len(array) for array, _ in varying), default=1), dtype=np.int64)
@@ -120,12 +124,12 @@ PopulationValue = Any
 
 
 def to_float64(value: Any) -> PopulationValue:
-    """An extent, or one of each member, as a figure."""
+    """An extent, or one extent for each member, in float64."""
     return np.asanyarray(value, dtype=np.float64)
 
 
 def multiply_extents(values: Iterable[Any]) -> PopulationValue:
-    """Of extents; 1 where there are none."""
+    """Product of extents in float64; 1 where there are none."""
     total: PopulationValue = 1.0
     for v in values:
         total = total * to_float64(v)

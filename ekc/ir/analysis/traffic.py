@@ -1,4 +1,4 @@
-"""Requests, sectors and wavefronts of a kernel's accesses, from how the lanes of a warp fall on memory."""
+"""Memory traffic of a launch: requests, sectors, wavefronts and bytes of its accesses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from ekc.ir.affine import (
     find_displacement,
     min_extent,
 )
-from ekc.ir.analysis import coalescing
-from ekc.ir.analysis.coalescing import WarpAccessPattern, count_sectors, count_wavefronts
+from ekc.ir.analysis.coalescing import (
+    WarpAccessPattern,
+    count_sectors,
+    count_swizzled_wavefronts,
+    count_wavefronts,
+)
 from ekc.ir.analysis.guards import LaneSteps, compute_pass_shares, map_lane_steps
 from ekc.ir.analysis.population_math import PopulationValue, to_float64
 from ekc.ir.compute import Axis
@@ -35,26 +39,25 @@ from ekc.ir.program import Nest
 
 @dataclass(frozen=True, eq=False)
 class WarpRequest:
-    """An access of `vector` elements a lane that some lanes make together.
-
-    `rounds` is how often, and by how many lanes each time: a copy by all threads has a last round of fewer.
-    """
+    """An access of `vector` elements by each lane that some lanes make together."""
 
     access: TensorAccess
     kind: str
-    """"load" or "store"."""
+    """Kind of access: "load" or "store"."""
     vector: Any
+    """Elements per lane."""
     rounds: tuple[tuple[PopulationValue, Any], ...]
+    """(number of requests, lanes in each); the last round of a copy by all threads has fewer lanes."""
     extents: Sequence[Any]
-    """Digits that tell the lanes apart, fastest first, ..."""
+    """Extents of the digits of a lane's number, fastest first."""
     steps: Sequence[Any]
-    """... and the elements that a step of each moves the address."""
+    """Elements that a step of each digit moves the address."""
     lane_moves: Sequence[tuple[Any, Any, Any]] = ()
-    """What a lane runs through by itself: step, 1, and how many."""
+    """Digits over which one lane repeats the access: (step of the address, 1, count) each."""
 
     def make_pattern(self, extents: Mapping[str, Extent], lane_steps: LaneSteps) -> WarpAccessPattern:
-        """How the lanes fall on memory, over all that their loops do. Where shared memory's banks begin
-        makes no difference, but in a swizzled tile."""
+        """The access pattern of a warp over all iterations of its loops. For shared memory the start address
+        matters only in a swizzled tile."""
         itemsize, buffer = self.access.dtype.bytes, self.access.buffer
         if buffer is not None and not buffer.is_swizzled:
             return WarpAccessPattern(itemsize, self.vector, self.extents, self.steps)
@@ -67,7 +70,7 @@ class WarpRequest:
 
 
 class TrafficCounter:
-    """Adds up what the accesses of one launch ask for, per block; `add(name, value)` takes the sums."""
+    """Adds up the traffic of one launch for each block; sums go to `add_quantity(name, value)`."""
 
     def __init__(self, kernel: LaunchTree, add_quantity: Callable[[str, PopulationValue], None]) -> None:
         self.kernel, self.add_quantity = kernel, add_quantity
@@ -84,8 +87,11 @@ class TrafficCounter:
         region: Region | None = None,
         lane_moves: Sequence[tuple[Any, Any, Any]] = (),
     ) -> None:
-        """An access that every thread makes `count` times for itself; `region` where it runs over a tile,
-        `turns` where over elements that its address does not tell."""
+        """An access that every thread makes `count` times.
+
+        `region` has the tile over which it runs, if any; `lane_moves` the elements that its address does not
+        have.
+        """
         digits = [d for x in self.kernel.thread_loops for d in _list_digits(access.address, x.name, x.extent)]
         extents, steps = [d[0] for d in digits], [d[1] for d in digits]
         issue = WarpRequest(access, kind, vector, ((count, self.thread_count),), extents, steps, lane_moves)
@@ -94,9 +100,11 @@ class TrafficCounter:
     def count_matrix_loads(
         self, row: TensorAccess, matrix_count: int, count: PopulationValue, together: LaneSteps
     ) -> None:
-        """Matrices that every warp loads `count` times, `number` at once: rows of 16 bytes, each pointed at
-        by a lane; `row` in terms of `fragment_loads.LANES`, and of loops, of which some take iterations
-        `together`."""
+        """`ldmatrix` that every warp issues `count` times: `matrix_count` matrices of rows of 16 bytes.
+
+        `row` is the row of a lane, in terms of `LDMATRIX_LANES` and of loops; `together` has the iterations
+        of loops that one instruction covers.
+        """
         steps = dict(row.address.terms)
         lanes: dict[Any, int] = (
             {**LDMATRIX_LANES, LANE_MATRIX_HIGH: 1} if matrix_count == 2 else dict(LDMATRIX_LANES)
@@ -109,37 +117,41 @@ class TrafficCounter:
         self._count_request(issue, (), collect_extents(self.kernel.nest, None) | lanes, {**lanes, **together})
 
     def count_copy(self, node: StageNode, trips: PopulationValue) -> None:
-        """A copy by all threads, round by round: what it reads, and what it puts into shared memory."""
+        """A copy by all threads, round by round: its reads, and its stores to shared memory."""
         region, vector = node.buffer.region, node.staging.vector
         moves = to_float64(region.size) / to_float64(vector)
         full = np.floor_divide(moves, self.thread_count)
         rounds = ((trips * full, self.thread_count), (trips, moves - full * self.thread_count))
-        wide = find_strip_width(node, self.kernel.thread_count)
-        lanes, extents_of = (
-            map_segment_lane_steps(region, vector, wide),
+        strip_width = find_strip_width(node, self.kernel.thread_count)
+        lane_steps, loop_extents = (
+            map_segment_lane_steps(region, vector, strip_width),
             collect_extents(self.kernel.nest, region),
         )
         for access in [node.source] if node.producer_reads is None else list(node.producer_reads.values()):
-            extents, steps = _list_segment_digits(access.address, region, vector, wide)
+            extents, steps = _list_segment_digits(access.address, region, vector, strip_width)
             issue = WarpRequest(access, "load", vector, rounds, extents, steps)
-            self._count_request(issue, access.guards, extents_of, lanes)
-        extents, steps = _list_segment_digits(node.target_address, region, vector, wide)
-        whole = node.buffer.fastest_segment == node.vector_segment
-        into = TensorAccess(node.source.spec, node.buffer, (), node.target_address, ())
+            self._count_request(issue, access.guards, loop_extents, lane_steps)
+        extents, steps = _list_segment_digits(node.target_address, region, vector, strip_width)
+        is_contiguous = node.buffer.fastest_segment == node.vector_segment
+        target = TensorAccess(node.source.spec, node.buffer, (), node.target_address, ())
         if node.is_async:
             self.add_quantity("async_copies", sum(count * np.ceil(number / WARP) for count, number in rounds))
-        width, times = (vector, 1.0) if whole else (1, to_float64(vector))
-        times_each = tuple((count * times, number) for count, number in rounds)
+        width, times = (vector, 1.0) if is_contiguous else (1, to_float64(vector))
+        store_rounds = tuple((count * times, number) for count, number in rounds)
         last = f"#{len(region.segments) - 1}"
-        turns = () if whole else ((dict(node.target_address.terms).get(last, 0), 1, vector),)
+        lane_moves = () if is_contiguous else ((dict(node.target_address.terms).get(last, 0), 1, vector),)
         self._count_request(
-            WarpRequest(into, "store", width, times_each, extents, steps, turns), (), extents_of, lanes
+            WarpRequest(target, "store", width, store_rounds, extents, steps, lane_moves),
+            (),
+            loop_extents,
+            lane_steps,
         )
 
     def count_warp_walk(
         self, access: TensorAccess, axis: Axis, count: PopulationValue, region: Region
     ) -> None:
-        """A read that whole warps make `count` times, their lanes side by side along an axis."""
+        """A read that full warps make `count` times, with neighbouring lanes at neighbouring places of an
+        axis."""
         step = dict(access.address.terms).get(axis.name, 0)
         issue = WarpRequest(access, "load", 1, ((count, to_float64(WARP)),), [WARP], [step])
         self._count_request(
@@ -153,22 +165,25 @@ class TrafficCounter:
         extents: Mapping[str, Extent],
         lane_steps: LaneSteps,
     ) -> None:
-        """A warp that a guard stops asks for nothing; a lane that it stops, for no sector of its own."""
+        """Add a request. A warp that fails a guard requests nothing; a lane that fails it adds no sectors or
+        bytes."""
         passed = compute_pass_shares(guards, extents, lane_steps)
         pattern = request.make_pattern(extents, lane_steps)
-        of = f"{'global' if request.access.buffer is None else 'shared'}_{request.kind}_"
+        prefix = f"{'global' if request.access.buffer is None else 'shared'}_{request.kind}_"
         for count, number in request.rounds:
-            asking = count * np.ceil(number / WARP) * passed.warp_share
-            self.add_quantity(of + "requests", asking)
+            requests = count * np.ceil(number / WARP) * passed.warp_share
+            self.add_quantity(prefix + "requests", requests)
             if request.access.buffer is None:
-                whole = count * count_sectors(pattern, number) * passed.lane_share
-                self.add_quantity(of + "sectors", np.maximum(whole, asking))
+                sectors = count * count_sectors(pattern, number) * passed.lane_share
+                self.add_quantity(prefix + "sectors", np.maximum(sectors, requests))
             else:
-                counted = count_wavefronts if pattern.swizzle is None else coalescing.swizzled_wavefronts
-                self.add_quantity(of + "wavefronts", count * counted(pattern, number) * passed.warp_share)
+                count_waves = count_wavefronts if pattern.swizzle is None else count_swizzled_wavefronts
+                self.add_quantity(
+                    prefix + "wavefronts", count * count_waves(pattern, number) * passed.warp_share
+                )
             if request.kind == "load":
                 size = to_float64(request.vector) * request.access.dtype.bytes
-                self.add_quantity(of + "bytes", count * number * passed.lane_share * size)
+                self.add_quantity(prefix + "bytes", count * number * passed.lane_share * size)
 
 
 def collect_extents(nest: Nest, region: Region | None) -> dict[str, Extent]:
@@ -182,13 +197,13 @@ def collect_extents(nest: Nest, region: Region | None) -> dict[str, Extent]:
 
 
 def map_thread_lane_steps(kernel: LaunchTree) -> LaneSteps:
-    """The lanes of a warp along the thread loops."""
+    """Steps of each thread loop that the lanes of one warp take."""
     return map_lane_steps([x.name for x in kernel.thread_loops], [x.extent for x in kernel.thread_loops])
 
 
 def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> LaneSteps:
-    """The lanes of a warp along the segments of a region that all threads copy, `vector` elements each, in
-    strips so wide: rows enough for all lanes."""
+    """Steps of each segment that the lanes of one warp take in a copy by all threads: vectors of `vector`
+    elements, in strips of `strip_width` elements, with enough rows for all lanes."""
     order = list(reversed(range(len(region.segments))))
     moves = [region.segments[i].extent for i in order]
     moves[0] = np.maximum(np.asanyarray(strip_width) // vector, 1)
@@ -200,8 +215,8 @@ def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> Lan
 def _list_segment_digits(
     address: AffineForm, region: Region, vector: Any, strip_width: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Extents, and elements per step, of the digits that tell the moves of a copy apart, fastest first: whole
-    vectors of a strip so wide, and the rows. No warp moves pieces of two strips."""
+    """Extents, and elements per step, of the digits of the vectors of a copy, fastest first: vectors of a
+    strip, then rows. No warp copies parts of two strips."""
     *rows, last = range(len(region.segments))
     digits = _list_digits(address, f"#{last}", np.maximum(np.asanyarray(strip_width) // vector, 1), vector)
     for i in reversed(rows):
@@ -210,12 +225,15 @@ def _list_segment_digits(
 
 
 def _list_digits(address: AffineForm, name: str, extent: Extent, width: Any = 1) -> list[tuple[Any, Any]]:
-    """(extent, step of the address) of a variable that moves by `width`. One that enters quotients or
-    remainders counts as two digits: the iterations until the first of them turns over, and the turns."""
+    """(extent, step of the address) of a variable that moves by `width`.
+
+    A variable in quotients or remainders gives two digits: the iterations until the first of these carries,
+    and the carries.
+    """
     step = dict(address.terms).get(name, 0)
-    through = [a for a, _ in address.terms if not isinstance(a, str) and name in a.find_variables()]
-    if not through:
+    divisions = [a for a, _ in address.terms if not isinstance(a, str) and name in a.find_variables()]
+    if not divisions:
         return [(extent, np.asanyarray(step) * width)]
-    period = np.clip(reduce(min_extent, [find_carry_period(a, name) for a in through]) // width, 1, extent)
+    period = np.clip(reduce(min_extent, [find_carry_period(a, name) for a in divisions]) // width, 1, extent)
     low, high = find_displacement(address, name, width), find_displacement(address, name, period * width)
     return [(period, low), (ceil_div(extent, period), high)]

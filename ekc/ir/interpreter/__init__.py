@@ -1,1 +1,1 @@
-"""What an operator means and what a Program computes, in NumPy, and whether a result agrees."""
+"""NumPy semantics: reference of operators, interpreter of Programs, tolerances, comparison of results."""

@@ -1,8 +1,7 @@
-"""Does what a launch wrote agree with the float64 reference? Whoever ran it, in whole or some blocks.
+"""Comparison of the output of a launch with the float64 reference, for all blocks or a sample.
 
-What is expected comes from the operator alone; which elements a block owns from its loops.
-
-Which blocks of a large launch to look at, where not all of them can be.
+Expected values follow from the operator only; the elements that a block owns follow from its loops. It does
+not matter whether a GPU, the PTX machine or the interpreter ran the launch.
 """
 
 from __future__ import annotations
@@ -33,23 +32,26 @@ from ekc.ir.random_arrays import (
 )
 
 DATA_SEED = 0
+"""Default seed of random inputs."""
 INT32_WRAP_NOTE = "int32 results left int32 and wrapped modulo 2**32"
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """How far the output of one launch lies from the reference, where its blocks own it."""
+    """Difference of the output of one launch from the reference, in the elements that its blocks own."""
 
     max_error: float
     """Largest absolute difference."""
     tolerance: float
-    """What rounding alone can explain."""
+    """Largest difference that rounding can explain."""
     complete: bool
     """Whether the blocks that ran wrote every element they own."""
     strays: int
-    """Elements written that belong to no block that ran."""
+    """Number of elements written that belong to no block that ran."""
     blocks: int
+    """Blocks that ran."""
     total_blocks: int
+    """Blocks of the launch."""
     wrapped: bool = False
     """Whether int32 sums or products left int32 and wrapped modulo 2**32, as the kernel's do."""
 
@@ -70,20 +72,17 @@ class OutputComparison:
 
 
 def make_random_input_arrays(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
-    """Arrays of the operator's shapes and dtypes; never all zeros, which flatter everything.
-
-    Their values are those of `drawn.Drawn`.
-    """
+    """Arrays of the operator's inputs with the values of `RandomTensor`."""
     return tuple(one.to_array() for one in make_random_inputs(op, seed))
 
 
 def make_random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
-    """The same for tensors without their operator."""
+    """Arrays of the values of `RandomTensor`, for tensors without an operator."""
     return tuple(one.to_array() for one in make_random_tensors(specs, seed))
 
 
 def describe_input_policy(op: Operator) -> str:
-    """What `random_inputs` draws for this operator, in words."""
+    """Distributions of the random inputs of an operator, in words."""
     factors = count_factors(op)
     integers, floats = ("odd", f"+-exp(normal(0, 1/{factors}))") if factors else ("uniform", "normal(0, 1)")
     words = {t.dtype: f"{t.dtype} {integers}" if t.dtype.is_integer else floats for t in op.inputs}
@@ -93,58 +92,64 @@ def describe_input_policy(op: Operator) -> str:
 def compare_output(
     expected: ReferenceEvaluator, kernel: LaunchTree, output: WrittenOutput, blocks: NDArray[np.int64]
 ) -> OutputComparison:
-    """Hold what the `blocks` (linear numbers) of a launch left in its output against the reference.
+    """Compare the output of the `blocks` (linear numbers) of a launch with the reference.
 
-    Of a launch that adds to its output, what its blocks own counts as written: adding 0 leaves no trace.
+    In a launch that adds to its output, all elements of its blocks count as written, as adding 0 changes
+    nothing.
     """
     compute = _find_output_compute(expected.op, kernel)
-    error, allowed, complete, wrapped, owned = 0.0, 0.0, True, False, list[Positions]()
-    held = set(expected.op.tensors) - find_stored_tensors(kernel.nest)
-    for where, mine in _iterate_output_parts(kernel, compute, blocks):
-        places = find_positions(where, compute.output)
-        right, (got, written) = expected.evaluate_at(compute, where, held), output.read_at(places)
-        got = got.astype(np.float64)
+    error, tolerance, complete, wrapped, owned = 0.0, 0.0, True, False, list[Positions]()
+    unstored = set(expected.op.tensors) - find_stored_tensors(kernel.nest)
+    for where, block_positions in _iterate_output_parts(kernel, compute, blocks):
+        positions = find_positions(where, compute.output)
+        reference = expected.evaluate_at(compute, where, unstored)
+        values, written = output.read_at(positions)
+        values = values.astype(np.float64)
         if kernel.nest.is_atomic:
-            written = written | np.isin(places, mine)
+            written = written | np.isin(positions, block_positions)
         else:
-            complete = complete and bool(output.read_at(mine)[1].all())
+            complete = complete and bool(output.read_at(block_positions)[1].all())
         with np.errstate(invalid="ignore"):
-            difference = np.abs(np.where(written & ~_are_equal(got, right.values), got - right.values, 0.0))
-            difference = np.maximum(difference - right.choice_tolerances, 0.0)
+            is_different = written & ~_are_equal(values, reference.values)
+            difference = np.abs(np.where(is_different, values - reference.values, 0.0))
+            difference = np.maximum(difference - reference.choice_tolerances, 0.0)
         error = max(error, float(np.max(np.where(np.isnan(difference), np.inf, difference), initial=0.0)))
-        allowed, wrapped = max(allowed, right.tolerance), wrapped or right.wrapped
-        owned.append(mine)
+        tolerance, wrapped = max(tolerance, reference.tolerance), wrapped or reference.wrapped
+        owned.append(block_positions)
     strays = output.count_strays(owned)
-    return OutputComparison(error, allowed, complete, strays, len(blocks), int(kernel.block_count), wrapped)
+    return OutputComparison(error, tolerance, complete, strays, len(blocks), int(kernel.block_count), wrapped)
 
 
 def list_compared_positions(op: Operator, kernel: LaunchTree, blocks: NDArray[np.int64]) -> Positions:
-    """The linear positions, rising, of all elements that `compare` looks at for these blocks."""
+    """Linear positions, ascending, of all elements that `compare_output` reads for these blocks."""
     compute = _find_output_compute(op, kernel)
-    found = [
+    parts = [
         find_positions(where, compute.output).ravel()
         for where, _ in _iterate_output_parts(kernel, compute, blocks)
     ]
-    return np.unique(np.concatenate([*found, np.zeros(0, np.int64)]))
+    return np.unique(np.concatenate([*parts, np.zeros(0, np.int64)]))
 
 
 def _find_output_compute(op: Operator, kernel: LaunchTree) -> Compute:
-    """The compute that says what a launch must leave in its output."""
+    """The compute that gives the expected output of a launch."""
     if kernel.is_zero_fill:
         return kernel.nest.compute
     return next(c for c in op.computes if c.output.name == kernel.nest.output.name)
 
 
 def _are_equal(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
-    """Equal, infinities too; NaN where NaN is right."""
+    """Element-wise equality, in which infinities and NaN equal themselves."""
     return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
 def _iterate_output_parts(
     kernel: LaunchTree, compute: Compute, blocks: NDArray[np.int64]
 ) -> Iterator[tuple[AxisIndices, Positions]]:
-    """The output in parts: indices along every spatial axis, and the elements owned in their product.
-    All blocks together own everything, in one part."""
+    """Parts of the output: (indices along every spatial axis, positions in their product that the blocks
+    own).
+
+    All blocks together own the whole output, in one part.
+    """
     if len(blocks) == int(kernel.block_count):
         yield list_all_indices(compute), np.arange(compute.output.elements)
     else:
@@ -154,26 +159,26 @@ def _iterate_output_parts(
 def _iterate_owned_parts(
     kernel: LaunchTree, compute: Compute, blocks: NDArray[np.int64]
 ) -> Iterator[tuple[AxisIndices, Positions]]:
-    """For each block the indices it covers along every spatial axis, and the elements that are its own.
+    """(indices along every spatial axis, positions that the block owns) of each block.
 
-    A fused loop may tie two axes: the block then owns part of the product of its indices.
+    With a fused loop over two axes a block owns only part of the product of its indices.
     """
     free = [x for x in kernel.nest.loops if not x.is_block and not x.is_reduction]
     points = {x.name: np.arange(int(x.extent)).reshape([-1 if y is x else 1 for y in free]) for x in free}
     shape = [int(x.extent) for x in free]
-    seen = set()
+    visited = set()
     for block in blocks.tolist():
         env: dict[str, Any] = dict(points)
-        place = []
+        tile = []
         for loop in kernel.block_loops:
             env[loop.name] = block % int(loop.extent)
             block //= int(loop.extent)
-            place += [] if loop.is_reduction else [env[loop.name]]
-        # Blocks that share their sums own the same elements.
-        if tuple(place) in seen:
+            tile += [] if loop.is_reduction else [env[loop.name]]
+        # Blocks that split a reduction own the same elements.
+        if tuple(tile) in visited:
             continue
-        seen.add(tuple(place))
-        # The loops are those of the compute that sums; one put behind it runs over the same elements.
+        visited.add(tuple(tile))
+        # The loops are those of the main compute; its epilogue runs over the same elements.
         index = [
             np.asarray(evaluate_form(kernel.nest.axis_forms[a.name], env))
             for a in kernel.nest.compute.spatial_axes
@@ -195,13 +200,15 @@ def _clip_indices(index: NDArray[Any], extent: int) -> NDArray[Any]:
 
 
 def count_output_tiles(kernel: LaunchTree) -> int:
-    """How many blocks there are, those that share their sums counted once."""
+    """Number of blocks, where blocks that split a reduction count as one."""
     return math.prod(int(x.extent) for x in _list_output_loops(kernel))
 
 
 def sample_blocks(kernel: LaunchTree, count: int, seed: int) -> NDArray[np.int64]:
-    """The first and last block, corners of the grid of block loops, and random others: at most `count`.
-    Blocks that share their sums count as one, for one alone has no result."""
+    """Linear numbers of the first and last block, corners of the grid of block loops, and random others.
+
+    At most `count` blocks; blocks that split a reduction count as one, as a single one has no result.
+    """
     loops, total = _list_output_loops(kernel), count_output_tiles(kernel)
     if count >= total:
         return np.arange(int(kernel.block_count), dtype=np.int64)
@@ -210,19 +217,19 @@ def sample_blocks(kernel: LaunchTree, count: int, seed: int) -> NDArray[np.int64
     for loop in loops:
         corners += [c + below * (int(loop.extent) - 1) for c in corners[: count // 4]]
         below *= int(loop.extent)
-    drawn = np.random.default_rng(seed).integers(0, total, size=2 * count).tolist()
+    random = np.random.default_rng(seed).integers(0, total, size=2 * count).tolist()
     edges = list(dict.fromkeys([0, total - 1, *corners]))[: max(2, count * 3 // 4)]
-    return _expand_to_blocks(kernel, np.array(list(dict.fromkeys([*edges, *drawn]))[:count], dtype=np.int64))
+    return _expand_to_blocks(kernel, np.array(list(dict.fromkeys([*edges, *random]))[:count], dtype=np.int64))
 
 
 def _list_output_loops(kernel: LaunchTree) -> list[Loop]:
-    """The loops whose blocks have outputs of their own, fastest first."""
+    """Block loops that are not reductions, fastest first."""
     return [x for x in kernel.block_loops if not x.is_reduction]
 
 
 def _expand_to_blocks(kernel: LaunchTree, tiles: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The linear numbers of blocks, from their numbers among loops that sum nothing, with those of every part
-    of their sums."""
+    """Linear numbers of all blocks of some output tiles, given by their numbers among
+    `_list_output_loops`."""
     blocks, parts, below = np.zeros_like(tiles), np.zeros(1, np.int64), 1
     for loop in kernel.block_loops:
         extent = int(loop.extent)

@@ -1,17 +1,14 @@
-"""Running a Program in NumPy: the meaning of its tree, whole or for chosen blocks.
+"""Interpreter of a Program in NumPy: the semantics of its trees, for all blocks or chosen ones.
 
-All threads of many blocks run together as array axes; loops that hold a stage run one iteration
-after another, pure arithmetic loops become axes too. Buffers start as NaN, so an element that no
-stage filled shows (of integers, as a number that spoils sums). Threads move in step here: a missing
-barrier would not show.
-
-Groups of copies on their way to shared memory, for the evaluator.
+All threads of many blocks run together as array axes. Loops that contain a copy run iteration by iteration;
+loops of pure arithmetic become axes too. Buffers start as NaN (integers as a number that makes sums wrong),
+so that an element that no copy filled shows. Threads run in lockstep, so a missing barrier does not show.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +17,7 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.affine import evaluate_form
+from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, convert_values, find_poison_value, find_read_type, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
@@ -42,47 +40,28 @@ from ekc.ir.lowering.nodes import (
 )
 from ekc.ir.program import Program
 
-PendingCopy = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-"""A tile [block, thread, element], the elements it will get, and their values."""
-
-
-class InFlightCopies:
-    """Copies read at once and land when their group is waited for, oldest first."""
-
-    def __init__(self) -> None:
-        self.groups: deque[list[PendingCopy]] = deque()
-
-    def commit_group(self, group: list[PendingCopy]) -> None:
-        """Close a group."""
-        self.groups.append(group)
-
-    def wait_for_groups(self, groups_left: int) -> None:
-        """All but the newest `left` groups land."""
-        while len(self.groups) > groups_left:
-            for tile, where, values in self.groups.popleft():
-                tile[:, :, where] = values
-
-
 _POINTS_AT_ONCE = 1 << 20
+"""Points of arithmetic that are evaluated in one array, about."""
 _COMBINE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass(frozen=True)
 class InterpretedOutput:
-    """What some or all blocks wrote."""
+    """The output as some or all blocks wrote it."""
 
     output: NDArray[Any]
     written_mask: NDArray[np.bool_]
-    """Which elements of the output were written."""
+    """True for elements of the output that were written."""
     blocks: int
-    """Blocks of the last launch that ran."""
+    """Number of blocks of the last launch that ran."""
     total_blocks: int
 
 
 def interpret_program(
     program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
 ) -> InterpretedOutput:
-    """Run a Program on NumPy arrays; `blocks` picks blocks of the last launch by linear number."""
+    """Run a Program on NumPy arrays; `blocks` has linear numbers of blocks of the last launch, None for
+    all."""
     memory = dict(
         zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True)
     )
@@ -95,7 +74,7 @@ def interpret_program(
         chosen = blocks if kernel is launches[-1] and blocks is not None else np.arange(kernel.block_count)
         step = max(1, _POINTS_AT_ONCE // max(1, kernel.thread_count * _count_tile_points(kernel)))
         for start in range(0, len(chosen), step):
-            # What lies beyond an edge is computed too, and divided by 0; nobody reads it.
+            # Elements beyond an edge are computed too, which may divide by 0; they are not read.
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 _BlockInterpreter(kernel, memory, written, chosen[start : start + step]).run_nodes(
                     kernel.body
@@ -107,7 +86,7 @@ def interpret_program(
 
 
 def _count_tile_points(kernel: LaunchTree) -> int:
-    """Points of the innermost arithmetic that one thread runs as array axes."""
+    """Points of pure loops that one thread runs as array axes."""
     points = 1
     for loop in _iterate_pure_loops(kernel.body):
         points *= int(loop.loop.extent)
@@ -123,7 +102,7 @@ def _iterate_pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
 
 
 def _expand_mma(node: Node) -> Node:
-    """A product on tensor cores as the loops that it stands for."""
+    """The loops that a product on tensor cores replaces; other nodes unchanged."""
     return node.replaced_loops if isinstance(node, MmaNode) else node
 
 
@@ -134,7 +113,7 @@ def _is_pure(node: Node) -> bool:
 
 
 class _BlockInterpreter:
-    """Some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
+    """Runs some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
 
     def __init__(
         self,
@@ -164,7 +143,7 @@ class _BlockInterpreter:
         )
 
     def run_nodes(self, nodes: Sequence[Node]) -> None:
-        """Carry out nodes in order."""
+        """Run nodes in order."""
         for node in map(_expand_mma, nodes):
             match node:
                 case LoopNode() if _is_pure(node):
@@ -180,7 +159,7 @@ class _BlockInterpreter:
                 case StageNode():
                     self._run_stage(node)
                 case FragmentNode():
-                    # What a warp holds together, every lane has a copy of here.
+                    # The fragments of a warp are copied to every lane here.
                     self._run_stage(node.stage)
                 case WgmmaGroupNode():
                     self.run_nodes(node.body)
@@ -196,29 +175,35 @@ class _BlockInterpreter:
                     pass
 
     def _run_overlapped_loop(self, node: LoopNode) -> None:
-        """A loop whose tiles are copied ahead, group by group; what is not waited for stays NaN."""
+        """A loop whose tiles are copied ahead, group by group; elements that are not waited for stay NaN.
+
+        A copy reads its values when it is issued, and writes them when its group is waited for.
+        """
         stages, extent, name = int(node.loop.stages), int(node.loop.extent), node.loop.name
         copies = [n for n in node.body if isinstance(n, StageNode) and n.is_async]
         use = [n for n in node.body if n not in copies]
         tiles = [{n.buffer.name: self._make_empty_buffer(n.buffer) for n in copies} for _ in range(stages)]
-        flight = InFlightCopies()
+        in_flight: deque[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = deque()
 
         def issue(i: int) -> None:
             self.env[name] = i
             ready = copies if i < extent else []
-            flight.commit_group([(tiles[i % stages][n.buffer.name], *self._gather_copy(n)) for n in ready])
+            in_flight.append([(tiles[i % stages][n.buffer.name], *self._gather_copy(n)) for n in ready])
 
         for i in range(count_tiles_ahead(stages)):
             issue(i)
         for i in range(extent):
-            flight.wait_for_groups(count_pending_groups(stages))
+            while len(in_flight) > count_pending_groups(stages):
+                for tile, where, values in in_flight.popleft():
+                    tile[:, :, where] = values
             issue(i + count_tiles_ahead(stages))
             self.env[name] = i
             self.buffers |= tiles[i % stages]
             self.run_nodes(use)
 
     def _run_pure_nest(self, node: LoopNode) -> None:
-        """A pure nest of loops around the compute; large ones partly as iterations, to bound memory."""
+        """Pure loops around a compute, as array axes; outer loops of a large nest iterate, to bound
+        memory."""
         chain, inner = [], node
         while isinstance(inner, LoopNode):
             chain.append(inner.loop)
@@ -248,14 +233,8 @@ class _BlockInterpreter:
         acc = compute.acc_dtype
         dtype = acc.numpy_dtype
         shape = (self.block_count, self.thread_count, *(int(x.extent) for x in axes))
-        result = _evaluate_body(
-            compute.body,
-            acc,
-            _evaluate_axes(node, grid),
-            lambda x: _widen_elements(
-                self._load_elements(node.reads[x], grid, len(axes)), node.reads[x].dtype, acc
-            ),
-        )
+        values = {axis: evaluate_form(form, grid) for axis, form in node.nest.axis_forms.items()}
+        result = self._evaluate_body(compute.body, acc, values, node.reads, grid, len(axes))
         result = np.broadcast_to(result, shape)
         inside = _evaluate_guards(node.guards, grid)
         if compute.reduction_axes:
@@ -289,59 +268,70 @@ class _BlockInterpreter:
         self.written_mask.reshape(-1)[where[mask]] = True
 
     def _load_elements(self, access: TensorAccess, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
-        """The elements an access reads, [block, thread, axes...]; 0 outside the tensor."""
+        """Elements that an access reads, [block, thread, axes...]; 0 outside the tensor."""
         address = np.asarray(evaluate_form(access.address, grid))
         if access.buffer is None:
             inside = _evaluate_guards(access.guards, grid)
             flat = self.memory[access.spec.name].reshape(-1)
-            picked = flat[np.where(inside, address, 0)]
-            return np.where(inside, picked, np.zeros((), picked.dtype)) if access.guards else picked
+            values = flat[np.where(inside, address, 0)]
+            return np.where(inside, values, np.zeros((), values.dtype)) if access.guards else values
         buffer, address = self.buffers[access.buffer.name], access.buffer.apply_layout(address)
         address = address.reshape((1,) * (2 + extra_axes - address.ndim) + address.shape)
         blocks = np.arange(self.block_count).reshape(_make_axis_shape(-2, extra_axes))
         threads = np.arange(buffer.shape[1]).reshape(_make_axis_shape(-1, extra_axes))
         return np.asarray(buffer[blocks, threads, address])
 
+    def _evaluate_body(
+        self,
+        body: ex.Expr,
+        acc: DType,
+        axes: Mapping[str, Any],
+        reads: Mapping[ex.Load, TensorAccess],
+        grid: Mapping[str, Any],
+        extra_axes: int,
+    ) -> NDArray[Any]:
+        """A body in the accumulator's type; results of int32 wrap modulo 2**32."""
+        if acc.is_integer:
+            axes = {name: np.asarray(index).astype(acc.numpy_dtype) for name, index in axes.items()}
+
+        def read(x: ex.Load) -> NDArray[Any]:
+            source = reads[x].dtype
+            values = self._load_elements(reads[x], grid, extra_axes)
+            return convert_values(values, source, find_read_type(source, acc))
+
+        return np.asarray(ex.evaluate(body, axes, read), acc.numpy_dtype)
+
     def _run_stage(self, node: StageNode) -> None:
         where, values = self._gather_copy(node)
         self.buffers[node.buffer.name][:, :, where] = values
 
     def _gather_copy(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Where the elements of a region go in its buffer, and what they are."""
+        """(indices in the buffer, values) of the elements of a region."""
         segments = node.buffer.region.segments
         grid = self._make_segment_grid(segments, keep_threads=node.buffer.scope != "shared")
         if node.producer_reads is not None:
-            picked = self._compute_produced(node, grid, len(segments))
+            elements = self._compute_produced(node, grid, len(segments))
         else:
-            picked = self._load_elements(node.source, grid, len(segments))
-            picked = convert_values(picked, node.source.dtype, node.buffer.dtype)
+            elements = self._load_elements(node.source, grid, len(segments))
+            elements = convert_values(elements, node.source.dtype, node.buffer.dtype)
         buffer = self.buffers[node.buffer.name]
         sizes = tuple(int(s.extent) for s in segments)
-        placed = node.buffer.apply_layout(np.asarray(evaluate_form(node.target_address, grid)))
-        where = np.broadcast_to(placed, (1, 1, *sizes)).ravel()
-        values = np.broadcast_to(picked, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
+        address = node.buffer.apply_layout(np.asarray(evaluate_form(node.target_address, grid)))
+        where = np.broadcast_to(address, (1, 1, *sizes)).ravel()
+        values = np.broadcast_to(elements, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
         return where, values
 
     def _run_reduce(self, node: ReduceNode) -> None:
-        """All elements of the region and all points of their reduction at once."""
+        """A fused reduction: all elements of the region and all points of their reduction at once."""
         compute, segments = node.compute, node.buffer.region.segments
         dtype, extra = compute.acc_dtype.numpy_dtype, len(segments) + len(compute.reduction_axes)
         points = [int(s.extent) for s in segments] + [a.extent for a in compute.reduction_axes]
         grid = self._make_segment_grid(segments, keep_threads=False, more_axes=len(compute.reduction_axes))
         for position, axis in enumerate(compute.reduction_axes, len(segments)):
             grid[axis.name] = np.arange(axis.extent).reshape(_make_axis_shape(position, extra))
-        axes = {
-            a.name: evaluate_form(f, grid)
-            for a, f in zip(compute.spatial_axes, node.source.index, strict=True)
-        }
+        axes = _evaluate_element_axes(compute, node.source, grid)
         axes |= {a.name: grid[a.name] for a in compute.reduction_axes}
-
-        def read(x: ex.Load) -> NDArray[Any]:
-            return _widen_elements(
-                self._load_elements(node.reads[x], grid, extra), node.reads[x].dtype, compute.acc_dtype
-            )
-
-        result = _evaluate_body(compute.body, compute.acc_dtype, axes, read)
+        result = self._evaluate_body(compute.body, compute.acc_dtype, axes, node.reads, grid, extra)
         result = np.broadcast_to(result, (self.block_count, 1, *points))
         over = tuple(range(2 + len(segments), 2 + extra))
         start = dtype.type(find_reduction_identity(compute.combine, compute.acc_dtype))
@@ -349,31 +339,25 @@ class _BlockInterpreter:
         result = combine.reduce(result, axis=over, dtype=dtype, keepdims=True, initial=start)
         result = np.where(_evaluate_guards(node.source.guards, grid), result, 0)
         sizes = points[: len(segments)]
-        here = self._make_segment_grid(segments, keep_threads=False)
-        where = np.broadcast_to(np.asarray(evaluate_form(node.target_address, here)), (1, 1, *sizes)).ravel()
+        cells = self._make_segment_grid(segments, keep_threads=False)
+        where = np.broadcast_to(np.asarray(evaluate_form(node.target_address, cells)), (1, 1, *sizes)).ravel()
         self.buffers[node.buffer.name][:, :, where] = result.reshape(self.block_count, 1, -1)
 
     def _compute_produced(self, node: StageNode, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
         compute = node.staging.producer
         assert compute is not None
         assert node.producer_reads is not None
-        produced, acc = node.producer_reads, compute.acc_dtype
-        axes = {
-            a.name: evaluate_form(f, grid)
-            for a, f in zip(compute.spatial_axes, node.source.index, strict=True)
-        }
-
-        def read(x: ex.Load) -> NDArray[Any]:
-            return _widen_elements(self._load_elements(produced[x], grid, extra_axes), produced[x].dtype, acc)
-
-        result = _evaluate_body(compute.body, acc, axes, read)
+        axes = _evaluate_element_axes(compute, node.source, grid)
+        reads, acc = node.producer_reads, compute.acc_dtype
+        result = self._evaluate_body(compute.body, acc, axes, reads, grid, extra_axes)
         result = convert_values(result, acc, node.buffer.dtype)
         return np.where(_evaluate_guards(node.source.guards, grid), result, np.zeros((), result.dtype))
 
     def _make_segment_grid(
         self, segments: Any, keep_threads: bool = True, more_axes: int = 0
     ) -> dict[str, Any]:
-        """The loop variables and segment coordinates, with `more` array axes behind those of the segments."""
+        """Loop variables and segment coordinates as arrays, with `more_axes` axes after those of the
+        segments."""
         names = {x.name for x in self.kernel.thread_loops} if not keep_threads else set()
         extra = len(segments) + more_axes
         grid = {k: _append_axes(0 if k in names else v, extra) for k, v in self.env.items()}
@@ -413,20 +397,13 @@ class _BlockInterpreter:
             mask = mask & (grid[lane.name] == 0)
         compute = self.kernel.nest.epilogue or self.kernel.nest.compute
         acc, segments = compute.acc_dtype, len(node.region.segments)
-        axes = {
-            a.name: evaluate_form(f, grid)
-            for a, f in zip(compute.spatial_axes, node.target.index, strict=True)
-        }
-        # An element that is not written is not read for either.
+        axes = _evaluate_element_axes(compute, node.target, grid)
+        # Nothing is read for an element that is not written.
         reads = {
             x: a if a.buffer else replace(a, guards=(*node.target.guards, *a.guards))
             for x, a in node.reads.items()
         }
-
-        def read(x: ex.Load) -> NDArray[Any]:
-            return _widen_elements(self._load_elements(reads[x], grid, segments), reads[x].dtype, acc)
-
-        result = _evaluate_body(node.value, acc, axes, read)
+        result = self._evaluate_body(node.value, acc, axes, reads, grid, segments)
         result = convert_values(result, acc, node.target.dtype)
         out = self.memory[node.target.spec.name].reshape(-1)
         result = np.broadcast_to(result, where.shape)[mask]
@@ -437,29 +414,19 @@ class _BlockInterpreter:
         self.written_mask.reshape(-1)[where[mask]] = True
 
 
-def _widen_elements(values: NDArray[Any], source: DType, acc: DType) -> NDArray[Any]:
-    """Elements in the type that arithmetic has them in."""
-    return convert_values(values, source, find_read_type(source, acc))
-
-
-def _evaluate_body(
-    body: ex.Expr, acc: DType, axes: Mapping[str, Any], read: Callable[[ex.Load], Any]
-) -> NDArray[Any]:
-    """A body in the accumulator's type; each result of int32 wraps modulo 2**32."""
-    if acc.is_integer:
-        axes = {name: np.asarray(index).astype(acc.numpy_dtype) for name, index in axes.items()}
-    return np.asarray(ex.evaluate(body, axes, read), acc.numpy_dtype)
-
-
-def _evaluate_axes(node: ComputeNode, grid: Mapping[str, Any]) -> dict[str, Any]:
-    return {axis: evaluate_form(form, grid) for axis, form in node.nest.axis_forms.items()}
+def _evaluate_element_axes(
+    compute: Compute, element: TensorAccess, grid: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values of the spatial axes of a compute at an element of its output."""
+    forms = zip(compute.spatial_axes, element.index, strict=True)
+    return {a.name: evaluate_form(form, grid) for a, form in forms}
 
 
 def _evaluate_guards(guards: tuple[BoundsGuard, ...], grid: Mapping[str, Any]) -> Any:
     inside: Any = True
     for g in guards:
-        at = evaluate_form(g.form, grid)
-        inside = inside & (at >= 0) & (at < g.extent)
+        index = evaluate_form(g.form, grid)
+        inside = inside & (index >= 0) & (index < g.extent)
     return inside
 
 
@@ -468,12 +435,12 @@ def _append_axes(v: Any, axis_count: int) -> Any:
 
 
 def _make_axis_shape(position: int, count: int) -> tuple[int, ...]:
-    """A shape that is 1 but along axis 2 + position of `count` + 2."""
+    """A shape of `count` + 2 axes that is 1 except along axis `position` + 2."""
     return tuple(-1 if i == position + 2 else 1 for i in range(count + 2))
 
 
 def _drop_axes(v: Any, axes: tuple[int, ...]) -> Any:
-    """An array without axes that were summed away (index 0 of each)."""
+    """An array without reduced axes (index 0 of each)."""
     if not isinstance(v, np.ndarray) or not axes:
         return v
     return v[tuple(slice(0, 1) if i in axes else slice(None) for i in range(v.ndim))].reshape(

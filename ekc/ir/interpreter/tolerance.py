@@ -1,9 +1,7 @@
-"""What the computes of an operator make of its inputs in float64, and the error that rounding can explain.
+"""Reference values of an operator's computes in float64, with the error that rounding can explain.
 
-A tensor between two computes is worked out only where it is asked for, so that a few blocks of a large
-product behind a bias and an activation cost no more than those of the product alone.
-
-A part of a tensor: its elements at the outer product of some indices.
+An intermediate tensor is computed only where it is read. So a few blocks of a large product with a bias and
+an activation cost no more than those of the product.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ from ekc.ir.reference import (
 )
 
 Indices = tuple[NDArray[Any], ...]
-"""For each dimension of a tensor the indices of a part, rising."""
+"""Indices of a part of a tensor along each dimension, ascending; the part is their outer product."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorPart:
-    """Elements of a tensor of this shape; nothing else of it may be read."""
+    """A part of a tensor of this shape; only its elements may be read."""
 
     shape: tuple[int, ...]
     indices: Indices
@@ -48,18 +46,18 @@ class TensorPart:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As of an array."""
+        """The dtype, as of an array."""
         return self.values.dtype
 
     def pick(self, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The elements at an index for each dimension, broadcast."""
-        found = zip(self.indices, index, strict=True)
-        return np.asarray(self.values[tuple(np.searchsorted(known, wanted) for known, wanted in found)])
+        """The elements at the broadcast of an index for each dimension."""
+        pairs = zip(self.indices, index, strict=True)
+        return np.asarray(self.values[tuple(np.searchsorted(own, i) for own, i in pairs)])
 
 
 def find_read_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, NDArray[Any]]) -> Indices:
-    """The indices of a tensor that a compute reads at chosen indices of its own; those outside the tensor are
-    read as the nearest inside."""
+    """Indices of a tensor that a compute reads at chosen indices of its own; those outside the tensor are
+    clipped."""
     ranges = dict(where) | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
     loads = [load for load in ex.find_loads(compute.body) if load.tensor == spec.name]
     return tuple(
@@ -69,7 +67,7 @@ def find_read_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, ND
 
 
 def _evaluate_index(index: ex.Expr, extent: int, ranges: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """The values of an index expression, each once."""
+    """Values of an index expression, clipped to the tensor, each once."""
     names = sorted(ex.find_variables(index))
     grid = dict(zip(names, np.ix_(*(ranges[name] for name in names)), strict=True))
     return np.unique(np.clip(np.asarray(ex.evaluate(index, grid, _refuse_load)), 0, extent - 1))
@@ -84,27 +82,27 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class ReferenceValues:
-    """Right values, and how far rounding alone may take a kernel from them."""
+    """Reference values, and the difference from them that rounding can explain."""
 
     values: Array
     tolerance: float
     wrapped: bool = False
-    """Whether some int32 that leads to them wrapped."""
+    """Whether some int32 result in their computation wrapped."""
     indices: Indices | None = None
-    """Where they stand in their tensor, if that is not whole."""
+    """Indices of the values in their tensor; None for the whole tensor."""
 
     choice_tolerances: Array | float = 0.0
-    """How much further each element may be, because rounding may change which of two values is chosen."""
+    """Further tolerance of each element, where rounding may change which of two values a `where` chooses."""
 
     def shift_by_error(self, error: Array | float) -> tuple[Array, ...]:
-        """The values with an error: all up, all down, each up or down."""
+        """The values with an error added: to all, subtracted from all, and with random signs."""
         signs = np.random.default_rng(0).choice((-1.0, 1.0), self.values.shape)
         return tuple(self.values + sign * error for sign in (1.0, -1.0, signs))
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceEvaluator:
-    """Inputs of an operator, and what its computes make of them."""
+    """Evaluates the computes of an operator on given inputs."""
 
     op: Operator
     arrays: tuple[InputTensor, ...]
@@ -113,7 +111,7 @@ class ReferenceEvaluator:
 
     @classmethod
     def from_seed(cls, op: Operator, seed: int) -> ReferenceEvaluator:
-        """On random inputs, made where they are read."""
+        """An evaluator on random inputs, whose elements are computed where they are read."""
         return cls(op, make_random_inputs(op, seed))
 
     @cached_property
@@ -123,17 +121,17 @@ class ReferenceEvaluator:
 
     @cached_property
     def producers(self) -> dict[str, Compute]:
-        """The compute that makes each tensor that is no input."""
+        """Compute of each tensor that is not an input, by its name."""
         return {c.output.name: c for c in self.op.computes}
 
     def for_operator(self, op: Operator) -> ReferenceEvaluator:
-        """What the same inputs come to over the computes of `op`, which a step may have made two of one."""
+        """An evaluator of `op` on the same inputs; a schedule step may have split a compute in two."""
         if op == self.op:
             return self
         return self._evaluators_by_digest.setdefault(op.digest, ReferenceEvaluator(op, self.arrays))
 
     def evaluate_tensor(self, name: str) -> ReferenceValues:
-        """All of a tensor that some compute makes; worked out once."""
+        """All elements of the output of a compute; evaluated once."""
         if name not in self._full_tensors:
             self._full_tensors[name] = self.evaluate_at(
                 self.producers[name], list_all_indices(self.producers[name])
@@ -143,12 +141,13 @@ class ReferenceEvaluator:
     def evaluate_at(
         self, compute: Compute, where: AxisIndices, unstored: Collection[str] = ()
     ) -> ReferenceValues:
-        """One compute at chosen indices; `held` are tensors that are never stored, so not rounded to their
+        """One compute at chosen indices; tensors in `unstored` are never stored, so not rounded to their
         dtype.
 
-        Its slack is what rounding does in its own arithmetic, and what the slack of each tensor that it
-        reads does to its result, found by moving that tensor. Where the body chooses by a comparison, that is
-        an allowance of each element: one that rounding may turn over excuses no other.
+        The tolerance has two parts: the rounding of the compute's own arithmetic, and the effect of the
+        tolerance of each tensor that it reads, found by perturbing that tensor. Where the body has a
+        comparison, the second part is a tolerance of each element (`choice_tolerances`), so that it excuses
+        no other element.
         """
         read = {
             name: self._evaluate_read(compute, name, where, unstored)
@@ -157,32 +156,33 @@ class ReferenceEvaluator:
         values = {
             n: self._place_values(n, r, convert_results(self.producers[n], r.values)) for n, r in read.items()
         }
-        found, stored = self._evaluate_compute(compute, where, values), compute.output.name not in unstored
-        value, wrapped = found.values, found.wrapped or any(right.wrapped for right in read.values())
+        result, stored = self._evaluate_compute(compute, where, values), compute.output.name not in unstored
+        value, wrapped = result.values, result.wrapped or any(r.wrapped for r in read.values())
         if stored:
             value = overflow_to_infinity(value, compute.output.dtype)
         scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=0.0))
-        slack = 0.0 if self._is_exact(compute, unstored) else rounding(compute, scale, stored)
+        tolerance = 0.0 if self._is_exact(compute, unstored) else estimate_rounding(compute, scale, stored)
         choice: Array | float = 0.0
-        for name, right in read.items():
-            # Where a comparison chooses, an error moves some elements by far and most not at all.
+        for name, reference in read.items():
+            # With a comparison, an error changes a few elements by much and most not at all.
             for error, chooses in (
-                (right.tolerance, ex.has_where(compute.body)),
-                (right.choice_tolerances, True),
+                (reference.tolerance, ex.has_where(compute.body)),
+                (reference.choice_tolerances, True),
             ):
                 if not np.any(error):
                     continue
-                moved = ({name: self._place_values(name, right, m)} for m in right.shift_by_error(error))
-                changed = (self._evaluate_compute(compute, where, values | m).values for m in moved)
+                shifted = reference.shift_by_error(error)
+                inputs = (values | {name: self._place_values(name, reference, v)} for v in shifted)
+                changed = (self._evaluate_compute(compute, where, v).values for v in inputs)
                 furthest = np.maximum.reduce([_compute_distances(c, value) for c in changed])
                 if chooses:
                     choice = choice + furthest
                 else:
-                    slack += float(np.max(furthest, initial=0.0))
-        return ReferenceValues(value, slack, wrapped, choice_tolerances=choice)
+                    tolerance += float(np.max(furthest, initial=0.0))
+        return ReferenceValues(value, tolerance, wrapped, choice_tolerances=choice)
 
     def _is_exact(self, compute: Compute, unstored: Collection[str]) -> bool:
-        """Whether it only brings stored elements elsewhere, or picks the largest or smallest of some."""
+        """Whether a compute only copies stored elements, or selects the largest or smallest of some."""
         body = compute.body
         if not isinstance(body, ex.Load) or body.tensor in unstored:
             return False
@@ -192,30 +192,30 @@ class ReferenceEvaluator:
         return read is out or (out is FLOAT32 and not read.is_integer)
 
     def _find_produced_reads(self, compute: Compute) -> dict[str, None]:
-        """The tensors it reads that are no inputs."""
+        """Tensors that a compute reads and that are not inputs."""
         return dict.fromkeys(x.tensor for x in ex.find_loads(compute.body) if x.tensor in self.producers)
 
     def _evaluate_read(
         self, reader: Compute, name: str, where: AxisIndices, unstored: Collection[str]
     ) -> ReferenceValues:
-        """A tensor as a compute needs it: the same elements where it reads no others, else those that it
-        reads, or all of it where that is not much more."""
-        maker = self.producers[name]
-        if not is_elementwise(reader, maker.output):
-            indices = find_read_indices(reader, maker.output, where)
-            if name in self._full_tensors or 2 * math.prod(map(len, indices)) >= maker.output.elements:
+        """A tensor as a reader needs it: the reader's own elements if it is elementwise, else the elements
+        that it reads, or all elements where those are at least half of them."""
+        producer = self.producers[name]
+        if not is_elementwise(reader, producer.output):
+            indices = find_read_indices(reader, producer.output, where)
+            if name in self._full_tensors or 2 * math.prod(map(len, indices)) >= producer.output.elements:
                 return self.evaluate_tensor(name)
-            part = dict(zip((a.name for a in maker.spatial_axes), indices, strict=True))
-            return replace(self.evaluate_at(maker, part), indices=indices)
-        there = dict(zip((a.name for a in maker.spatial_axes), where.values(), strict=True))
-        return self.evaluate_at(maker, there, unstored)
+            part = dict(zip((a.name for a in producer.spatial_axes), indices, strict=True))
+            return replace(self.evaluate_at(producer, part), indices=indices)
+        own = dict(zip((a.name for a in producer.spatial_axes), where.values(), strict=True))
+        return self.evaluate_at(producer, own, unstored)
 
-    def _place_values(self, name: str, right: ReferenceValues, values: Array) -> Any:
-        """Values of a tensor, to be found by their indices in it."""
+    def _place_values(self, name: str, reference: ReferenceValues, values: Array) -> Any:
+        """Values of a tensor, as a `TensorPart` where they are not the whole tensor."""
         return (
             values
-            if right.indices is None
-            else TensorPart(self.op.tensors[name].shape, right.indices, values)
+            if reference.indices is None
+            else TensorPart(self.op.tensors[name].shape, reference.indices, values)
         )
 
     def _evaluate_compute(
@@ -234,17 +234,20 @@ class ReferenceEvaluator:
 
         shape = tuple(len(index) for index in where.values())
 
-        def computed(kind: np.dtype[Any]) -> Array:
+        def evaluate_in(kind: np.dtype[Any]) -> Array:
             return np.broadcast_to(
                 evaluate_body(compute.body, grid, load, kind, list_float_tensors(tensors)), shape
             )
 
-        return evaluate_as_stored(compute, computed, compute.acc_dtype is INT32)
+        return evaluate_as_stored(compute, evaluate_in, compute.acc_dtype is INT32)
 
 
-def rounding(compute: Compute, scale: float, stored: bool = True) -> float:
-    """The error that a compute's own arithmetic can explain in results of size `scale`: grows with the square
-    root of the number of terms, as random rounding errors do, with a margin of 8. Integers allow none."""
+def estimate_rounding(compute: Compute, scale: float, stored: bool = True) -> float:
+    """Error that a compute's own arithmetic can explain in results of size `scale`.
+
+    It grows with the square root of the number of terms, as random rounding errors do, with a margin of 8. It
+    is 0 for integers.
+    """
     terms = math.prod(float(a.extent) for a in compute.reduction_axes)
     epsilon = 0.0 if compute.acc_dtype.is_integer else FLOAT32.epsilon * math.sqrt(terms + 1) * 8
     if stored and compute.output.dtype is not compute.acc_dtype:
@@ -253,7 +256,7 @@ def rounding(compute: Compute, scale: float, stored: bool = True) -> float:
 
 
 def overflow_to_infinity(values: Array, dtype: DType) -> Array:
-    """Values with those that a float type cannot hold as the infinities that storing makes of them."""
+    """The values, with infinities in place of those that overflow a float type when stored."""
     if dtype.is_integer:
         return values
     with np.errstate(over="ignore"):
@@ -262,13 +265,12 @@ def overflow_to_infinity(values: Array, dtype: DType) -> Array:
 
 
 def list_all_indices(compute: Compute) -> AxisIndices:
-    """All indices of a compute."""
+    """All indices of a compute along every spatial axis."""
     return {a.name: np.arange(a.extent) for a in compute.spatial_axes}
 
 
 def _compute_distances(values: Array, reference_values: Array) -> Array:
-    """The distance of each element where both are finite, else 0. An infinity explains no error: beside it
-    there is none that rounding allows."""
+    """Absolute difference of each element where both are finite, else 0: an infinity explains no error."""
     both = np.isfinite(values) & np.isfinite(reference_values)
     with np.errstate(invalid="ignore"):
         return np.where(both, np.abs(values - reference_values), 0.0)

@@ -1,1 +1,1 @@
-"""A program lowered to the launches, buffers and nodes of its kernels."""
+"""Lowering of a Program to launches: trees of nodes with buffers, addresses and guards."""

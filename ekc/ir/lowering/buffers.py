@@ -1,4 +1,4 @@
-"""Buffers and accesses: where an element lies, in elements from the start, and when it exists at all."""
+"""Buffers and accesses: the address of an element, and the guards under which the element exists."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from ekc.ir.refusal import make_schedule_error
 from ekc.ir.trace.recorder import has_any
 
 MAX_ACCESS_BYTES = 16
-"""That one access moves."""
+"""Most bytes that one access moves."""
 
 
 @dataclass(frozen=True, eq=False)
 class BoundsGuard:
-    """A condition `0 <= form < extent`; either side may be known to hold."""
+    """A condition `0 <= form < extent`; either side may need no check."""
 
     form: AffineForm
     extent: int
     needs_lower_check: Any
     """Whether the form can be negative (for a population, for which members)."""
     needs_upper_check: Any
-    """Whether it can reach `extent`."""
+    """Whether the form can reach `extent` (for a population, for which members)."""
 
 
 def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
@@ -48,7 +48,7 @@ def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory on chip that holds a region: its segments in storage order, rows padded."""
+    """A region held in shared memory, fragments or registers: its segments in storage order, rows padded."""
 
     name: str
     scope: str
@@ -59,12 +59,13 @@ class Buffer:
     segment_order: tuple[int, ...]
     """Indices of the region's segments in storage order."""
     storage_extents: tuple[Extent, ...]
-    """Extents in storage order, pad included."""
+    """Extents of the segments in storage order, pad included in the last."""
     copy_count: Extent
     swizzle: Extent = 1
-    """Chunks of 16 bytes that change places within each line of 128 (`ekc.ir.hardware.memory`)."""
+    """Chunks of 16 bytes that the swizzle exchanges within each line of 128 (`ekc.ir.hardware.memory`); 1 is
+    none."""
     panel: int = 0
-    """Elements of a row that lie side by side before those of the next row (`ekc.ir.hardware.memory`); 0 is all."""
+    """Elements of a row in one panel (`ekc.ir.hardware.memory`); 0 is no panels."""
 
     @property
     def elements(self) -> Extent:
@@ -76,7 +77,7 @@ class Buffer:
 
     @property
     def bytes(self) -> Extent:
-        """Of all copies, as they are declared: a shared row by itself is rounded up to whole vectors."""
+        """Bytes of all copies, as declared; a shared buffer of one row is rounded up to whole vectors."""
         one = self.elements * self.dtype.bytes
         if self.scope == "shared" and len(self.storage_extents) == 1:
             one = -(-one // MAX_ACCESS_BYTES) * MAX_ACCESS_BYTES
@@ -84,12 +85,12 @@ class Buffer:
 
     @property
     def aligned_bytes(self) -> Extent:
-        """Bytes up to where the next shared tile may begin."""
+        """Bytes of all copies, rounded up to the alignment."""
         return -(-self.bytes // self.alignment_bytes) * self.alignment_bytes
 
     @property
     def alignment_bytes(self) -> int:
-        """Bytes, of which the place where it begins is a multiple."""
+        """Alignment of the buffer's start in bytes."""
         return SWIZZLE_PATTERN_BYTES if self.panel else MAX_ACCESS_BYTES
 
     @property
@@ -99,12 +100,12 @@ class Buffer:
 
     @property
     def row_count(self) -> Extent:
-        """Rows as stored."""
+        """Number of rows as stored."""
         return self.elements // self.row_pitch
 
     @property
     def strides(self) -> tuple[Extent, ...]:
-        """Elements between neighbours, for each segment of the region."""
+        """Elements between neighbours along each segment of the region."""
         strides: dict[int, Extent] = {}
         step: Extent = 1
         for segment, size in zip(reversed(self.segment_order), reversed(self.storage_extents), strict=True):
@@ -113,63 +114,62 @@ class Buffer:
         return tuple(strides[i] for i in range(len(self.region.segments)))
 
     def find_address(self, coordinates: tuple[AffineForm, ...]) -> AffineForm:
-        """The element's place, from its coordinate along each segment; panels and a swizzle come on top
-        (`placed`)."""
+        """Address of the element with these segment coordinates, without panels and swizzle
+        (`apply_layout`)."""
         total = AffineForm()
         for form, stride in zip(coordinates, self.strides, strict=True):
             total = total + form.scale(stride)
         return total
 
     def apply_layout(self, address: Any) -> Any:
-        """Where the element at an address (numbers, not a form) really lies."""
+        """Stored address of the element at an address; numbers, not a form. Panels and swizzle applied."""
         if self.panel:
             address = apply_panel_layout(address, self.row_pitch, self.row_count, self.panel)
         return apply_swizzle(address, self.swizzle, self.dtype.bytes)
 
     def find_stored_distance(self, step: int) -> int | None:
-        """How far from an element that one lies, of a single tile, whose address is so much greater; None
-        where that differs from element to element."""
-        found = (
+        """Stored distance of two elements whose addresses differ by `step`; None where it is not constant."""
+        distance = (
             find_panel_distance(step, int(self.row_pitch), int(self.row_count), self.panel)
             if self.panel
             else step
         )
-        whole = find_swizzle_period(int(self.swizzle), self.dtype.bytes)
-        return None if found is None or found % whole else found
+        period = find_swizzle_period(int(self.swizzle), self.dtype.bytes)
+        return None if distance is None or distance % period else distance
 
     @property
     def is_swizzled(self) -> bool:
-        """Whether chunks change places for any member of a population."""
+        """Whether the buffer is swizzled, for any member of a population."""
         return has_any(np.asanyarray(self.swizzle) != 1)
 
     def find_segment(self, dim: int) -> int | None:
-        """The last (finest) segment along a dimension of the tensor."""
-        found = [i for i, s in enumerate(self.region.segments) if s.dim == dim]
-        return found[-1] if found else None
+        """Index of the last (finest) segment along a dimension of the tensor."""
+        segments = [i for i, s in enumerate(self.region.segments) if s.dim == dim]
+        return segments[-1] if segments else None
 
     @property
     def fastest_segment(self) -> int:
-        """The segment whose elements are neighbours in the buffer."""
+        """Index of the segment whose elements are neighbours in the buffer."""
         return self.segment_order[-1]
 
 
 @dataclass(frozen=True, eq=False)
 class TensorAccess:
-    """One read or write: which tensor, from which buffer (None: global memory), at which element."""
+    """One read or write: the tensor, the buffer (None: global memory), and the element."""
 
     spec: TensorSpec
     buffer: Buffer | None
     index: tuple[AffineForm, ...]
-    """Coordinates in the tensor."""
+    """Coordinates of the element in the tensor."""
     address: AffineForm
-    """Elements from the start of the buffer or tensor."""
+    """Elements from the start of the buffer or tensor to the element."""
     guards: tuple[BoundsGuard, ...]
     segment_coordinates: tuple[AffineForm, ...] = ()
     """Coordinates along the buffer's segments (empty for global memory)."""
 
     @property
     def dtype(self) -> DType:
-        """The element type where the access goes."""
+        """Element type in the memory that is accessed."""
         return self.spec.dtype if self.buffer is None else self.buffer.dtype
 
 
@@ -179,7 +179,7 @@ def make_buffer_access(
     index: tuple[AffineForm, ...],
     segment_coordinates: tuple[AffineForm, ...],
 ) -> TensorAccess:
-    """An access to a buffer; regions are filled with zeros outside the tensor, so it needs no guard."""
+    """An access to a buffer. It needs no guard: buffers are filled with zeros outside the tensor."""
     return TensorAccess(
         spec, buffer, index, buffer.find_address(segment_coordinates), (), segment_coordinates
     )
@@ -197,12 +197,12 @@ def make_buffer(
     panel: int = 0,
 ) -> Buffer:
     """A buffer for a region, its dimensions stored in `order`, `pad` elements after each row."""
-    stored = tuple(
+    segment_order = tuple(
         sorted(range(len(region.segments)), key=lambda i: (order.index(region.segments[i].dim), i))
     )
-    sizes = [region.segments[i].extent for i in stored]
+    sizes = [region.segments[i].extent for i in segment_order]
     sizes[-1] = sizes[-1] + pad
-    return Buffer(name, scope, dtype, region, order, stored, tuple(sizes), copy_count, swizzle, panel)
+    return Buffer(name, scope, dtype, region, order, segment_order, tuple(sizes), copy_count, swizzle, panel)
 
 
 def make_global_access(
@@ -218,7 +218,7 @@ def make_global_access(
 def find_guards(
     index: tuple[AffineForm, ...], shape: tuple[int, ...], extents: Mapping[str, Extent]
 ) -> tuple[BoundsGuard, ...]:
-    """The bounds that loop ranges alone do not guarantee (for any member of a population)."""
+    """Guards for bounds that the ranges of the loops do not guarantee (for some member of a population)."""
     guards = []
     for form, extent in zip(index, shape, strict=True):
         low, high = find_range(form, extents)
@@ -250,7 +250,7 @@ def locate_part_element(buffer: Buffer, part: Region) -> tuple[AffineForm, ...]:
 def locate_element(buffer: Buffer, coordinates: tuple[AffineForm, ...]) -> tuple[AffineForm, ...]:
     """Segment coordinates in `buffer` of a tensor element given by its tensor coordinates."""
     if buffer.region.view is not None:
-        # Which element of a view a place in the tensor is has no one answer.
+        # An element of the tensor may appear several times in an im2col tile.
         raise make_schedule_error(
             "compute_at",
             f"{buffer.name} as a box of the tensor",

@@ -1,7 +1,7 @@
-"""How a warp takes fragments out of shared memory: by `ldmatrix` where rows of 16 bytes lie there, else
-element by element.
+"""Loads of fragments from shared memory: by `ldmatrix` where rows of 16 bytes are contiguous, else by
+element.
 
-What can be had is told from the steps of the address, which may be vectors over a population.
+Which is possible follows from the steps of the address, which may be vectors over a population.
 """
 
 from __future__ import annotations
@@ -18,38 +18,39 @@ from ekc.ir.lowering.nodes import FragmentNode
 from ekc.ir.program import Loop
 
 LANE_ROW, LANE_MATRIX_LOW, LANE_MATRIX_HIGH = "#row", "#low", "#high"
-"""Of the lane that points at a row of a matrix: the row, and the two bits of the matrix's number."""
+"""Parts of the number of a lane for `ldmatrix`: row of a matrix, low and high bit of the matrix's number."""
 LDMATRIX_LANES = {LANE_ROW: LANE_GROUPS, LANE_MATRIX_LOW: 2, LANE_MATRIX_HIGH: 2}
-"""How the lanes are numbered then, fastest first."""
+"""Extents of these parts, fastest first."""
 
 
 @dataclass(frozen=True, eq=False)
 class LdmatrixFit:
-    """Whether a fragment's rows can be loaded whole: as they stand, or transposed on the way."""
+    """Whether `ldmatrix` can load the rows of a fragment, directly or transposed (for a population, for which
+    members)."""
 
     direct: Any
-    """Rows of the shared tile run along the depth."""
+    """Whether rows of the shared tile run along the depth."""
     transposed: Any
-    """Rows of the shared tile run across it: `ldmatrix.trans`, of elements of two bytes."""
+    """Whether rows of the shared tile run across the depth: `ldmatrix.trans`, for elements of two bytes."""
 
     @property
     def is_possible(self) -> Any:
-        """Whether either holds."""
+        """Whether either is possible."""
         return np.asanyarray(self.direct) | self.transposed
 
 
 def find_ldmatrix_fit(node: FragmentNode) -> LdmatrixFit:
-    """What `ldmatrix` can load of the shared tile that a fragment is filled from."""
+    """Ways in which `ldmatrix` can load a fragment from its shared tile."""
     tile, row = node.tile, LDMATRIX_ROW_BYTES // node.source.dtype.bytes
-    wide = node.source.dtype.bytes == 2
-    # Of a, the lanes stand for 8 rows, and the halves are matrices of their own; of b, for pairs of columns.
+    is_16_bit = node.source.dtype.bytes == 2
+    # For a, lanes are 8 rows, and each half of the rows is a matrix; for b, lanes are pairs of columns.
     run = [(tile.lane_group_loop, 1)] if node.is_a else [(tile.lane_loop, 2), (tile.column_pair_loop, 1)]
     along = _has_aligned_runs(node, [(tile.depth_loop, 1)], row)
-    return LdmatrixFit(along, _has_aligned_runs(node, run, row) if wide else np.asanyarray(False))
+    return LdmatrixFit(along, _has_aligned_runs(node, run, row) if is_16_bit else np.asanyarray(False))
 
 
 def _has_aligned_runs(node: FragmentNode, run_loops: list[tuple[Loop, int]], row_elements: int) -> Any:
-    """Whether loops of those steps make runs of `row` neighbours that start where a row may."""
+    """Whether loops with these steps run over `row_elements` contiguous elements, aligned to a row."""
     fits: Any = np.asanyarray(node.source.address.const % row_elements == 0)
     steps = dict(node.source.address.terms)
     for loop, step in run_loops:
@@ -64,8 +65,8 @@ def _has_aligned_runs(node: FragmentNode, run_loops: list[tuple[Loop, int]], row
 
 
 def count_fragments_per_load(node: FragmentNode) -> Extent:
-    """How many fragments one load fills: two neighbours of b, whose fragment is two matrices, where the
-    innermost loop that picks them has an even extent."""
+    """Fragments that one load fills: two neighbours of b (a fragment of b is two matrices) where the
+    innermost loop that selects them has an even extent, else 1."""
     if not _can_pair(node):
         return 1
     return np.where(np.asanyarray(node.fragment_loops[-1].extent) % 2 == 0, 2, 1)
@@ -76,8 +77,7 @@ def _can_pair(node: FragmentNode) -> bool:
 
 
 def iterate_ldmatrix_variants(node: FragmentNode) -> Iterator[tuple[bool, bool, Any]]:
-    """Every way to load matrices: across the depth or along it, two fragments at once or one; and whether
-    it is the one taken."""
+    """Every way to load matrices: (transposed, two fragments at once, whether the node uses this way)."""
     fits, number = find_ldmatrix_fit(node), count_fragments_per_load(node)
     for across, fitting in ((False, fits.direct), (True, fits.transposed & ~fits.direct)):
         for pair in (False, True) if _can_pair(node) else (False,):
@@ -85,22 +85,25 @@ def iterate_ldmatrix_variants(node: FragmentNode) -> Iterator[tuple[bool, bool, 
 
 
 def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> dict[str, AffineForm]:
-    """The loops of the tile at the row that a lane points at, in terms of `ROW`, `LOW` and `HIGH`.
+    """The row whose address a lane gives: loops of the tile in terms of `LANE_ROW`, `LANE_MATRIX_LOW` and
+    `LANE_MATRIX_HIGH`.
 
-    Matrix m is register m. Of a, registers run through the halves of the rows, then along the depth; of b
-    along the depth, then (`pair`) to the next fragment.
+    Matrix m fills register m. Registers of a run through the halves of the rows, then along the depth; those
+    of b along the depth, then (`is_paired`) to the next fragment.
     """
     tile, deep = node.tile, LANES_PER_GROUP * node.instruction.elements_per_register
-    far, near = (LANE_MATRIX_HIGH, LANE_MATRIX_LOW) if node.is_a else (LANE_MATRIX_LOW, LANE_MATRIX_HIGH)
-    depth = AffineForm(((far, deep),))
+    depth_part, other_part = (
+        (LANE_MATRIX_HIGH, LANE_MATRIX_LOW) if node.is_a else (LANE_MATRIX_LOW, LANE_MATRIX_HIGH)
+    )
+    depth = AffineForm(((depth_part, deep),))
     if node.is_a:
-        place = {tile.row_half_loop.name: AffineForm(((near, 1),))}
+        place = {tile.row_half_loop.name: AffineForm(((other_part, 1),))}
     else:
         place = {tile.lane_loop.name: AffineForm()}
         if is_paired:
             last = node.fragment_loops[-1].name
-            place[last] = AffineForm(((last, 1), (near, 1)))
-    # Eight columns side by side, told by the loop of steps of one.
+            place[last] = AffineForm(((last, 1), (other_part, 1)))
+    # Eight neighbouring columns are the loop with steps of one.
     side = tile.lane_group_loop.name if node.is_a else tile.column_pair_loop.name
     if transposed:
         return place | {tile.depth_loop.name: depth + AffineForm(((LANE_ROW, 1),)), side: AffineForm()}
@@ -108,7 +111,8 @@ def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> d
 
 
 def find_register_element(node: FragmentNode, register: int, slot: int) -> dict[str, AffineForm]:
-    """The loops of the tile at one element of a lane's register, in terms of the lane's group and place."""
+    """One element of a lane's register: loops of the tile in terms of the lane's group and its number in
+    it."""
     tile, each = node.tile, node.instruction.elements_per_register
     place, group = tile.lane_loop.name, AffineForm(((tile.lane_group_loop.name, 1),))
     if node.is_a:
@@ -122,7 +126,7 @@ def find_register_element(node: FragmentNode, register: int, slot: int) -> dict[
 
 
 def list_element_strides(node: FragmentNode) -> list[tuple[Extent, int, int]]:
-    """What a lane runs through by itself, element by element: step of the address, 1, and how many."""
+    """Digits of the elements that one lane loads: (step of the address, 1, count) each."""
     product, steps = node.instruction, dict(node.source.address.terms)
     deep = steps.get(node.tile.depth_loop.name, 0)
     halves = [(steps.get(node.tile.row_half_loop.name, 0), 1, 2)] if node.is_a else []

@@ -1,9 +1,8 @@
-"""Computes put into computes: a tensor's body in place of its reads, or what reads it behind its last sum.
+"""Fusion of computes: inlined producers, epilogues, and producers computed at their use (`compute_at`).
 
-Both are rewrites of expressions; which tensors may go is asked here too, so that the step that inlines
-and the rules that derive structures mean the same.
-
-What a nest computes on the spot: from where it reads, and in which order it must be made.
+Inlining a producer replaces the reads of its tensor by its body. An epilogue is a compute that reads a result
+and is applied when the result is stored. The conditions for both are here, so that the steps of schedules and
+the rules that derive structures agree. For producers computed inside a nest: their reads and their order.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def has_load(compute: Compute, tensor: str) -> bool:
 
 
 def is_elementwise(reader: Compute, tensor: TensorSpec) -> bool:
-    """Whether a compute reads a tensor at its own element alone, and sums nothing."""
+    """Whether a compute reads a tensor only at its own element, and reduces nothing."""
     own = tuple(ex.Var(a.name) for a in reader.spatial_axes)
     found = [load.index for load in ex.find_loads(reader.body) if load.tensor == tensor.name]
     return (
@@ -40,20 +39,20 @@ def is_elementwise(reader: Compute, tensor: TensorSpec) -> bool:
 
 
 def is_clamped_on_store(compute: Compute) -> bool:
-    """Whether storing the result changes it beyond rounding: int32 kept as int8 is cut off at its limits."""
+    """Whether storing the result clamps it: int32 stored as int8."""
     return compute.output.dtype.is_integer and compute.output.dtype is not compute.acc_dtype
 
 
 def has_other_accumulator(producer: Compute, reader: Compute) -> bool:
-    """Whether the reader would work the body out in another type: float32 does not hold every int32."""
+    """Whether the reader would compute the body in another type; float32 cannot represent every int32."""
     return producer.acc_dtype is not reader.acc_dtype
 
 
 def group_fusable_computes(op: Operator) -> tuple[tuple[Compute, ...], ...]:
-    """The computes of an operator in groups that can each be one launch: a compute, and those that
-    compute_inline puts behind it, each the one reader of the one before and elementwise in it.
+    """The computes of an operator in groups that can each be one launch: a compute and its epilogues, each
+    the only reader of the one before and elementwise in it.
 
-    A compute that could stand behind several stands behind the one with most arithmetic.
+    A compute that could be the epilogue of several groups goes to the one with most arithmetic.
     """
     groups: list[list[Compute]] = []
     for compute in op.computes:
@@ -69,7 +68,7 @@ def group_fusable_computes(op: Operator) -> tuple[tuple[Compute, ...], ...]:
             max(open_ends, key=lambda g: g[0].flops).append(compute)
         else:
             groups.append([compute])
-    # In the order of what they write: by then whatever they read has been made.
+    # In the order of their last computes: everything that a group reads is then computed before it.
     groups.sort(key=lambda g: op.computes.index(g[-1]))
     return tuple(map(tuple, groups))
 
@@ -91,18 +90,19 @@ def inline_producer(reader: Compute, producer: Compute) -> Compute:
 
 
 def fuse_epilogue(nest: Nest, reader: Compute) -> Compute:
-    """The epilogue of a nest with one more compute, written over the axes of the nest:
+    """The epilogue of a nest with one more compute, over the axes of the nest:
     D[p, q] = max(C[p, q] + bias[q], 0) -> D[i, j] = max(C[i, j] + bias[j], 0)."""
     axes = nest.compute.spatial_axes
     names = {a.name: ex.Var(b.name) for a, b in zip(reader.spatial_axes, axes, strict=True)}
-    here = replace(reader, axes=axes, body=ex.substitute(reader.body, names))
-    return inline_producer(here, nest.epilogue) if nest.epilogue else here
+    renamed = replace(reader, axes=axes, body=ex.substitute(reader.body, names))
+    return inline_producer(renamed, nest.epilogue) if nest.epilogue else renamed
 
 
 def find_out_of_bounds_read(
     reader: Compute, producer: Compute, tensors: Mapping[str, TensorSpec]
 ) -> ex.Load | None:
-    """A read outside the producer's tensor, which gives 0, where the producer's body would not be 0."""
+    """A read of the reader outside the producer's tensor (such reads give 0) where the producer's body is not
+    0."""
     extents = {a.name: a.extent for a in reader.axes}
     for load in ex.find_loads(reader.body):
         if load.tensor != producer.output.name:
@@ -115,7 +115,8 @@ def find_out_of_bounds_read(
 
 
 def _is_zero_beyond(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
-    """Whether the body is 0 beyond the axis: every tensor in it ends there too, and of zeros it makes 0."""
+    """Whether the body is 0 beyond the axis: all tensors that it reads end there, and for zeros its value is
+    0."""
     if _has_axis_value(producer.body):
         return False
     for load in ex.find_loads(producer.body):
@@ -129,7 +130,7 @@ def _is_zero_beyond(producer: Compute, axis: Axis, tensors: Mapping[str, TensorS
 
 
 def _has_axis_value(e: ex.Expr) -> bool:
-    """Whether an axis is itself a number in the body, not only an index."""
+    """Whether an axis is a value in the expression, not only an index."""
     if isinstance(e, ex.Load):
         return False
     return isinstance(e, ex.Var) or any(map(_has_axis_value, ex.children(e)))
@@ -142,16 +143,15 @@ def find_epilogue_reads(
     tensors: Mapping[str, TensorSpec],
     extents: Mapping[str, Extent],
 ) -> dict[ex.Load, TensorAccess]:
-    """Where each value comes from that an element needs when it is written: the accumulator, and the other
-    inputs of the epilogue at the element's coordinates.
+    """Reads of the stored value of an element: the accumulator, and the epilogue's inputs at the element.
 
-    A read that ends where the output ends needs no guard of its own: the write has it.
+    A read that ends where the output ends needs no guard of its own: the store has it.
     """
-    held = nest.compute.output.name
+    accumulated = nest.compute.output.name
     axes = dict(zip((a.name for a in nest.compute.spatial_axes), target.index, strict=True))
     found: dict[ex.Load, TensorAccess] = {}
     for load in ex.find_loads(nest.written_value):
-        if load.tensor == held:
+        if load.tensor == accumulated:
             found[load] = accumulator
             continue
         access = make_global_access(
@@ -167,8 +167,9 @@ def find_epilogue_reads(
 
 
 def can_use_staging(nest: Nest, staging: Staging, user: Staging) -> bool:
-    """Whether what `user` computes on the spot reads the tensor of `s` from there: always where that is
-    computed on the spot too, else from a shared copy that stood there before and is filled no deeper."""
+    """Whether the fused producer of `user` reads the tensor of `staging` from that staging: if it has a fused
+    producer too, or if it is a shared copy that comes before and is filled at the same depth or further
+    out."""
     if staging.producer is not None:
         return True
     before = nest.stagings.index(staging) < nest.stagings.index(user)
@@ -180,19 +181,20 @@ def can_use_staging(nest: Nest, staging: Staging, user: Staging) -> bool:
 
 
 def find_staging_depth(nest: Nest, at: str | None) -> int:
-    """How deep a staging sits: -1 outside all loops, else the place of its loop."""
+    """Depth of a staging: the position of its loop, -1 outside all loops."""
     return -1 if at is None else nest.find_position(at)
 
 
 def has_dependence(nest: Nest, staging: Staging, user: Staging) -> bool:
-    """Whether one staging is read while another is computed."""
+    """Whether `staging` is read while the producer of `user` is computed."""
     compute = user.producer
     reads = compute is not None and any(x.tensor == staging.tensor for x in ex.find_loads(compute.body))
     return staging is not user and reads and can_use_staging(nest, staging, user)
 
 
 def find_misplaced_producer(nest: Nest) -> tuple[Staging, Staging] | None:
-    """What is computed on the spot deeper than something that is computed from it, and that."""
+    """A fused producer that is computed deeper than a producer that reads it, and that reader; None if there
+    is none."""
     computed = [s for s in nest.stagings if s.producer is not None]
     pairs = ((s, user) for s in computed for user in computed if has_dependence(nest, s, user))
     return next(
@@ -201,17 +203,17 @@ def find_misplaced_producer(nest: Nest) -> tuple[Staging, Staging] | None:
 
 
 def order_by_dependence(nest: Nest, stagings: Sequence[Staging]) -> list[Staging]:
-    """The stagings in their order, but none before what it reads."""
-    left, done = list(stagings), []
-    while left:
-        ready = next(s for s in left if not any(has_dependence(nest, x, s) for x in left))
-        left.remove(ready)
-        done.append(ready)
-    return done
+    """The stagings in their order, but each after those that it reads."""
+    remaining, ordered = list(stagings), []
+    while remaining:
+        ready = next(s for s in remaining if not any(has_dependence(nest, x, s) for x in remaining))
+        remaining.remove(ready)
+        ordered.append(ready)
+    return ordered
 
 
 def find_fused_reads(nest: Nest, staging: Staging) -> IndexForms:
-    """Where `s` is read by what is computed on the spot, in loops of the nest and reduction axes."""
+    """Reads of a staging by fused producers, in terms of loops of the nest and reduction axes."""
     found: IndexForms = []
     computed = {x.tensor: x for x in nest.stagings if x.producer is not None}
 

@@ -1,9 +1,9 @@
-"""Tiles of a view: what a stretch of a joint loop reads, though it is no box of the tensor.
+"""im2col tiles (implicit GEMM): tiles of a joint loop, whose elements are no box of the tensor.
 
-A loop joined by `fuse` moves through several dimensions by quotients and remainders. A tile of the loop is
-then taken as one of a virtual tensor, with one coordinate for the joint loop in the place of those
-dimensions: an implicit matrix, as a convolution has one of (pixels, channels) for each tap. Two of its
-elements may be the same of the tensor; each is kept.
+A *joint loop*, made by `fuse`, moves through several dimensions by quotients and remainders. A tile of it is
+taken from a virtual tensor, which has one coordinate for the joint loop in place of those dimensions. A
+convolution has such an implicit matrix of (pixels, channels) for each tap. An element of the tensor may
+appear in a tile more than once; it is then copied more than once.
 """
 
 from __future__ import annotations
@@ -19,44 +19,46 @@ from ekc.ir.refusal import make_schedule_error
 
 @dataclass(frozen=True, eq=False)
 class JointLoop:
-    """A joint loop that a tile cuts."""
+    """A joint loop that a tile cuts: some of its pieces run inside the tile, some outside."""
 
     name: str
-    """What text calls it: the axes that it joins, an underscore more for each that joins the same."""
+    """Name for printing: the axes that it joins, with underscores appended to make it unique."""
     dim: int
-    """The last dimension that it moves through: its coordinate takes that one's place in the tile."""
+    """Last dimension that the loop moves through; the loop's coordinate replaces it in the tile."""
     index: AffineForm
-    """The iteration of the joint loop, in terms of the loops that it was cut into."""
+    """Iteration of the joint loop, in terms of the loops that it was split into."""
 
 
 @dataclass(frozen=True, eq=False)
 class JointLoopRange:
-    """For text, the iterations of a joint loop that a tile takes."""
+    """Iterations of a joint loop in a tile, for printing."""
 
     name: str
     start: AffineForm
+    """First iteration, in terms of the loops outside."""
     pieces: frozenset[Atom]
-    """The pieces of the joint loop."""
+    """Loops that the joint loop was split into."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImplicitGemmView:
-    """What joint loops add to the coordinates of a tile, dimension by dimension."""
+    """Offsets that joint loops add to the coordinates of a tile, one form for each dimension."""
 
     forms: tuple[AffineForm, ...]
-    """In terms of the tile's own coordinates `#0`, `#1`, ... and the loops outside."""
+    """Offsets in terms of the tile's coordinates `#0`, `#1`, ... and the loops outside."""
     printed_forms: tuple[AffineForm, ...]
-    """The same for text, in terms of the joint loops as if they had not been cut, ..."""
+    """Offsets for printing, in terms of the joint loops as if they were not cut."""
     joint_ranges: tuple[JointLoopRange, ...]
-    """... and what the tile takes of each."""
+    """Iterations of each joint loop in the tile."""
 
 
 def find_joint_loops(
     reads: Sequence[tuple[AffineForm, ...]], inner_loops: frozenset[str], axis_by_loop: Mapping[str, str]
 ) -> tuple[JointLoop, ...]:
-    """The joint loops of which some pieces run inside a tile and some outside.
+    """The joint loops that a tile cuts.
 
-    Refuses (ScheduleError) other quotients and remainders that are cut so, and reads that move differently.
+    Raises `ScheduleError` for a cut quotient or remainder of another kind, and for reads that move
+    differently.
     """
     found: dict[frozenset[Atom], JointLoop] = {}
     names: dict[frozenset[Atom], str] = {}
@@ -74,7 +76,7 @@ def find_joint_loops(
                     )
                 index = _find_joint_form(atom.inner, name)
                 if any(isinstance(a, QuasiAffine) for a, _ in index.terms):
-                    # Its iteration is then no sum of loops, of which each could be told apart in a tile.
+                    # Its iteration is then not a sum of loops, so a tile cannot have a coordinate for it.
                     raise make_schedule_error(
                         "stage",
                         f"a region along the fused index {atom.tag}",
@@ -82,8 +84,8 @@ def find_joint_loops(
                         "fuse before split only, or stage at another loop",
                     )
                 pieces = frozenset(a for a, _ in index.terms)
-                told = names.setdefault(pieces, _make_free_name(axis.replace("+", "_"), names.values()))
-                found[pieces] = JointLoop(told, dim, index)
+                label = names.setdefault(pieces, _make_free_name(axis.replace("+", "_"), names.values()))
+                found[pieces] = JointLoop(label, dim, index)
     for other in reads[1:]:
         if any(_has_different_crossing(a, b, inner_loops) for a, b in zip(reads[0], other, strict=True)):
             raise make_schedule_error(
@@ -96,18 +98,18 @@ def find_joint_loops(
 
 
 def _make_free_name(name: str, taken: Collection[str]) -> str:
-    """A name that no other joint loop has."""
+    """The name, with underscores appended until no other joint loop has it."""
     return _make_free_name(f"{name}_", taken) if name in taken else name
 
 
 def _find_joint_form(form: AffineForm, name: str) -> AffineForm:
-    """The sum in which a loop stands itself, inside quotients and remainders."""
+    """The innermost sum that has the loop as a term, inside quotients and remainders."""
     deeper = [a for a, _ in form.terms if isinstance(a, QuasiAffine) and name in a.find_variables()]
     return _find_joint_form(deeper[0].inner, name) if deeper else form
 
 
 def _has_different_crossing(one: AffineForm, other: AffineForm, inner_loops: frozenset[str]) -> bool:
-    """Whether two reads move differently where a joint loop is cut."""
+    """Whether two forms differ in the terms that a tile cuts."""
     a, b = dict(one.select_crossing(inner_loops).terms), dict(other.select_crossing(inner_loops).terms)
     return a.keys() != b.keys() or any(np.any(np.asanyarray(a[x] != b[x])) for x in a)
 
@@ -118,15 +120,15 @@ def make_view(
     inner_loops: frozenset[str],
     replacements: Mapping[str, AffineForm],
 ) -> ImplicitGemmView:
-    """The view that a read goes through; `move` tells the loops inside in coordinates of the tile."""
-    cut = [form.select_crossing(inner_loops) for form in read]
-    whole: dict[str, AffineForm] = {}
+    """The view of a read; `replacements` has the loops inside in terms of coordinates of the tile."""
+    crossing = [form.select_crossing(inner_loops) for form in read]
+    uncut: dict[str, AffineForm] = {}
     for loop in joint:
         *others, (finest, _) = loop.index.terms
-        whole |= {str(a): AffineForm() for a, _ in others} | {str(finest): make_variable(loop.name)}
+        uncut |= {str(a): AffineForm() for a, _ in others} | {str(finest): make_variable(loop.name)}
     return ImplicitGemmView(
-        tuple(form.substitute(replacements) for form in cut),
-        tuple(form.substitute(whole) for form in cut),
+        tuple(form.substitute(replacements) for form in crossing),
+        tuple(form.substitute(uncut) for form in crossing),
         tuple(
             JointLoopRange(
                 loop.name, loop.index.select_outside(inner_loops), frozenset(a for a, _ in loop.index.terms)

@@ -1,11 +1,9 @@
-"""The tree of a Program, derived: loops, stages, computes and barriers, with every address worked out.
+"""Derivation of the launches of a Program: trees of loops, copies, computes and barriers with all addresses.
 
-A nest says which loops there are and where tensors are staged; this file says what follows: the
-region each stage copies, the layout it lands in, which accesses need a guard, where accumulators
-start and are written, where threads must wait for each other. The printer, the evaluator, the
-analysis and the code generator all read this one tree. Extents may be vectors (a population).
-
-The launch before an atomic one: it begins the output that blocks then add to.
+A nest has the loops and the stagings. Everything else follows from it here: the region and layout of each
+copy, the accesses that need a guard, the initial values and stores of accumulators, the barriers. Before a
+nest that adds to its output atomically comes a launch that zeroes the output. The printer, the interpreter,
+the analysis and the code generator all read this tree. Extents may be vectors (a population).
 """
 
 from __future__ import annotations
@@ -61,11 +59,12 @@ from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import make_schedule_error
 
 ZERO_FILL_THREADS, ZERO_FILL_VECTOR = 256, 4
-"""Of a block, and the elements that each clears at once, where that comes out even. Ours."""
+"""Threads of a block that zeroes a tensor, and elements that each stores at once where the size allows. Our
+choice."""
 
 
 def make_zero_fill_nest(nest: Nest) -> Nest:
-    """Every element of a nest's output at 0, in the order of memory, whatever its dimensions are.
+    """A nest that sets every element of the output of `nest` to 0, in the order of memory.
 
     `C[64, 64]` becomes `C[at] = 0` for `at` in 4096: blocks of 256 threads, 4 elements each.
     """
@@ -79,18 +78,18 @@ def make_zero_fill_nest(nest: Nest) -> Nest:
         Loop("at.1", "at", ZERO_FILL_THREADS, False, "thread.x"),
         Loop("at.2", "at", vector, False, "vector"),
     )
-    place = (
+    index = (
         make_variable("at.0").scale(ZERO_FILL_THREADS * vector)
         + make_variable("at.1").scale(vector)
         + make_variable("at.2")
     )
-    return Nest(compute, loops, {"at": place}, has_accumulator=True, store_vector=vector)
+    return Nest(compute, loops, {"at": index}, has_accumulator=True, store_vector=vector)
 
 
 def derive_launches(program: Program) -> tuple[LaunchTree, ...]:
-    """The launches of a Program, in order. One that adds to its output follows one that clears it.
+    """The launches of a Program, in order. A launch that adds to its output follows one that zeroes it.
 
-    They are derived once for each Program and kept in its `launches`.
+    They are derived once for each Program and stored in its `launches`.
     """
     if program.launches is None:
         trees = (kernel for nest in program.nests for kernel in _derive_nest(nest, program.op.tensors))
@@ -100,14 +99,14 @@ def derive_launches(program: Program) -> tuple[LaunchTree, ...]:
 
 def _derive_nest(nest: Nest, tensors: Mapping[str, TensorSpec]) -> Iterator[LaunchTree]:
     if nest.is_atomic:
-        before = make_zero_fill_nest(nest)
-        flat = {before.output.name: before.output}
-        yield replace(_LaunchBuilder(before, flat).build_launch(), is_zero_fill=True)
+        zero_fill = make_zero_fill_nest(nest)
+        flat = {zero_fill.output.name: zero_fill.output}
+        yield replace(_LaunchBuilder(zero_fill, flat).build_launch(), is_zero_fill=True)
     yield _LaunchBuilder(nest, tensors).build_launch()
 
 
 class _LaunchBuilder:
-    """Works one nest out; holds what the parts of the derivation share."""
+    """Derives the launch of one nest; has the state that the parts of the derivation share."""
 
     def __init__(self, nest: Nest, tensors: Mapping[str, TensorSpec]) -> None:
         self.nest = nest
@@ -135,15 +134,16 @@ class _LaunchBuilder:
         return LaunchTree(self.nest, body, buffers, self.tensors)
 
     def _find_accumulation_start(self) -> int:
-        """Which serial loop the accumulator starts just outside of: the first reduction, else the vector."""
+        """Index of the serial loop before which the accumulator is initialized: the first reduction, else the
+        vector."""
         if self.tile:
-            # A product sums whole tiles, so its sums start outside it.
-            outside = [
+            # A product sums whole tiles, so its sums are initialized outside of it.
+            reductions = [
                 i
                 for i, x in enumerate(self.serial_loops)
                 if x.is_reduction and x not in self.tile.inner_loops
             ]
-            return min([*outside, self._find_first_tile_loop()])
+            return min([*reductions, self._find_first_tile_loop()])
         reductions = [i for i, x in enumerate(self.serial_loops) if x.is_reduction]
         if reductions or self.compute.reduction_axes:
             return reductions[0] if reductions else 0
@@ -151,11 +151,11 @@ class _LaunchBuilder:
         return vectors[0] if vectors else 0
 
     def _find_first_tile_loop(self) -> int:
-        """The serial loop at which a product takes over."""
+        """Index of the first serial loop that a product replaces."""
         return len(self.serial_loops) - (len(self.tile.inner_loops) if self.tile else 0)
 
     def _find_first_group_loop(self) -> int | None:
-        """The serial loop from which on products of a warpgroup are one group: no tile comes inside."""
+        """Index of the serial loop from which `wgmma` are one group: no tile is copied inside of it."""
         if not self.tile or self.tile.warp_loop is None:
             return None
         staged = {s.at for s in self.nest.stagings}
@@ -164,8 +164,8 @@ class _LaunchBuilder:
         )
 
     def _find_inner_loops(self, at: str | None, scope: str) -> frozenset[str]:
-        """The loops that run while a staging at `at` stays: deeper serial ones, for a block all threads, for
-        a warp those on thread.x."""
+        """Loops that run while a staging at `at` stays: the deeper serial ones; for shared memory all thread
+        loops too, for fragments those on thread.x."""
         names = [x.name for x in self.serial_loops]
         deeper = names if at is None else names[names.index(at) + 1 :]
         levels = {"shared": THREAD_LEVELS, "fragment": THREAD_LEVELS[:1]}.get(scope, ())
@@ -175,9 +175,9 @@ class _LaunchBuilder:
     def _make_buffer(self, staging: Staging) -> Buffer:
         reads = [form for load, form in self.read_indices.items() if load.tensor == staging.tensor]
         inner, extents = self._find_inner_loops(staging.at, staging.scope), self.nest.extents
-        on_the_spot = find_fused_reads(self.nest, staging)
-        if on_the_spot:
-            reads, extents = [*reads, *on_the_spot], extents | self.nest.fused_reduction_extents
+        fused_reads = find_fused_reads(self.nest, staging)
+        if fused_reads:
+            reads, extents = [*reads, *fused_reads], extents | self.nest.fused_reduction_extents
             inner |= frozenset(self.nest.fused_reduction_extents)
         region = find_region(reads, inner, extents, self.axis_by_loop)
         source = self.nest.find_staging(staging.source)
@@ -187,7 +187,7 @@ class _LaunchBuilder:
             if staging.at is not None and staging.scope == "shared"
             else 1
         )
-        # Registers hold what arithmetic uses, so a float16 is converted once, when it arrives.
+        # Registers have the type of the arithmetic, so that a float16 is converted once, when it is copied.
         dtype = self.tensors[staging.tensor].dtype
         dtype = find_read_type(dtype, self.compute.acc_dtype) if staging.scope == "register" else dtype
         if staging.producer is not None and staging.producer.reduction_axes:
@@ -220,7 +220,7 @@ class _LaunchBuilder:
             x.extent for x in self.serial_loops[self.accumulation_start :] if not x.is_reduction
         )
         if np.any(np.asanyarray(region.size != points)):
-            # A hull would also write elements that other threads own.
+            # A hull has elements that other threads write.
             raise make_schedule_error(
                 "cache_write",
                 f"a region of {self.compute.output.name} without gaps",
@@ -247,7 +247,7 @@ class _LaunchBuilder:
         return (*before, *inside, *self._build_finish())
 
     def _build_mma(self, tile: TensorTile) -> MmaNode:
-        """The product, and the loops it stands for."""
+        """A product, with the loops that it replaces."""
         body: Node = self._build_statement()
         assert isinstance(body, ComputeNode)
         compute = body
@@ -257,21 +257,21 @@ class _LaunchBuilder:
         return MmaNode(tile, body, compute, self._build_factor(tile.a_load), self._build_factor(tile.b_load))
 
     def _build_factor(self, load: ex.Load) -> FragmentNode | SharedFactor:
-        """What holds a factor: a warp, or shared memory."""
+        """A factor of a product: a fragment in registers, or a tile in shared memory."""
         if load.tensor in self.fragments:
             return self.fragments[load.tensor]
         staging = [s for s in self.nest.stagings if s.tensor == load.tensor][-1]
         return SharedFactor(staging, self._build_read(load, self.read_indices[load]))
 
     def _build_fragment(self, stage: StageNode, tile: TensorTile) -> FragmentNode:
-        """What each lane takes of a shared tile, by the loops that the product of a warp runs."""
+        """The fragments that a warp loads from a shared tile, with the loops that select one."""
         staging = stage.staging
         load = tile.a_load if staging.tensor == tile.a_load.tensor else tile.b_load
         forms, source = self.read_indices[load], self.buffers[staging.source]
         access = make_buffer_access(self.tensors[staging.tensor], source, forms, source.region.locate(forms))
         used = {name for form in forms for name in form.find_variables()}
-        inside = self._find_inner_loops(staging.at, "register") - {x.name for x in tile.inner_loops}
-        tiles = tuple(x for x in self.serial_loops if x.name in inside & used)
+        inner = self._find_inner_loops(staging.at, "register") - {x.name for x in tile.inner_loops}
+        tiles = tuple(x for x in self.serial_loops if x.name in inner & used)
         self.fragments[staging.tensor] = FragmentNode(stage, tile, access, tiles)
         return self.fragments[staging.tensor]
 
@@ -281,9 +281,9 @@ class _LaunchBuilder:
         shared = any(isinstance(n, BarrierNode) for n in staged)
         last: tuple[Node, ...] = (BarrierNode(),) if shared else ()
         node = LoopNode(loop, (*staged, *self._build_nodes(position + 1), *last), self._needs_unrolling(loop))
-        # Run again, an asynchronous loop copies at once into tiles that others may still read.
-        again = position > 0 and any(isinstance(n, CopyWaitNode) for n in staged)
-        return (node, *([BarrierNode()] if again else []))
+        # When it runs again, an asynchronous loop first copies into tiles that other threads may still read.
+        needs_barrier = position > 0 and any(isinstance(n, CopyWaitNode) for n in staged)
+        return (node, *([BarrierNode()] if needs_barrier else []))
 
     def _needs_unrolling(self, loop: Loop) -> bool:
         buffers = [
@@ -297,26 +297,27 @@ class _LaunchBuilder:
         )
 
     def _build_stages(self, stagings: list[Staging]) -> tuple[Node, ...]:
-        """Copies in order of need, shared ones first, then a barrier (or a wait) if any is shared."""
+        """Copies in order of dependence: shared ones, a barrier (or a wait) if there are any, then private
+        ones."""
         shared: list[Node] = []
-        fresh: list[Staging] = []
+        unsynchronized: list[Staging] = []
         for s in order_by_dependence(self.nest, [s for s in stagings if s.scope == "shared"]):
-            if any(has_dependence(self.nest, f, s) for f in fresh):
+            if any(has_dependence(self.nest, f, s) for f in unsynchronized):
                 shared.append(BarrierNode())
-                fresh = []
+                unsynchronized = []
             shared.append(self._build_stage(s))
-            fresh.append(s)
+            unsynchronized.append(s)
         private = [self._build_private_stage(s) for s in stagings if s.scope != "shared"]
         return (*shared, *(self._build_wait(n) for n in shared[-1:]), *private)
 
     def _build_wait(self, last: Node) -> Node:
-        """What threads do before they use the shared tiles of a loop."""
+        """The wait before the shared tiles of a loop are used."""
         if isinstance(last, StageNode) and last.is_async and last.staging.at is not None:
             return CopyWaitNode(self.nest.find_loop(last.staging.at))
         return BarrierNode()
 
     def _build_private_stage(self, staging: Staging) -> Node:
-        """A copy that a thread, or a warp, makes for itself."""
+        """A copy into registers of a thread or fragments of a warp."""
         stage = self._build_stage(staging)
         if staging.scope == "fragment" and self.tile and isinstance(stage, StageNode):
             return self._build_fragment(stage, self.tile)
@@ -347,9 +348,9 @@ class _LaunchBuilder:
             }
             if staging.producer.reduction_axes:
                 return ReduceNode(staging, buffer, source, address, produced)
-        flies = self.nest.is_async(staging)
+        is_async = self.nest.is_async(staging)
         return StageNode(
-            staging, buffer, source, address, buffer.find_segment(len(spec.shape) - 1), produced, flies
+            staging, buffer, source, address, buffer.find_segment(len(spec.shape) - 1), produced, is_async
         )
 
     def _build_fused_read(
@@ -362,7 +363,7 @@ class _LaunchBuilder:
         return make_buffer_access(self.tensors[tensor], buffer, index, locate_element(buffer, index))
 
     def _find_extents_with_segments(self, region: Region) -> Mapping[str, Extent]:
-        """Extents of the loops and of a region's segment coordinates."""
+        """Extents of the loops, and of the segment coordinates of a region."""
         return self.nest.extents | {f"#{i}": s.extent for i, s in enumerate(region.segments)}
 
     def _build_statement(self) -> ComputeNode:
@@ -404,10 +405,10 @@ class _LaunchBuilder:
         region = self.accumulator.region
         extents = self._find_extents_with_segments(region)
         target = make_global_access(self.nest.output, region.find_coordinates(), extents)
-        held = make_buffer_access(
+        accumulated = make_buffer_access(
             self.compute.output, self.accumulator, target.index, make_segment_variables(region)
         )
-        reads = find_epilogue_reads(self.nest, held, target, self.tensors, extents)
+        reads = find_epilogue_reads(self.nest, accumulated, target, self.tensors, extents)
         segment = self.accumulator.find_segment(len(self.store_index) - 1)
         write = WriteNode(
             self.accumulator,

@@ -1,12 +1,11 @@
-"""What a launch touches of global memory: which elements each block needs, staged or not.
+"""Global memory that a launch reads and writes: tensors, elements of a block, and guards of reduction tails.
 
-How many elements of a tensor lie behind a tile of a view: windows of a convolution overlap.
+Elements of an im2col tile may be the same in the tensor, as windows of a convolution overlap. A joint loop
+runs through the digits of a mixed-radix number, one digit for each dimension: all columns of a row before the
+next row, all rows of an image before the next. Blocks start at different digits; distinct elements are the
+mean over these starts.
 
-A run of a joint loop goes through the digits of a mixed-radix number, one digit to a dimension: all columns
-of a row before the next row, all rows of an image before the next. Where it starts, blocks differ; the mean
-is taken.
-
-Which reduction tails need a condition: those where some factor of the body would not be 0 beyond them.
+The tail of a reduction needs a guard unless every factor of the body is 0 beyond the axis.
 """
 
 from __future__ import annotations
@@ -30,9 +29,12 @@ FloatOrArray = Any
 
 
 def count_distinct_elements(region: Region) -> FloatOrArray:
-    """Different elements of the tensor in a tile of a view: exact without windows; with them, the mean over
-    where one run of a joint loop starts, the halo of each digit taken whole. Of anything else (several runs,
-    a dimension that several quotients move) the size of the tile, which is a bound from above."""
+    """Distinct elements of the tensor in an im2col tile.
+
+    Exact without windows. With windows it is the mean over the starts of a joint loop, with the full halo of
+    each digit. Otherwise (several joint segments, a dimension with several quotients) it is the size of the
+    tile, an upper bound.
+    """
     runs = [s for s in region.segments if s.is_joint]
     digits = _find_digits(region)
     if len(runs) != 1 or digits is None:
@@ -41,30 +43,31 @@ def count_distinct_elements(region: Region) -> FloatOrArray:
     for s in region.segments:
         if not s.is_joint and s.dim not in digits:
             total = total * s.extent
-    for dim, (stays, step) in sorted(digits.items(), key=lambda item: -item[1][0]):
-        prefixes = 1 + (length - 1) / stays
+    for dim, (period, step) in sorted(digits.items(), key=lambda item: -item[1][0]):
+        prefixes = 1 + (length - 1) / period
         values, before = prefixes / before, prefixes
-        own = [s for s in region.segments if s.dim == dim and not s.is_joint]
-        taps = np.prod([np.ones(()), *(np.asanyarray(s.extent) for s in own)], axis=0)
-        halo = sum((np.asanyarray(s.extent) - 1) * np.abs(s.stride) for s in own)
+        windows = [s for s in region.segments if s.dim == dim and not s.is_joint]
+        taps = np.prod([np.ones(()), *(np.asanyarray(s.extent) for s in windows)], axis=0)
+        halo = sum((np.asanyarray(s.extent) - 1) * np.abs(s.stride) for s in windows)
         total = total * np.minimum(values * taps, (values - 1) * step + halo + 1)
     return np.minimum(total, region.size)
 
 
 def _find_digits(region: Region) -> dict[int, tuple[int, int]] | None:
-    """By dimension that a joint loop moves: how many iterations it stays, and by how much it moves then."""
+    """(iterations between two changes, step of a change) by dimension that a joint loop moves; None if not
+    constant."""
     assert region.view is not None
-    found = {}
+    digits = {}
     for dim, form in enumerate(region.view.forms):
         if not form.terms:
             continue
         (atom, step), *more = form.terms
         assert isinstance(atom, QuasiAffine)
-        stays = _find_digit_period(atom)
-        if more or np.ndim(stays) or np.ndim(step):
+        period = _find_digit_period(atom)
+        if more or np.ndim(period) or np.ndim(step):
             return None
-        found[dim] = (int(stays), abs(int(step)))
-    return found
+        digits[dim] = (int(period), abs(int(step)))
+    return digits
 
 
 def _find_digit_period(atom: QuasiAffine) -> Any:
@@ -79,7 +82,7 @@ IndexForms = list[tuple[AffineForm, ...]]
 
 
 def find_direct_reads(nest: Nest) -> dict[str, IndexForms]:
-    """The tensors that the body reads straight from global memory."""
+    """Reads of the body that go to global memory, by tensor."""
     staged = {s.tensor for s in nest.stagings}
     found: dict[str, IndexForms] = {}
     for load in ex.find_loads(nest.compute.body):
@@ -91,8 +94,8 @@ def find_direct_reads(nest: Nest) -> dict[str, IndexForms]:
 
 
 def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
-    """Every global tensor a launch reads, through stagings, through tensors computed on the spot, and when
-    it writes."""
+    """Every read of global memory of a launch, by tensor: through stagings, fused producers and the
+    epilogue."""
     produced = {s.tensor: s.producer for s in nest.stagings if s.producer}
     found: dict[str, IndexForms] = {}
 
@@ -112,28 +115,29 @@ def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
 
 
 def find_stored_tensors(nest: Nest) -> set[str]:
-    """The tensors that a launch reads or writes as they are stored: in global memory, or in a tile of it that
-    is computed on the spot."""
+    """Tensors that a launch reads or writes in their storage type: in global memory, or in a tile of a fused
+    producer."""
     return {*find_global_reads(nest), *(s.tensor for s in nest.stagings), nest.output.name}
 
 
 def to_affine_index(load: ex.Load, axis_forms: Mapping[str, AffineForm]) -> tuple[AffineForm, ...]:
-    """The index of a read, its axes given as forms."""
+    """The index of a read as affine forms, from the forms of its axes."""
     return tuple(to_affine(i, axis_forms) for i in load.index)
 
 
 def map_axes_to_element(compute: Compute, element: tuple[AffineForm, ...]) -> dict[str, AffineForm]:
-    """The spatial axes of a compute at the element of its output that a read asks for."""
+    """Forms of the spatial axes of a compute at one element of its output."""
     return dict(zip((a.name for a in compute.spatial_axes), element, strict=True))
 
 
 def find_global_writes(nest: Nest) -> IndexForms:
-    """The output elements a launch writes."""
+    """Index of the output elements that a launch writes."""
     return [tuple(to_affine(i, nest.axis_forms) for i in nest.compute.output_element.index)]
 
 
 def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.float64]:
-    """Distinct elements of a tensor that one block touches (of a view, `distinct` says how exactly)."""
+    """Distinct elements of a tensor that one block accesses (`count_distinct_elements` for an im2col
+    tile)."""
     inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.fused_reduction_extents))
     extents = nest.extents | nest.fused_reduction_extents
     try:
@@ -142,7 +146,7 @@ def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.floa
             region.size if region.view is None else count_distinct_elements(region), dtype=np.float64
         )
     except ScheduleError:
-        # No staging asked for this box, so nothing is illegal: bound each read by itself.
+        # No staging copies this box, so it is not an error; each read has its own bound.
         total = np.zeros(())
         for read in index_forms:
             points = np.ones(())
@@ -153,24 +157,24 @@ def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.floa
 
 
 def _bound_index_width(form: AffineForm, inner_loops: frozenset[str], extents: Mapping[str, Extent]) -> Any:
-    """At most how many values an index takes while the loops `inner` run."""
+    """Upper bound on the number of values of an index while `inner_loops` run."""
     reach: Any = 0.0
     for atom, coefficient in form.terms:
         step = np.abs(np.asanyarray(coefficient, dtype=np.float64))
         if isinstance(atom, str):
             reach = reach + step * (np.asanyarray(extents[atom]) - 1.0 if atom in inner_loops else 0.0)
         elif atom.find_variables() & inner_loops:
-            within, divisor = (
+            inner_range, divisor = (
                 _bound_index_width(atom.inner, inner_loops, extents) - 1.0,
                 np.asanyarray(atom.divisor),
             )
-            each = np.ceil(within / divisor) if atom.op == "//" else np.minimum(within, divisor - 1)
+            each = np.ceil(inner_range / divisor) if atom.op == "//" else np.minimum(inner_range, divisor - 1)
             reach = reach + step * each
     return reach + 1.0
 
 
 def find_reduction_guards(nest: Nest, tensors: Mapping[str, TensorSpec]) -> tuple[BoundsGuard, ...]:
-    """Conditions for reduction tails. A product of reads that are all 0 beyond the tail needs none."""
+    """Guards of reduction tails. A product of reads that are all 0 beyond the tail needs none."""
     guards: list[BoundsGuard] = []
     for axis in nest.compute.reduction_axes:
         if not is_zero_beyond_axis(nest.compute, axis, tensors):
@@ -179,9 +183,9 @@ def find_reduction_guards(nest: Nest, tensors: Mapping[str, TensorSpec]) -> tupl
 
 
 def is_zero_beyond_axis(compute: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
-    """Whether every factor is 0 beyond a reduced axis."""
+    """Whether every factor of the body is 0 beyond a reduction axis."""
     if axis.extent == 1:
-        # A tile holds its one point once: beyond it nothing was read, and so nothing is 0.
+        # A tile has the single point of the axis only, so there are no zeros beyond it.
         return False
     parts = ex.list_factors(compute.body)
     reads = [p for p in parts if isinstance(p, ex.Load)]
@@ -192,6 +196,6 @@ def is_zero_beyond_axis(compute: Compute, axis: Axis, tensors: Mapping[str, Tens
 
 
 def _ends_at_axis(axis: Axis, read: ex.Load, spec: TensorSpec) -> bool:
-    """Whether a dimension of a tensor is the axis itself, so that it is read as 0 beyond it."""
+    """Whether the axis indexes a dimension of its own extent, so that reads beyond it give 0."""
     pairs = zip(read.index, spec.shape, strict=True)
     return any(form == ex.Var(axis.name) and extent == axis.extent for form, extent in pairs)

@@ -1,6 +1,6 @@
-"""What the tree of a launch is made of: loops, stages, computes and barriers, and the launch that holds them.
+"""The tree of a launch: nodes for loops, copies, computes and barriers, and the launch that has them.
 
-`ekc.ir.lowering.lower` derives them from a Program. Extents may be vectors (a population).
+`ekc.ir.lowering.lower` derives the tree from a Program. Extents may be vectors (a population).
 """
 
 from __future__ import annotations
@@ -22,101 +22,102 @@ from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Staging
 
 @dataclass(frozen=True, eq=False)
 class LoopNode:
-    """A serial loop and what it repeats."""
+    """A serial loop and its body."""
 
     loop: Loop
     body: tuple[Node, ...]
     must_unroll: bool
-    """Whether it must be unrolled because its variable picks registers."""
+    """Whether the loop must be unrolled because its variable indexes registers."""
 
     @property
     def is_async(self) -> bool:
-        """Whether its tiles are copied ahead by asynchronous copies."""
+        """Whether tiles of later iterations are copied by asynchronous copies."""
         return any(isinstance(n, CopyWaitNode) for n in self.body)
 
 
 @dataclass(frozen=True, eq=False)
 class StageNode:
-    """A copy of a region into a buffer, by all threads of the block or by each thread for itself."""
+    """A copy of a region into a buffer: by all threads of the block (shared), or by each thread of its own
+    tile."""
 
     staging: Staging
     buffer: Buffer
     source: TensorAccess
-    """Where the element with segment coordinates `#0, #1, ...` comes from."""
+    """Source of the element with segment coordinates `#0, #1, ...`."""
     target_address: AffineForm
-    """Where it goes in the buffer."""
+    """Address of that element in the buffer."""
     vector_segment: int | None
-    """The segment whose neighbours are neighbours in the source."""
+    """Index of the segment whose neighbours are neighbours in the source, None if there is none."""
     producer_reads: dict[ex.Load, TensorAccess] | None = None
-    """The reads of the producer's body, when the region is computed and not copied."""
+    """Reads of the producer's body, where the region is computed and not copied."""
     is_async: bool = False
-    """Whether the copy is issued iterations ahead and lands by itself; a `WaitNode` stands before its use."""
+    """Whether the copy is asynchronous and issued iterations ahead; a `CopyWaitNode` precedes its use."""
 
 
 @dataclass(frozen=True, eq=False)
 class FragmentNode:
-    """A copy of a shared region into the registers of a warp, as the product in `tile` wants a factor."""
+    """A copy of a shared region into the registers of a warp, in the layout of a factor of an `mma`."""
 
     stage: StageNode
-    """What it means: every lane may read the whole region."""
+    """The copy of the whole region, which gives its meaning: every lane may read the whole region."""
     tile: TensorTile
     source: TensorAccess
-    """Where an element lies in shared memory, in terms of loops."""
+    """Access to an element in shared memory, in terms of loops."""
     fragment_loops: tuple[Loop, ...]
-    """The loops inside that pick one of the fragments it holds, outermost first."""
+    """Loops inside that select one of the fragments, outermost first."""
 
     @property
     def is_a(self) -> bool:
-        """Whether it is the left factor, which has the rows."""
+        """Whether the fragment is of the left factor, which has the rows."""
         return self.stage.staging.tensor == self.tile.a_load.tensor
 
     @property
     def staging(self) -> Staging:
-        """Of the copy."""
+        """The staging of the copy."""
         return self.stage.staging
 
     @property
     def instruction(self) -> MmaInstruction:
-        """What it is a factor of."""
+        """The instruction that multiplies the fragment."""
         assert isinstance(self.tile.instruction, MmaInstruction)
         return self.tile.instruction
 
     @property
     def registers_per_lane(self) -> int:
-        """Of each lane, for one fragment."""
+        """Registers of each lane for one fragment."""
         return self.instruction.a_registers if self.is_a else self.instruction.b_registers
 
     @property
     def fragment_count(self) -> Extent:
-        """How many it holds."""
+        """Number of fragments."""
         return multiply_extents(x.extent for x in self.fragment_loops)
 
 
 @dataclass(frozen=True, eq=False)
 class ReduceNode:
-    """A reduction on the spot: the warps of a block share out the elements of a region (some warps each),
-    their lanes walk along the last reduction axis side by side and combine what they have."""
+    """A fused reduction: one or more warps compute each element of a region. Lanes split the last reduction
+    axis between them and combine their partial results."""
 
     staging: Staging
     buffer: Buffer
-    """One copy for each of the warps that share an element; the first holds the result."""
+    """Buffer with one copy for each warp of an element; the first copy gets the result."""
     source: TensorAccess
-    """The element of the output with segment coordinates `#0, #1, ...`."""
+    """Element of the output with segment coordinates `#0, #1, ...`."""
     target_address: AffineForm
-    """Where it goes in the buffer."""
+    """Address of that element in the buffer."""
     reads: dict[ex.Load, TensorAccess]
-    """The reads of the body, in segment coordinates and reduction axes."""
+    """Reads of the body, in terms of segment coordinates and reduction axes."""
 
     @property
     def compute(self) -> Compute:
-        """What is reduced."""
+        """The compute whose reduction this is."""
         assert self.staging.producer is not None
         return self.staging.producer
 
 
 @dataclass(frozen=True, eq=False)
 class InitNode:
-    """Start values for an accumulator (or, without one, for the output elements themselves)."""
+    """Initial values of an accumulator, or of the output elements where there is none."""
 
     buffer: Buffer | None
     region: Region
@@ -125,48 +126,48 @@ class InitNode:
 
 @dataclass(frozen=True, eq=False)
 class ComputeNode:
-    """The statement: combine the body into the accumulator or the output."""
+    """The statement: combine the value of the body with the accumulator or the output."""
 
     nest: Nest
     reads: dict[ex.Load, TensorAccess]
     target: TensorAccess
     guards: tuple[BoundsGuard, ...]
-    """Conditions on reduction indices that no zero-filled read covers, and on a direct store."""
+    """Guards of reduction indices beyond which reads are not all 0, and of a direct store."""
 
 
 @dataclass(frozen=True, eq=False)
 class SharedFactor:
-    """A factor that a product of a warpgroup finds by itself: a tile in shared memory."""
+    """A factor of `wgmma`: a tile that the instruction reads from shared memory."""
 
     staging: Staging
-    """What fills the tile."""
+    """The staging that fills the tile."""
     source: TensorAccess
-    """Where an element lies in it, in terms of loops."""
+    """Access to an element of the tile, in terms of loops."""
 
 
 @dataclass(frozen=True, eq=False)
 class MmaNode:
-    """A product of a warp, or of a warpgroup, on tensor cores, in place of the innermost loops."""
+    """A product on tensor cores (`mma` of a warp, `wgmma` of a warpgroup) in place of the innermost loops."""
 
     tile: TensorTile
     replaced_loops: LoopNode
-    """What it means: the loops and the statement that it stands for."""
+    """The loops and the statement that the product replaces, which give its meaning."""
     compute: ComputeNode
-    """That statement."""
+    """The statement inside `replaced_loops`."""
     a: FragmentNode | SharedFactor
     b: FragmentNode | SharedFactor
 
 
 @dataclass(frozen=True, eq=False)
 class WgmmaGroupNode:
-    """Products that a warpgroup starts one after the other; then it waits for all of them."""
+    """Products that a warpgroup issues in sequence, followed by a wait for all of them."""
 
     body: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class LaneCombineNode:
-    """Sum an accumulator across the lanes that share a reduction."""
+    """Combine accumulators of the lanes that split a reduction."""
 
     buffer: Buffer
     reduction_lanes: tuple[Loop, ...]
@@ -174,22 +175,22 @@ class LaneCombineNode:
 
 @dataclass(frozen=True, eq=False)
 class WriteNode:
-    """Copy an accumulator to the output, through the epilogue if there is one."""
+    """Store an accumulator to the output, through the epilogue if there is one."""
 
     buffer: Buffer
     region: Region
     target: TensorAccess
-    """The output element with segment coordinates `#0, #1, ...`."""
+    """Output element with segment coordinates `#0, #1, ...`."""
     vector: Extent
     vector_segment: int | None
     reduction_lanes: tuple[Loop, ...]
-    """Only lane 0 of these writes."""
+    """Loops over lanes that split a reduction; only lane 0 of each writes."""
     value: ex.Expr
-    """What is written; the accumulated element itself where no compute was put behind the sum."""
+    """The value that is stored: the accumulated element, or the value of the epilogue."""
     reads: dict[ex.Load, TensorAccess]
-    """The reads of `value`, at segment coordinates too."""
+    """Reads of `value`, in terms of segment coordinates."""
     is_atomic: bool = False
-    """Whether it is added to what is there, by atomic additions."""
+    """Whether the value is added to the output by an atomic addition."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +200,9 @@ class BarrierNode:
 
 @dataclass(frozen=True, eq=False)
 class CopyWaitNode:
-    """Each thread waits for its copies of this iteration's tiles, then all threads for each other.
+    """Each thread waits for its own copies of this iteration's tiles, then all threads for each other.
 
-    After it the tiles of this iteration are whole, and nobody reads those of the last one any more.
+    After it the tiles of this iteration are complete, and no thread reads those of the previous one.
     """
 
     loop: Loop
@@ -233,31 +234,31 @@ def walk_nodes(nodes: tuple[Node, ...]) -> Iterator[Node]:
 
 @dataclass(frozen=True, eq=False)
 class LaunchTree:
-    """One launch: the loops spread over the hardware and the body that each thread runs."""
+    """One launch: a nest with loops bound to blocks and threads, and the body that each thread runs."""
 
     nest: Nest
     body: tuple[Node, ...]
     buffers: tuple[Buffer, ...]
     tensors: dict[str, TensorSpec]
     is_zero_fill: bool = False
-    """Whether it only begins the output of the next launch, which adds to it."""
+    """Whether the launch only zeroes the output of the next launch, which adds to it."""
 
     def find_bound_loops(self, level: str) -> tuple[Loop, ...]:
-        """The loops on one hardware index, slowest first."""
+        """Loops bound to one hardware index, slowest first."""
         return tuple(x for x in self.nest.loops if x.level == level)
 
     def find_level_extent(self, level: str) -> Extent:
-        """How many values a hardware index takes."""
+        """Number of values of a hardware index."""
         return multiply_extents(x.extent for x in self.find_bound_loops(level))
 
     @property
     def thread_loops(self) -> tuple[Loop, ...]:
-        """Every thread loop, fastest first, as the linear thread number counts them."""
+        """Every thread loop, fastest first, in the order of the linear thread number."""
         return tuple(x for level in THREAD_LEVELS for x in reversed(self.find_bound_loops(level)))
 
     @property
     def reduction_lane_stride(self) -> Extent:
-        """How many threads apart two lanes are that hold neighbouring parts of one sum."""
+        """Difference in thread number of two lanes with neighbouring parts of one reduction."""
         faster = takewhile(lambda x: not x.is_reduction, self.thread_loops)
         return multiply_extents(x.extent for x in faster)
 
@@ -287,7 +288,7 @@ class LaunchTree:
 
 
 def multiply_extents(values: Any) -> Extent:
-    """Of extents; 1 where there are none."""
+    """Product of extents; 1 where there are none."""
     total: Extent = 1
     for v in values:
         total = total * v

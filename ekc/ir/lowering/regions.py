@@ -1,10 +1,11 @@
-"""Which part of a tensor a stretch of loops touches, and where in a buffer each element lands.
+"""Regions: the part of a tensor that some loops access, and the coordinates of its elements in a buffer.
 
-Along each dimension the touched elements are one or more *segments* (a mixed-radix number): a
-thread that owns rows 64*i.1 + i.3 with i.1 < 2, i.3 < 4 touches 2 segments by 4 elements, eight
-in all, not the 68 that lie between first and last. Where two axes meet in one dimension (a
-convolution's p + r), or several reads overlap, the hull is taken. Where a joint loop (`fuse`) is cut by the
-tile, its quotients and remainders make no box: the tile is one of a *view* of the tensor (`ekc.ir.lowering.implicit_gemm`).
+Along each dimension, a region has one or more *segments* (a mixed-radix number). A thread that owns rows
+64*i.1 + i.3 with i.1 < 2 and i.3 < 4 accesses 2 segments of 4 elements, eight in all, not the 68 between
+first and last. Where two axes meet in one dimension (a convolution's p + r), or several reads overlap, the
+segment is the *hull*: everything from the first element to the last. Where a tile cuts a joint loop (`fuse`),
+its quotients and remainders make no box: the region is then a tile of an im2col *view*
+(`ekc.ir.lowering.implicit_gemm`).
 """
 
 from __future__ import annotations
@@ -32,27 +33,30 @@ from ekc.ir.refusal import make_schedule_error
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """`extent` elements, `stride` apart along dimension `dim` of the tensor, or along a joint loop."""
+    """`extent` elements at distance `stride` along dimension `dim` of the tensor, or along a joint loop."""
 
     dim: int
     stride: Extent
     extent: Extent
     terms: tuple[tuple[Atom, Extent], ...]
-    """Its coordinate as a sum of multiplier * loop variable; empty for a hull."""
+    """The coordinate along the segment as a sum of multiplier * loop variable; empty for a hull."""
     is_hull: bool = False
+    """Whether the segment is everything between the first and the last element."""
     is_joint: bool = False
     """Whether `stride` counts iterations of a joint loop."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A box of segments that starts at `base` (one form per dimension, in the loops outside)."""
+    """A box of segments in a tensor."""
 
     base: tuple[AffineForm, ...]
+    """First element: one form for each dimension, in terms of the loops outside."""
     segments: tuple[Segment, ...]
     inner_loops: frozenset[str]
+    """Loops that run while the region stays."""
     view: ImplicitGemmView | None = None
-    """What joint loops add to `base`, where the region is a tile of a view."""
+    """Offsets that joint loops add to `base`; None unless the region is an im2col tile."""
 
     @property
     def size(self) -> Extent:
@@ -63,17 +67,20 @@ class Region:
         return total
 
     def locate(self, index: tuple[AffineForm, ...]) -> tuple[AffineForm, ...]:
-        """The coordinate along each segment of one read of the tensor."""
+        """Segment coordinates of a read of the tensor."""
         return tuple(
             self.find_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in self.segments
         )
 
     def find_offset(self, index: tuple[AffineForm, ...], dim: int) -> AffineForm:
-        """How far along a dimension a place, told in loops or in coordinates of a part of it, lies from
-        where the box starts, without what the joint loops that this tile cuts add."""
+        """Offset of an index from the start of the box along a dimension.
+
+        The index is in terms of loops, or of coordinates of a part of the region. Joint loops that the tile
+        cuts add nothing to it.
+        """
         form = index[dim]
         if self.view is not None:
-            # A part's own coordinates are of loops inside it, and so inside this tile.
+            # Coordinates of a part stand for loops inside the part, and so inside this tile.
             part = {name for name in form.find_variables() if name.startswith("#")}
             form = form - form.select_crossing(self.inner_loops | part)
         return form - self.base[dim]
@@ -87,7 +94,7 @@ class Region:
         )
 
     def find_box_coordinates(self) -> tuple[AffineForm, ...]:
-        """The coordinates without what joint loops add."""
+        """Tensor coordinates without the offsets of joint loops."""
         forms = list(self.base)
         for i, s in enumerate(self.segments):
             if not s.is_joint:
@@ -95,36 +102,36 @@ class Region:
         return tuple(forms)
 
     def find_printed_start(self) -> tuple[AffineForm, ...]:
-        """Where the box starts, for text: joint loops as if they had not been cut."""
+        """Start of the box for printing: joint loops appear as if the tile did not cut them."""
         if self.view is None:
             return self.base
         return tuple(form + more for form, more in zip(self.base, self.view.printed_forms, strict=True))
 
     def find_joint_segments(self, loops: Collection[Atom]) -> list[Segment]:
-        """The segments that are pieces of one joint loop."""
+        """Segments that are pieces of one joint loop."""
         return [s for s in self.segments if s.is_joint and s.terms[-1][0] in loops]
 
     def find_outer_coordinate(self, segment: Segment) -> AffineForm:
-        """`along` without the coordinates of this tile: where it starts in the larger one."""
+        """Start of this tile along a joint segment of a larger tile."""
         own = {a for s in self.segments if s.is_joint for a, _ in s.terms}
         return AffineForm(tuple(t for t in segment.terms if t[0] not in own))
 
     def find_joint_coordinate(self, segment: Segment) -> AffineForm:
-        """The coordinate along a joint segment of a larger tile of the same view, in this one's own
-        coordinates and the loops outside."""
+        """Coordinate along a joint segment of a larger tile, in terms of this tile's coordinates and the
+        loops outside."""
         own = {a: (i, s) for i, s in enumerate(self.segments) if s.is_joint for a, _ in s.terms}
         terms: list[tuple[Atom, Extent]] = []
         for atom, step in segment.terms:
             if atom not in own:
                 terms.append((atom, step))
             elif atom == own[atom][1].terms[-1][0]:
-                # The loops of a segment continue each other, here as there: its finest one tells its step.
+                # The loops of a segment continue each other in both tiles: the finest one has the step.
                 terms.append((f"#{own[atom][0]}", step))
         return AffineForm(tuple(terms))
 
 
 def make_segment_variables(region: Region) -> tuple[AffineForm, ...]:
-    """The cell whose coordinates are the segment variables `#0`, `#1`, ... themselves."""
+    """The segment variables `#0`, `#1`, ... as forms: the coordinates of any element."""
     return tuple(AffineForm(((f"#{i}", 1),)) for i in range(len(region.segments)))
 
 
@@ -134,11 +141,11 @@ def find_region(
     extents: Mapping[str, Extent],
     axis_by_loop: Mapping[str, str],
 ) -> Region:
-    """The region that `reads` (index forms of one tensor) touch while the loops `inner` run.
+    """The region that reads of one tensor (as index forms) access while `inner_loops` run.
 
-    What is joined and where a hull is taken depends on the structure of the forms alone, never on
-    extents, so that a population and each of its members see the same segments. `axis_of` gives
-    the axis of each loop, "" for the loop of an axis of extent 1, which never moves.
+    Joining of segments and hulls depend on the structure of the forms only, never on extents, so that a
+    population and each of its members have the same segments. `axis_by_loop` has the axis of each loop, ""
+    for the loop of an axis of extent 1, which never moves.
     """
     bases: list[AffineForm] = []
     segments: list[Segment] = []
@@ -146,8 +153,8 @@ def find_region(
     for dim in range(len(reads[0])):
         for loop in joint:
             if loop.dim == dim:
-                found = _make_segments(dim, loop.index.select_inside(inner_loops).terms, loop.index, extents)
-                segments.extend(replace(s, is_joint=True) for s in found)
+                pieces = _make_segments(dim, loop.index.select_inside(inner_loops).terms, loop.index, extents)
+                segments.extend(replace(s, is_joint=True) for s in pieces)
         base, found = _find_dimension_region(
             dim, [read[dim] for read in reads], inner_loops, extents, axis_by_loop
         )
@@ -166,7 +173,7 @@ def _make_view(
     segments: Sequence[Segment],
     inner_loops: frozenset[str],
 ) -> ImplicitGemmView | None:
-    """What joint loops add, told in segment coordinates: the finest loop of each moves by its step."""
+    """The offsets of joint loops in terms of segment coordinates; only the finest loop of a segment moves."""
     if not joint:
         return None
     move: dict[str, AffineForm] = {}
@@ -184,9 +191,9 @@ def _find_dimension_region(
     extents: Mapping[str, Extent],
     axis_by_loop: Mapping[str, str],
 ) -> tuple[AffineForm, list[Segment]]:
-    outside = [form.select_outside(inner_loops) for form in forms]
-    for other in outside[1:]:
-        if not _has_constant_difference(other, outside[0]):
+    outer_forms = [form.select_outside(inner_loops) for form in forms]
+    for other in outer_forms[1:]:
+        if not _has_constant_difference(other, outer_forms[0]):
             raise make_schedule_error(
                 "stage",
                 "one region for several reads",
@@ -196,22 +203,22 @@ def _find_dimension_region(
     terms = tuple(t for t in forms[0].select_inside(inner_loops).terms if _find_axis(t[0], axis_by_loop))
     axes = {_find_axis(a, axis_by_loop) for a, _ in terms}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
-    one = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
-    if different or not one or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
-        return _make_hull(dim, forms, outside, inner_loops, extents)
+    is_single = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
+    if different or not is_single or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
+        return _make_hull(dim, forms, outer_forms, inner_loops, extents)
     if any(
         isinstance(a, QuasiAffine) and np.any(np.asanyarray(find_atom_range(a, extents)[0]) != 0)
         for a, _ in terms
     ):
-        return _make_hull(dim, forms, outside, inner_loops, extents)
-    return outside[0], _make_segments(dim, terms, forms[0], extents)
+        return _make_hull(dim, forms, outer_forms, inner_loops, extents)
+    return outer_forms[0], _make_segments(dim, terms, forms[0], extents)
 
 
 def _is_divided_pair(
     form: AffineForm, axes: Collection[str], axis_by_loop: Mapping[str, str], extents: Mapping[str, Extent]
 ) -> bool:
-    """Whether these axes are the two pieces of one that was divided, and one continues the other here too:
-    20*o.0 + o.1 with o.1 < 16 has gaps."""
+    """Whether the axes are the two pieces of a divided axis, and the form has no gap between them; 20*o.0 +
+    o.1 with o.1 < 16 has one."""
     outer, inner = min(axes), max(axes)
     if len(axes) != 2 or (outer[:-2] + ".0", outer[:-2] + ".1") != (outer, inner):
         return False
@@ -221,51 +228,51 @@ def _is_divided_pair(
 
 
 def _find_axis(atom: Atom, axis_by_loop: Mapping[str, str]) -> str:
-    """The axis an atom moves along; a quotient or remainder is an axis of its own."""
+    """The axis of an atom; a quotient or remainder is an axis of its own."""
     return axis_by_loop.get(atom, atom) if isinstance(atom, str) else atom.tag
 
 
 def _make_segments(
     dim: int, terms: tuple[tuple[Atom, Extent], ...], form: AffineForm, extents: Mapping[str, Extent]
 ) -> list[Segment]:
-    """One segment per term, neighbours joined where one continues the other: the loops of a split,
-    with none of their siblings left outside between them."""
-    place = {atom: i for i, (atom, _) in enumerate(form.terms)}
+    """One segment for each term; terms are joined where one continues the other: loops of one split that are
+    neighbours in the form."""
+    position = {atom: i for i, (atom, _) in enumerate(form.terms)}
     segments: list[Segment] = []
     before = -2
     for atom, coefficient in terms:
         count = find_atom_range(atom, extents)[1] + 1
-        if place[atom] == before + 1:
+        if position[atom] == before + 1:
             last = segments[-1]
             joined = tuple((a, m * count) for a, m in last.terms)
             segments[-1] = Segment(dim, coefficient, last.extent * count, (*joined, (atom, 1)))
         else:
             segments.append(Segment(dim, coefficient, count, ((atom, 1),)))
-        before = place[atom]
+        before = position[atom]
     return segments
 
 
 def _make_hull(
     dim: int,
     forms: list[AffineForm],
-    outside: list[AffineForm],
+    outer_forms: list[AffineForm],
     inner_loops: frozenset[str],
     extents: Mapping[str, Extent],
 ) -> tuple[AffineForm, list[Segment]]:
     low: Any = None
     high: Any = None
-    for form, out in zip(forms, outside, strict=True):
+    for form, out in zip(forms, outer_forms, strict=True):
         first, last = find_range(form.select_inside(inner_loops), extents)
         first, last = first + out.const, last + out.const
         low = first if low is None else min_extent(low, first)
         high = last if high is None else max_extent(high, last)
-    base = AffineForm(outside[0].terms, low)
+    base = AffineForm(outer_forms[0].terms, low)
     return base, [Segment(dim, 1, high - low + 1, (), is_hull=True)]
 
 
 def _has_constant_difference(a: AffineForm, b: AffineForm) -> bool:
-    """Whether two forms differ by a number. Those that come from two reads of what is computed on the spot
-    share the tags of its quotients, but not what they are taken of."""
+    """Whether two forms differ by a constant. Reads of a fused producer may share the tags of quotients, but
+    not their dividends, so these are compared too."""
     difference = dict((a - b).terms)
     inside = {atom: atom.inner for atom, _ in b.terms if isinstance(atom, QuasiAffine)}
     pairs = ((x.inner, inside[x]) for x, _ in a.terms if isinstance(x, QuasiAffine) and x in inside)

@@ -1,9 +1,8 @@
-"""Which loops of a nest one product on tensor cores takes the place of, and which read is which factor.
+"""The loops of a nest that one product on tensor cores replaces, and the reads that are its factors.
 
-What it computes is what those loops would compute, so nothing else of the nest changes meaning: the lanes
-hold the sums as the instruction deals them out, because rows are cut as (2 registers, 8 lanes) and columns
-as (4 lanes, 2 registers). A product of a warpgroup has four warps outside of those rows, and strips of
-registers outside of those columns.
+The product computes what these loops compute, so the rest of the nest keeps its meaning. Lanes have the sums
+in the layout of the instruction, because rows are split as (2 registers, 8 lanes) and columns as (4 lanes, 2
+registers). A `wgmma` has four warps outside of those rows, and strips of registers outside of those columns.
 """
 
 from __future__ import annotations
@@ -36,64 +35,65 @@ _FACTOR_HINTS = {
     "fragment": ("fragments", 'call cache_read("{}.shared", "fragment", at=...) first'),
     "shared": ("shared memory", 'call cache_read("{}", "shared", at=..., swizzle=8, panel=...) first'),
 }
-"""By scope of the factors: in words, and the step that brings one there."""
+"""(name in messages, step that copies a factor there) by scope of the factors."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorTile:
-    """The loops of one product: those that it runs itself, and those that its lanes and warps stand for."""
+    """The loops of one product: those that the instruction runs, and those of its lanes and warps."""
 
     instruction: MmaInstruction | WgmmaFamily
     row_half_loop: Loop
-    """Halves of the rows, a register each."""
+    """Loop over halves of the rows, a register each."""
     column_pair_loop: Loop
-    """Neighbouring columns, a register each."""
+    """Loop over two neighbouring columns, a register each."""
     depth_loop: Loop
+    """Reduction loop of the product."""
     lane_group_loop: Loop
-    """Lanes, eight by eight rows, ..."""
+    """Lanes in groups, one for each of eight rows."""
     lane_loop: Loop
-    """... and four by pairs of columns; these run fastest."""
+    """Lanes of a group, one for each of four pairs of columns; the fastest loop."""
     a_load: ex.Load
     b_load: ex.Load
     strip_loop: Loop | None = None
-    """Of a product of a warpgroup: eights of columns, a pair of registers each, ..."""
+    """`wgmma` only: loop over strips of eight columns, a pair of registers each."""
     warp_loop: Loop | None = None
-    """... and its warps, which run fastest after the lanes."""
+    """`wgmma` only: the four warps, the fastest loop after the lanes."""
 
     @property
     def inner_loops(self) -> tuple[Loop, ...]:
-        """The loops that the instruction runs itself."""
+        """Loops that the instruction runs."""
         own = self.row_half_loop, self.column_pair_loop, self.depth_loop
         return own if self.strip_loop is None else (self.strip_loop, *own)
 
     @property
     def spread_loops(self) -> tuple[Loop, ...]:
-        """The loops that its lanes and warps stand for."""
+        """Loops over the lanes and warps of the instruction."""
         lanes = self.lane_group_loop, self.lane_loop
         return lanes if self.warp_loop is None else (self.warp_loop, *lanes)
 
 
 def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTile:
-    """The tile of a tensorized nest; refuses (ScheduleError) a nest that no product fits."""
+    """The tile of a tensorized nest. Raises `ScheduleError` where no product fits the nest."""
     factors = _find_factors(nest)
     product = _find_instruction(nest, tensors, factors)
-    grouped = isinstance(product, WgmmaFamily)
-    inner = _find_inner_loops(nest, grouped)
-    groups, places = _find_lane_loops(nest, grouped)
-    warps = _find_warp_loop(nest) if grouped else None
-    _check_factor_scopes(nest, factors, "shared" if grouped else "fragment")
+    is_wgmma = isinstance(product, WgmmaFamily)
+    inner = _find_inner_loops(nest, is_wgmma)
+    groups, places = _find_lane_loops(nest, is_wgmma)
+    warps = _find_warp_loop(nest) if is_wgmma else None
+    _check_factor_scopes(nest, factors, "shared" if is_wgmma else "fragment")
     depth = next(x for x in inner if x.is_reduction)
     spatial = [x for x in inner if not x.is_reduction]
     used = [
         {v for form in to_affine_index(f, nest.index_forms) for v in form.find_variables()} for f in factors
     ]
     a = 0 if groups.name in used[0] else 1
-    mine, other = used[a] - used[1 - a], used[1 - a] - used[a]
-    rows = [x for x in spatial if x.name in mine]
-    columns = [x for x in spatial if x.name in other]
-    apart = len(rows) == 1 and columns and groups.name in mine and places.name in other
-    apart = apart and len(columns) == 1 + grouped and (warps is None or warps.name in mine)
-    if apart and depth.name in used[0] & used[1]:
+    a_only, b_only = used[a] - used[1 - a], used[1 - a] - used[a]
+    rows = [x for x in spatial if x.name in a_only]
+    columns = [x for x in spatial if x.name in b_only]
+    is_match = len(rows) == 1 and columns and groups.name in a_only and places.name in b_only
+    is_match = is_match and len(columns) == 1 + is_wgmma and (warps is None or warps.name in a_only)
+    if is_match and depth.name in used[0] & used[1]:
         *strips, pair = columns
         strip = strips[0] if strips else None
         a_load, b_load = factors[a], factors[1 - a]
@@ -101,9 +101,9 @@ def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTil
     leading = _join_names([groups] if warps is None else [warps, groups])
     need = (
         f"a factor that moves along {leading} and one of {_join_names(spatial)}, and one that moves along "
-        f"{places.name} and the other{'s' * grouped}, both along {depth.name}"
+        f"{places.name} and the other{'s' * is_wgmma}, both along {depth.name}"
     )
-    nearest = f"use {_suggest_splits(grouped)}, their lanes on thread.x, rows first"
+    nearest = f"use {_suggest_splits(is_wgmma)}, their lanes on thread.x, rows first"
     problem = f"{factors[0]} and {factors[1]} do not move along the loops as the instruction does"
     raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
 
@@ -148,7 +148,7 @@ def _find_instruction(
 
 
 def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
-    """The innermost loops that the product runs, all serial, one of them reduced."""
+    """The innermost loops that the product runs, all serial, one of them a reduction."""
     count = 4 if is_wgmma else 3
     inner, own = list(nest.loops[-count:]), f"{'three' if is_wgmma else 'two'} spatial loops"
     serial = all(x.level == "serial" for x in inner)
@@ -171,7 +171,7 @@ def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
 
 
 def _find_lane_loops(nest: Nest, is_wgmma: bool) -> tuple[Loop, Loop]:
-    """The loops on thread.x: the warp."""
+    """The two loops on thread.x: lanes of a warp."""
     lanes = [x for x in nest.loops if x.level == "thread.x"]
     if len(lanes) != 2 or any(x.is_reduction for x in lanes):
         names = ", ".join(x.name for x in lanes) or "none"
@@ -183,7 +183,7 @@ def _find_lane_loops(nest: Nest, is_wgmma: bool) -> tuple[Loop, Loop]:
 
 
 def _find_warp_loop(nest: Nest) -> Loop:
-    """The loop on thread.y that runs fastest: the warps of a warpgroup."""
+    """The fastest loop on thread.y: the warps of a warpgroup."""
     warps = [x for x in nest.loops if x.level == "thread.y"]
     if not warps or warps[-1].is_reduction:
         names = ", ".join(x.name for x in warps) or "none"
@@ -197,7 +197,7 @@ def _find_warp_loop(nest: Nest) -> Loop:
 
 
 def _check_factor_scopes(nest: Nest, factors: tuple[ex.Load, ex.Load], scope: str) -> None:
-    """The sums in registers, the factors in fragments, or in shared memory."""
+    """Check that the sums are in registers, and the factors in fragments or in shared memory."""
     if not nest.has_accumulator:
         output = nest.compute.output.name
         raise make_schedule_error(
@@ -208,10 +208,11 @@ def _check_factor_scopes(nest: Nest, factors: tuple[ex.Load, ex.Load], scope: st
         )
     where, first = _FACTOR_HINTS[scope]
     for name in (f.tensor for f in factors):
-        held = [s for s in nest.stagings if s.tensor == name]
-        if not held or held[-1].scope != scope:
-            problem = f"{held[-1].name if held else name} is not in {where}"
-            nearest = first.format(name) if scope == "fragment" or not held else f"leave {held[-1].name} out"
+        chain = [s for s in nest.stagings if s.tensor == name]
+        if not chain or chain[-1].scope != scope:
+            problem = f"{chain[-1].name if chain else name} is not in {where}"
+            use_existing = scope == "fragment" or not chain
+            nearest = first.format(name) if use_existing else f"leave {chain[-1].name} out"
             raise make_schedule_error(TENSORIZE_RULE, f"{name} in {where}", problem, nearest)
 
 
@@ -220,7 +221,7 @@ def _join_names(loops: list[Loop]) -> str:
 
 
 def check_tile_extents(nest: Nest, tile: TensorTile) -> Iterator[Check]:
-    """Loops as long as the instruction is, and columns that lie as it deals them out."""
+    """Checks that loops have the extents of the instruction, and columns its order."""
     rule, splits = f"{TENSORIZE_RULE} {tile.instruction.name}", _suggest_splits(tile.strip_loop is not None)
     wanted = {
         tile.row_half_loop: MMA_ROWS // LANE_GROUPS,
@@ -238,13 +239,13 @@ def check_tile_extents(nest: Nest, tile: TensorTile) -> Iterator[Check]:
         yield at_most(rule, tile.strip_loop.extent, MAX_STRIPS, unit)
     for axis, form in nest.axis_forms.items():
         pair, one = _find_step(form, tile.lane_loop), _find_step(form, tile.column_pair_loop)
-        beside = np.asanyarray(pair) == 2 * np.asanyarray(one)
+        is_adjacent = np.asanyarray(pair) == 2 * np.asanyarray(one)
         limit = f"must be twice that of {tile.column_pair_loop.name}, both cut from {axis}"
-        yield fits(rule, beside, pair, limit, f"use {splits}", f"as the step of {tile.lane_loop.name}")
+        yield fits(rule, is_adjacent, pair, limit, f"use {splits}", f"as the step of {tile.lane_loop.name}")
 
 
 def _find_step(form: AffineForm, loop: Loop) -> Extent:
-    """How far a loop moves an axis, or the joint loop that the axis is a quotient or remainder of."""
+    """Step of a loop along an axis, or along the joint loop whose quotient or remainder the axis is."""
     steps = dict(form.terms)
     if loop.name in steps:
         return steps[loop.name]

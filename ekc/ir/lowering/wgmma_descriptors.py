@@ -1,4 +1,4 @@
-"""How the tile of a product of a warpgroup lies in shared memory, told from the steps of its address."""
+"""Layout in shared memory of the tiles of a `wgmma`, from the steps of their addresses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ekc.ir.lowering.nodes import MmaNode, SharedFactor
 
 
 def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:
-    """Whether rows of the tile run across the depth (along the product's own rows, or columns); None where
-    neither is told."""
+    """Whether rows of the tile run along the rows or columns of the product (MN-major), not along the depth
+    (K-major); None where they run along neither."""
     buffer, tile = factor.source.buffer, node.tile
     assert buffer is not None
     along = {atom for atom, _ in buffer.region.segments[buffer.fastest_segment].terms}
@@ -24,13 +24,14 @@ def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:
 
 
 def find_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Extent]:
-    """By loop of the tile: how many elements a step of it moves in the tile, as the instruction wants it."""
+    """Elements that a step of each loop moves in the tile, as the instruction requires; by name of the
+    loop."""
     tile, buffer = node.tile, factor.source.buffer
     assert buffer is not None
     assert tile.warp_loop is not None
     assert tile.strip_loop is not None
-    turned = is_mn_major(node, factor)
-    one, deep = (1, buffer.row_pitch) if turned else (buffer.row_pitch, 1)
+    mn_major = is_mn_major(node, factor)
+    one, deep = (1, buffer.row_pitch) if mn_major else (buffer.row_pitch, 1)
     if factor is node.a:
         own = {tile.lane_group_loop: 1, tile.row_half_loop: LANE_GROUPS, tile.warp_loop: MMA_ROWS}
     else:
@@ -43,6 +44,6 @@ def find_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Exten
 
 
 def find_tile_start(node: MmaNode, factor: SharedFactor) -> TensorAccess:
-    """The element with which the tile of a product begins."""
+    """The first element of the tile of a product."""
     start = {x.name: AffineForm() for x in (*node.tile.inner_loops, *node.tile.spread_loops)}
     return substitute_access(factor.source, start)

@@ -1,1 +1,1 @@
-"""Walks over a schedule, recorded once and replayed for a population."""
+"""Traces of walks over a schedule: recorded once, compiled to NumPy calls, replayed for a population."""

@@ -1,13 +1,12 @@
-"""From recorded calls to one Python function: what several walks share is done once, over the rows of all.
+"""Compiles recorded calls to one Python function, in which walks share the calls that they have in common.
 
-Rows are sorted by walk. A call that a few neighbouring walks need runs once over their rows, and each reads
-its own part of the result; a call that says something of all rows at once (a sum, an "any") runs for each
-walk alone.
+Rows are sorted by walk. A call that neighbouring walks need runs once over the rows of all of them, and each
+walk reads its part of the result. A call that reduces over rows (a sum, an "any") runs for each walk
+separately.
 
-Calls that a tape need not make: what they give is known from an operand that is the same for all rows.
-
-Walks multiply by the 1 and add to the 0 that their products and sums begin with, everywhere. Without that,
-more of what different walks do is the same, too.
+Constant folding removes calls whose result follows from an operand that is the same for all rows. Walks often
+multiply by the 1, or add to the 0, with which products and sums begin; without these calls walks also have
+more calls in common.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Span = tuple[int, int]
-"""Walks from the first to the last, both inside."""
+"""First and last of some consecutive walks."""
 _MAX_WALK_GAP = 4
-"""Walks this near to each other share a call, though one between them may not need it."""
+"""Largest distance of two walks that share a call, though walks between them may not need it."""
 
 
 class Ref(int):
-    """The number of a call on the tape, for its result."""
+    """Number of a call in the trace, as a reference to its result."""
 
 
 @dataclass(frozen=True)
 class TracedCall:
-    """One call: inputs have no function."""
+    """One recorded call; an input column is a call without a function."""
 
     function: Any
     args: Any
@@ -38,27 +37,27 @@ class TracedCall:
 
 
 def list_leaves(value: Any) -> list[Any]:
-    """What stands in nested tuples, lists and dictionaries."""
+    """The values in nested tuples, lists and dictionaries, in order."""
     found: list[Any] = []
-    left = [value]
-    while left:
-        one = left.pop()
+    stack = [value]
+    while stack:
+        one = stack.pop()
         if isinstance(one, dict):
-            left.extend(reversed(one.values()))
+            stack.extend(reversed(one.values()))
         elif isinstance(one, (tuple, list)):
-            left.extend(reversed(one))
+            stack.extend(reversed(one))
         else:
             found.append(one)
     return found
 
 
 def list_refs(values: Any) -> list[Ref]:
-    """The results among some values."""
+    """The references to results among some values."""
     return [x for x in list_leaves(values) if isinstance(x, Ref)]
 
 
 class TraceOutput(NamedTuple):
-    """Values that the walks from `first` to `last` give alike, under a label."""
+    """Values that all walks from `first` to `last` give under a label."""
 
     label: Any
     values: tuple[Any, ...]
@@ -69,16 +68,19 @@ class TraceOutput(NamedTuple):
 def merge_outputs(
     walk_outputs: Sequence[Sequence[tuple[Any, tuple[Any, ...]]]], per_walk_refs: Container[Ref]
 ) -> list[TraceOutput]:
-    """What walks give, labels and values, told once for neighbours that give the same, but for results that
-    each must have `alone`; in order of the first of them. What a walk gives twice is told twice."""
+    """Labels and values of the walks. Neighbouring walks with the same output share one entry, unless a value
+    must be computed for each walk (`per_walk_refs`).
+
+    Entries are in order of their first walks. An output that a walk gives twice has two entries.
+    """
     found: list[TraceOutput] = []
     running: dict[Any, int] = {}
     for walk, own in enumerate(walk_outputs):
         before, running = running, {}
         for label, values in own:
-            times = 0
-            while (key := (label, times, *((type(v), v) for v in values))) in running:
-                times += 1
+            repetition = 0
+            while (key := (label, repetition, *((type(v), v) for v in values))) in running:
+                repetition += 1
             shared = not any(ref in per_walk_refs for ref in list_refs(values))
             running[key] = number = before.get(key, len(found)) if shared else len(found)
             if number == len(found):
@@ -89,13 +91,13 @@ def merge_outputs(
 
 
 class EmptyMask(NamedTuple):
-    """A mask over the rows of some walks from `first` on that none of the rows of `walks` may set."""
+    """A mask over the rows of walks from `first_walk` on; it must be False in all rows of `walks`."""
 
     first_walk: int
     walks: tuple[int, ...]
 
     def find_set_walks(self, mask: Any, bounds: Sequence[int]) -> Iterator[int]:
-        """The walks that have rows which set it."""
+        """The walks with a row in which the mask is True."""
         before = bounds[self.first_walk]
         for walk in self.walks:
             if mask[bounds[walk] - before : bounds[walk + 1] - before].any():
@@ -104,7 +106,7 @@ class EmptyMask(NamedTuple):
 
 @dataclass(frozen=True)
 class TraceStatement:
-    """One statement: `target = text`."""
+    """One statement of the function: `target = text`; `reads` are the variables in the text."""
 
     target: str
     text: str
@@ -113,80 +115,82 @@ class TraceStatement:
 
 @dataclass
 class TraceCompiler:
-    """Writes one function for the results that each walk asks for."""
+    """Compiles one function that computes the results of all walks."""
 
     calls: Sequence[TracedCall]
     input_count: int
-    """The first so many calls are columns of input."""
+    """Number of input columns; these are the first calls."""
     per_walk_refs: Container[Ref]
-    """Results that every walk must have of its own rows."""
+    """Results that are computed for each walk separately."""
     constants: dict[str, Any] = field(default_factory=dict)
     statements: list[TraceStatement] = field(default_factory=list)
     spans: dict[Ref, list[Span]] = field(default_factory=dict)
-    """For which walks together each call runs."""
+    """Spans of walks for which each call runs once."""
     slice_names: set[str] = field(default_factory=set)
     slice_texts: dict[str, str] = field(default_factory=dict)
 
     def compile_function(
         self,
         output_parts: Sequence[TraceOutput],
-        answers: Sequence[Sequence[Ref]],
+        branches: Sequence[Sequence[Ref]],
         masks: Sequence[Sequence[Ref]],
     ) -> tuple[Callable[..., Any], int, tuple[EmptyMask, ...]]:
-        """A function of the bounds of the walks and of the columns, its number of calls, and what its masks
-        are of.
+        """A function of the bounds of the walks and of the columns, its number of calls, and the walks of its
+        masks.
 
-        It gives the values of each part; the `answers` of each walk; and the `masks` of the walks, each once
-        for walks that stand together.
+        The function returns the values of each part, the outcomes of the branches of each walk, and the
+        masks, one for each span of walks.
         """
-        self._assign_spans(output_parts, answers, masks)
+        self._assign_spans(output_parts, branches, masks)
         for number in range(self.input_count, len(self.calls)):
             for span in self.spans.get(Ref(number), ()):
                 self._emit_call(Ref(number), span)
         length = sum(line.target not in self.slice_names for line in self.statements)
-        kept: list[str] = []
-        outputs = [self._format_value(p.values, (p.first, p.last), kept) for p in output_parts]
-        told = [self._format_value(tuple(own), (walk, walk), kept) for walk, own in enumerate(answers)]
-        held, nowhere = self._list_masks(masks)
-        kept += held
-        head = f"def tape(bounds, {', '.join(f'v{i}_0' for i in range(self.input_count))}):"
+        returned: list[str] = []
+        outputs = [self._format_value(p.values, (p.first, p.last), returned) for p in output_parts]
+        outcomes = [
+            self._format_value(tuple(own), (walk, walk), returned) for walk, own in enumerate(branches)
+        ]
+        mask_names, empty_masks = self._list_masks(masks)
+        returned += mask_names
+        head = f"def trace(bounds, {', '.join(f'v{i}_0' for i in range(self.input_count))}):"
         prelude = (f"{name} = {text}" for name, text in self.slice_texts.items())
-        result = f"return {_format_tuple(outputs)}, {_format_tuple(told)}, {_format_tuple(held)}"
-        body = [*prelude, *_format_statements(self.statements, kept), result]
-        exec(compile("\n    ".join([head, *body]), "<tape>", "exec"), self.constants)
-        return self.constants["tape"], length, nowhere
+        result = f"return {_format_tuple(outputs)}, {_format_tuple(outcomes)}, {_format_tuple(mask_names)}"
+        body = [*prelude, *_format_statements(self.statements, returned), result]
+        exec(compile("\n    ".join([head, *body]), "<trace>", "exec"), self.constants)
+        return self.constants["trace"], length, empty_masks
 
     def _list_masks(self, masks: Sequence[Sequence[Ref]]) -> tuple[list[str], tuple[EmptyMask, ...]]:
-        """The variables of masks, and which walks they are of."""
-        held: dict[str, EmptyMask] = {}
+        """Variables of the masks, and the walks of each."""
+        mask_walks: dict[str, EmptyMask] = {}
         for ref in dict.fromkeys(ref for own in masks for ref in own):
             for low, high in self.spans[ref]:
                 walks = tuple(walk for walk in range(low, high + 1) if ref in masks[walk])
                 if walks:
-                    held[f"v{ref}_{low}"] = EmptyMask(low, walks)
-        return list(held), tuple(held.values())
+                    mask_walks[f"v{ref}_{low}"] = EmptyMask(low, walks)
+        return list(mask_walks), tuple(mask_walks.values())
 
     def _assign_spans(
         self,
         output_parts: Sequence[TraceOutput],
-        answers: Sequence[Sequence[Ref]],
+        branches: Sequence[Sequence[Ref]],
         masks: Sequence[Sequence[Ref]],
     ) -> None:
         walks: dict[Ref, set[int]] = {}
         for part in output_parts:
             for ref in list_refs(part.values):
                 walks.setdefault(ref, set()).update(range(part.first, part.last + 1))
-        for walk, own in enumerate(zip(answers, masks, strict=True)):
+        for walk, own in enumerate(zip(branches, masks, strict=True)):
             for ref in list_refs(own):
                 walks.setdefault(ref, set()).add(walk)
         for number in range(len(self.calls) - 1, self.input_count - 1, -1):
             for ref in list_refs((self.calls[number].args, self.calls[number].options)):
                 if Ref(number) in walks:
                     walks.setdefault(ref, set()).update(walks[Ref(number)])
-        everyone = [(0, len(answers) - 1)]
+        all_walks = [(0, len(branches) - 1)]
         for ref, found in walks.items():
             self.spans[ref] = (
-                everyone if ref < self.input_count else _merge_spans(found, ref in self.per_walk_refs)
+                all_walks if ref < self.input_count else _merge_spans(found, ref in self.per_walk_refs)
             )
 
     def _emit_call(self, ref: Ref, span: Span) -> None:
@@ -211,19 +215,19 @@ class TraceCompiler:
         return repr(value) if type(value) in (bool, int) else self._name_constant(value)
 
     def _format_variable(self, ref: Ref, span: Span) -> str:
-        """The variable that holds a result for the rows of a span: all of it, or a part cut out of it."""
+        """The variable of a result for the rows of a span: the whole result, or a slice of it."""
         low, high = next(s for s in self.spans[ref] if s[0] <= span[0] <= s[1])
-        whole = f"v{ref}_{low}"
+        variable = f"v{ref}_{low}"
         if (low, high) == span:
-            return whole
-        part = f"{whole}_{span[0]}_{span[1]}"
+            return variable
+        part = f"{variable}_{span[0]}_{span[1]}"
         if part not in self.slice_names:
             self.slice_names.add(part)
             cut = self._define_slice(
                 f"z{low}_{span[0]}_{span[1]}",
                 f"slice(bounds[{span[0]}] - bounds[{low}], bounds[{span[1] + 1}] - bounds[{low}])",
             )
-            self.statements.append(TraceStatement(part, f"{whole}[..., {cut}]", (whole,)))
+            self.statements.append(TraceStatement(part, f"{variable}[..., {cut}]", (variable,)))
         return part
 
     def _define_slice(self, name: str, text: str) -> str:
@@ -231,14 +235,14 @@ class TraceCompiler:
         return name
 
     def _name_constant(self, value: Any) -> str:
-        """A name for anything that has no text of its own."""
+        """A name for a constant that is not written as text."""
         name = f"k{len(self.constants)}"
         self.constants[name] = value
         return name
 
 
 def _to_array(value: Any) -> Any:
-    """An array for a number: NumPy takes longer to look at a Python number than to work on a short vector."""
+    """A number as an array: converting a Python number costs NumPy more than the work on a short vector."""
     return np.array(value) if type(value) in (bool, int, float) else value
 
 
@@ -247,7 +251,7 @@ def _format_tuple(texts: Iterable[str]) -> str:
 
 
 def _merge_spans(walks: Iterable[int], is_per_walk: bool) -> list[Span]:
-    """Walks that stand near to each other, together."""
+    """Spans of walks: walks at most `_MAX_WALK_GAP` from each other share a span, unless `is_per_walk`."""
     found: list[Span] = []
     for walk in sorted(walks):
         if found and not is_per_walk and walk - found[-1][1] <= _MAX_WALK_GAP:
@@ -257,9 +261,9 @@ def _merge_spans(walks: Iterable[int], is_per_walk: bool) -> list[Span]:
     return found
 
 
-def _format_statements(lines: Sequence[TraceStatement], kept: Iterable[str]) -> list[str]:
-    """The statements, each variable dropped after its last use."""
-    alive, out = set(kept), []
+def _format_statements(lines: Sequence[TraceStatement], returned: Iterable[str]) -> list[str]:
+    """Text of the statements, with a `del` of each variable after its last use."""
+    alive, out = set(returned), []
     for line in reversed(lines):
         dropped = sorted({name for name in line.reads if name not in alive})
         alive.update(dropped)
@@ -278,35 +282,36 @@ _NEUTRAL_OPERANDS = {
     np.bitwise_or: (0, "ib"),
     np.bitwise_and: (1, "b"),
 }
-"""The operand that changes nothing (but the sign of a zero), and for which kinds of result."""
+"""(neutral operand, dtype kinds of the result) by function; the sign of a zero may change."""
 _ABSORBING_OPERANDS = {
     np.multiply: (0, 0, "i"),
     np.bitwise_and: (0, 0, "ib"),
     np.bitwise_or: (1, 1, "b"),
     np.remainder: (1, 0, "i"),
 }
-"""The operand that leaves nothing of the other, what is left instead, and for which kinds of result."""
+"""(absorbing operand, result, dtype kinds of the result) by function."""
 _NON_COMMUTATIVE = {np.subtract, np.divide, np.floor_divide, np.remainder}
-"""Of these, what must have that operand on the right."""
+"""Functions whose neutral or absorbing operand must be on the right."""
 _COMMUTATIVE = {np.add, np.multiply, np.minimum, np.maximum, np.equal, np.not_equal}
 _COMMUTATIVE |= {np.bitwise_and, np.bitwise_or}
 _IDEMPOTENT = {np.minimum, np.maximum, np.bitwise_and, np.bitwise_or}
-"""What gives an operand that stands on both sides."""
+"""Functions that return the operand when both operands are the same."""
 
 _PLAIN_DTYPES = (np.bool_, np.int64, np.float64)
-"""Types that a Python number becomes again: not the int8 of a remainder of booleans."""
+"""Types that NumPy gives a Python number again; not the int8 of a remainder of booleans."""
 _MAX_EXACT_INTEGER = 1 << 53
-"""Integers up to here are floats, too."""
+"""Integers below this are exact in float64."""
 
 
 def to_python_number(value: Any) -> Any:
-    """A Python number for a plain NumPy one; anything else as it is."""
+    """A Python number for a NumPy number of a plain type; other values are returned unchanged."""
     plain = isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim)
     return value.item() if plain and value.dtype in _PLAIN_DTYPES else value
 
 
 def promote_integers(function: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Operands with integers beside vectors of floats as floats, which NumPy would make of them each time."""
+    """Operands, with integers converted to float where another operand is a float vector; NumPy would convert
+    them in each call."""
     floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in operands)
     if not floats or not isinstance(function, np.ufunc):
         return operands
@@ -314,16 +319,17 @@ def promote_integers(function: Any, operands: tuple[Any, ...]) -> tuple[Any, ...
 
 
 def order_operands(function: Any, operands: tuple[Any, ...], refs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Operands that may change places in one order, whatever the walk's: numbers last."""
+    """Operands of a commutative function in a canonical order, numbers last; other operands unchanged."""
     if function not in _COMMUTATIVE or _is_number(operands[1]):
         return operands
     return operands[::-1] if _is_number(operands[0]) or refs[1] < refs[0] else operands
 
 
 def fold_call(function: Any, operands: tuple[Any, ...], sample_result: Any) -> Any:
-    """What a call gives of any rows: one of its operands, or a number; None where that depends on the rows.
+    """Result of a call for any rows, if it is one of the operands or a number; None where it depends on the
+    rows.
 
-    `found`: what it gave of some, for its type and shape.
+    `sample_result` is the result for some rows, for its type and shape.
     """
     if function is np.where and len(operands) == 3:
         return (
@@ -341,13 +347,13 @@ def fold_call(function: Any, operands: tuple[Any, ...], sample_result: Any) -> A
             neutral, kinds = _NEUTRAL_OPERANDS.get(function, (None, ""))
             if constant == neutral and sample_result.dtype.kind in kinds:
                 return _match_operand(other, sample_result)
-            swallowing, left, kinds = _ABSORBING_OPERANDS.get(function, (None, None, ""))
+            absorbing, absorbed, kinds = _ABSORBING_OPERANDS.get(function, (None, None, ""))
             if (
-                constant == swallowing
+                constant == absorbing
                 and sample_result.dtype.kind in kinds
                 and sample_result.dtype in _PLAIN_DTYPES
             ):
-                return sample_result.dtype.type(left).item()
+                return sample_result.dtype.type(absorbed).item()
     return None
 
 
@@ -356,9 +362,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _match_operand(operand: Any, sample_result: Any) -> Any:
-    """An operand, if the call leaves it as it is."""
-    same = isinstance(operand, np.ndarray) and (operand.dtype, operand.shape) == (
+    """The operand, if type and shape of the result are its own."""
+    is_same = isinstance(operand, np.ndarray) and (operand.dtype, operand.shape) == (
         sample_result.dtype,
         sample_result.shape,
     )
-    return operand if same else None
+    return operand if is_same else None

@@ -1,10 +1,10 @@
-"""A walk over vectors, recorded once and replayed: broadcasting analysis without its Python.
+"""Records walks over vectors as traces, so that a population is analysed without the walk's Python code.
 
-For the members of a population the walk takes the same array operations every time; only numbers differ.
-`record` runs it once, on arrays that note what is done to them, and gives a `Tape`: straight-line NumPy
-calls, each distinct one once, none whose result nobody needs or `tape_folding` knows. Where the walk does
-look at values ("does any member..."), the tape holds for columns that answer the same, and says when they
-do not.
+For all populations of a schedule a walk makes the same array operations; only the numbers differ.
+`record_walks` runs it once on arrays that record the calls made on them. The result is a `WalkTrace`:
+straight-line NumPy calls, each distinct one once, without calls that are unused or folded. Where the walk
+branches on values ("does any member..."), the trace is valid for columns with the same outcomes, and reports
+when they differ.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from ekc.ir.trace.compiler import (
 from ekc.ir.trace.trace import WalkTrace
 
 RECORDING_ROWS = 97
-"""Rows to record with: a number that no array has for another reason."""
+"""Rows of the columns while recording; a size that no other array of a walk has."""
 _LOST_VECTOR_MESSAGE = (
-    "a vector left the tape: np.asarray and friends must be np.asanyarray, and new vectors made by np.where"
+    "a vector left the trace: use np.asanyarray, not np.asarray and the like, and np.where for new vectors"
 )
 
 
 class _TracedArray(np.ndarray):
-    """A vector that writes down what is done to it."""
+    """A vector that records the calls made on it."""
 
     recorder: _Recorder | None = None
     ref: Ref | None = None
 
     def __array_finalize__(self, source: Any) -> None:
-        # np.asanyarray(x, dtype) asks nobody: the same numbers in another type.
+        # np.asanyarray(x, dtype) makes no call that is recorded: the same numbers in another type.
         if isinstance(source, _TracedArray) and source.recorder is not None and self.shape == source.shape:
             self.recorder, self.ref = source.recorder, source.recorder.record_cast(source, self.dtype)
 
@@ -76,36 +76,36 @@ class _TracedArray(np.ndarray):
 
 
 class _WalkSection(NamedTuple):
-    """One sequence that a walk yields."""
+    """One sequence of outputs that a walk yields, with the assumptions made until then."""
 
     outputs: list[tuple[Any, tuple[Any, ...]]]
     assumed_branches: dict[Ref, bool]
-    """How its branches went so far."""
+    """Outcomes of the branches taken so far."""
     empty_masks: tuple[Ref, ...]
-    """Masks of which it took no row to be set."""
+    """Masks that the walk assumed to be False in every row."""
 
 
 class _Recorder:
-    """Calls in order, each distinct one once."""
+    """Recorded calls in order, each distinct one once."""
 
     def __init__(self) -> None:
         self.calls: list[TracedCall] = []
         self.call_numbers: dict[Any, int] = {}
         self.assumed_branches: dict[Ref, bool] = {}
         self.empty_masks: dict[Ref, None] = {}
-        """Masks, in order, of which the walk took no row to be set."""
+        """Masks, in order, that the walk assumed to be False in every row."""
         self.results: dict[Ref, Any] = {}
         self.simple_results: dict[Any, Any] = {}
-        """What calls of vectors and numbers gave: of seven such calls, walks made six before."""
+        """Results of calls on vectors and numbers; six of seven such calls of walks are repetitions."""
         self.per_walk_refs: set[Ref] = set()
 
     def add_column(self, value: NDArray[np.int64]) -> _TracedArray:
-        """A column of input."""
+        """Add an input column."""
         self.calls.append(TracedCall(None, (), {}))
         return self._wrap_result(value, Ref(len(self.calls) - 1))
 
     def record_call(self, function: Any, args: Any, options: dict[str, Any]) -> Any:
-        """Do it, and note it."""
+        """Make a call and record it."""
         ref = self._note_call(
             function, _map_leaves(tuple(args), self.to_operand), _map_leaves(options, self.to_operand)
         )
@@ -120,7 +120,7 @@ class _Recorder:
         return self.results[ref]
 
     def record_simple_call(self, function: Any, operands: Any) -> Any:
-        """A call of vectors and numbers; noted only where what it gives is not known without it."""
+        """Make a call on vectors and numbers, and record it unless it is folded."""
         key = (function, *[x.ref if type(x) is _TracedArray else (type(x), x) for x in operands])
         try:
             return self.simple_results[key]
@@ -128,37 +128,37 @@ class _Recorder:
             found = self.simple_results[key] = self._record_folded_call(function, operands)
             return found
         except TypeError:
-            # Of an array without a number on the tape.
+            # An operand is an array that has no reference in the trace.
             return self._record_folded_call(function, operands)
 
     def _record_folded_call(self, function: Any, operands: Any) -> Any:
         operands = promote_integers(function, tuple(to_python_number(x) for x in operands))
         operands = order_operands(function, operands, tuple(self.to_operand(x) for x in operands))
         found = self.record_call(function, operands, {})
-        known = fold_call(function, operands, found)
-        return found if known is None else known
+        folded = fold_call(function, operands, found)
+        return found if folded is None else folded
 
     def run_walk(self, walk: Walk, columns: Mapping[str, Any]) -> Iterator[_WalkSection]:
-        """What a walk yields, and what it took for granted until then; others may go on between."""
+        """The sequences that a walk yields, with its assumptions; other walks may run in between."""
         assumed: dict[Ref, bool] = {}
-        nowhere: dict[Ref, None] = {}
-        self.assumed_branches, self.empty_masks = assumed, nowhere
+        empty_masks: dict[Ref, None] = {}
+        self.assumed_branches, self.empty_masks = assumed, empty_masks
         for outputs in walk(columns):
-            given = [
+            references = [
                 (label, tuple(self.to_operand(_unwrap_single(v)) for v in values))
                 for label, values in outputs
             ]
-            yield _WalkSection(given, dict(assumed), tuple(nowhere))
-            self.assumed_branches, self.empty_masks = assumed, nowhere
+            yield _WalkSection(references, dict(assumed), tuple(empty_masks))
+            self.assumed_branches, self.empty_masks = assumed, empty_masks
 
     def record_cast(self, source: _TracedArray, dtype: Any) -> Ref | None:
-        """A conversion to another type."""
+        """Record a conversion to another type."""
         if source.ref is None or source.dtype == dtype:
             return source.ref
         return self._note_result_rows(source.shape, self._note_call(_cast_array, (source.ref, dtype), {}))
 
     def assume_branch(self, value: _TracedArray) -> bool:
-        """A branch on a value: taken as it is here, and noted."""
+        """Outcome of a branch on a value, recorded as an assumption of the trace."""
         ref, outcome = self.to_operand(value), bool(_strip_tracing(value))
         mask = self.calls[ref].args[0] if self.calls[ref].function is np.any else None
         if isinstance(mask, Ref) and mask not in self.per_walk_refs and not outcome:
@@ -168,7 +168,7 @@ class _Recorder:
         return outcome
 
     def to_operand(self, value: Any) -> Any:
-        """How a value stands on the tape."""
+        """A value as an operand in the trace: a reference for a traced array, else the value."""
         if isinstance(value, _TracedArray):
             if value.ref is None:
                 raise EkcError(_LOST_VECTOR_MESSAGE)
@@ -187,13 +187,15 @@ class _Recorder:
         return Ref(self.call_numbers[key])
 
     def _wrap_result(self, value: Any, ref: Ref) -> _TracedArray:
-        taped = np.asarray(value).view(_TracedArray)
-        taped.recorder, taped.ref = self, self._note_result_rows(np.shape(value), ref)
-        return taped
+        traced = np.asarray(value).view(_TracedArray)
+        traced.recorder, traced.ref = self, self._note_result_rows(np.shape(value), ref)
+        return traced
 
     def _note_result_rows(self, shape: tuple[int, ...], ref: Ref) -> Ref:
-        """Note a result without rows: it says something of all rows at once. What keeps them is taken to work
-        row by row: sums over part of the rows, sorting and the like must not be on a walk."""
+        """Record whether a result has no rows, as a reduction over all rows, or depends on one that has none.
+
+        A call whose result has rows must work row by row: walks must not sort or sum over part of the rows.
+        """
         call = self.calls[ref]
         if shape[-1:] != (RECORDING_ROWS,) or any(
             r in self.per_walk_refs for r in list_refs((call.args, call.options))
@@ -203,18 +205,19 @@ class _Recorder:
 
 
 def record_as_one_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that goes onto the tape as one call, whatever it does inside."""
+    """A decorator: the function is recorded as one call, whatever it does inside."""
 
     @wraps(function)
     def call(*args: Any) -> Any:
-        on_tape = any(isinstance(x, _TracedArray) for x in list_leaves(args))
-        return _find_recorder(args).record_call(function, args, {}) if on_tape else function(*args)
+        is_traced = any(isinstance(x, _TracedArray) for x in list_leaves(args))
+        return _find_recorder(args).record_call(function, args, {}) if is_traced else function(*args)
 
     return call
 
 
 def has_any(mask: Any) -> bool:
-    """Whether a mask holds for any member. On a tape: yes, it may; what follows must be right for both."""
+    """Whether a mask is True for any member. While recording always True; the code that follows must handle
+    both."""
     return isinstance(mask, _TracedArray) or bool(np.any(mask))
 
 
@@ -234,7 +237,7 @@ def _cast_array(array: Any, dtype: Any) -> Any:
 
 
 def _unwrap_single(value: Any) -> Any:
-    """A number for a vector of one: a count of nothing that differs between rows, the same for all."""
+    """The number in a vector of one element, as it is the same for all rows; other values unchanged."""
     return value[0] if type(value) is np.ndarray and value.shape == (1,) else value
 
 
@@ -254,7 +257,7 @@ def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _make_key(value: Any) -> Any:
-    """A key that is equal for equal values of equal type."""
+    """A hashable key, equal for equal values of equal type."""
     kind = type(value)
     if kind is tuple or kind is list:
         return (kind, *map(_make_key, value))
@@ -264,20 +267,20 @@ def _make_key(value: Any) -> Any:
 
 
 Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]]
-"""Yields sequences of labels and of values under these."""
+"""A generator over columns; it yields sequences of (label, values)."""
 
 
 def record_walks(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]) -> Iterator[WalkTrace]:
-    """Record walks on columns of ROWS rows: a tape for each sequence that they yield, when it is asked for.
+    """Record walks on columns of `RECORDING_ROWS` rows; yields a trace for each sequence that they yield.
 
-    All walks yield equally many sequences. Raises `EkcError` where a vector leaves the tape.
+    All walks yield equally many sequences. Raises `EkcError` where a vector leaves the trace.
     """
     recorder = _Recorder()
-    taped = {name: recorder.add_column(column) for name, column in columns.items()}
-    taken = zip(*(recorder.run_walk(walk, taped) for walk in walks), strict=True)
+    traced = {name: recorder.add_column(column) for name, column in columns.items()}
+    sections_by_yield = zip(*(recorder.run_walk(walk, traced) for walk in walks), strict=True)
     while True:
         with np.errstate(all="ignore"):
-            sections = next(taken, None)
+            sections = next(sections_by_yield, None)
         if sections is None:
             return
         yield _build_trace(recorder, tuple(columns), sections)
@@ -286,9 +289,9 @@ def record_walks(walks: Sequence[Walk], columns: Mapping[str, NDArray[np.int64]]
 def _build_trace(
     recorder: _Recorder, columns: tuple[str, ...], sections: Sequence[_WalkSection]
 ) -> WalkTrace:
-    given = merge_outputs([s.outputs for s in sections], recorder.per_walk_refs)
-    writer = TraceCompiler(recorder.calls, len(columns), recorder.per_walk_refs)
-    answers, masks = [tuple(s.assumed_branches) for s in sections], [s.empty_masks for s in sections]
-    function, length, nowhere = writer.compile_function(given, answers, masks)
+    outputs = merge_outputs([s.outputs for s in sections], recorder.per_walk_refs)
+    compiler = TraceCompiler(recorder.calls, len(columns), recorder.per_walk_refs)
+    branches, masks = [tuple(s.assumed_branches) for s in sections], [s.empty_masks for s in sections]
+    function, length, empty_masks = compiler.compile_function(outputs, branches, masks)
     assumed = tuple(tuple(s.assumed_branches.values()) for s in sections)
-    return WalkTrace(columns, function, tuple(given), assumed, nowhere, length)
+    return WalkTrace(columns, function, tuple(outputs), assumed, empty_masks, length)

@@ -1,4 +1,4 @@
-"""A recorded tape, played over the columns of a population."""
+"""A compiled trace, replayed on the columns of a population."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ekc.ir.trace.compiler import EmptyMask, TraceOutput
 
 
 class WalkOutput(NamedTuple):
-    """Values that a walk gives under a label, for some rows; a number is the same for all of them."""
+    """Values that walks give under a label for some rows; a number is the same for all of these rows."""
 
     label: Any
     rows: slice
@@ -22,54 +22,57 @@ class WalkOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class WalkTrace:
-    """Recorded walks: columns in, what the walks give out."""
+    """The trace of some walks: a function of columns that gives the outputs of the walks."""
 
     columns: tuple[str, ...]
     function: Callable[..., tuple[tuple[Any, ...], ...]]
-    """Values of every part, answers of every walk, and masks."""
+    """Returns values of every part, outcomes of the branches of every walk, and masks."""
     output_parts: tuple[TraceOutput, ...]
     assumed_branches: tuple[tuple[bool, ...], ...]
-    """How the branches of each walk went."""
+    """Outcomes of the branches of each walk when it was recorded."""
     empty_masks: tuple[EmptyMask, ...]
-    """Masks, as the function gives them, that no row may set."""
+    """Masks, in the order of the function's result, that must be False in every row."""
     call_count: int
-    """Calls on the tape."""
+    """Calls in the trace."""
 
     def __call__(
         self, columns: Mapping[str, NDArray[np.int64]], bounds: Sequence[int]
     ) -> tuple[list[WalkOutput], set[int]]:
-        """What each walk gives for its own rows: those from `bounds[i]` to `bounds[i + 1]` of the columns.
+        """Outputs of each walk `i` for its rows, `bounds[i]` to `bounds[i + 1]`, and the walks without
+        outputs.
 
-        And the walks of which nothing is given, as one of their branches would go another way. What walks
-        that stand together give alike is given once.
+        A walk has no outputs where one of its branches would have another outcome than recorded. Equal
+        outputs of neighbouring walks are given once.
         """
         with np.errstate(all="ignore"):
-            outputs, answers, masks = self.function(bounds, *(columns[name] for name in self.columns))
-        astray = {
-            walk for walk, own in enumerate(answers) if tuple(map(bool, own)) != self.assumed_branches[walk]
+            outputs, branches, masks = self.function(bounds, *(columns[name] for name in self.columns))
+        invalid = {
+            walk
+            for walk, outcomes in enumerate(branches)
+            if tuple(map(bool, outcomes)) != self.assumed_branches[walk]
         }
         for mask, where in zip(masks, self.empty_masks, strict=True):
             if mask.any():
-                astray.update(where.find_set_walks(mask, bounds))
+                invalid.update(where.find_set_walks(mask, bounds))
         found: list[WalkOutput] = []
         for (label, _, first, last), values in zip(self.output_parts, outputs, strict=True):
             begin, end = bounds[first], bounds[last + 1]
             if begin == end:
                 continue
-            if not astray:
+            if not invalid:
                 found.append(WalkOutput(label, slice(begin, end), values))
                 continue
-            for low, high in _iterate_runs(first, last, astray):
+            for low, high in _iterate_runs(first, last, invalid):
                 rows = slice(bounds[low], bounds[high + 1])
                 if rows.start < rows.stop:
                     found.append(
                         WalkOutput(label, rows, _slice_values(values, rows.start - begin, rows.stop - begin))
                     )
-        return found, astray
+        return found, invalid
 
 
 def _iterate_runs(first: int, last: int, invalid_walks: Container[int]) -> Iterator[tuple[int, int]]:
-    """The walks from first to last, without those astray."""
+    """Runs of walks from first to last that are not invalid."""
     low = first
     for walk in range(first, last + 1):
         if walk in invalid_walks:

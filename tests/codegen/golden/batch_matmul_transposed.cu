@@ -46,9 +46,9 @@ ekc_batch_matmul(const float* __restrict__ A, const float* __restrict__ B, float
                 const int k = element / 16;
                 const int i = element % 16;
                 {
-                    alignas(8) float moved[2] = {};
-                    if (i_0 * 16 + i < 60) *reinterpret_cast<float2*>(&moved[0]) = *reinterpret_cast<const float2*>(&A[b * 2880 + (k_0 * 8 + k) * 60 + i_0 * 16 + i]);
-                    *reinterpret_cast<float2*>(&A_shared[k][i]) = *reinterpret_cast<const float2*>(&moved[0]);
+                    alignas(8) float packed[2] = {};
+                    if (i_0 * 16 + i < 60) *reinterpret_cast<float2*>(&packed[0]) = *reinterpret_cast<const float2*>(&A[b * 2880 + (k_0 * 8 + k) * 60 + i_0 * 16 + i]);
+                    *reinterpret_cast<float2*>(&A_shared[k][i]) = *reinterpret_cast<const float2*>(&packed[0]);
                 }
             }
         }

@@ -34,31 +34,31 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
-// Where something lies in shared memory.
-static __device__ __forceinline__ unsigned int shared_place(const void* at)
+// Address of an element in shared memory.
+static __device__ __forceinline__ unsigned int shared_address(const void* element)
 {
-    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(element));
 }
-// A number that the compiler shall hold in a register; it would work it out anew in every iteration.
-static __device__ __forceinline__ unsigned int kept(unsigned int number)
+// Keeps a number in a register; otherwise the compiler computes it again in every iteration.
+static __device__ __forceinline__ unsigned int keep_in_register(unsigned int number)
 {
     asm volatile("" : "+r"(number));
     return number;
 }
-// A bit for each of the first `count` turns of a loop that lead from a place to one outside of 0 to extent - 1.
+// A bit for each of the first `count` iterations of a loop: whether index + iteration * step is outside 0 to extent - 1.
 template <int count, int step>
-static __device__ __forceinline__ unsigned int turns_outside(int place, int extent)
+static __device__ __forceinline__ unsigned int out_of_bounds_mask(int index, int extent)
 {
-    unsigned int bits = 0;
+    unsigned int mask = 0;
     #pragma unroll
-    for (int turn = 0; turn < count; ++turn) {
-        const bool outside = place + turn * step < 0 || place + turn * step >= extent;
-        bits |= static_cast<unsigned int>(outside) << turn;
+    for (int iteration = 0; iteration < count; ++iteration) {
+        const bool outside = index + iteration * step < 0 || index + iteration * step >= extent;
+        mask |= static_cast<unsigned int>(outside) << iteration;
     }
-    return bits;
+    return mask;
 }
 
-// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
+// Asynchronous copies to shared memory; those with a condition write zeros where it is false.
 static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
@@ -67,26 +67,26 @@ static __device__ __forceinline__ void copy_async_16_or_zeros(unsigned int to, c
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
 }
-// What was issued since the last call is one group.
+// The copies issued since the last call become one group.
 static __device__ __forceinline__ void commit_copies()
 {
     asm volatile("cp.async.commit_group;");
 }
-// Wait until at most the newest `left` groups are on their way.
-template <int left>
+// Waits until at most the newest `pending` groups are in flight.
+template <int pending>
 static __device__ __forceinline__ void wait_copies()
 {
-    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+    asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
 }
 
-// Matrices of 8 rows of 16 bytes from shared memory, dealt out to a warp: each lane points at a row.
+// Loads matrices of 8 rows of 16 bytes from shared memory into the registers of a warp; each lane gives the address of a row.
 static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, unsigned int row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
 }
 
-// mma.m16n8k16 of float16: what the lanes of a warp hold together, multiplied and added to the four sums of each.
+// mma.m16n8k16 of float16: c += a * b for fragments in the registers of a warp; each lane has four of the sums.
 static __device__ __forceinline__ void mma_m16n8k16_float16(float& c0, float& c1, float& c2, float& c3, const unsigned int (&a)[4], const unsigned int (&b)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -111,23 +111,23 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
     const int matrix_row = threadIdx.x % 8;
     const int matrix_low = threadIdx.x / 8 % 2;
     const int matrix_high = threadIdx.x / 16;
-    // what no loop changes of where the rounds of X_shared start
-    int X_shared_from_base[2];
-    unsigned int X_shared_inside_never[2];
+    // parts of the source offsets of X_shared that no loop changes
+    int X_shared_offset_base[2];
+    unsigned int X_shared_outside[2];
     #pragma unroll
     for (int round = 0; round < 2; ++round) {
         const int n_p_q = thread * 8 / 32 + round * 32;
         const int c = thread * 8 % 32;
-        X_shared_from_base[round] = kept((((((n_p_q_0 * 64 + n_p_q) / 14)) / 14)) * 6272 + (((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1) * 448 + (((n_p_q_0 * 64 + n_p_q) % 14) - 1) * 32 + c);
-        X_shared_inside_never[round] = kept(((((n_p_q_0 * 64 + n_p_q) / 14)) / 14) < 2 ? turns_outside<3, 1>(((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1, 14) | turns_outside<3, 1>(((n_p_q_0 * 64 + n_p_q) % 14) - 1, 14) << 3 : ~0u);
+        X_shared_offset_base[round] = keep_in_register((((((n_p_q_0 * 64 + n_p_q) / 14)) / 14)) * 6272 + (((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1) * 448 + (((n_p_q_0 * 64 + n_p_q) % 14) - 1) * 32 + c);
+        X_shared_outside[round] = keep_in_register(((((n_p_q_0 * 64 + n_p_q) / 14)) / 14) < 2 ? out_of_bounds_mask<3, 1>(((((n_p_q_0 * 64 + n_p_q) / 14)) % 14) - 1, 14) | out_of_bounds_mask<3, 1>(((n_p_q_0 * 64 + n_p_q) % 14) - 1, 14) << 3 : ~0u);
     }
-    // what no loop changes of where the rounds of W_shared start
-    int W_shared_from_base;
+    // parts of the source offsets of W_shared that no loop changes
+    int W_shared_offset_base;
     {
         constexpr int round = 0;
         const int o = thread * 8 / 32 + round * 32;
         const int c = thread * 8 % 32;
-        W_shared_from_base = kept((o_0 * 64 + o) * 288 + c);
+        W_shared_offset_base = keep_in_register((o_0 * 64 + o) * 288 + c);
     }
     #pragma unroll
     for (int d0 = 0; d0 < 4; ++d0) {
@@ -143,40 +143,40 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
     for (int r = 0; r < 3; ++r) {
         #pragma unroll 1
         for (int s = 0; s < 3; ++s) {
-            // where the rounds of X_shared start, tile 0, and where they go, copy 0
-            const half_t* X_shared_walk = X;
-            unsigned int X_shared_to;
-            int X_shared_from[2];
+            // source offsets (tile 0) and shared addresses (copy 0) of the rounds of X_shared
+            const half_t* X_shared_pointer = X;
+            unsigned int X_shared_address;
+            int X_shared_offset[2];
             bool X_shared_inside[2];
             {
                 constexpr int round = 0;
                 const int n_p_q = thread * 8 / 32 + round * 32;
                 const int c = thread * 8 % 32;
-                X_shared_to = kept(shared_place(&X_shared[0][n_p_q][c]));
+                X_shared_address = keep_in_register(shared_address(&X_shared[0][n_p_q][c]));
             }
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                X_shared_from[round] = X_shared_from_base[round] + r * 448 + s * 32;
-                X_shared_inside[round] = (X_shared_inside_never[round] & (1u << r | 1u << (s + 3))) == 0;
+                X_shared_offset[round] = X_shared_offset_base[round] + r * 448 + s * 32;
+                X_shared_inside[round] = (X_shared_outside[round] & (1u << r | 1u << (s + 3))) == 0;
             }
-            // where the rounds of W_shared start, tile 0, and where they go, copy 0
-            const half_t* W_shared_walk = W;
-            int W_shared_from;
-            unsigned int W_shared_to;
+            // source offsets (tile 0) and shared addresses (copy 0) of the rounds of W_shared
+            const half_t* W_shared_pointer = W;
+            int W_shared_offset;
+            unsigned int W_shared_address;
             {
                 constexpr int round = 0;
                 const int o = thread * 8 / 32 + round * 32;
                 const int c = thread * 8 % 32;
-                W_shared_from = W_shared_from_base + r * 96 + s * 32;
-                W_shared_to = kept(shared_place(&W_shared[0][o][c]));
+                W_shared_offset = W_shared_offset_base + r * 96 + s * 32;
+                W_shared_address = keep_in_register(shared_address(&W_shared[0][o][c]));
             }
-            // where the rows of X_fragment lie, copy 0
-            unsigned int X_fragment_from;
-            X_fragment_from = kept(shared_place(&X_shared[0][n_p_q_1 * 32 + matrix_low * 8 + matrix_row][matrix_high * 8]));
-            // where the rows of W_fragment lie, copy 0
-            unsigned int W_fragment_from;
-            W_fragment_from = kept(shared_place(&W_shared[0][o_1 * 32 + matrix_high * 8 + matrix_row][matrix_low * 8]));
-            // 3 copies of each tile: those of the next 2 are on their way while one is used
+            // addresses of the rows of X_fragment, copy 0
+            unsigned int X_fragment_address;
+            X_fragment_address = keep_in_register(shared_address(&X_shared[0][n_p_q_1 * 32 + matrix_low * 8 + matrix_row][matrix_high * 8]));
+            // addresses of the rows of W_fragment, copy 0
+            unsigned int W_fragment_address;
+            W_fragment_address = keep_in_register(shared_address(&W_shared[0][o_1 * 32 + matrix_high * 8 + matrix_row][matrix_low * 8]));
+            // 3 copies of each tile: the next 2 are in flight while one is used
             #pragma unroll 1
             for (int c_0 = 0; c_0 < 2; ++c_0) {
                 const int c_0_copy = c_0;
@@ -184,37 +184,37 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                     // copy X[((((n_p_q) / 14)) / 14), r + ((((n_p_q) / 14)) % 14) - 1, s + ((n_p_q) % 14) - 1, c_0 * 32 : 32], n_p_q = n_p_q_0 * 64 : 64 -> X_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        copy_async_16_or_zeros(X_shared_to + round * 2560 + c_0_copy * 5120, &X_shared_walk[X_shared_from[round]], X_shared_inside[round]);
+                        copy_async_16_or_zeros(X_shared_address + round * 2560 + c_0_copy * 5120, &X_shared_pointer[X_shared_offset[round]], X_shared_inside[round]);
                     }
-                    X_shared_walk += 32;
+                    X_shared_pointer += 32;
                     // copy W[o_0 * 64 : 64, r, s, c_0 * 32 : 32] -> W_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        copy_async_16(W_shared_to + round * 2560 + c_0_copy * 5120, &W_shared_walk[W_shared_from + round * 9216]);
+                        copy_async_16(W_shared_address + round * 2560 + c_0_copy * 5120, &W_shared_pointer[W_shared_offset + round * 9216]);
                     }
-                    W_shared_walk += 32;
+                    W_shared_pointer += 32;
                 }
                 commit_copies();
             }
-            int c_0_slot = 0, c_0_spent = 2;
+            int c_0_slot = 0, c_0_free = 2;
             #pragma unroll 1
             for (int c_0_now = 0; c_0_now < 1; ++c_0_now) {
                 wait_copies<1>();
                 __syncthreads();
                 if (c_0_now + 2 < 1) {
-                    const int c_0_copy = c_0_spent;
+                    const int c_0_copy = c_0_free;
                     // copy X[((((n_p_q) / 14)) / 14), r + ((((n_p_q) / 14)) % 14) - 1, s + ((n_p_q) % 14) - 1, c_0 * 32 : 32], n_p_q = n_p_q_0 * 64 : 64 -> X_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        copy_async_16_or_zeros(X_shared_to + round * 2560 + c_0_copy * 5120, &X_shared_walk[X_shared_from[round]], X_shared_inside[round]);
+                        copy_async_16_or_zeros(X_shared_address + round * 2560 + c_0_copy * 5120, &X_shared_pointer[X_shared_offset[round]], X_shared_inside[round]);
                     }
-                    X_shared_walk += 32;
+                    X_shared_pointer += 32;
                     // copy W[o_0 * 64 : 64, r, s, c_0 * 32 : 32] -> W_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
-                        copy_async_16(W_shared_to + round * 2560 + c_0_copy * 5120, &W_shared_walk[W_shared_from + round * 9216]);
+                        copy_async_16(W_shared_address + round * 2560 + c_0_copy * 5120, &W_shared_pointer[W_shared_offset + round * 9216]);
                     }
-                    W_shared_walk += 32;
+                    W_shared_pointer += 32;
                 }
                 commit_copies();
                 {
@@ -225,13 +225,13 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                         unsigned int X_fragment[2][4];
                         #pragma unroll
                         for (int n_p_q_2 = 0; n_p_q_2 < 2; ++n_p_q_2) {
-                            load_matrices_4(X_fragment[n_p_q_2][0], X_fragment[n_p_q_2][1], X_fragment[n_p_q_2][2], X_fragment[n_p_q_2][3], X_fragment_from + c_0_copy * 5120 + n_p_q_2 * 1280 + c_1 * 32);
+                            load_matrices_4(X_fragment[n_p_q_2][0], X_fragment[n_p_q_2][1], X_fragment[n_p_q_2][2], X_fragment[n_p_q_2][3], X_fragment_address + c_0_copy * 5120 + n_p_q_2 * 1280 + c_1 * 32);
                         }
                         // fragments W_shared -> W_fragment
                         unsigned int W_fragment[4][2];
                         #pragma unroll
                         for (int o_2 = 0; o_2 < 4; o_2 += 2) {
-                            load_matrices_4(W_fragment[o_2][0], W_fragment[o_2][1], W_fragment[o_2 + 1][0], W_fragment[o_2 + 1][1], W_fragment_from + c_0_copy * 5120 + o_2 * 640 + c_1 * 32);
+                            load_matrices_4(W_fragment[o_2][0], W_fragment[o_2][1], W_fragment[o_2 + 1][0], W_fragment[o_2 + 1][1], W_fragment_address + c_0_copy * 5120 + o_2 * 640 + c_1 * 32);
                         }
                         #pragma unroll
                         for (int n_p_q_2 = 0; n_p_q_2 < 2; ++n_p_q_2) {
@@ -242,7 +242,7 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                         }
                     }
                 }
-                c_0_spent = c_0_slot;
+                c_0_free = c_0_slot;
                 c_0_slot = c_0_slot == 2 ? 0 : c_0_slot + 1;
             }
             __syncthreads();
@@ -255,8 +255,8 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
         for (int o_2 = 0; o_2 < 4; ++o_2) {
             if (((((n_p_q_0 * 64 + n_p_q_1 * 32 + d0 * 8 + n_p_q_4) / 14)) / 14) < 2) {
                 {
-                    alignas(4) const half_t moved[2] = { to_half(Y_acc[d0][o_2][0]), to_half(Y_acc[d0][o_2][1]) };
-                    *reinterpret_cast<unsigned int*>(&Y[(((((n_p_q_0 * 64 + n_p_q_1 * 32 + d0 * 8 + n_p_q_4) / 14)) / 14)) * 12544 + (((((n_p_q_0 * 64 + n_p_q_1 * 32 + d0 * 8 + n_p_q_4) / 14)) % 14)) * 896 + (((n_p_q_0 * 64 + n_p_q_1 * 32 + d0 * 8 + n_p_q_4) % 14)) * 64 + o_0 * 64 + o_1 * 32 + o_3 * 2 + o_2 * 8]) = *reinterpret_cast<const unsigned int*>(&moved[0]);
+                    alignas(4) const half_t packed[2] = { to_half(Y_acc[d0][o_2][0]), to_half(Y_acc[d0][o_2][1]) };
+                    *reinterpret_cast<unsigned int*>(&Y[(((((n_p_q_0 * 64 + n_p_q_1 * 32 + d0 * 8 + n_p_q_4) / 14)) / 14)) * 12544 + (((((n_p_q_0 * 64 + n_p_q_1 * 32 + d0 * 8 + n_p_q_4) / 14)) % 14)) * 896 + (((n_p_q_0 * 64 + n_p_q_1 * 32 + d0 * 8 + n_p_q_4) % 14)) * 64 + o_0 * 64 + o_1 * 32 + o_3 * 2 + o_2 * 8]) = *reinterpret_cast<const unsigned int*>(&packed[0]);
                 }
             }
         }

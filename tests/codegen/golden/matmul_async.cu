@@ -19,13 +19,13 @@
 //       .pipeline("k.0", stages=3, copy="async")
 //       .unroll("k.1", factor=4)
 // digest 54fbe1244e882b32
-// Where something lies in shared memory.
-static __device__ __forceinline__ unsigned int shared_place(const void* at)
+// Address of an element in shared memory.
+static __device__ __forceinline__ unsigned int shared_address(const void* element)
 {
-    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(element));
 }
 
-// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
+// Asynchronous copies to shared memory; those with a condition write zeros where it is false.
 static __device__ __forceinline__ void copy_async_4_or_zeros(unsigned int to, const void* from, bool inside)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(to), "l"(from), "r"(inside ? 4 : 0));
@@ -34,16 +34,16 @@ static __device__ __forceinline__ void copy_async_16_or_zeros(unsigned int to, c
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0));
 }
-// What was issued since the last call is one group.
+// The copies issued since the last call become one group.
 static __device__ __forceinline__ void commit_copies()
 {
     asm volatile("cp.async.commit_group;");
 }
-// Wait until at most the newest `left` groups are on their way.
-template <int left>
+// Waits until at most the newest `pending` groups are in flight.
+template <int pending>
 static __device__ __forceinline__ void wait_copies()
 {
-    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+    asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
 }
 
 // grid 2 x 3 x 1, block 8 x 4 x 1
@@ -71,7 +71,7 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
             }
         }
     }
-    // 3 copies of each tile: those of the next 2 are on their way while one is used
+    // 3 copies of each tile: the next 2 are in flight while one is used
     #pragma unroll 1
     for (int k_0 = 0; k_0 < 2; ++k_0) {
         const int k_0_copy = k_0;
@@ -80,38 +80,38 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
         for (int round = 0; round < 4; ++round) {
             const int i = thread / 8 + round * 4;
             const int k = thread % 8;
-            copy_async_4_or_zeros(shared_place(&A_shared[k_0_copy][k][i]), &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
+            copy_async_4_or_zeros(shared_address(&A_shared[k_0_copy][k][i]), &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
         }
         // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
             const int k = thread * 4 / 32 + round * 4;
             const int j = thread * 4 % 32;
-            copy_async_16_or_zeros(shared_place(&B_shared[k_0_copy][k][j]), &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
+            copy_async_16_or_zeros(shared_address(&B_shared[k_0_copy][k][j]), &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
         }
         commit_copies();
     }
-    int k_0_slot = 0, k_0_spent = 2;
+    int k_0_slot = 0, k_0_free = 2;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 5; ++k_0_now) {
         wait_copies<1>();
         __syncthreads();
         if (k_0_now + 2 < 5) {
             const int k_0 = k_0_now + 2;
-            const int k_0_copy = k_0_spent;
+            const int k_0_copy = k_0_free;
             // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
                 const int i = thread / 8 + round * 4;
                 const int k = thread % 8;
-                copy_async_4_or_zeros(shared_place(&A_shared[k_0_copy][k][i]), &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
+                copy_async_4_or_zeros(shared_address(&A_shared[k_0_copy][k][i]), &A[(i_0 * 16 + i) * 36 + k_0 * 8 + k], i_0 * 16 + i < 33 && k_0 * 8 + k < 36);
             }
             // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
                 const int k = thread * 4 / 32 + round * 4;
                 const int j = thread * 4 % 32;
-                copy_async_16_or_zeros(shared_place(&B_shared[k_0_copy][k][j]), &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
+                copy_async_16_or_zeros(shared_address(&B_shared[k_0_copy][k][j]), &B[(k_0 * 8 + k) * 44 + j_0 * 32 + j], k_0 * 8 + k < 36 && j_0 * 32 + j < 44);
             }
         }
         commit_copies();
@@ -134,7 +134,7 @@ ekc_matmul(const float* __restrict__ A, const float* __restrict__ B, float* __re
                 }
             }
         }
-        k_0_spent = k_0_slot;
+        k_0_free = k_0_slot;
         k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C

@@ -63,9 +63,9 @@ ekc_matmul_1(const float* __restrict__ A, const float* __restrict__ B, float* __
                 const int i = element / 8;
                 const int k = element % 8;
                 {
-                    alignas(16) float moved[4] = {};
-                    if (i_0 * 16 + i < 100) *reinterpret_cast<float4*>(&moved[0]) = *reinterpret_cast<const float4*>(&A[(i_0 * 16 + i) * 4096 + k_0 * 256 + k_1 * 8 + k]);
-                    *reinterpret_cast<float4*>(&A_shared[i][k]) = *reinterpret_cast<const float4*>(&moved[0]);
+                    alignas(16) float packed[4] = {};
+                    if (i_0 * 16 + i < 100) *reinterpret_cast<float4*>(&packed[0]) = *reinterpret_cast<const float4*>(&A[(i_0 * 16 + i) * 4096 + k_0 * 256 + k_1 * 8 + k]);
+                    *reinterpret_cast<float4*>(&A_shared[i][k]) = *reinterpret_cast<const float4*>(&packed[0]);
                 }
             }
         }

@@ -143,20 +143,20 @@ ekc_matmul(const bf16_t* __restrict__ A, const bf16_t* __restrict__ B, bf16_t* _
                 #pragma unroll
                 for (int i_1 = 0; i_1 < 2; ++i_1) {
                     {
-                        alignas(4) bf16_t moved[2] = {};
-                        *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&A_shared[k_0 % 2][k_1][i_2 * 2 + i_1 * 8]);
-                        A_register[i_1][0] = from_bf16(moved[0]);
-                        A_register[i_1][1] = from_bf16(moved[1]);
+                        alignas(4) bf16_t packed[2] = {};
+                        *reinterpret_cast<unsigned int*>(&packed[0]) = *reinterpret_cast<const unsigned int*>(&A_shared[k_0 % 2][k_1][i_2 * 2 + i_1 * 8]);
+                        A_register[i_1][0] = from_bf16(packed[0]);
+                        A_register[i_1][1] = from_bf16(packed[1]);
                     }
                 }
                 alignas(16) float B_register[2][2];
                 #pragma unroll
                 for (int j_1 = 0; j_1 < 2; ++j_1) {
                     {
-                        alignas(4) bf16_t moved[2] = {};
-                        *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&B_shared[k_0 % 2][k_1][j_2 * 2 + j_1 * 16]);
-                        B_register[j_1][0] = from_bf16(moved[0]);
-                        B_register[j_1][1] = from_bf16(moved[1]);
+                        alignas(4) bf16_t packed[2] = {};
+                        *reinterpret_cast<unsigned int*>(&packed[0]) = *reinterpret_cast<const unsigned int*>(&B_shared[k_0 % 2][k_1][j_2 * 2 + j_1 * 16]);
+                        B_register[j_1][0] = from_bf16(packed[0]);
+                        B_register[j_1][1] = from_bf16(packed[1]);
                     }
                 }
                 #pragma unroll
@@ -205,8 +205,8 @@ ekc_matmul(const bf16_t* __restrict__ A, const bf16_t* __restrict__ B, bf16_t* _
             for (int j_1 = 0; j_1 < 2; ++j_1) {
                 if (i_0 * 16 + i_2 * 2 + i_1 * 8 + i_3 < 33 && j_0 * 32 + j_2 * 2 + j_1 * 16 < 34) {
                     {
-                        alignas(4) const bf16_t moved[2] = { to_bf16(C_acc[i_1][i_3][j_1][0]), to_bf16(C_acc[i_1][i_3][j_1][1]) };
-                        *reinterpret_cast<unsigned int*>(&C[(i_0 * 16 + i_2 * 2 + i_1 * 8 + i_3) * 34 + j_0 * 32 + j_2 * 2 + j_1 * 16]) = *reinterpret_cast<const unsigned int*>(&moved[0]);
+                        alignas(4) const bf16_t packed[2] = { to_bf16(C_acc[i_1][i_3][j_1][0]), to_bf16(C_acc[i_1][i_3][j_1][1]) };
+                        *reinterpret_cast<unsigned int*>(&C[(i_0 * 16 + i_2 * 2 + i_1 * 8 + i_3) * 34 + j_0 * 32 + j_2 * 2 + j_1 * 16]) = *reinterpret_cast<const unsigned int*>(&packed[0]);
                     }
                 }
             }

@@ -59,12 +59,12 @@ ekc_matmul_epilogue(const float* __restrict__ A, const float* __restrict__ B, co
             const int i = element / 8;
             const int k = element % 8;
             {
-                alignas(16) float moved[4] = {};
-                if (i_0 * 128 + i < 250) *reinterpret_cast<float4*>(&moved[0]) = *reinterpret_cast<const float4*>(&A[(i_0 * 128 + i) * 64 + k_0 * 8 + k]);
-                A_shared[k][i] = moved[0];
-                A_shared[k + 1][i] = moved[1];
-                A_shared[k + 2][i] = moved[2];
-                A_shared[k + 3][i] = moved[3];
+                alignas(16) float packed[4] = {};
+                if (i_0 * 128 + i < 250) *reinterpret_cast<float4*>(&packed[0]) = *reinterpret_cast<const float4*>(&A[(i_0 * 128 + i) * 64 + k_0 * 8 + k]);
+                A_shared[k][i] = packed[0];
+                A_shared[k + 1][i] = packed[1];
+                A_shared[k + 2][i] = packed[2];
+                A_shared[k + 3][i] = packed[3];
             }
         }
         // stage B[k_0 * 8 : 8, j_0 * 128 : 128] -> B_shared
@@ -113,19 +113,19 @@ ekc_matmul_epilogue(const float* __restrict__ A, const float* __restrict__ B, co
             for (int j_1 = 0; j_1 < 2; ++j_1) {
                 if (i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3 < 250) {
                     {
-                        alignas(16) float moved[4];
-                        alignas(16) float ekc_bias_near[4];
-                        *reinterpret_cast<float4*>(&ekc_bias_near[0]) = *reinterpret_cast<const float4*>(&ekc_bias[j_0 * 128 + j_2 * 4 + j_1 * 64]);
-                        alignas(16) float ekc_before_near[4];
-                        *reinterpret_cast<float4*>(&ekc_before_near[0]) = *reinterpret_cast<const float4*>(&ekc_before[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]);
+                        alignas(16) float packed[4];
+                        alignas(16) float ekc_bias_vector[4];
+                        *reinterpret_cast<float4*>(&ekc_bias_vector[0]) = *reinterpret_cast<const float4*>(&ekc_bias[j_0 * 128 + j_2 * 4 + j_1 * 64]);
+                        alignas(16) float ekc_before_vector[4];
+                        *reinterpret_cast<float4*>(&ekc_before_vector[0]) = *reinterpret_cast<const float4*>(&ekc_before[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]);
                         #pragma unroll
                         for (int part = 0; part < 4; ++part) {
-                            const float C_here = C_acc[i_1][i_3][j_1][part];
-                            const float ekc_bias_here = ekc_bias_near[part];
-                            const float ekc_before_here = ekc_before_near[part];
-                            moved[part] = 0.5f * (C_here + ekc_bias_here) * (1.0f + erff((C_here + ekc_bias_here) * 0.7071067690849304f)) + ekc_before_here;
+                            const float C_value = C_acc[i_1][i_3][j_1][part];
+                            const float ekc_bias_value = ekc_bias_vector[part];
+                            const float ekc_before_value = ekc_before_vector[part];
+                            packed[part] = 0.5f * (C_value + ekc_bias_value) * (1.0f + erff((C_value + ekc_bias_value) * 0.7071067690849304f)) + ekc_before_value;
                         }
-                        *reinterpret_cast<float4*>(&ekc_C_out2[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]) = *reinterpret_cast<const float4*>(&moved[0]);
+                        *reinterpret_cast<float4*>(&ekc_C_out2[(i_0 * 128 + i_2 * 4 + i_1 * 64 + i_3) * 128 + j_0 * 128 + j_2 * 4 + j_1 * 64]) = *reinterpret_cast<const float4*>(&packed[0]);
                     }
                 }
             }

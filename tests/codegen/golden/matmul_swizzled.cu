@@ -36,34 +36,34 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
-// Where something lies in shared memory.
-static __device__ __forceinline__ unsigned int shared_place(const void* at)
+// Address of an element in shared memory.
+static __device__ __forceinline__ unsigned int shared_address(const void* element)
 {
-    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(element));
 }
 
-// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
+// Asynchronous copies to shared memory; those with a condition write zeros where it is false.
 static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
 }
-// What was issued since the last call is one group.
+// The copies issued since the last call become one group.
 static __device__ __forceinline__ void commit_copies()
 {
     asm volatile("cp.async.commit_group;");
 }
-// Wait until at most the newest `left` groups are on their way.
-template <int left>
+// Waits until at most the newest `pending` groups are in flight.
+template <int pending>
 static __device__ __forceinline__ void wait_copies()
 {
-    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+    asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
 }
 
-// Where an element of a tile lies: chunks of `each` elements change places, by the number of their line.
-template <unsigned int chunks, unsigned int each>
-static __device__ __forceinline__ unsigned int swizzled(unsigned int element)
+// Index of an element in a swizzled tile: chunks of `size` elements change places by the number of their line.
+template <unsigned int chunks, unsigned int size>
+static __device__ __forceinline__ unsigned int swizzle_index(unsigned int element)
 {
-    return element ^ (element / (8 * each) % chunks * each);
+    return element ^ (element / (8 * size) % chunks * size);
 }
 
 // grid 2 x 2 x 1, block 8 x 4 x 1
@@ -91,7 +91,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             }
         }
     }
-    // 3 copies of each tile: those of the next 2 are on their way while one is used
+    // 3 copies of each tile: the next 2 are in flight while one is used
     #pragma unroll 1
     for (int k_0 = 0; k_0 < 2; ++k_0) {
         const int k_0_copy = k_0;
@@ -102,7 +102,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             if (element < 128) {
                 const int i = element / 8;
                 const int k = element % 8;
-                copy_async_16(shared_place(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)]), &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
+                copy_async_16(shared_address(&A_shared[k_0_copy][swizzle_index<8, 8>(i * 8 + k)]), &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
             }
         }
         // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
@@ -111,18 +111,18 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             const int element = (round * 32 + thread) * 8;
             const int k = element / 32;
             const int j = element % 32;
-            copy_async_16(shared_place(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)]), &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
+            copy_async_16(shared_address(&B_shared[k_0_copy][swizzle_index<8, 8>(k * 32 + j)]), &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
         }
         commit_copies();
     }
-    int k_0_slot = 0, k_0_spent = 2;
+    int k_0_slot = 0, k_0_free = 2;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 4; ++k_0_now) {
         wait_copies<1>();
         __syncthreads();
         if (k_0_now + 2 < 4) {
             const int k_0 = k_0_now + 2;
-            const int k_0_copy = k_0_spent;
+            const int k_0_copy = k_0_free;
             // copy A[i_0 * 16 : 16, k_0 * 8 : 8] -> A_shared
             #pragma unroll
             for (int round = 0; round < 1; ++round) {
@@ -130,7 +130,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 if (element < 128) {
                     const int i = element / 8;
                     const int k = element % 8;
-                    copy_async_16(shared_place(&A_shared[k_0_copy][swizzled<8, 8>(i * 8 + k)]), &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
+                    copy_async_16(shared_address(&A_shared[k_0_copy][swizzle_index<8, 8>(i * 8 + k)]), &A[(i_0 * 16 + i) * 32 + k_0 * 8 + k]);
                 }
             }
             // copy B[k_0 * 8 : 8, j_0 * 32 : 32] -> B_shared
@@ -139,7 +139,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 const int element = (round * 32 + thread) * 8;
                 const int k = element / 32;
                 const int j = element % 32;
-                copy_async_16(shared_place(&B_shared[k_0_copy][swizzled<8, 8>(k * 32 + j)]), &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
+                copy_async_16(shared_address(&B_shared[k_0_copy][swizzle_index<8, 8>(k * 32 + j)]), &B[(k_0 * 8 + k) * 64 + j_0 * 32 + j]);
             }
         }
         commit_copies();
@@ -155,14 +155,14 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                         for (int j_1 = 0; j_1 < 2; ++j_1) {
                             #pragma unroll
                             for (int j_3 = 0; j_3 < 2; ++j_3) {
-                                C_acc[i_1][i_3][j_1][j_3] += from_half(A_shared[k_0_copy][swizzled<8, 8>(i_1 * 64 + i_2 * 16 + i_3 * 8 + k_1)]) * from_half(B_shared[k_0_copy][swizzled<8, 8>(k_1 * 32 + j_1 * 16 + j_2 * 2 + j_3)]);
+                                C_acc[i_1][i_3][j_1][j_3] += from_half(A_shared[k_0_copy][swizzle_index<8, 8>(i_1 * 64 + i_2 * 16 + i_3 * 8 + k_1)]) * from_half(B_shared[k_0_copy][swizzle_index<8, 8>(k_1 * 32 + j_1 * 16 + j_2 * 2 + j_3)]);
                             }
                         }
                     }
                 }
             }
         }
-        k_0_spent = k_0_slot;
+        k_0_free = k_0_slot;
         k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C

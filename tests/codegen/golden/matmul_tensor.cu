@@ -32,36 +32,36 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
-// Where something lies in shared memory.
-static __device__ __forceinline__ unsigned int shared_place(const void* at)
+// Address of an element in shared memory.
+static __device__ __forceinline__ unsigned int shared_address(const void* element)
 {
-    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(element));
 }
-// A number that the compiler shall hold in a register; it would work it out anew in every iteration.
-static __device__ __forceinline__ unsigned int kept(unsigned int number)
+// Keeps a number in a register; otherwise the compiler computes it again in every iteration.
+static __device__ __forceinline__ unsigned int keep_in_register(unsigned int number)
 {
     asm volatile("" : "+r"(number));
     return number;
 }
 
-// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
+// Asynchronous copies to shared memory; those with a condition write zeros where it is false.
 static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
 }
-// What was issued since the last call is one group.
+// The copies issued since the last call become one group.
 static __device__ __forceinline__ void commit_copies()
 {
     asm volatile("cp.async.commit_group;");
 }
-// Wait until at most the newest `left` groups are on their way.
-template <int left>
+// Waits until at most the newest `pending` groups are in flight.
+template <int pending>
 static __device__ __forceinline__ void wait_copies()
 {
-    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+    asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
 }
 
-// Matrices of 8 rows of 16 bytes from shared memory, dealt out to a warp: each lane points at a row.
+// Loads matrices of 8 rows of 16 bytes from shared memory into the registers of a warp; each lane gives the address of a row.
 static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, unsigned int row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& 
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
 }
 
-// mma.m16n8k16 of float16: what the lanes of a warp hold together, multiplied and added to the four sums of each.
+// mma.m16n8k16 of float16: c += a * b for fragments in the registers of a warp; each lane has four of the sums.
 static __device__ __forceinline__ void mma_m16n8k16_float16(float& c0, float& c1, float& c2, float& c3, const unsigned int (&a)[4], const unsigned int (&b)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -108,71 +108,71 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             }
         }
     }
-    // where the rounds of A_shared start, tile 0, and where they go, copy 0
-    const half_t* A_shared_walk = A;
-    int A_shared_from;
-    unsigned int A_shared_to;
+    // source offsets (tile 0) and shared addresses (copy 0) of the rounds of A_shared
+    const half_t* A_shared_pointer = A;
+    int A_shared_offset;
+    unsigned int A_shared_address;
     {
         constexpr int round = 0;
         const int i = thread * 8 / 32 + round * 32;
         const int k = thread * 8 % 32;
-        A_shared_from = (i_0 * 64 + i) * 64 + k;
-        A_shared_to = kept(shared_place(&A_shared[0][i][k]));
+        A_shared_offset = (i_0 * 64 + i) * 64 + k;
+        A_shared_address = keep_in_register(shared_address(&A_shared[0][i][k]));
     }
-    // where the rounds of B_shared start, tile 0, and where they go, copy 0
-    const half_t* B_shared_walk = B;
-    int B_shared_from;
-    unsigned int B_shared_to;
+    // source offsets (tile 0) and shared addresses (copy 0) of the rounds of B_shared
+    const half_t* B_shared_pointer = B;
+    int B_shared_offset;
+    unsigned int B_shared_address;
     {
         constexpr int round = 0;
         const int k = thread * 8 / 64 + round * 16;
         const int j = thread * 8 % 64;
-        B_shared_from = k * 128 + j_0 * 64 + j;
-        B_shared_to = kept(shared_place(&B_shared[0][k][j]));
+        B_shared_offset = k * 128 + j_0 * 64 + j;
+        B_shared_address = keep_in_register(shared_address(&B_shared[0][k][j]));
     }
-    // where the rows of A_fragment lie, copy 0
-    unsigned int A_fragment_from;
-    A_fragment_from = kept(shared_place(&A_shared[0][i_1 * 32 + matrix_low * 8 + matrix_row][matrix_high * 8]));
-    // where the rows of B_fragment lie, copy 0
-    unsigned int B_fragment_from;
-    B_fragment_from = kept(shared_place(&B_shared[0][matrix_low * 8 + matrix_row][j_1 * 32 + matrix_high * 8]));
-    // 2 copies of each tile: those of the next 1 are on their way while one is used
+    // addresses of the rows of A_fragment, copy 0
+    unsigned int A_fragment_address;
+    A_fragment_address = keep_in_register(shared_address(&A_shared[0][i_1 * 32 + matrix_low * 8 + matrix_row][matrix_high * 8]));
+    // addresses of the rows of B_fragment, copy 0
+    unsigned int B_fragment_address;
+    B_fragment_address = keep_in_register(shared_address(&B_shared[0][matrix_low * 8 + matrix_row][j_1 * 32 + matrix_high * 8]));
+    // 2 copies of each tile: the next 1 are in flight while one is used
     #pragma unroll 1
     for (int k_0 = 0; k_0 < 1; ++k_0) {
         const int k_0_copy = k_0;
         // copy A[i_0 * 64 : 64, k_0 * 32 : 32] -> A_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            copy_async_16(A_shared_to + round * 2560 + k_0_copy * 5120, &A_shared_walk[A_shared_from + round * 2048]);
+            copy_async_16(A_shared_address + round * 2560 + k_0_copy * 5120, &A_shared_pointer[A_shared_offset + round * 2048]);
         }
-        A_shared_walk += 32;
+        A_shared_pointer += 32;
         // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            copy_async_16(B_shared_to + round * 2304 + k_0_copy * 4608, &B_shared_walk[B_shared_from + round * 2048]);
+            copy_async_16(B_shared_address + round * 2304 + k_0_copy * 4608, &B_shared_pointer[B_shared_offset + round * 2048]);
         }
-        B_shared_walk += 4096;
+        B_shared_pointer += 4096;
         commit_copies();
     }
-    int k_0_slot = 0, k_0_spent = 1;
+    int k_0_slot = 0, k_0_free = 1;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 2; ++k_0_now) {
         wait_copies<0>();
         __syncthreads();
         if (k_0_now + 1 < 2) {
-            const int k_0_copy = k_0_spent;
+            const int k_0_copy = k_0_free;
             // copy A[i_0 * 64 : 64, k_0 * 32 : 32] -> A_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                copy_async_16(A_shared_to + round * 2560 + k_0_copy * 5120, &A_shared_walk[A_shared_from + round * 2048]);
+                copy_async_16(A_shared_address + round * 2560 + k_0_copy * 5120, &A_shared_pointer[A_shared_offset + round * 2048]);
             }
-            A_shared_walk += 32;
+            A_shared_pointer += 32;
             // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                copy_async_16(B_shared_to + round * 2304 + k_0_copy * 4608, &B_shared_walk[B_shared_from + round * 2048]);
+                copy_async_16(B_shared_address + round * 2304 + k_0_copy * 4608, &B_shared_pointer[B_shared_offset + round * 2048]);
             }
-            B_shared_walk += 4096;
+            B_shared_pointer += 4096;
         }
         commit_copies();
         {
@@ -183,13 +183,13 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 unsigned int A_fragment[2][4];
                 #pragma unroll
                 for (int i_2 = 0; i_2 < 2; ++i_2) {
-                    load_matrices_4(A_fragment[i_2][0], A_fragment[i_2][1], A_fragment[i_2][2], A_fragment[i_2][3], A_fragment_from + k_0_copy * 5120 + i_2 * 1280 + k_1 * 32);
+                    load_matrices_4(A_fragment[i_2][0], A_fragment[i_2][1], A_fragment[i_2][2], A_fragment[i_2][3], A_fragment_address + k_0_copy * 5120 + i_2 * 1280 + k_1 * 32);
                 }
                 // fragments B_shared -> B_fragment
                 unsigned int B_fragment[4][2];
                 #pragma unroll
                 for (int j_2 = 0; j_2 < 4; j_2 += 2) {
-                    load_matrices_4_transposed(B_fragment[j_2][0], B_fragment[j_2][1], B_fragment[j_2 + 1][0], B_fragment[j_2 + 1][1], B_fragment_from + k_0_copy * 4608 + k_1 * 2304 + j_2 * 16);
+                    load_matrices_4_transposed(B_fragment[j_2][0], B_fragment[j_2][1], B_fragment[j_2 + 1][0], B_fragment[j_2 + 1][1], B_fragment_address + k_0_copy * 4608 + k_1 * 2304 + j_2 * 16);
                 }
                 #pragma unroll
                 for (int i_2 = 0; i_2 < 2; ++i_2) {
@@ -200,7 +200,7 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 }
             }
         }
-        k_0_spent = k_0_slot;
+        k_0_free = k_0_slot;
         k_0_slot = k_0_slot == 1 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C
@@ -209,8 +209,8 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         #pragma unroll
         for (int j_2 = 0; j_2 < 4; ++j_2) {
             {
-                alignas(4) const half_t moved[2] = { to_half(C_acc[d0][j_2][0]), to_half(C_acc[d0][j_2][1]) };
-                *reinterpret_cast<unsigned int*>(&C[(i_0 * 64 + i_1 * 32 + i_4 + d0 * 8) * 128 + j_0 * 64 + j_1 * 32 + j_3 * 2 + j_2 * 8]) = *reinterpret_cast<const unsigned int*>(&moved[0]);
+                alignas(4) const half_t packed[2] = { to_half(C_acc[d0][j_2][0]), to_half(C_acc[d0][j_2][1]) };
+                *reinterpret_cast<unsigned int*>(&C[(i_0 * 64 + i_1 * 32 + i_4 + d0 * 8) * 128 + j_0 * 64 + j_1 * 32 + j_3 * 2 + j_2 * 8]) = *reinterpret_cast<const unsigned int*>(&packed[0]);
             }
         }
     }

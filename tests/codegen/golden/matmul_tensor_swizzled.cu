@@ -33,24 +33,24 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
-// Where something lies in shared memory.
-static __device__ __forceinline__ unsigned int shared_place(const void* at)
+// Address of an element in shared memory.
+static __device__ __forceinline__ unsigned int shared_address(const void* element)
 {
-    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(element));
 }
 template <typename type>
-static __device__ __forceinline__ type& shared_at(unsigned int place)
+static __device__ __forceinline__ type& shared_element(unsigned int address)
 {
-    return *static_cast<type*>(__cvta_shared_to_generic(place));
+    return *static_cast<type*>(__cvta_shared_to_generic(address));
 }
-// A number that the compiler shall hold in a register; it would work it out anew in every iteration.
-static __device__ __forceinline__ unsigned int kept(unsigned int number)
+// Keeps a number in a register; otherwise the compiler computes it again in every iteration.
+static __device__ __forceinline__ unsigned int keep_in_register(unsigned int number)
 {
     asm volatile("" : "+r"(number));
     return number;
 }
 
-// Matrices of 8 rows of 16 bytes from shared memory, dealt out to a warp: each lane points at a row.
+// Loads matrices of 8 rows of 16 bytes from shared memory into the registers of a warp; each lane gives the address of a row.
 static __device__ __forceinline__ void load_matrices_4(unsigned int& r0, unsigned int& r1, unsigned int& r2, unsigned int& r3, unsigned int row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void load_matrices_4_transposed(unsigned int& 
                  : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(row) : "memory");
 }
 
-// mma.m16n8k16 of float16: what the lanes of a warp hold together, multiplied and added to the four sums of each.
+// mma.m16n8k16 of float16: c += a * b for fragments in the registers of a warp; each lane has four of the sums.
 static __device__ __forceinline__ void mma_m16n8k16_float16(float& c0, float& c1, float& c2, float& c3, const unsigned int (&a)[4], const unsigned int (&b)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -70,11 +70,11 @@ static __device__ __forceinline__ void mma_m16n8k16_float16(float& c0, float& c1
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Where an element of a tile lies: chunks of `each` elements change places, by the number of their line.
-template <unsigned int chunks, unsigned int each>
-static __device__ __forceinline__ unsigned int swizzled(unsigned int element)
+// Index of an element in a swizzled tile: chunks of `size` elements change places by the number of their line.
+template <unsigned int chunks, unsigned int size>
+static __device__ __forceinline__ unsigned int swizzle_index(unsigned int element)
 {
-    return element ^ (element / (8 * each) % chunks * each);
+    return element ^ (element / (8 * size) % chunks * size);
 }
 
 // grid 2 x 2 x 1, block 32 x 4 x 1
@@ -104,39 +104,39 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             }
         }
     }
-    // where the rounds of A_shared start, tile 0, and where they go, copy 0
-    const half_t* A_shared_walk = A;
-    int A_shared_from;
-    unsigned int A_shared_to;
+    // source offsets (tile 0) and shared addresses (copy 0) of the rounds of A_shared
+    const half_t* A_shared_pointer = A;
+    int A_shared_offset;
+    unsigned int A_shared_address;
     {
         constexpr int round = 0;
         const int i = thread * 8 / 32 + round * 32;
         const int k = thread * 8 % 32;
-        A_shared_from = (i_0 * 64 + i) * 128 + k;
-        A_shared_to = kept(shared_place(&A_shared[0][swizzled<8, 8>(i * 32 + k)]));
+        A_shared_offset = (i_0 * 64 + i) * 128 + k;
+        A_shared_address = keep_in_register(shared_address(&A_shared[0][swizzle_index<8, 8>(i * 32 + k)]));
     }
-    // where the rounds of B_shared start, tile 0, and where they go, copy 0
-    const half_t* B_shared_walk = B;
-    int B_shared_from;
-    unsigned int B_shared_to;
+    // source offsets (tile 0) and shared addresses (copy 0) of the rounds of B_shared
+    const half_t* B_shared_pointer = B;
+    int B_shared_offset;
+    unsigned int B_shared_address;
     {
         constexpr int round = 0;
         const int k = thread * 8 / 64 + round * 16;
         const int j = thread * 8 % 64;
-        B_shared_from = k * 128 + j_0 * 64 + j;
-        B_shared_to = kept(shared_place(&B_shared[0][swizzled<8, 8>(k * 64 + j)]));
+        B_shared_offset = k * 128 + j_0 * 64 + j;
+        B_shared_address = keep_in_register(shared_address(&B_shared[0][swizzle_index<8, 8>(k * 64 + j)]));
     }
-    // where the rows of A_fragment lie, copy 0
-    unsigned int A_fragment_from[2];
+    // addresses of the rows of A_fragment, copy 0
+    unsigned int A_fragment_address[2];
     #pragma unroll
     for (int k_1 = 0; k_1 < 2; ++k_1) {
-        A_fragment_from[k_1] = kept(shared_place(&A_shared[0][swizzled<8, 8>(i_1 * 1024 + matrix_low * 256 + matrix_row * 32 + k_1 * 16 + matrix_high * 8)]));
+        A_fragment_address[k_1] = keep_in_register(shared_address(&A_shared[0][swizzle_index<8, 8>(i_1 * 1024 + matrix_low * 256 + matrix_row * 32 + k_1 * 16 + matrix_high * 8)]));
     }
-    // where the rows of B_fragment lie, copy 0
-    unsigned int B_fragment_from[4];
+    // addresses of the rows of B_fragment, copy 0
+    unsigned int B_fragment_address[4];
     #pragma unroll
     for (int j_2 = 0; j_2 < 4; j_2 += 2) {
-        B_fragment_from[j_2] = kept(shared_place(&B_shared[0][swizzled<8, 8>(matrix_low * 512 + matrix_row * 64 + j_1 * 32 + j_2 * 8 + matrix_high * 8)]));
+        B_fragment_address[j_2] = keep_in_register(shared_address(&B_shared[0][swizzle_index<8, 8>(matrix_low * 512 + matrix_row * 64 + j_1 * 32 + j_2 * 8 + matrix_high * 8)]));
     }
     alignas(16) half_t A_shared_next[16];
     alignas(16) half_t B_shared_next[16];
@@ -145,24 +145,24 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         // fetch A[i_0 * 64 : 64, k_0 * 32 : 32]
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_walk[A_shared_from + round * 4096]);
+            *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_pointer[A_shared_offset + round * 4096]);
         }
-        A_shared_walk += 32;
+        A_shared_pointer += 32;
         // fetch B[k_0 * 32 : 32, j_0 * 64 : 64]
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_walk[B_shared_from + round * 2048]);
+            *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_pointer[B_shared_offset + round * 2048]);
         }
-        B_shared_walk += 4096;
+        B_shared_pointer += 4096;
         // store it in A_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            *reinterpret_cast<uint4*>(&shared_at<half_t>(A_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&A_shared_next[round * 8]);
+            *reinterpret_cast<uint4*>(&shared_element<half_t>(A_shared_address + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&A_shared_next[round * 8]);
         }
         // store it in B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
-            *reinterpret_cast<uint4*>(&shared_at<half_t>(B_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&B_shared_next[round * 8]);
+            *reinterpret_cast<uint4*>(&shared_element<half_t>(B_shared_address + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&B_shared_next[round * 8]);
         }
     }
     __syncthreads();
@@ -172,15 +172,15 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             // fetch A[i_0 * 64 : 64, k_0 * 32 : 32]
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_walk[A_shared_from + round * 4096]);
+                *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_pointer[A_shared_offset + round * 4096]);
             }
-            A_shared_walk += 32;
+            A_shared_pointer += 32;
             // fetch B[k_0 * 32 : 32, j_0 * 64 : 64]
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_walk[B_shared_from + round * 2048]);
+                *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_pointer[B_shared_offset + round * 2048]);
             }
-            B_shared_walk += 4096;
+            B_shared_pointer += 4096;
         }
         {
             const int k_0 = k_0_now;
@@ -190,13 +190,13 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 unsigned int A_fragment[2][4];
                 #pragma unroll
                 for (int i_2 = 0; i_2 < 2; ++i_2) {
-                    load_matrices_4(A_fragment[i_2][0], A_fragment[i_2][1], A_fragment[i_2][2], A_fragment[i_2][3], A_fragment_from[k_1] + (k_0 % 2) * 4096 + i_2 * 1024);
+                    load_matrices_4(A_fragment[i_2][0], A_fragment[i_2][1], A_fragment[i_2][2], A_fragment[i_2][3], A_fragment_address[k_1] + (k_0 % 2) * 4096 + i_2 * 1024);
                 }
                 // fragments B_shared -> B_fragment
                 unsigned int B_fragment[4][2];
                 #pragma unroll
                 for (int j_2 = 0; j_2 < 4; j_2 += 2) {
-                    load_matrices_4_transposed(B_fragment[j_2][0], B_fragment[j_2][1], B_fragment[j_2 + 1][0], B_fragment[j_2 + 1][1], B_fragment_from[j_2] + (k_0 % 2) * 4096 + k_1 * 2048);
+                    load_matrices_4_transposed(B_fragment[j_2][0], B_fragment[j_2][1], B_fragment[j_2 + 1][0], B_fragment[j_2 + 1][1], B_fragment_address[j_2] + (k_0 % 2) * 4096 + k_1 * 2048);
                 }
                 #pragma unroll
                 for (int i_2 = 0; i_2 < 2; ++i_2) {
@@ -212,12 +212,12 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             // store it in A_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                *reinterpret_cast<uint4*>(&shared_at<half_t>(A_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&A_shared_next[round * 8]);
+                *reinterpret_cast<uint4*>(&shared_element<half_t>(A_shared_address + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&A_shared_next[round * 8]);
             }
             // store it in B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
-                *reinterpret_cast<uint4*>(&shared_at<half_t>(B_shared_to + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&B_shared_next[round * 8]);
+                *reinterpret_cast<uint4*>(&shared_element<half_t>(B_shared_address + round * 2048 + (k_0 % 2) * 4096)) = *reinterpret_cast<const uint4*>(&B_shared_next[round * 8]);
             }
         }
         __syncthreads();
@@ -228,8 +228,8 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         #pragma unroll
         for (int j_2 = 0; j_2 < 4; ++j_2) {
             {
-                alignas(4) const half_t moved[2] = { to_half(C_acc[d0][j_2][0]), to_half(C_acc[d0][j_2][1]) };
-                *reinterpret_cast<unsigned int*>(&C[(i_0 * 64 + i_1 * 32 + i_4 + d0 * 8) * 128 + j_0 * 64 + j_1 * 32 + j_3 * 2 + j_2 * 8]) = *reinterpret_cast<const unsigned int*>(&moved[0]);
+                alignas(4) const half_t packed[2] = { to_half(C_acc[d0][j_2][0]), to_half(C_acc[d0][j_2][1]) };
+                *reinterpret_cast<unsigned int*>(&C[(i_0 * 64 + i_1 * 32 + i_4 + d0 * 8) * 128 + j_0 * 64 + j_1 * 32 + j_3 * 2 + j_2 * 8]) = *reinterpret_cast<const unsigned int*>(&packed[0]);
             }
         }
     }

@@ -31,46 +31,46 @@ static __device__ __forceinline__ half_t to_half(float f)
     return h;
 }
 
-// Where something lies in shared memory.
-static __device__ __forceinline__ unsigned int shared_place(const void* at)
+// Address of an element in shared memory.
+static __device__ __forceinline__ unsigned int shared_address(const void* element)
 {
-    return static_cast<unsigned int>(__cvta_generic_to_shared(at));
+    return static_cast<unsigned int>(__cvta_generic_to_shared(element));
 }
-// A number that the compiler shall hold in a register; it would work it out anew in every iteration.
-static __device__ __forceinline__ unsigned int kept(unsigned int number)
+// Keeps a number in a register; otherwise the compiler computes it again in every iteration.
+static __device__ __forceinline__ unsigned int keep_in_register(unsigned int number)
 {
     asm volatile("" : "+r"(number));
     return number;
 }
 
-// Copies to shared memory that land by themselves; those that may have nothing to read then leave zeros.
+// Asynchronous copies to shared memory; those with a condition write zeros where it is false.
 static __device__ __forceinline__ void copy_async_16(unsigned int to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from));
 }
-// What was issued since the last call is one group.
+// The copies issued since the last call become one group.
 static __device__ __forceinline__ void commit_copies()
 {
     asm volatile("cp.async.commit_group;");
 }
-// Wait until at most the newest `left` groups are on their way.
-template <int left>
+// Waits until at most the newest `pending` groups are in flight.
+template <int pending>
 static __device__ __forceinline__ void wait_copies()
 {
-    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
+    asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
 }
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#error "products of a warpgroup are of sm_90a alone: compile this file for that target"
+#error "wgmma exists on sm_90a only: compile this file for that target"
 #endif
-// Four warps multiply tiles in shared memory. A descriptor of each tells how it lies there, and where.
-template <unsigned long long lies>
-static __device__ __forceinline__ unsigned long long described(unsigned int place)
+// Four warps multiply tiles in shared memory. The descriptor of a tile holds its layout and its address in units of 16 bytes.
+template <unsigned long long layout>
+static __device__ __forceinline__ unsigned long long make_descriptor(unsigned int address)
 {
-    return lies | place >> 4;
+    return layout | address >> 4;
 }
-// What this thread wrote to shared memory shall be seen by products that start after the next barrier.
-static __device__ __forceinline__ void show_to_products()
+// Makes what this thread wrote to shared memory visible to products that start after the next barrier.
+static __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void commit_products()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
 }
-// Products run by themselves until here; what is done with a sum must not be moved before it.
+// Products run asynchronously until this wait; no use of a sum may be moved before it.
 template <int sums, typename type>
 static __device__ __forceinline__ void wait_for_products(type* c)
 {
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void wait_for_products(type* c)
         asm volatile("" : "+f"(c[i]));
     }
 }
-// wgmma.m64n128k16 of float16. The sums of a thread begin at `c`: strip by strip of 8 columns, in two halves of the rows, in pairs.
+// wgmma.m64n128k16 of float16: c += a * b. The sums of a thread start at `c`; strides from strip to strip of 8 columns, between halves of the rows, in pairs.
 template <int strip, int half, int pair>
 static __device__ __forceinline__ void wgmma_m64n128k16_float16_along_across(float* c, unsigned long long a, unsigned long long b)
 {
@@ -120,19 +120,19 @@ static __device__ __forceinline__ void wgmma_m64n128k16_float16_along_across(flo
                  : "l"(a), "l"(b));
 }
 
-// Where an element of a tile lies: chunks of `each` elements change places, by the number of their line.
-template <unsigned int chunks, unsigned int each>
-static __device__ __forceinline__ unsigned int swizzled(unsigned int element)
+// Index of an element in a swizzled tile: chunks of `size` elements change places by the number of their line.
+template <unsigned int chunks, unsigned int size>
+static __device__ __forceinline__ unsigned int swizzle_index(unsigned int element)
 {
-    return element ^ (element / (8 * each) % chunks * each);
+    return element ^ (element / (8 * size) % chunks * size);
 }
 
-// Where an element of a tile lies whose rows are cut into panels: those of the first panel come first.
+// Index of an element in a tile stored in panels: all rows of the first panel, then those of the next.
 template <unsigned int width, unsigned int rows, unsigned int panel>
-static __device__ __forceinline__ unsigned int paneled(unsigned int element)
+static __device__ __forceinline__ unsigned int panel_index(unsigned int element)
 {
-    const unsigned int row = element / width, place = element % width;
-    return place / panel * (rows * panel) + row * panel + place % panel;
+    const unsigned int row = element / width, column = element % width;
+    return column / panel * (rows * panel) + row * panel + column % panel;
 }
 
 // grid 2 x 2 x 1, block 32 x 8 x 1
@@ -160,57 +160,57 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             }
         }
     }
-    // where the rounds of A_shared start, tile 0, and where they go, copy 0
-    const half_t* A_shared_walk = A;
-    int A_shared_from;
-    unsigned int A_shared_to;
+    // source offsets (tile 0) and shared addresses (copy 0) of the rounds of A_shared
+    const half_t* A_shared_pointer = A;
+    int A_shared_offset;
+    unsigned int A_shared_address;
     {
         constexpr int round = 0;
         const int i = thread * 8 / 64 + round * 32;
         const int k = thread * 8 % 64;
-        A_shared_from = (i_0 * 128 + i) * 256 + k;
-        A_shared_to = kept(shared_place(&A_shared[0][swizzled<8, 8>(paneled<64, 128, 64>(i * 64 + k))]));
+        A_shared_offset = (i_0 * 128 + i) * 256 + k;
+        A_shared_address = keep_in_register(shared_address(&A_shared[0][swizzle_index<8, 8>(panel_index<64, 128, 64>(i * 64 + k))]));
     }
-    // where the rounds of B_shared start, tile 0, and where they go, copy 0
-    const half_t* B_shared_walk = B;
-    int B_shared_from;
-    unsigned int B_shared_to;
+    // source offsets (tile 0) and shared addresses (copy 0) of the rounds of B_shared
+    const half_t* B_shared_pointer = B;
+    int B_shared_offset;
+    unsigned int B_shared_address;
     {
         constexpr int round = 0;
         const int k = thread * 8 / 128 + round * 16;
         const int j = thread * 8 % 128;
-        B_shared_from = k * 256 + j_0 * 128 + j;
-        B_shared_to = kept(shared_place(&B_shared[0][swizzled<8, 8>(paneled<128, 64, 64>(k * 128 + j))]));
+        B_shared_offset = k * 256 + j_0 * 128 + j;
+        B_shared_address = keep_in_register(shared_address(&B_shared[0][swizzle_index<8, 8>(panel_index<128, 64, 64>(k * 128 + j))]));
     }
-    // where the rows of A_shared lie, copy 0
-    unsigned int A_shared_begin;
-    A_shared_begin = kept(shared_place(&A_shared[0][swizzled<8, 8>(paneled<64, 128, 64>(i_1 * 4096))]));
-    // where the rows of B_shared lie, copy 0
-    unsigned int B_shared_begin;
-    B_shared_begin = kept(shared_place(&B_shared[0][swizzled<8, 8>(paneled<128, 64, 64>(0))]));
-    // 3 copies of each tile: those of the next 2 are on their way while one is used
+    // addresses of the rows of A_shared, copy 0
+    unsigned int A_shared_start;
+    A_shared_start = keep_in_register(shared_address(&A_shared[0][swizzle_index<8, 8>(panel_index<64, 128, 64>(i_1 * 4096))]));
+    // addresses of the rows of B_shared, copy 0
+    unsigned int B_shared_start;
+    B_shared_start = keep_in_register(shared_address(&B_shared[0][swizzle_index<8, 8>(panel_index<128, 64, 64>(0))]));
+    // 3 copies of each tile: the next 2 are in flight while one is used
     #pragma unroll 1
     for (int k_0 = 0; k_0 < 2; ++k_0) {
         const int k_0_copy = k_0;
         // copy A[i_0 * 128 : 128, k_0 * 64 : 64] -> A_shared
         #pragma unroll
         for (int round = 0; round < 4; ++round) {
-            copy_async_16(A_shared_to + round * 4096 + k_0_copy * 16384, &A_shared_walk[A_shared_from + round * 8192]);
+            copy_async_16(A_shared_address + round * 4096 + k_0_copy * 16384, &A_shared_pointer[A_shared_offset + round * 8192]);
         }
-        A_shared_walk += 64;
+        A_shared_pointer += 64;
         // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
         #pragma unroll
         for (int round = 0; round < 4; ++round) {
-            copy_async_16(B_shared_to + round * 2048 + k_0_copy * 16384, &B_shared_walk[B_shared_from + round * 4096]);
+            copy_async_16(B_shared_address + round * 2048 + k_0_copy * 16384, &B_shared_pointer[B_shared_offset + round * 4096]);
         }
-        B_shared_walk += 16384;
+        B_shared_pointer += 16384;
         commit_copies();
     }
-    int k_0_slot = 0, k_0_spent = 2;
+    int k_0_slot = 0, k_0_free = 2;
     #pragma unroll 1
     for (int k_0_now = 0; k_0_now < 4; ++k_0_now) {
         wait_copies<1>();
-        show_to_products();
+        fence_async_proxy();
         __syncthreads();
         {
             const int k_0_copy = k_0_slot;
@@ -221,30 +221,30 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
                 for (int i_2 = 0; i_2 < 1; ++i_2) {
                     #pragma unroll
                     for (int j_1 = 0; j_1 < 1; ++j_1) {
-                        wgmma_m64n128k16_float16_along_across<2, 32, 1>(&C_acc[i_2][0][j_1 * 16][0], described<0x4000004000010000>(A_shared_begin + k_0_copy * 16384 + i_2 * 8192 + (k_1 * 16) * 2), described<0x4000004002000000>(B_shared_begin + k_0_copy * 16384 + k_1 * 2048 + j_1 * 128));
+                        wgmma_m64n128k16_float16_along_across<2, 32, 1>(&C_acc[i_2][0][j_1 * 16][0], make_descriptor<0x4000004000010000>(A_shared_start + k_0_copy * 16384 + i_2 * 8192 + (k_1 * 16) * 2), make_descriptor<0x4000004002000000>(B_shared_start + k_0_copy * 16384 + k_1 * 2048 + j_1 * 128));
                     }
                 }
             }
             commit_products();
         }
         if (k_0_now + 2 < 4) {
-            const int k_0_copy = k_0_spent;
+            const int k_0_copy = k_0_free;
             // copy A[i_0 * 128 : 128, k_0 * 64 : 64] -> A_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
-                copy_async_16(A_shared_to + round * 4096 + k_0_copy * 16384, &A_shared_walk[A_shared_from + round * 8192]);
+                copy_async_16(A_shared_address + round * 4096 + k_0_copy * 16384, &A_shared_pointer[A_shared_offset + round * 8192]);
             }
-            A_shared_walk += 64;
+            A_shared_pointer += 64;
             // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
-                copy_async_16(B_shared_to + round * 2048 + k_0_copy * 16384, &B_shared_walk[B_shared_from + round * 4096]);
+                copy_async_16(B_shared_address + round * 2048 + k_0_copy * 16384, &B_shared_pointer[B_shared_offset + round * 4096]);
             }
-            B_shared_walk += 16384;
+            B_shared_pointer += 16384;
         }
         commit_copies();
         wait_for_products<64>(&C_acc[0][0][0][0]);
-        k_0_spent = k_0_slot;
+        k_0_free = k_0_slot;
         k_0_slot = k_0_slot == 2 ? 0 : k_0_slot + 1;
     }
     // write C_acc -> C
@@ -253,8 +253,8 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         #pragma unroll
         for (int d2 = 0; d2 < 16; ++d2) {
             {
-                alignas(4) const half_t moved[2] = { to_half(C_acc[0][i_4][d2][0]), to_half(C_acc[0][i_4][d2][1]) };
-                *reinterpret_cast<unsigned int*>(&C[(i_0 * 128 + i_1 * 64 + i_3 * 16 + i_5 + i_4 * 8) * 256 + j_0 * 128 + j_3 * 2 + d2 * 8]) = *reinterpret_cast<const unsigned int*>(&moved[0]);
+                alignas(4) const half_t packed[2] = { to_half(C_acc[0][i_4][d2][0]), to_half(C_acc[0][i_4][d2][1]) };
+                *reinterpret_cast<unsigned int*>(&C[(i_0 * 128 + i_1 * 64 + i_3 * 16 + i_5 + i_4 * 8) * 256 + j_0 * 128 + j_3 * 2 + d2 * 8]) = *reinterpret_cast<const unsigned int*>(&packed[0]);
             }
         }
     }

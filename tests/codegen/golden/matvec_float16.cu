@@ -42,12 +42,12 @@ ekc_matvec(const half_t* __restrict__ A, const half_t* __restrict__ x, half_t* _
     for (int k_0 = 0; k_0 < 32; ++k_0) {
         alignas(16) float A_register[4];
         {
-            alignas(8) half_t moved[4] = {};
-            *reinterpret_cast<uint2*>(&moved[0]) = *reinterpret_cast<const uint2*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
-            A_register[0] = from_half(moved[0]);
-            A_register[1] = from_half(moved[1]);
-            A_register[2] = from_half(moved[2]);
-            A_register[3] = from_half(moved[3]);
+            alignas(8) half_t packed[4] = {};
+            *reinterpret_cast<uint2*>(&packed[0]) = *reinterpret_cast<const uint2*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
+            A_register[0] = from_half(packed[0]);
+            A_register[1] = from_half(packed[1]);
+            A_register[2] = from_half(packed[2]);
+            A_register[3] = from_half(packed[3]);
         }
         #pragma unroll
         for (int k_2 = 0; k_2 < 4; ++k_2) {

@@ -25,12 +25,12 @@ ekc_matvec(const signed char* __restrict__ A, const signed char* __restrict__ x,
     for (int k_0 = 0; k_0 < 32; ++k_0) {
         alignas(16) int A_register[4];
         {
-            alignas(4) signed char moved[4] = {};
-            *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
-            A_register[0] = static_cast<int>(moved[0]);
-            A_register[1] = static_cast<int>(moved[1]);
-            A_register[2] = static_cast<int>(moved[2]);
-            A_register[3] = static_cast<int>(moved[3]);
+            alignas(4) signed char packed[4] = {};
+            *reinterpret_cast<unsigned int*>(&packed[0]) = *reinterpret_cast<const unsigned int*>(&A[(i_0 * 8 + i_1) * 4096 + k_0 * 128 + k_1 * 4]);
+            A_register[0] = static_cast<int>(packed[0]);
+            A_register[1] = static_cast<int>(packed[1]);
+            A_register[2] = static_cast<int>(packed[2]);
+            A_register[3] = static_cast<int>(packed[3]);
         }
         #pragma unroll
         for (int k_2 = 0; k_2 < 4; ++k_2) {

@@ -89,10 +89,10 @@ ekc_reduce_argmax_1(const half_t* __restrict__ X, const half_t* __restrict__ ekc
         #pragma unroll
         for (int q1_2 = 0; q1_2 < 4; q1_2 += 2) {
             {
-                alignas(4) half_t moved[2] = {};
-                if (p0_0 * 4 + p0_1 < 5 && ekc_q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2 < 100) *reinterpret_cast<unsigned int*>(&moved[0]) = *reinterpret_cast<const unsigned int*>(&X[(p0_0 * 4 + p0_1) * 100 + ekc_q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2]);
-                X_register[q1_2] = from_half(moved[0]);
-                X_register[q1_2 + 1] = from_half(moved[1]);
+                alignas(4) half_t packed[2] = {};
+                if (p0_0 * 4 + p0_1 < 5 && ekc_q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2 < 100) *reinterpret_cast<unsigned int*>(&packed[0]) = *reinterpret_cast<const unsigned int*>(&X[(p0_0 * 4 + p0_1) * 100 + ekc_q1_part * 50 + q1_0 * 32 + q1_1 * 4 + q1_2]);
+                X_register[q1_2] = from_half(packed[0]);
+                X_register[q1_2 + 1] = from_half(packed[1]);
             }
         }
         #pragma unroll

@@ -31,9 +31,9 @@ ekc_reduce_prod_0(const float* __restrict__ X, float* __restrict__ ekc_Y_parts)
         #pragma unroll
         for (int k1_2 = 0; k1_2 < 4; k1_2 += 2) {
             {
-                alignas(8) float moved[2] = {};
-                if (i0_0 * 4 + i0_1 < 5 && ekc_k1_part * 50 + k1_0 * 32 + k1_1 * 4 + k1_2 < 100) *reinterpret_cast<float2*>(&moved[0]) = *reinterpret_cast<const float2*>(&X[(i0_0 * 4 + i0_1) * 100 + ekc_k1_part * 50 + k1_0 * 32 + k1_1 * 4 + k1_2]);
-                *reinterpret_cast<float2*>(&X_register[k1_2]) = *reinterpret_cast<const float2*>(&moved[0]);
+                alignas(8) float packed[2] = {};
+                if (i0_0 * 4 + i0_1 < 5 && ekc_k1_part * 50 + k1_0 * 32 + k1_1 * 4 + k1_2 < 100) *reinterpret_cast<float2*>(&packed[0]) = *reinterpret_cast<const float2*>(&X[(i0_0 * 4 + i0_1) * 100 + ekc_k1_part * 50 + k1_0 * 32 + k1_1 * 4 + k1_2]);
+                *reinterpret_cast<float2*>(&X_register[k1_2]) = *reinterpret_cast<const float2*>(&packed[0]);
             }
         }
         #pragma unroll

@@ -66,9 +66,9 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         const int p0 = element / 1024;
         const int d1 = element % 1024;
         {
-            alignas(8) half_t moved[4] = {};
-            if (d1 < 1000) *reinterpret_cast<uint2*>(&moved[0]) = *reinterpret_cast<const uint2*>(&X[(p0_0 * 4 + p0) * 1000 + d1]);
-            *reinterpret_cast<uint2*>(&X_shared[p0][d1]) = *reinterpret_cast<const uint2*>(&moved[0]);
+            alignas(8) half_t packed[4] = {};
+            if (d1 < 1000) *reinterpret_cast<uint2*>(&packed[0]) = *reinterpret_cast<const uint2*>(&X[(p0_0 * 4 + p0) * 1000 + d1]);
+            *reinterpret_cast<uint2*>(&X_shared[p0][d1]) = *reinterpret_cast<const uint2*>(&packed[0]);
         }
     }
     __syncthreads();
@@ -77,18 +77,18 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
     for (int round = 0; round < 1; ++round) {
         const int element = round * 4 + thread / 64;
         const int p0 = element;
-        float reduced = __int_as_float(0xff800000);
+        float accumulator = __int_as_float(0xff800000);
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int i1 = step * 64 + thread % 64;
-            if (i1 < 1000) reduced = maximum(reduced, from_half(X_shared[p0][i1]));
+            if (i1 < 1000) accumulator = maximum(accumulator, from_half(X_shared[p0][i1]));
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
-            reduced = maximum(reduced, __shfl_xor_sync(0xffffffffu, reduced, lane));
+            accumulator = maximum(accumulator, __shfl_xor_sync(0xffffffffu, accumulator, lane));
         }
         if (thread % 32 == 0) {
-            ekc_top_shared[thread / 32 % 2][p0] = reduced;
+            ekc_top_shared[thread / 32 % 2][p0] = accumulator;
         }
     }
     __syncthreads();
@@ -96,12 +96,12 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         const int element = round * 256 + thread;
         if (element < 4) {
             const int p0 = element;
-            float reduced = ekc_top_shared[0][p0];
+            float accumulator = ekc_top_shared[0][p0];
             #pragma unroll
             for (int part = 1; part < 2; ++part) {
-                reduced = maximum(reduced, ekc_top_shared[part][p0]);
+                accumulator = maximum(accumulator, ekc_top_shared[part][p0]);
             }
-            ekc_top_shared[0][p0] = reduced;
+            ekc_top_shared[0][p0] = accumulator;
         }
     }
     __syncthreads();
@@ -110,18 +110,18 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
     for (int round = 0; round < 1; ++round) {
         const int element = round * 4 + thread / 64;
         const int p0 = element;
-        float reduced = 0.0f;
+        float accumulator = 0.0f;
         #pragma unroll 8
         for (int step = 0; step < 16; ++step) {
             const int j1 = step * 64 + thread % 64;
-            if (j1 < 1000) reduced += expf(from_half(X_shared[p0][j1]) - ekc_top_shared[0][p0]);
+            if (j1 < 1000) accumulator += expf(from_half(X_shared[p0][j1]) - ekc_top_shared[0][p0]);
         }
         #pragma unroll
         for (int lane = 16; lane > 0; lane /= 2) {
-            reduced += __shfl_xor_sync(0xffffffffu, reduced, lane);
+            accumulator += __shfl_xor_sync(0xffffffffu, accumulator, lane);
         }
         if (thread % 32 == 0) {
-            ekc_total_shared[thread / 32 % 2][p0] = reduced;
+            ekc_total_shared[thread / 32 % 2][p0] = accumulator;
         }
     }
     __syncthreads();
@@ -129,12 +129,12 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         const int element = round * 256 + thread;
         if (element < 4) {
             const int p0 = element;
-            float reduced = ekc_total_shared[0][p0];
+            float accumulator = ekc_total_shared[0][p0];
             #pragma unroll
             for (int part = 1; part < 2; ++part) {
-                reduced += ekc_total_shared[part][p0];
+                accumulator += ekc_total_shared[part][p0];
             }
-            ekc_total_shared[0][p0] = reduced;
+            ekc_total_shared[0][p0] = accumulator;
         }
     }
     __syncthreads();
@@ -142,12 +142,12 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
     for (int p1_0 = 0; p1_0 < 4; ++p1_0) {
         alignas(16) float X_register[4];
         {
-            alignas(8) half_t moved[4] = {};
-            *reinterpret_cast<uint2*>(&moved[0]) = *reinterpret_cast<const uint2*>(&X_shared[p0_1][p1_0 * 256 + p1_1 * 4]);
-            X_register[0] = from_half(moved[0]);
-            X_register[1] = from_half(moved[1]);
-            X_register[2] = from_half(moved[2]);
-            X_register[3] = from_half(moved[3]);
+            alignas(8) half_t packed[4] = {};
+            *reinterpret_cast<uint2*>(&packed[0]) = *reinterpret_cast<const uint2*>(&X_shared[p0_1][p1_0 * 256 + p1_1 * 4]);
+            X_register[0] = from_half(packed[0]);
+            X_register[1] = from_half(packed[1]);
+            X_register[2] = from_half(packed[2]);
+            X_register[3] = from_half(packed[3]);
         }
         #pragma unroll
         for (int p1_2 = 0; p1_2 < 4; ++p1_2) {
@@ -156,8 +156,8 @@ ekc_softmax(const half_t* __restrict__ X, half_t* __restrict__ Y)
         // write Y_acc -> Y
         if (p1_0 * 256 + p1_1 * 4 < 1000) {
             {
-                alignas(8) const half_t moved[4] = { to_half(Y_acc[0]), to_half(Y_acc[1]), to_half(Y_acc[2]), to_half(Y_acc[3]) };
-                *reinterpret_cast<uint2*>(&Y[(p0_0 * 4 + p0_1) * 1000 + p1_0 * 256 + p1_1 * 4]) = *reinterpret_cast<const uint2*>(&moved[0]);
+                alignas(8) const half_t packed[4] = { to_half(Y_acc[0]), to_half(Y_acc[1]), to_half(Y_acc[2]), to_half(Y_acc[3]) };
+                *reinterpret_cast<uint2*>(&Y[(p0_0 * 4 + p0_1) * 1000 + p1_0 * 256 + p1_1 * 4]) = *reinterpret_cast<const uint2*>(&packed[0]);
             }
         }
     }
