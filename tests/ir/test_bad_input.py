@@ -11,9 +11,8 @@ import pytest
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.expr import gelu
-from ekc.ir.operator import Operator
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from tests.ir.test_operators import Array, arrays_for
 
 

@@ -33,9 +33,8 @@ from ekc.ir.dtypes import (
 )
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
-from ekc.ir.operator import Operator
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from tests.ir.strategies import schedules
 from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
 

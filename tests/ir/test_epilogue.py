@@ -17,10 +17,9 @@ from ekc.ir import functions
 from ekc.ir.epilogue import EPILOGUE_FUNCTIONS, parse_epilogue
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.lowering.fusion import group_fusable_computes
-from ekc.ir.operator import Operator
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from ekc.runtime.execute import execute
 from tests.codegen import samples
 from tests.ir.test_operators import Array, arrays_for, close

@@ -18,8 +18,7 @@ from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.epilogue import parse_epilogue
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.interpreter.interpret import interpret_program
-from ekc.ir.operator import Operator
-from ekc.ir.serialize import operator_from_json
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.runtime.execute import execute
 from tests.ir.test_operators import Array
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.operator import Operator
-from ekc.ir.serialize import operator_from_json
+from ekc.ir.operator import Operator, operator_from_json
 
 Array = NDArray[Any]
 

@@ -16,8 +16,8 @@ from ekc.ir import expr as ex
 from ekc.ir import reference
 from ekc.ir.dtypes import DTYPE_NAMES
 from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.operator import operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from ekc.runtime.execute import execute
 from tests.ir.test_operators import Array, arrays_for, close
 
