@@ -35,7 +35,7 @@ def check_choice(
         word = value if isinstance(value, str) else format_value(value)
         near = synonyms.get(word) or difflib.get_close_matches(word, choices, n=1, cutoff=0.0)[0]
         raise InvalidInput(
-            f"{label}: {format_value(value)} is not one of {', '.join(choices)}; the nearest is {near!r}"
+            f"{label}: no {format_value(value)}; choices are {', '.join(choices)}; nearest is {near!r}"
         )
     return value
 

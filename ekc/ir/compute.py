@@ -127,20 +127,19 @@ def check_element_types(
             parse_dtype(read[0].dtype.default_accumulator) if read else parse_dtype(acc.default_accumulator)
         )
         raise InvalidInput(
-            f"acc_dtype: {name} cannot be summed in {acc}, only in float32 or int32; "
-            f"the nearest is {near.name!r}"
+            f"acc_dtype: {name} cannot be summed in {acc}, only in float32 or int32; use {near.name!r}"
         )
     for spec in read:
         if spec.dtype.name not in acc.summable_types:
             raise InvalidInput(
                 f"acc_dtype: {spec.name} is {spec.dtype}, which {acc} cannot sum; "
-                f"the nearest is {spec.dtype.default_accumulator!r}"
+                f"use {spec.dtype.default_accumulator!r}"
             )
     _check_comparisons(compute, tensors)
     if out.name not in acc.storable_types:
         raise InvalidInput(
             f"out_dtype: {name} is summed in {acc} and cannot be stored as {out}; "
-            f"legal are {', '.join(acc.storable_types)}, the nearest is {_find_nearest_storable(out, acc)!r}"
+            f"legal are {', '.join(acc.storable_types)}; use {_find_nearest_storable(out, acc)!r}"
         )
     ranges[name] = _find_reduction_range(compute, ranges, tensors) if acc.is_integer else None
     if out is INT8:
@@ -174,7 +173,7 @@ def _check_comparisons(compute: Compute, tensors: Mapping[str, TensorSpec]) -> N
             if spec.dtype.is_integer:
                 raise InvalidInput(
                     f"where: {e.a} {e.op} {e.b} compares {spec.name}, which is {spec.dtype}, with floats; "
-                    "the nearest is acc_dtype='float32'"
+                    "use acc_dtype='float32'"
                 )
 
 
@@ -200,7 +199,7 @@ def _find_reduction_range(
         most = INT32.integer_limits[1] // max(-low, high)
         raise InvalidInput(
             f"acc_dtype: {compute.output.name} sums {terms} terms of up to {max(-low, high)}, which can "
-            f"leave int32; the nearest is {most} terms, or acc_dtype='float32'"
+            f"leave int32; use {most} terms, or acc_dtype='float32'"
         )
     return low * terms, high * terms
 
@@ -213,7 +212,7 @@ def _find_product_range(compute: Compute, factor_range: tuple[int, int], terms: 
     if terms > most:
         raise InvalidInput(
             f"acc_dtype: {compute.output.name} multiplies {terms} factors of up to {size}, which can leave "
-            f"int32; the nearest is {most} factors, or acc_dtype='float32'"
+            f"int32; use {most} factors, or acc_dtype='float32'"
         )
     reach = size**terms if size > 1 else size
     return (-reach if factor_range[0] < 0 else 0), reach
@@ -247,7 +246,7 @@ def _find_range(
     if operation not in _EXACT_INT32_OPERATIONS:
         types = ", ".join(map(repr, FLOAT32.storable_types))
         raise InvalidInput(
-            f"acc_dtype: {operation!r} in the body of {name} is not exact in int32; the nearest is 'float32' "
+            f"acc_dtype: {operation!r} in the body of {name} is not exact in int32; use 'float32' "
             f"stored as {types} (an epilogue takes out_dtype alone)"
         )
     parts = [_find_range(part, name, extents, ranges, tensors) for part in ex.children(e)]
@@ -269,8 +268,7 @@ def _check_int32_range(name: str, low: int, high: int) -> tuple[int, int]:
     """The interval, if int32 holds it."""
     if not _fits_int32(low, high):
         raise InvalidInput(
-            f"acc_dtype: a term of {name} reaches {low if -low > high else high}, beyond int32; "
-            "the nearest is 'float32'"
+            f"acc_dtype: a term of {name} reaches {low if -low > high else high}, beyond int32; use 'float32'"
         )
     return low, high
 

@@ -121,7 +121,7 @@ def parse_dtype(name: str | DType) -> DType:
     word = name if isinstance(name, str) else format_value(name)
     near = _C_SYNONYMS.get(word) or difflib.get_close_matches(word, _DTYPES, n=1, cutoff=0.3) or ["float32"]
     raise InvalidInput(
-        f"dtype: {format_value(name)} is not one of {', '.join(_DTYPES)}; the nearest is {near[0]!r}"
+        f"dtype: no {format_value(name)}; types are {', '.join(_DTYPES)}; nearest is {near[0]!r}"
     )
 
 

@@ -85,8 +85,8 @@ REFUSED: dict[str, tuple[Callable[..., ex.Operand], str]] = {
     "rounds to zero": (lambda A, i: 1 / (A[i] / 1e-46), "1e-46 is a divisor, which float32 rounds to 0"),
     "rounds to infinity": (lambda A, i: A[i] + 3.4028236e38, "is no number of float32; the largest is 3.4"),
     "huge": (lambda A, i: A[i] + 10**10000, "a whole number of 33220 bits is no number of float32"),
-    "huge power": (lambda A, i: A[i] ** 1000, "exponent: 1000 is outside 1 to 8"),
-    "inverse power": (lambda A, i: A[i] ** -1, "exponent: -1 is outside 1 to 8"),
+    "huge power": (lambda A, i: A[i] ** 1000, "exponent: 1000, at most 8; use 8 or fewer"),
+    "inverse power": (lambda A, i: A[i] ** -1, "exponent: -1, at least 1; use 1"),
 }
 
 

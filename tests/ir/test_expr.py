@@ -187,7 +187,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "summed float": (
         lambda: counting("float32", lambda A, t, i, k: ekc.where(ekc.less(A[i, k], t[i]), A[i, k], 0)),
-        r"acc_dtype: A is float32, which int32 cannot sum; the nearest is 'float32'",
+        r"acc_dtype: A is float32, which int32 cannot sum; use 'float32'",
     ),
     "too large": (
         lambda: counting("float32", lambda A, t, i, k: ekc.where(ekc.less(A[i, k], t[i]), 2**30, 0)),
@@ -259,7 +259,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
     "index by index": (lambda A, i, j: A[i, j][0], r"A\[i, j\] is one value and has no \[0\]"),
     "sum of an element": (lambda A, i, j: sum(A[i, j]), r"is one value and has no \[0\]"),
     "half a power": (lambda A, i, j: A[i, j] ** 0.5, r"exponent: 0.5 is not a whole number"),
-    "large power": (lambda A, i, j: A[i, j] ** 9, r"exponent: 9 is outside 1 to 8; .* is 8"),
+    "large power": (lambda A, i, j: A[i, j] ** 9, r"exponent: 9, at most 8; use 8 or fewer"),
     "power of two": (lambda A, i, j: 2 ** A[i, j], r"2 \*\* \(A\[i, j\]\) is no product; use ekc.exp"),
     "array": (lambda A, i, j: np.array([1, 2]) * A[i, j], r"array\(\[1, 2\]\) is neither a number nor"),
     "sum of a tensor": (lambda A, i, j: sum(A), r"A is a whole tensor; index it .*: A\[i\]"),

@@ -198,9 +198,9 @@ def make_deep_body(levels: int) -> Any:
 FILE_MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "list as a step": (
         lambda: read_schedule([{"step": ["split"]}]),
-        r"step: \['split'\] is none of atomic, ",
+        r"step: no \['split'\]; steps are atomic, ",
     ),
-    "object as a step": (lambda: read_schedule([{"step": {}}]), r"step: {} is none of"),
+    "object as a step": (lambda: read_schedule([{"step": {}}]), r"step: no {}; steps are"),
     "a step that counts on a wrong number": (
         lambda: read_schedule(
             [
@@ -213,7 +213,7 @@ FILE_MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "large factor": (
         lambda: read_schedule([{"step": "split", "loop": "i", "factors": [2**64]}]),
-        rf"split: factors={2**64} is beyond {2**40}; the nearest legal value is {2**40}",
+        rf"split: factors={2**64} is beyond {2**40}; use {2**40}",
     ),
     "large product": (
         lambda: read_schedule([{"step": "split", "loop": "i", "factors": [2**40, 2]}]),

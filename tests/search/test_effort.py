@@ -155,7 +155,7 @@ def test_a_time_budget_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("bad", ["quik", "", 3])
 def test_a_bad_effort_is_one_clear_line(bad: object) -> None:
     with pytest.raises(
-        InvalidInput, match=r"^effort: .* is not one of quick, standard, full; the nearest is"
+        InvalidInput, match=r"^effort: no .*; choices are quick, standard, full; nearest is"
     ):
         ekc.tune(MV, effort=bad, progress=False)  # type: ignore[arg-type]
 
