@@ -176,7 +176,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "quantised": (
         lambda: o.matmul(4, 4, 4, out_dtype="int8"),
-        r"cannot be stored as int8; legal are float32, float16, bfloat16, use 'float32'",
+        r"cannot be stored as int8; legal are float32, float16, bfloat16; use 'float32'",
     ),
     "half of an int": (
         lambda: o.matmul(4, 4, 4, dtype="int8", out_dtype="float16"),
