@@ -148,7 +148,7 @@ def _find_range(
     if operation not in _EXACT_INT32_OPERATIONS:
         types = ", ".join(map(repr, FLOAT32.storable_types))
         raise InvalidInput(
-            f"acc_dtype: {operation!r} in the body of {name} is not exact in int32; the nearest is 'float32', "
+            f"acc_dtype: {operation!r} in the body of {name} is not exact in int32; the nearest is 'float32' "
             f"stored as {types} (an epilogue takes out_dtype alone)"
         )
     parts = [_find_range(part, name, extents, ranges, tensors) for part in ex.children(e)]

@@ -23,9 +23,8 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec
 from ekc.ir.compute_builder import Graph
 from ekc.ir.dtypes import FLOAT32, DType, parse_dtype
-from ekc.ir.expr import check_depth
 from ekc.ir.graph import OperatorGraph
-from ekc.ir.validate import check_identifier, check_int, list_required_parameters, to_tuple
+from ekc.ir.validate import check_depth, check_identifier, check_int, list_required_parameters, to_tuple
 
 _OUTPUT_SUFFIX = re.compile(r"_out\d*\Z")
 

@@ -3,69 +3,28 @@
 An expression is a small frozen tree that gives one element of a compute. Reading a tensor outside its extents
 yields 0: convolution padding and the ragged edge of a tile are the same thing, and both become guards only
 where a range analysis finds them.
-
-Python operators that no kernel could execute (`if`, `<`, `float()`) are refused in one line. Without that, an
-`if` would choose once for all elements. The depth of an expression is bounded, because functions that walk it
-recurse.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ekc.arguments import format_value
 from ekc.errors import InvalidInput
-from ekc.ir.functions import NUMPY_COMPARISONS, NUMPY_FUNCTIONS, apply_binary
+from ekc.ir.functions import (
+    NUMPY_COMPARISONS,
+    NUMPY_FUNCTIONS,
+    UnsupportedOperators,
+    apply_binary,
+    make_numpy_error,
+)
 from ekc.ir.validate import check_int
-
-
-class UnsupportedOperators:
-    """Python operators that are refused while a body is traced; `Expr` and `Condition` inherit them."""
-
-    __slots__ = ()
-
-    def __bool__(self) -> NoReturn:
-        raise InvalidInput(
-            f"expression: {self} is neither true nor false: `if`, `and`, `or` and `not` cannot choose "
-            "between elements; use ekc.where, ekc.maximum or ekc.minimum"
-        )
-
-    def _refuse_ordering(self, other: Any) -> NoReturn:
-        raise InvalidInput(
-            f"expression: {self} cannot be compared with {other}; use ekc.maximum, ekc.minimum, or ekc.less "
-            "and ekc.equal in ekc.where"
-        )
-
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse_ordering
-
-    def __getitem__(self, index: Any) -> NoReturn:
-        raise InvalidInput(
-            f"expression: {self} is one value and has no [{index}]; write all indices at once, as A[i, j]"
-        )
-
-    def _refuse_conversion(self) -> NoReturn:
-        raise InvalidInput(
-            f"expression: {self} has no value yet; use ekc.exp and the like, not those of math"
-        )
-
-    __float__ = __int__ = _refuse_conversion
-
-    def __rpow__(self, base: Any) -> NoReturn:
-        raise InvalidInput(f"expression: {base} ** ({self}) is no product; use ekc.exp")
-
-
-def make_numpy_error(function: str) -> InvalidInput:
-    """The refusal of a function of NumPy that was given an expression."""
-    name = {"absolute": "abs", "fabs": "abs", "power": "exp"}.get(function, function)
-    names = (*NUMPY_FUNCTIONS, "maximum", "minimum", "equal", "less")
-    near = f"ekc.{name}" if name in names else f"one of {', '.join(names)} of ekc"
-    return InvalidInput(f"expression: numpy.{function} takes no expression; use {near}")
 
 
 class Expr(UnsupportedOperators):
@@ -483,21 +442,3 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
         return np.where(NUMPY_COMPARISONS[e.op](_round_constant(a), _round_constant(b)), then, otherwise)
     assert isinstance(e, Binary)
     return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))
-
-
-MAX_EXPR_DEPTH = 200
-"""Most levels of operations inside operations; Python ends a recursion at some 1000 calls."""
-T = TypeVar("T")
-
-
-def check_depth(label: str, root: T, children: Callable[[T], Iterable[T]]) -> T:
-    """The root of a tree; `InvalidInput` where it is deeper than `MAX_EXPR_DEPTH`."""
-    level = [root]
-    for _ in range(MAX_EXPR_DEPTH):
-        level = list({id(x): x for node in level for x in children(node)}.values())
-        if not level:
-            return root
-    raise InvalidInput(
-        f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; "
-        "use a reduction axis"
-    )

@@ -1,16 +1,21 @@
-"""Functions and operators of expressions, implemented in NumPy.
+"""Functions and operators of expressions: their NumPy implementations, and the Python operators refused.
 
 One rule for NaN, for all float types: a result is NaN where an operand is. `max` and `min` keep NaN too, in
 expressions and in reductions, as `np.maximum` does and unlike `fmaxf` of C.
+
+Python operators that no kernel could execute (`if`, `<`, `float()`) raise an error of one line. Without that,
+an `if` would choose once for all elements.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+
+from ekc.errors import InvalidInput
 
 _ERF_CHUNK = 1 << 20
 
@@ -60,3 +65,46 @@ def apply_binary(op: str, a: Any, b: Any) -> Any:
         case "max":
             return np.maximum(a, b)
     raise ValueError(f"unknown operation {op!r}")
+
+
+class UnsupportedOperators:
+    """Python operators that are refused while a body is traced; `Expr` and `Condition` inherit them."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} is neither true nor false: `if`, `and`, `or` and `not` cannot choose "
+            "between elements; use ekc.where, ekc.maximum or ekc.minimum"
+        )
+
+    def _refuse_ordering(self, other: Any) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} cannot be compared with {other}; use ekc.maximum, ekc.minimum, or ekc.less "
+            "and ekc.equal in ekc.where"
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse_ordering
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} is one value and has no [{index}]; write all indices at once, as A[i, j]"
+        )
+
+    def _refuse_conversion(self) -> NoReturn:
+        raise InvalidInput(
+            f"expression: {self} has no value yet; use ekc.exp and the like, not those of math"
+        )
+
+    __float__ = __int__ = _refuse_conversion
+
+    def __rpow__(self, base: Any) -> NoReturn:
+        raise InvalidInput(f"expression: {base} ** ({self}) is no product; use ekc.exp")
+
+
+def make_numpy_error(function: str) -> InvalidInput:
+    """The refusal of a function of NumPy that was given an expression."""
+    name = {"absolute": "abs", "fabs": "abs", "power": "exp"}.get(function, function)
+    names = (*NUMPY_FUNCTIONS, "maximum", "minimum", "equal", "less")
+    near = f"ekc.{name}" if name in names else f"one of {', '.join(names)} of ekc"
+    return InvalidInput(f"expression: numpy.{function} takes no expression; use {near}")

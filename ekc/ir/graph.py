@@ -20,8 +20,7 @@ from ekc.ir.arrays import read_array
 from ekc.ir.compute import COMBINERS, MAX_ELEMENTS, Compute, TensorSpec
 from ekc.ir.dtypes import BFLOAT16
 from ekc.ir.element_types import ValueRange, check_element_types
-from ekc.ir.expr import check_depth
-from ekc.ir.validate import check_identifier, check_int
+from ekc.ir.validate import check_depth, check_identifier, check_int
 
 
 @dataclass(frozen=True)

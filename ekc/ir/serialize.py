@@ -8,9 +8,9 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.expr import check_depth
 from ekc.ir.functions import NUMPY_FUNCTIONS
 from ekc.ir.operator import Operator
+from ekc.ir.validate import check_depth
 
 
 def expr_from_json(data: Any) -> ex.Expr:

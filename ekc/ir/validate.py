@@ -7,8 +7,8 @@ import keyword
 import operator as _operator
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -96,3 +96,21 @@ def make_unique_name(name: str, taken: set[str]) -> str:
         name += "_"
     taken.add(name)
     return name
+
+
+MAX_EXPR_DEPTH = 200
+"""Most levels of operations inside operations; Python ends a recursion at some 1000 calls."""
+T = TypeVar("T")
+
+
+def check_depth(label: str, root: T, children: Callable[[T], Iterable[T]]) -> T:
+    """The root of a tree; `InvalidInput` where it is deeper than `MAX_EXPR_DEPTH`."""
+    level = [root]
+    for _ in range(MAX_EXPR_DEPTH):
+        level = list({id(x): x for node in level for x in children(node)}.values())
+        if not level:
+            return root
+    raise InvalidInput(
+        f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; "
+        "use a reduction axis"
+    )

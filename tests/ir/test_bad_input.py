@@ -1,4 +1,4 @@
-"""What operators will not take: each in one clear line."""
+"""Arguments that operators refuse, each in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ir.test_operators import Array, arrays_for
 
 
 def one(**change: Any) -> Operator:
-    """A small operator of one's own with one thing changed."""
+    """A small operator by `compute`, with one argument changed."""
     base: dict[str, Any] = {"axes": {"i": 4}, "inputs": {"x": (4,)}, "body": lambda x, i: x[i]}
     return o.compute("mine", **(base | change))
 
@@ -237,7 +237,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: o.matmul(4, 4, 4, dtype="int8").epilogue(lambda c: c * 0.01, out_dtype="int8"),
         r"not exact in int32; .*stored as 'float32', 'float16', 'bfloat16' \(an epilogue takes out_dtype",
     ),
-    "requantised as told": (
+    "requantised by given type": (
         lambda: o.matmul(4, 4, 4, dtype="int8").then(
             "D", axes={"p": 4}, body=lambda C, p: C[p, 0] * 0.01, acc_dtype="float32", out_dtype="int8"
         ),
@@ -270,7 +270,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: o.einsum("mk,kn->...mn", (4, 4), (4, 4)),
         r"the output '...mn' has '...', which no operand has; leave it out",
     ),
-    "einsum dots apart": (
+    "einsum separated dots": (
         lambda: o.einsum("...k,...k", (3, 2, 4), (4, 2, 4)),
         r"'...' is \(4, 2\) in '...k' and \(3, 2\) before it, .*: 4 is neither 3 nor 1",
     ),
@@ -304,7 +304,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_told_in_one_line(name: str) -> None:
+def test_bad_input_is_refused_in_one_line(name: str) -> None:
     make, words = BAD[name]
     with pytest.raises(InvalidInput, match=words) as caught:
         make()
@@ -321,7 +321,9 @@ def test_bad_input_is_told_in_one_line(name: str) -> None:
         (lambda a, b: (a, b.astype(np.int32)), r"B is int32, needed float32; try B.astype\('float32'\)"),
     ],
 )
-def test_wrong_arrays_are_named(change: Callable[[Array, Array], tuple[Array, ...]], words: str) -> None:
+def test_wrong_arrays_are_named_in_message(
+    change: Callable[[Array, Array], tuple[Array, ...]], words: str
+) -> None:
     op = o.matmul(2, 4, 3)
     with pytest.raises(InvalidInput, match=words):
         op.reference(*change(*arrays_for(op)))
@@ -354,7 +356,7 @@ def test_json_of_no_operator_is_refused(
         operator_from_json(change(o.matmul(2, 4, 3).to_json()))
 
 
-def test_a_tensor_without_dimensions_is_refused_from_a_file_too() -> None:
+def test_json_tensor_without_dimensions_is_refused() -> None:
     data = one().to_json()
     data["inputs"].append(["s", [], "float32"])
     with pytest.raises(InvalidInput, match=r"shape of s: \(\) has no dimensions"):
@@ -370,7 +372,7 @@ def test_parameters_with_a_default_keep_it() -> None:
     assert [t.name for t in with_input.inputs] == ["x", "s"]
 
 
-def test_numbers_and_sequences_of_numpy_are_taken() -> None:
+def test_numpy_numbers_and_sequences_are_accepted() -> None:
     assert o.softmax((4, 8), np.int64(1)) == o.softmax((4, 8), 1)
     assert o.layer_norm((4, 8), np.float32(0.5)) == o.layer_norm((4, 8), 0.5)
     assert o.reduce((4, 8), range(2)) == o.reduce((4, 8), np.array([0, 1])) == o.reduce((4, 8), (0, 1))
@@ -379,7 +381,7 @@ def test_numbers_and_sequences_of_numpy_are_taken() -> None:
     assert image == o.conv2d(1, 4, 8, 8, out_channels=4, kernel=(3, 1))
 
 
-def test_an_operator_without_inputs_can_be_followed_and_read() -> None:
+def test_operator_without_inputs_has_then_and_reference() -> None:
     iota = o.compute("iota", axes={"i": 4}, inputs={}, body=lambda i: i * 2)
     op = iota.then("D", axes={"p": 4}, body=lambda C, p: C[p] + 1)
     assert op.reference().tolist() == [1, 3, 5, 7]

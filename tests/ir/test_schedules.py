@@ -49,10 +49,10 @@ def assert_same(schedule: Schedule) -> None:
     op = schedule.op
     arrays = arrays_for(op)
     expected = op.reference(*arrays).astype(np.float64)
-    whole = interpret_program(schedule.program, arrays)
-    assert whole.written_mask.all(), f"{(~whole.written_mask).sum()} elements not written\n{schedule}"
+    full = interpret_program(schedule.program, arrays)
+    assert full.written_mask.all(), f"{(~full.written_mask).sum()} elements not written\n{schedule}"
     np.testing.assert_allclose(
-        whole.output.astype(np.float64), expected, rtol=0, atol=tolerance(op, expected), err_msg=str(schedule)
+        full.output.astype(np.float64), expected, rtol=0, atol=tolerance(op, expected), err_msg=str(schedule)
     )
     last = derive_launches(schedule.program)[-1]
     blocks = sample_blocks(last, 3, seed=1)
@@ -62,7 +62,7 @@ def assert_same(schedule: Schedule) -> None:
     assert part.blocks == len(blocks) == len(set(blocks.tolist())) <= 3 * parts
     assert part.written_mask.any()
     np.testing.assert_array_equal(
-        part.output[part.written_mask], whole.output[part.written_mask], err_msg=str(schedule)
+        part.output[part.written_mask], full.output[part.written_mask], err_msg=str(schedule)
     )
 
 

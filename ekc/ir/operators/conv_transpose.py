@@ -207,8 +207,8 @@ def _compute_output_extent(window: FilterWindow, output_padding: int) -> int:
     extent = (window.size - 1) * window.stride + window.span + output_padding - window.total_padding
     if extent < 1:
         near = ((window.size - 1) * window.stride + window.span + output_padding - 1) // 2
+        padding = window.before if window.before == window.after else (window.before, window.after)
         raise InvalidInput(
-            f"padding: {window.before if window.before == window.after else (window.before, window.after)} leaves no output along "
-            f"{window.dim}; the nearest legal value is {near}"
+            f"padding: {padding} leaves no output along {window.dim}; the nearest legal value is {near}"
         )
     return extent
