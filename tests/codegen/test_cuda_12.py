@@ -53,10 +53,12 @@ def test_docs_have_the_command_of_the_message() -> None:
     assert f"```sh\n{CUDA_12_INSTALL_COMMAND}\n```" in (ROOT / "docs" / "real-gpus.md").read_text()
 
 
+@pytest.mark.slow
 def test_cuda_12_compiler_is_loaded(python: Path, tmp_path: Path) -> None:
     _run(python, tmp_path, "-c", PROGRAM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_cuda_12_kernels_match_reference(python: Path, tmp_path: Path, dtype: str) -> None:
     """Tensor cores, asynchronous copies, swizzled tiles; in float32 one element a thread."""

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.skipif(not host_cuda.available(), reason="needs g++")
 
 
 @pytest.mark.parametrize("flags", [BOUNDS, RACES], ids=["bounds", "races"])
-@pytest.mark.parametrize("some", [features, corners, drawn], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "some", [features, corners, pytest.param(drawn, marks=pytest.mark.slow)], ids=lambda f: f.__name__
+)
 def test_text_computes_the_operator(
     tmp_path: Path, some: Callable[[], list[Schedule]], flags: tuple[str, ...]
 ) -> None:

@@ -59,6 +59,7 @@ def texts() -> list[str]:
     return list(members())
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_members_of_all_structures_compile_without_warnings(texts: list[str], tmp_path: Path) -> None:
     """One run of nvcc's front end over all of them, each in a namespace of its own."""
@@ -72,6 +73,7 @@ def test_members_of_all_structures_compile_without_warnings(texts: list[str], tm
     assert found == ['variable "drawn_up" was declared but never referenced'], done.stderr[:4000]
 
 
+@pytest.mark.slow
 def test_members_use_every_device_function(texts: list[str]) -> None:
     """Otherwise the test above would not cover unused functions."""
     emitted = set(re.findall(r"__forceinline__ [\w ]+[&\w] (\w+)\(", "".join(texts)))
@@ -97,6 +99,7 @@ def test_members_use_every_device_function(texts: list[str]) -> None:
     assert all(word in "".join(texts) for word in ("atomicAdd(", "__shfl_xor_sync(", "shared_memory_1024"))
 
 
+@pytest.mark.slow
 def test_device_functions_of_a_text_are_used(texts: list[str]) -> None:
     for text in texts:
         for name in re.findall(r"__forceinline__ [\w ]+[&\w] (\w+)\(", text):

@@ -110,13 +110,27 @@ def test_atomic_sums_of_integers_are_exact() -> None:
     assert np.array_equal(found.output, op.reference(a, b))
 
 
-@settings(
-    max_examples=150,
+FEW = settings(
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
+
+
+@FEW
 @given(st.data())
 def test_random_atomic_sums_match_reference(data: st.DataObject) -> None:
+    check_atomic_sum(data)
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=150)
+@given(st.data())
+def test_many_random_atomic_sums_match_reference(data: st.DataObject) -> None:
+    check_atomic_sum(data)
+
+
+def check_atomic_sum(data: st.DataObject) -> None:
     def choose(options: object) -> object:
         return data.draw(st.sampled_from(options))  # type: ignore[arg-type]
 

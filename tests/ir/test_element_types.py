@@ -38,14 +38,26 @@ from ekc.ir.schedule.schedule import Schedule
 from tests.ir.strategies import schedules
 from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
 
-
-@settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+FEW = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
+
+
+@FEW
 @given(schedules(), st.sampled_from(TRIPLES))
 def test_random_schedule_of_any_types_matches_reference(drawn: Schedule, types: Types) -> None:
+    check_types(drawn, types)
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=80)
+@given(schedules(), st.sampled_from(TRIPLES))
+def test_many_random_schedules_of_any_types_match_reference(drawn: Schedule, types: Types) -> None:
+    check_types(drawn, types)
+
+
+def check_types(drawn: Schedule, types: Types) -> None:
+    """The interpreter computes the schedule with these types."""
     op = retyped(drawn.op, types)
     schedule = rescheduled(drawn, op)
     arrays = _inputs(op)

@@ -30,9 +30,9 @@ NAMES = (
 """Names that the schedules of the table may use."""
 
 
-def read_mistakes() -> dict[str, tuple[str, str]]:
+def read_mistakes(path: Path = MISTAKES) -> dict[str, tuple[str, str]]:
     """(schedule text, message) by name: a line "name | schedule", then the message, indented."""
-    lines = [x for x in MISTAKES.read_text().splitlines() if not x.startswith("#")]
+    lines = [x for x in path.read_text().splitlines() if not x.startswith("#")]
     rows = (
         (*first.split(" | ", 1), message.strip())
         for first, message in zip(lines[::2], lines[1::2], strict=True)

@@ -120,6 +120,7 @@ def _with_numpy(step: Step) -> dict[str, Any]:
     return {f.name: numpy(getattr(step, f.name)) for f in fields(step)}
 
 
+@pytest.mark.slow
 def test_random_schedules_have_every_step_and_rare_shapes() -> None:
     sample = [seeded_schedule(seed) for seed in range(600)]
     kinds = Counter(step.kind for schedule in sample for step in schedule.steps)
