@@ -1,4 +1,4 @@
-"""ekc: the energy-aware kernel compiler. What users import, and nothing heavy until it is used.
+"""ekc: the energy-aware kernel compiler. The public names; heavy modules load at their first use.
 
 >>> import ekc
 >>> result = ekc.tune(ekc.matmul(1024, 1024, 1024), target="a100", trials=128)
@@ -179,10 +179,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name where it lives, the first time it is asked for."""
+    """Import a public name from its module at the first use."""
     if name not in _SUBPACKAGES and name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'ekc' has no attribute {name!r}")
-    # A child that is forked by another thread would wait for ever for the rest of the import.
+    # A process forked by another thread in the middle of the import would wait for its end for ever.
     with hold_forks():
         if name in _SUBPACKAGES:
             return importlib.import_module(f"ekc.{name}")

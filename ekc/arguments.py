@@ -1,4 +1,4 @@
-"""Arguments of the wrong type, each refused in one line. Needs no NumPy: a governor of jobs has none."""
+"""Checks of arguments, each with a message of one line. Imports no NumPy, which the governor runs without."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ekc.errors import InvalidInput
 
 MAX_VALUE_CHARS = 80
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 
 
 def format_value(value: Any) -> str:
@@ -30,18 +30,19 @@ def format_value(value: Any) -> str:
 def check_choice(
     label: str, value: Any, choices: Collection[str], synonyms: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """One of the known names; `synonyms` are names elsewhere that are spelled far from ours."""
+    """The value, if it is one of `choices`. `synonyms` maps names of other libraries to the nearest
+    choice."""
     if not isinstance(value, str) or value not in choices:
         word = value if isinstance(value, str) else format_value(value)
         near = synonyms.get(word) or difflib.get_close_matches(word, choices, n=1, cutoff=0.0)[0]
         raise InvalidInput(
-            f"{label}: {format_value(value)} is not one of {', '.join(choices)}; the nearest is {near!r}"
+            f"{label}: no {format_value(value)}; choices are {', '.join(choices)}; nearest is {near!r}"
         )
     return value
 
 
 def check_text(label: str, value: Any, example: str) -> str:
-    """A text that can be written in UTF-8."""
+    """The value, if it is a text that can be written in UTF-8; the message shows `example`."""
     if not isinstance(value, str):
         raise InvalidInput(f"{label}: {format_value(value)} is not a text; write {example}")
     try:
@@ -54,22 +55,23 @@ def check_text(label: str, value: Any, example: str) -> str:
 
 
 def check_flag(label: str, value: Any) -> bool:
-    """True or False: "false" and the like would count as true."""
-    # NumPy's truth values are known by the name of their type: this module does not import NumPy.
+    """The value as a bool, if it is True or False. A text such as "false" is refused, as it would count as
+    true."""
+    # The type of a NumPy bool is recognised by its name, as this module does not import NumPy.
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise InvalidInput(f"{label}: {format_value(value)} is neither True nor False")
     return bool(value)
 
 
 def check_mapping(label: str, value: Any, example: str) -> Mapping[Any, Any]:
-    """Values by name."""
+    """The value, if it is a mapping; the message shows `example`."""
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{label}: {format_value(value)} holds no values by name; write {example}")
     return value
 
 
 def check_path(label: str, value: Any) -> Path:
-    """The name of a file or a folder."""
+    """The value as a path of a file or folder."""
     if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
         raise InvalidInput(f"{label}: {format_value(value)} is not a path; give a text or a pathlib.Path")
     return Path(value)

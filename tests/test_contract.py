@@ -21,7 +21,8 @@ PARAMETERS = {
     "rms_norm": "shape dtype acc_dtype out_dtype",
     "reduce": "shape axes combine dtype acc_dtype out_dtype",
     "compute": "name axes inputs body reduce dtype acc_dtype out_dtype",
-    "tune": "op target trials objective max_slowdown clocks seed records time_budget_s start executor progress",
+    "tune": "op target trials objective max_slowdown clocks seed records time_budget_s start executor"
+    " progress",
     "best": "op records target",
     "compile": "schedule arch",
     "codegen.nvrtc.compile": "arch",
@@ -33,9 +34,10 @@ PARAMETERS = {
 
 ATTRIBUTES = {
     "Operator": "inputs outputs reference epilogue",
-    "TuningResult": "best fastest baseline pareto trials trial_count metered_count roofline_share device seconds"
-    " summary export compile",
-    "Trial": "schedule latency_s power_w energy_j latency_interval_s energy_interval_j clock_mhz metered status",
+    "TuningResult": "best fastest baseline pareto trials trial_count metered_count roofline_share device"
+    " seconds summary export compile",
+    "Trial": "schedule latency_s power_w energy_j latency_interval_s energy_interval_j clock_mhz metered"
+    " status",
     "runtime.Kernel": "cuda_source ptx cubin resources launches __call__",
     "devices.device.Device": "name simulated",
     "Schedule": "split bind program steps to_json from_json __str__",

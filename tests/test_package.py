@@ -1,4 +1,4 @@
-"""The package as a whole: cheap to import, and true to its own list of names."""
+"""The package `ekc`: a cheap import, and its list of public names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_import_loads_nothing_heavy() -> None:
     assert not HEAVY & set(loaded)
 
 
-def test_every_name_of_the_face_is_there() -> None:
+def test_public_names_exist() -> None:
     assert sorted(ekc.__all__) == ekc.__all__
     for name in ekc.__all__:
         assert getattr(ekc, name) is not None

@@ -119,7 +119,7 @@ ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
 
 
 def _refusal(function: Callable[..., object], arguments: dict[str, Any]) -> str:
-    """The words of the error of ekc; "" where the call works."""
+    """The message of the error of ekc; "" where the call works."""
     try:
         function(**arguments)
     except CompileError:
@@ -139,7 +139,7 @@ def _holds(function: Callable[..., object], right: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_an_argument_of_the_wrong_type_is_one_clear_line(entry: str) -> None:
+def test_argument_of_wrong_type_is_one_line(entry: str) -> None:
     _holds(*ENTRIES[entry])
 
 
@@ -157,7 +157,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[ekc.TuningResult, 
 A, X = np.ones((4, 4), np.float32), np.ones(4, np.float32)
 
 
-def test_arrays_streams_and_launches_of_the_wrong_type(kernel: Any) -> None:
+def test_arrays_and_launches_of_wrong_type(kernel: Any) -> None:
     _holds(lambda a, x: kernel(a, x), {"a": A, "x": X})
     _holds(lambda a, x: MV.reference(a, x), {"a": A, "x": X})
     ptx, name, y = kernel.ptx, kernel.launches[0].name, np.zeros(4, np.float32)
@@ -170,7 +170,7 @@ def test_arrays_streams_and_launches_of_the_wrong_type(kernel: Any) -> None:
     _holds(lambda x: ekc.emulator.launch(**launch | {"args": [x, X, y]}), {"x": A})
 
 
-def test_compile_tune_best_and_export_of_the_wrong_type(
+def test_compile_best_and_export_of_wrong_type(
     result: tuple[ekc.TuningResult, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -195,7 +195,9 @@ def test_compile_tune_best_and_export_of_the_wrong_type(
         *("time_budget_s", "start", "executor", "effort", "warm_start", "callback", "progress"),
     ],
 )
-def test_tune_refuses_what_it_cannot_use(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tune_argument_of_wrong_type_is_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Accepted values start no search: the search has tests of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ekc.search.tune._run_search", lambda *_: None)
@@ -250,7 +252,7 @@ ONE_LINE = {
 
 
 @pytest.mark.parametrize("case", ONE_LINE)
-def test_the_line_names_the_thing_and_the_nearest_choice(case: str) -> None:
+def test_message_names_argument_and_remedy(case: str) -> None:
     act, words = ONE_LINE[case]
     with pytest.raises(InvalidInput) as raised:
         act()
@@ -261,14 +263,14 @@ def test_the_line_names_the_thing_and_the_nearest_choice(case: str) -> None:
     "name",
     ["ü", "größe", "日本", "ïf", "1é", "", "ﬁ", "٣x", "x²", "µ", "été rouge", "é" * 300, "\udc80", "__ß"],
 )
-def test_the_name_that_is_proposed_is_accepted(name: str) -> None:
+def test_proposed_name_is_accepted(name: str) -> None:
     with pytest.raises(InvalidInput, match="is not an identifier") as raised:
         check_identifier("tensor", name)
     proposed = str(raised.value).rpartition("try ")[2].strip("'")
     assert check_identifier("tensor", proposed) == proposed
 
 
-def test_without_pytorch_one_line_says_what_to_install() -> None:
+def test_missing_pytorch_message_says_what_to_install() -> None:
     hidden = "import sys; sys.modules['torch'] = None\nimport ekc.torch"
     child = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60)
     assert child.returncode == 1

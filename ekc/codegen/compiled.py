@@ -7,10 +7,11 @@ It cannot be called; `ekc.runtime.Kernel` can.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ekc.ir.compute import TensorSpec
-from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
-from ekc.ir.lowering.nodes import LaunchTree
+if TYPE_CHECKING:
+    # NVRTC alone must load without NumPy.
+    from ekc.ir.compute import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,3 @@ class CompiledKernel:
     """Compulsory traffic: every input read once, every output written once."""
     inputs: tuple[TensorSpec, ...] = ()
     """Shapes and types of the operator's inputs; a device that executes the kernel allocates them."""
-
-
-def list_footprints(kernel: LaunchTree) -> tuple[Footprint, ...]:
-    """The footprint of a block in each global tensor that a launch reads or writes."""
-    nest = kernel.nest
-    reads = [(tensor, "load", forms) for tensor, forms in find_global_reads(nest).items()]
-    footprints = []
-    write_kind = "atomic" if nest.is_atomic else "store"
-    for tensor, kind, forms in (*reads, (nest.output.name, write_kind, find_global_writes(nest))):
-        spec = kernel.tensors[tensor]
-        block_bytes = min(float(count_block_elements(forms, nest)) * spec.dtype.bytes, float(spec.bytes))
-        used = {name for read in forms for form in read for name in form.find_variables()}
-        loops = tuple((int(x.extent), x.name in used) for x in kernel.block_loops)
-        footprints.append(Footprint(tensor, kind, spec.bytes, block_bytes, loops))
-    return tuple(footprints)

@@ -8,7 +8,7 @@ nearest, halves away from zero (`cvt.rna.tf32.f32`). A product of two is then ex
 one of float32, and what is stored is float32. The reference rounds the inputs likewise.
 
 A float accumulator is float32: float16 sums would lose digits, and are faster only in packed pairs. An
-integer accumulator is int32, with one rule for each input. Sums of int8 are exact: `ekc.ir.element_types`
+integer accumulator is int32, with one rule for each input. Sums of int8 are exact: `ekc.ir.compute`
 refuses extents with which they could leave int32. Sums and products of int32 inputs wrap modulo 2**32, as in
 CUDA and NumPy, in kernel, interpreter and reference; verification reports where one did.
 """
@@ -121,7 +121,7 @@ def parse_dtype(name: str | DType) -> DType:
     word = name if isinstance(name, str) else format_value(name)
     near = _C_SYNONYMS.get(word) or difflib.get_close_matches(word, _DTYPES, n=1, cutoff=0.3) or ["float32"]
     raise InvalidInput(
-        f"dtype: {format_value(name)} is not one of {', '.join(_DTYPES)}; the nearest is {near[0]!r}"
+        f"dtype: no {format_value(name)}; types are {', '.join(_DTYPES)}; nearest is {near[0]!r}"
     )
 
 

@@ -78,7 +78,7 @@ def _check_shape(op: OperatorGraph, result: TensorSpec, name: str, shape: Any) -
     if len(extents) > len(last) or any(e not in (1, of) for e, of in zip(extents, last, strict=True)):
         raise InvalidInput(
             f"epilogue: {name} of shape {extents} does not broadcast to {result.name} of shape "
-            f"{result.shape}; the nearest shape is {last}"
+            f"{result.shape}; use {last}"
         )
     return extents
 

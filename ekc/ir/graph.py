@@ -17,9 +17,8 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.affine import NotAffineError, to_affine
 from ekc.ir.arrays import read_array
-from ekc.ir.compute import COMBINERS, MAX_ELEMENTS, Compute, TensorSpec
+from ekc.ir.compute import COMBINERS, MAX_ELEMENTS, Compute, TensorSpec, ValueRange, check_element_types
 from ekc.ir.dtypes import BFLOAT16
-from ekc.ir.element_types import ValueRange, check_element_types
 from ekc.ir.validate import check_depth, check_identifier, check_int
 
 
@@ -55,7 +54,7 @@ class OperatorGraph:
         return float(sum(t.bytes for t in (*self.inputs, *self.outputs)))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value from which `ekc.ir.serialize.operator_from_json` rebuilds the operator."""
+        """A JSON value from which `ekc.ir.operator.operator_from_json` rebuilds the operator."""
         return {
             "name": self.name,
             "inputs": [_tensor_to_json(t) for t in self.inputs],

@@ -61,15 +61,17 @@ def check_int(label: str, value: Any, maximum: int, minimum: int = 1) -> int:
         number = _operator.index(value)
     except TypeError:
         raise InvalidInput(
-            f"{label}: {format_value(value)} is not a whole number; the nearest legal value is "
+            f"{label}: {format_value(value)} is not a whole number; use "
             f"{min(max(minimum, _round_to_int(value, minimum)), maximum)}"
         ) from None
-    if isinstance(value, bool) or not minimum <= number <= maximum:
-        near = min(max(number, minimum), maximum)
+    if isinstance(value, bool):
         raise InvalidInput(
-            f"{label}: {format_value(value)} is outside {minimum} to {maximum}; "
-            f"the nearest legal value is {near}"
+            f"{label}: {value} is not a whole number; use {min(max(number, minimum), maximum)}"
         )
+    if number < minimum:
+        raise InvalidInput(f"{label}: {format_value(value)}, at least {minimum}; use {minimum}")
+    if number > maximum:
+        raise InvalidInput(f"{label}: {format_value(value)}, at most {maximum}; use {maximum} or fewer")
     return number
 
 

@@ -34,7 +34,7 @@ _MAXIMUM, _MINIMUM = (
     f'asm("{root}.NaN.f32 %0, %1, %2;" : "=f"(chosen) : "f"(a), "f"(b));' for root in ("max", "min")
 )
 _ASM = {
-    # For old GPUs these are written out by hand, and so they are here.
+    # Replaced by C++ as for GPUs that lack the instructions.
     _BRAIN: "",
     _TF32: "",
     _MAXIMUM: "",
@@ -79,7 +79,7 @@ CALLS    return failed;
 
 @dataclass(frozen=True)
 class HostRun:
-    """What one schedule's text computed, and what it should have."""
+    """Output of the text of one schedule, and the expected output."""
 
     schedule: Schedule
     result: NDArray[Any]
@@ -87,15 +87,15 @@ class HostRun:
 
     def check(self) -> None:
         """Fail with the schedule's text where the result is wrong."""
-        told = f"\n{self.schedule.to_python()}\non {self.schedule.op}"
-        assert np.isfinite(self.result).all(), f"elements never written, or read out of bounds{told}"
+        suffix = f"\n{self.schedule.to_python()}\non {self.schedule.op}"
+        assert np.isfinite(self.result).all(), f"elements never written, or read out of bounds{suffix}"
         if self.result.dtype.kind == "i":
-            np.testing.assert_array_equal(self.result, self.reference, err_msg=told)
+            np.testing.assert_array_equal(self.result, self.reference, err_msg=suffix)
             return
         allowed = {"float16": 2e-3, "bfloat16": 1.6e-2}.get(self.result.dtype.name, 2e-5)
         scale = max(1.0, float(np.abs(self.reference.astype(np.float64)).max()))
         wrong = np.abs(self.result.astype(np.float64) - self.reference.astype(np.float64)).max() / scale
-        assert wrong < allowed, f"off by {wrong} of the largest element{told}"
+        assert wrong < allowed, f"off by {wrong} of the largest element{suffix}"
 
 
 def available() -> bool:
@@ -125,13 +125,13 @@ def run_all(
 
 
 def _run(command: list[str]) -> None:
-    """Run a program; what it says is the failure's message."""
+    """Run a program; its output is the message of a failure."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{command[0]}: {done.returncode}\n{done.stderr[:4000]}"
 
 
 def _case(number: int, schedule: Schedule, made: GeneratedSource) -> str:
-    """One schedule's text in a namespace of its own, and a function that runs its launches."""
+    """The text of one schedule in its own namespace, with a function that runs its launches."""
     text = made.source.replace('extern "C" __global__', "__global__")
     for asm, plain in _ASM.items():
         text = text.replace(asm, plain)

@@ -1,4 +1,4 @@
-"""Schedules that the tests of this room share: small ones of every feature, and random ones."""
+"""Sample schedules: small ones for every feature, and random ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ekc.ir.schedule.schedule import Schedule
 
 
 def matmul(m: int, n: int, k: int, *, dtype: str = "float32", pipeline: bool = True) -> Schedule:
-    """The example of the design: shared tiles, register tiles, vectors, two tiles in flight."""
+    """Tiled matmul: shared tiles, register tiles, vectors, double buffering."""
     return tiled(o.matmul(m, n, k, dtype=dtype), pipeline=pipeline)
 
 
 def tiled(op: Operator, *, pipeline: bool = True) -> Schedule:
-    """A matmul, whatever comes behind it, its sum held in registers."""
+    """A matmul with any epilogue, its sum in registers."""
     (_, n), k = op.tensors["C"].shape, op.tensors["A"].shape[1]
     s = (
         Schedule(op)
@@ -43,7 +43,7 @@ def tiled(op: Operator, *, pipeline: bool = True) -> Schedule:
 def small_matmul(
     m: int, n: int, k: int, *, dtype: str = "float32", pipeline: bool = True, vector: int = 1
 ) -> Schedule:
-    """The same plan with 4 x 8 threads and 2 x 2 x 2 tiles, so that a run on the CPU is quick."""
+    """A tiled matmul with 4 x 8 threads and 2 x 2 x 2 tiles, so that a run on the CPU is quick."""
     s = (
         Schedule(o.matmul(m, n, k, dtype=dtype))
         .split("i", (2, 4, 2))
@@ -67,7 +67,7 @@ def small_matmul(
 
 
 def shared_sum(m: int, n: int, k: int, *, dtype: str = "float32", out_dtype: str = "float32") -> Schedule:
-    """A matmul of few outputs: blocks of 256 terms each, whose sums meet by atomics."""
+    """A matmul of few outputs: blocks of 256 terms each, which add to the result atomically."""
     return (
         Schedule(o.matmul(m, n, k, dtype=dtype, out_dtype=out_dtype))
         .atomic("C")
@@ -87,14 +87,14 @@ def shared_sum(m: int, n: int, k: int, *, dtype: str = "float32", out_dtype: str
 
 
 def conv2d(*, stride: int = 1, padding: int = 1, dtype: str = "float32") -> Schedule:
-    """A convolution whose tiles stick out of the image and of the channels."""
+    """A convolution whose tiles exceed the image and the channels."""
     return tiled_conv2d(
         o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, stride=stride, padding=padding, dtype=dtype)
     )
 
 
 def conv2d_same() -> Schedule:
-    """An even filter: one element of padding more behind the image than before it."""
+    """An even filter: one more element of padding after the image than before it."""
     return tiled_conv2d(o.conv2d(2, 5, 9, 9, out_channels=6, kernel=4, stride=2, padding="same"))
 
 
@@ -120,7 +120,7 @@ def tiled_conv2d(op: Operator) -> Schedule:
 
 
 def matvec(m: int, k: int, *, dtype: str = "float32", lanes: int = 8, rows: int = 4) -> Schedule:
-    """Rows over thread.y, each summed by some lanes that read vectors."""
+    """Matvec: rows over thread.y, each summed by lanes that read vectors."""
     return (
         Schedule(o.matvec(m, k, dtype=dtype))
         .split("i", (rows,))
@@ -135,7 +135,7 @@ def matvec(m: int, k: int, *, dtype: str = "float32", lanes: int = 8, rows: int 
 
 
 def batch_matmul_transposed() -> Schedule:
-    """Both factors transposed, each in tiles of shared memory as it is stored."""
+    """Batch matmul with both factors transposed, in shared tiles with the layout of the tensor."""
     return (
         Schedule(o.batch_matmul(3, 60, 64, 48, transpose_a=True, transpose_b=True))
         .split("i", (8, 2))
@@ -154,7 +154,8 @@ def batch_matmul_transposed() -> Schedule:
 
 
 def product_over_lanes(dtype: str = "float32") -> Schedule:
-    """Rows multiplied up in two parts, each by 8 lanes that read vectors; beyond the end nothing may be 0."""
+    """Products of rows in two parts, each by 8 lanes that read vectors; reads beyond the end must not be
+    0."""
     return (
         Schedule(o.reduce((5, 100), 1, "prod", dtype=dtype))
         .rfactor("k1", 2)
@@ -172,7 +173,7 @@ def product_over_lanes(dtype: str = "float32") -> Schedule:
 
 
 def argmax_over_lanes(dtype: str = "float16", how: str = "argmax") -> Schedule:
-    """Rows of 100: the extreme by 32 lanes, the index of it in two parts by 8 lanes that read vectors."""
+    """Argmax of rows of 100: the maximum by 32 lanes, its index in two parts by 8 lanes that read vectors."""
     return (
         Schedule(o.reduce((5, 100), 1, how, dtype=dtype))
         .rfactor("q1", 2)
@@ -195,14 +196,14 @@ def argmax_over_lanes(dtype: str = "float16", how: str = "argmax") -> Schedule:
 
 
 def matmul_gelu() -> Schedule:
-    """A bias and an activation, then a residual, all behind the sum; the last rows stick out."""
+    """Matmul with bias, activation and residual as epilogue; the last block exceeds the rows."""
     op = o.matmul(250, 128, 64).epilogue(lambda c, bias: ex.gelu(c + bias), bias=(128,))
     op = op.epilogue(lambda d, before: d + before, before=(250, 128))
     return tiled(op, pipeline=False).compute_inline("C").compute_inline("C_out")
 
 
 def conv2d_bias() -> Schedule:
-    """A bias per channel, which no vector reads, and a scale written out as float32."""
+    """Convolution with a bias per channel, not read by vectors, and a scale, stored as float32."""
     op = o.conv2d(2, 5, 9, 9, out_channels=6, kernel=3, padding=1, dtype="float16")
     op = op.epilogue(lambda y, bias: ex.relu(y + bias) * 0.5, bias=(6, 1, 1), out_dtype="float32")
     s = Schedule(op).split("o", (2, 2)).split("q", (3,)).reorder("n", "o.0", "p", "q.0", "o.1", "q.1", "o.2")
@@ -211,7 +212,7 @@ def conv2d_bias() -> Schedule:
 
 
 def relu_matmul(dtype: str = "float32") -> Schedule:
-    """Two computes, the first done on the spot in shared memory."""
+    """Two computes, the first fused into the second in shared memory."""
     return (
         two_launches(dtype)
         .split("p", (4, 2))
@@ -249,7 +250,7 @@ def two_launches(dtype: str = "float32") -> Schedule:
 
 
 def copy(rows: int, columns: int, *, vector: int = 1, name: str = "copy") -> Schedule:
-    """Y = X, a row per block, neighbours by neighbouring threads."""
+    """Y = X, a row per block, neighbouring elements by neighbouring threads."""
     op = o.compute(
         name,
         axes={"i": rows, "j": columns},
@@ -314,7 +315,7 @@ def _random_matmul(rng: np.random.Generator) -> Schedule:
 
 
 def softmax(m: int, n: int, *, dtype: str = "float32", warps: int = 2) -> Schedule:
-    """One launch: rows through shared memory, each reduced by two warps on the spot."""
+    """Softmax in one launch: rows in shared memory, each reduced by two warps."""
     return (
         Schedule(o.softmax((m, n), dtype=dtype))
         .split("p0", (4,))
@@ -332,7 +333,7 @@ def softmax(m: int, n: int, *, dtype: str = "float32", warps: int = 2) -> Schedu
 
 
 def _random_copies(s: Schedule, tensor: str, rng: np.random.Generator) -> Schedule:
-    """No copy, one in registers, one in shared memory, or both; scalars or vectors."""
+    """Random copies of the factors: none, in registers, in shared memory, or both; scalars or vectors."""
     if rng.random() < 0.2:
         return s.cache_read(tensor, "register", at="k.2") if rng.random() < 0.5 else s
     order = (1, 0) if rng.random() < 0.5 else ()

@@ -1,8 +1,14 @@
-"""The compile cache: same output, survives damage and company, never stops a compile."""
+"""The compile cache: equal output, damaged entries, several processes and users, folders that cannot be
+written."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -25,7 +31,7 @@ def entries(place: Path) -> list[Path]:
     return [path for path in place.rglob("*") if path.is_file()]
 
 
-def test_a_kept_output_equals_a_fresh_one(place: Path) -> None:
+def test_cached_output_equals_a_fresh_one(place: Path) -> None:
     first = compile_cached(SOURCE)
     (entry,) = entries(place)
     written = entry.stat().st_mtime_ns
@@ -33,7 +39,7 @@ def test_a_kept_output_equals_a_fresh_one(place: Path) -> None:
     assert entry.stat().st_mtime_ns == written
 
 
-def test_a_hit_compiles_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hit_does_not_compile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compile_cached(SOURCE)
 
     def compiled(*_: object) -> nvrtc.NvrtcOutput:
@@ -45,7 +51,7 @@ def test_a_hit_compiles_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) ->
         compile_cached(SOURCE + "\n")
 
 
-def test_source_arch_and_options_each_make_an_entry(place: Path) -> None:
+def test_source_arch_and_options_are_part_of_the_key(place: Path) -> None:
     compile_cached(SOURCE)
     assert compile_cached(SOURCE, "sm_90").arch == "sm_90"
     compile_cached(SOURCE, options=["--use_fast_math"])
@@ -54,7 +60,7 @@ def test_source_arch_and_options_each_make_an_entry(place: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 10, 64, 65, 100, 1000, -1])
-def test_a_truncated_entry_is_compiled_again_and_repaired(place: Path, keep: int) -> None:
+def test_truncated_entry_is_compiled_again_and_repaired(place: Path, keep: int) -> None:
     first = compile_cached(SOURCE)
     (entry,) = entries(place)
     whole = entry.read_bytes()
@@ -64,7 +70,7 @@ def test_a_truncated_entry_is_compiled_again_and_repaired(place: Path, keep: int
 
 
 @pytest.mark.parametrize("at", [0, 64, 70, 300, -1])
-def test_a_flipped_byte_is_found(place: Path, at: int) -> None:
+def test_flipped_byte_is_detected(place: Path, at: int) -> None:
     first = compile_cached(SOURCE)
     (entry,) = entries(place)
     content = bytearray(entry.read_bytes())
@@ -73,15 +79,13 @@ def test_a_flipped_byte_is_found(place: Path, at: int) -> None:
     assert compile_cached(SOURCE) == first
 
 
-def test_a_refused_text_is_not_kept(place: Path) -> None:
+def test_refused_text_is_not_cached(place: Path) -> None:
     with pytest.raises(CompileError):
         compile_cached("not CUDA")
     assert not place.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_folder_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.warns(UserWarning, match=r"compile cache .*file/cache cannot be written"):
@@ -103,7 +107,7 @@ def test_processes_share_the_folder(place: Path) -> None:
     assert len(entries(place)) == 2
 
 
-def test_where_the_folder_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_follows_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("EKC_CACHE_DIR", "~/kept")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/shared")
@@ -114,3 +118,121 @@ def test_where_the_folder_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.find_folder() == Path("/home/me/.cache/ekc")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache.find_folder() == Path("/home/me/.cache/ekc")
+
+
+UNKNOWN_USER = 12345
+"""A user id without an entry in the system's list, as containers have them."""
+SCRIPT = """
+import json, os, pwd, resource, sys, warnings
+from ekc.cli import main
+from ekc.codegen import nvrtc
+from ekc.codegen.cache import compile_cached
+from ekc.devices.clocks import lease_file
+
+SOURCE = 'extern "C" __global__ void k(float *a) { a[0] = 1; }'
+main(["doctor", "--json"])  # imports modules and libraries while they may be read
+nvrtc.compile(SOURCE)
+print()
+
+def seen_in_child(environment, user, bytes_of_file):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.environ.update(environment)
+        if bytes_of_file:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_file, bytes_of_file))
+        if user:
+            os.setuid(user)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            cubins = {compile_cached(SOURCE).cubin for _ in range(3)}
+        assert len(cubins) == 1
+        os.dup2(writing, 1)
+        assert main(["doctor", "--json"]) == 0
+        sys.stdout.flush()
+        os.write(writing, json.dumps([str(w.message) for w in caught]).encode() + b"\\n")
+        os._exit(0)
+    os.close(writing)
+    shown, warned = os.fdopen(reading).read().splitlines()
+    return [json.loads(warned), json.loads(shown)["cache"]]
+
+for name in ("HOME", "XDG_CACHE_HOME", "EKC_CACHE_DIR"):
+    os.environ.pop(name, None)
+for case in json.loads(sys.argv[1]):
+    print(json.dumps(seen_in_child(*case)), flush=True)
+"""
+NO_FOLDER = "compile cache has no folder ("
+UNKNOWN = f"HOME is not set, and user id {UNKNOWN_USER} has no entry in the system's list"
+HINT = ": every kernel is compiled again; set EKC_CACHE_DIR to a folder that can be written"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+
+
+def run_compiles(
+    folder: Path, *cases: tuple[dict[str, str], int, int]
+) -> list[tuple[list[str], dict[str, object]]]:
+    """Warnings of three compiles, and the cache in `ekc doctor`, for an environment, a user id (0: as now)
+    and bytes at which a file is full (0: never)."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+@needs_root
+def test_unknown_user_gets_a_warning(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "home").mkdir(mode=0o700)
+    unknown = f"{NO_FOLDER}{UNKNOWN}){HINT}"
+    shut = f"compile cache {tmp_path}/home/.cache/ekc cannot be written (Permission denied){HINT}"
+    found = run_compiles(
+        tmp_path,
+        ({}, UNKNOWN_USER, 0),
+        ({"HOME": ""}, UNKNOWN_USER, 0),
+        ({"HOME": "relative", "XDG_CACHE_HOME": "relative"}, UNKNOWN_USER, 0),
+        ({"HOME": f"{tmp_path}/home"}, UNKNOWN_USER, 0),
+    )
+    assert [warned for warned, _ in found] == [[unknown], [unknown], [unknown], [shut]]
+    assert [shown["writable"] for _, shown in found] == [False] * 4
+    assert UNKNOWN in str(found[0][1]["reason"])
+    ((warned, _),) = run_compiles(tmp_path, ({"EKC_CACHE_DIR": "~/folder"}, UNKNOWN_USER, 0))
+    assert len(warned) == 1
+    assert warned[0].startswith(f"{NO_FOLDER}EKC_CACHE_DIR is ~/folder: ")
+    assert not (tmp_path / "relative").exists()
+    assert not (tmp_path / "~").exists()
+
+
+def test_file_as_home_full_disk_and_folder_as_entry_warn(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "folder")
+    found = run_compiles(
+        tmp_path,
+        ({"HOME": str(tmp_path / "file")}, 0, 0),
+        ({"EKC_CACHE_DIR": str(tmp_path / "full")}, 0, 1000),
+        ({"EKC_CACHE_DIR": folder}, 0, 0),
+    )
+    file, full, good = ([w.removeprefix("compile cache ") for w in warned] for warned, _ in found)
+    assert file == [f"{tmp_path}/file/.cache/ekc cannot be written (Not a directory){HINT}"]
+    assert full == [f"{tmp_path}/full cannot be written (File too large){HINT}"]
+    assert good == []
+    assert not [path for path in (tmp_path / "full").rglob("*") if path.is_file()]
+    (entry,) = (path for path in Path(folder).rglob("*") if path.is_file())
+    entry.unlink()
+    entry.mkdir()
+    ((warned, _),) = run_compiles(tmp_path, ({"EKC_CACHE_DIR": folder}, 0, 0))
+    assert warned == [f"compile cache {folder} cannot be written (Is a directory){HINT}"]
+
+
+@needs_root
+def test_read_only_folder_serves_its_entries(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # No other user may look into those of pytest.
+        run_compiles(tmp_path, ({"EKC_CACHE_DIR": folder}, 0, 0))
+        for path in (Path(folder), *Path(folder).rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        ((warned, shown),) = run_compiles(tmp_path, ({"EKC_CACHE_DIR": folder}, UNKNOWN_USER, 0))
+    assert warned == []
+    assert shown["writable"] is False

@@ -1,5 +1,4 @@
-"""The packages of CUDA 12, for drivers that load no machine code of CUDA 13: what the docs say to install
-compiles, and what it compiles is right."""
+"""The packages of CUDA 12, for drivers that load no machine code of CUDA 13, in a virtual environment."""
 
 from __future__ import annotations
 
@@ -29,16 +28,16 @@ assert "sm_70" in nvrtc.list_supported_archs()
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with what ekc needs to compile and execute, and these packages."""
-    here = tmp_path_factory.mktemp("cuda12")
-    subprocess.run([sys.executable, "-m", "venv", here], check=True)
-    pip = [here / "bin" / "python", "-m", "pip", "-q", "install"]
+    folder = tmp_path_factory.mktemp("cuda12")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "-q", "install"]
     done = subprocess.run([*pip, *OTHERS], capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"no packages to be had here: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"the packages cannot be installed: {done.stderr.strip().splitlines()[-1]}")
     _, install = CUDA_12_INSTALL_COMMAND.split(" && ")
     done = subprocess.run([*pip, *shlex.split(install)[2:]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return here / "bin" / "python"
+    return folder / "bin" / "python"
 
 
 def _run(python: Path, tmp_path: Path, *words: str) -> str:
@@ -50,16 +49,18 @@ def _run(python: Path, tmp_path: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_the_docs_say_it_as_the_message_does() -> None:
+def test_docs_have_the_command_of_the_message() -> None:
     assert f"```sh\n{CUDA_12_INSTALL_COMMAND}\n```" in (ROOT / "docs" / "real-gpus.md").read_text()
 
 
-def test_it_is_the_compiler_that_is_loaded(python: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_cuda_12_compiler_is_loaded(python: Path, tmp_path: Path) -> None:
     _run(python, tmp_path, "-c", PROGRAM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
-def test_what_it_compiles_is_right(python: Path, tmp_path: Path, dtype: str) -> None:
+def test_cuda_12_kernels_match_reference(python: Path, tmp_path: Path, dtype: str) -> None:
     """Tensor cores, asynchronous copies, swizzled tiles; in float32 one element a thread."""
     op = ekc.matmul(64, 64, 64, dtype=dtype)
     schedule = ekc.Schedule(op) if dtype == "float32" else tensor_matmul(op)

@@ -1,18 +1,21 @@
-"""What the generated text compiles to."""
+"""Generated CUDA text: it compiles, computes wide indices in 64 bits, and refuses schedules that break a
+rule."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import assemble_kernel, generate
-from ekc.errors import InvalidInput
+from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
-from tests.codegen.test_execute_on_host import named
+from tests.codegen.helpers import compile_sample, drawn, named
+from tests.ir.test_refusals import read_mistakes
 from tests.ir.warpgroup_examples import HOPPER, half_group_matmul
 
 
@@ -21,7 +24,7 @@ def design() -> Schedule:
     return samples.matmul(4096, 4096, 4096)
 
 
-def test_the_example_of_the_design_is_tight(design: Schedule) -> None:
+def test_tiled_matmul_has_no_spills_and_wide_accesses(design: Schedule) -> None:
     made = generate(design)
     kernel = assemble_kernel(design, made, nvrtc.compile(made.source, "sm_80"))
     (resources,) = kernel.resources
@@ -41,13 +44,13 @@ def test_the_example_of_the_design_is_tight(design: Schedule) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-def test_it_compiles_for_every_generation(design: Schedule, arch: str) -> None:
+def test_samples_compile_for_every_architecture(design: Schedule, arch: str) -> None:
     for schedule in (design, samples.matvec(64, 256, dtype="float16")):
         assert nvrtc.compile(generate(schedule).source, arch).cubin
 
 
-def test_products_of_a_warpgroup_say_in_a_line_what_they_are_compiled_for() -> None:
-    """Other targets lack the instruction, and ptxas would name a line of PTX that nobody wrote."""
+def test_wgmma_text_refuses_other_targets_in_one_line() -> None:
+    """Without the check, ptxas would name a line of PTX."""
     source = generate(half_group_matmul(), HOPPER).source
     assert nvrtc.compile(source, "sm_90a").cubin
     for arch in ("sm_90", "sm_100a"):
@@ -58,7 +61,7 @@ def test_products_of_a_warpgroup_say_in_a_line_what_they_are_compiled_for() -> N
 @pytest.mark.parametrize(
     "name", ["matmul", "conv2d", "matvec", "relu_matmul", "two_launches", "copy", "gelu"]
 )
-def test_no_sample_draws_a_warning(name: str) -> None:
+def test_samples_compile_without_warnings(name: str) -> None:
     schedule = {
         "matmul": lambda: samples.matmul(200, 130, 33),
         "conv2d": samples.conv2d,
@@ -71,10 +74,9 @@ def test_no_sample_draws_a_warning(name: str) -> None:
     assert "warning" not in nvrtc.compile(generate(schedule).source).log
 
 
-def test_each_compute_is_a_launch_and_what_lies_between_is_workspace() -> None:
+def test_each_compute_is_a_launch_with_intermediates_in_workspace() -> None:
     schedule = samples.two_launches()
-    made = generate(schedule)
-    kernel = assemble_kernel(schedule, made, nvrtc.compile(made.source))
+    kernel = compile_sample(schedule)
     assert [launch.name for launch in kernel.launches] == ["ekc_act_D_0", "ekc_act_D_1"]
     assert [launch.arguments for launch in kernel.launches] == [("A", "C"), ("C", "B", "D")]
     assert kernel.workspace_bytes == 13 * 10 * 4
@@ -92,13 +94,11 @@ def test_each_compute_is_a_launch_and_what_lies_between_is_workspace() -> None:
         (("element", "thread"), "parity", ("buffer", "round"), "accumulator"),
     ],
 )
-def test_names_that_collide_still_compile(
-    axes: tuple[str, str], k: str, inputs: tuple[str, str], output: str
-) -> None:
+def test_colliding_names_compile(axes: tuple[str, str], k: str, inputs: tuple[str, str], output: str) -> None:
     assert nvrtc.compile(generate(named(axes, k, inputs, output)).source).cubin
 
 
-def test_einsum_letters_that_are_tensor_names_are_refused_or_compile() -> None:
+def test_einsum_letters_of_tensor_names_are_refused_or_compile() -> None:
     with pytest.raises(InvalidInput, match="'A' is the name of a tensor"):
         o.einsum("Ak,kB->AB", (3, 4), (4, 5))
     assert nvrtc.compile(generate(Schedule(o.einsum("ak,kD->aD", (3, 4), (4, 5)))).source).cubin
@@ -111,7 +111,7 @@ def test_offsets_beyond_two_to_the_31_are_64_bit() -> None:
     assert re.search(r"mul\.wide|mad\.wide|shl\.b64", nvrtc.compile(text).ptx)
 
 
-def test_a_long_axis_is_counted_in_64_bits() -> None:
+def test_long_axis_is_counted_in_64_bits() -> None:
     op = o.compute(
         "long_copy", axes={"i": 2**33 + 1}, inputs={"X": (2**33 + 1,)}, body=lambda X, i: X[i], output="Y"
     )
@@ -121,7 +121,7 @@ def test_a_long_axis_is_counted_in_64_bits() -> None:
     assert "for (long long i = 0;" in generate(Schedule(op)).source
 
 
-def test_an_axis_longer_than_what_it_reads_is_counted_in_64_bits() -> None:
+def test_axis_longer_than_its_tensor_is_counted_in_64_bits() -> None:
     """In int, an element past 2**31 would pass the guard `i < n`, and be read from before the tensor."""
     n = 2**30
     op = o.compute(
@@ -137,7 +137,7 @@ def test_an_axis_longer_than_what_it_reads_is_counted_in_64_bits() -> None:
     assert f"i_0 * 256LL + i_1 * 1LL - {2 * n} >= 0" in text
 
 
-def test_a_partial_sum_that_leaves_int_is_64_bit_though_the_whole_fits() -> None:
+def test_partial_sum_that_leaves_int_is_64_bit() -> None:
     n = 2**30
     op = o.compute(
         "turned", axes={"i": n, "j": 2}, inputs={"X": (n,)}, body=lambda X, i, j: X[i * 3 + j - 3 * n]
@@ -145,14 +145,14 @@ def test_a_partial_sum_that_leaves_int_is_64_bit_though_the_whole_fits() -> None
     assert f"i * 3LL + j * 1LL - {3 * n} >= 0" in generate(Schedule(op)).source
 
 
-def test_a_long_axis_as_a_value_is_64_bit() -> None:
+def test_long_axis_as_a_value_is_64_bit() -> None:
     op = o.compute("iota", axes={"i": 2**32}, inputs={}, body=lambda i: i * 0.5)
     text = generate(Schedule(op).split("i", (256,)).bind("i.0", "block.x").bind("i.1", "thread.x")).source
     assert "static_cast<float>(i_0 * 256LL + i_1 * 1LL)" in text
 
 
-def test_a_quotient_of_a_long_index_behind_a_sum_is_64_bit() -> None:
-    """What only the epilogue divides is divided in 64 bits too."""
+def test_quotient_of_a_long_index_in_an_epilogue_is_64_bit() -> None:
+    """The index is divided in the epilogue only."""
     op = o.compute(
         "ends", axes={"i": 2**20}, inputs={"X": (2**20,)}, body=lambda X, i: X[i], reduce={"k": 1}
     ).then(
@@ -165,8 +165,8 @@ def test_a_quotient_of_a_long_index_behind_a_sum_is_64_bit() -> None:
     assert f"s[((i * 4096LL) / {2**30})]" in text
 
 
-def test_a_reduction_on_the_spot_over_long_axes_loops_over_them() -> None:
-    """Written out whole, a group norm's sum over 64 x 56 rows kept NVRTC busy for minutes."""
+def test_fused_reduction_over_long_axes_is_not_unrolled() -> None:
+    """Fully unrolled, a group norm's sum over 64 x 56 rows kept NVRTC busy for minutes."""
 
     def text(c: int, h: int) -> str:
         op = o.compute(
@@ -189,12 +189,12 @@ def test_a_reduction_on_the_spot_over_long_axes_loops_over_them() -> None:
     assert re.search(r"#pragma unroll\s+for \(int c = 0; c < 2;", text(2, 4))
 
 
-def test_lanes_are_told_to_be_joined_as_they_are() -> None:
+def test_lane_combination_is_named_in_a_comment() -> None:
     s = Schedule(o.reduce((8, 64), 1, "max")).split("k1", (32,)).bind("k1.1", "thread.x").cache_write("Y")
     assert "// max over 32 lanes" in generate(s).source
 
 
-def test_a_sum_over_a_quotient_spread_over_blocks_has_a_footprint() -> None:
+def test_grouped_conv2d_has_a_footprint() -> None:
     op = o.conv2d(1, 4, 7, 7, out_channels=6, kernel=3, padding=1, groups=2)
     s = (
         Schedule(op)
@@ -206,3 +206,52 @@ def test_a_sum_over_a_quotient_spread_over_blocks_has_a_footprint() -> None:
     )
     whole = {f.tensor: f.block_bytes for f in generate(s).launches[0].footprints}
     assert whole == {"X": 4 * 4 * 7 * 7, "W": 4 * 4 * 2 * 3 * 3, "Y": 4 * 4 * 7 * 7}
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+def test_random_schedules_compile(part: int) -> None:
+    for schedule in drawn(20)[part::4]:
+        made = generate(schedule)
+        output = nvrtc.compile(made.source, "sm_80")
+        assert set(output.resources) == {launch.name for launch in made.launches}, schedule.to_python()
+
+
+def matmul(m: int = 8, n: int = 8, k: int = 8, dtype: str = "float32") -> Schedule:
+    return Schedule(o.matmul(m, n, k, dtype=dtype))
+
+
+def matvec_over_lanes(*factors: int, between: bool = False) -> Schedule:
+    s = Schedule(o.matvec(8, 128)).split("k", factors).cache_write("y")
+    names = [f"k.{i + 1}" for i in range(len(factors))]
+    order = (names[0], "i", *names[1:]) if between else ("i", *names)
+    s = s.reorder(*order, "k.0").bind("i", "thread.x" if between else "block.x")
+    for name in names:
+        s = s.bind(name, "thread.x")
+    return s
+
+
+def make_shifted_copy(by: int) -> Schedule:
+    op = o.compute("shifted", axes={"i": 8, "j": 8}, inputs={"X": (8, 12)}, body=lambda X, i, j: X[i, j + by])
+    return Schedule(op).cache_read("X", "shared", vector=4)
+
+
+def matvec_with_row_threads(rows: int) -> Schedule:
+    s = Schedule(o.matvec(rows, 64)).split("k", (8,)).reorder("k.0", "k.1", "i")
+    return s.cache_write("y").bind("k.1", "thread.x").bind("i", "thread.x")
+
+
+def fuse_softmax(rows: int, columns: int, warps: int) -> Schedule:
+    s = Schedule(o.softmax((8, 64))).split("p0", (rows,)).split("p1", (columns,))
+    s = s.reorder("p0.0", "p0.1", "p1.1", "p1.0").bind("p0.0", "block.x").bind("p0.1", "thread.x")
+    return s.bind("p1.1", "thread.x").compute_at("total", None, warps).compute_at("top", None, warps)
+
+
+CASES = read_mistakes(Path(__file__).with_name("mistakes.txt"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mistake_is_refused_in_one_line(name: str) -> None:
+    text, message = CASES[name]
+    with pytest.raises(ScheduleError) as caught:
+        generate(eval(text, globals()))
+    assert str(caught.value) == message

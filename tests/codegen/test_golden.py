@@ -1,4 +1,4 @@
-"""The CUDA text of some kernels, as it was when somebody last read it."""
+"""Golden CUDA text of some kernels."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "layer_norm_axes": lambda: make_naive_schedule(o.layer_norm((2, 6, 5, 9), axes=(1, 2))),
 }
 LIMITS = {"matmul_warpgroup": HOPPER}
-"""Of the target, where not all have what a kernel needs."""
+"""Limits of the target, where a kernel needs a certain one."""
 
 
-def test_another_text_is_another_generator() -> None:
-    """Figures on file are of a text that nothing but this number tells. `golden/generators.txt` has, for each
-    number, what these kernels looked like: where they changed, raise GENERATOR and add a line."""
+def test_generator_number_follows_the_text() -> None:
+    """Records of measurements name their text by this number only. `golden/generators.txt` has, for each
+    number, a digest of the golden files: where they change, raise GENERATOR and add a line."""
     texts = "".join((FOLDER / f"{name}.cu").read_text() for name in sorted(KERNELS))
     last = (FOLDER / "generators.txt").read_text().splitlines()[-1]
     assert f"{GENERATOR} {hashlib.sha256(texts.encode()).hexdigest()[:16]}" == last
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_text_is_the_one_that_was_read(name: str, golden: Callable[[Path, str], None]) -> None:
+def test_text_equals_the_golden_file(name: str, golden: Callable[[Path, str], None]) -> None:
     text = generate(KERNELS[name](), LIMITS.get(name)).source
     golden(FOLDER / f"{name}.cu", re.sub(r"(?m)^(// Written by ekc) \S+", r"\1 VERSION", text).rstrip("\n"))

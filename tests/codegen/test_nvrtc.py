@@ -1,4 +1,4 @@
-"""NVRTC for real: what a compile gives, and what its refusals say."""
+"""NVRTC: outputs, messages of errors, and the resources in the ptxas log."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ekc.codegen import nvrtc
+from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
 
 SCALE = 'extern "C" __global__ void scale(float* a) { a[threadIdx.x] *= 2.0f; }\n'
@@ -18,7 +19,7 @@ ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_one_compile_gives_ptx_cubin_and_resources(arch: str) -> None:
+def test_compile_gives_ptx_cubin_and_resources(arch: str) -> None:
     output = nvrtc.compile(SCALE, arch)
     assert f".target {arch}" in output.ptx
     assert "\0" not in output.ptx
@@ -29,7 +30,7 @@ def test_one_compile_gives_ptx_cubin_and_resources(arch: str) -> None:
     assert output.nvrtc_version == nvrtc.version()
 
 
-def test_the_same_input_gives_an_equal_output() -> None:
+def test_same_input_gives_an_equal_output() -> None:
     assert nvrtc.compile(SCALE) == nvrtc.compile(SCALE)
 
 
@@ -38,7 +39,7 @@ def test_options_reach_nvrtc() -> None:
     assert "1094713344" in nvrtc.compile(source, options=["-DWIDTH=12"]).ptx
 
 
-def test_supported_archs_are_named_oldest_first() -> None:
+def test_supported_archs_are_listed_oldest_first() -> None:
     assert [arch for arch in nvrtc.list_supported_archs() if arch in ARCHS] == ARCHS
 
 
@@ -46,7 +47,7 @@ def test_supported_archs_are_named_oldest_first() -> None:
     ("arch", "nearest"),
     [("sm_79", "sm_80"), ("sm_9999", "sm_121"), ("compute_90", "sm_90"), ("80", "sm_80"), ("a100", "sm_80")],
 )
-def test_an_unknown_arch_names_the_nearest(arch: str, nearest: str) -> None:
+def test_unknown_arch_names_the_nearest(arch: str, nearest: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         nvrtc.compile(SCALE, arch)
     message = str(caught.value)
@@ -57,13 +58,13 @@ def test_an_unknown_arch_names_the_nearest(arch: str, nearest: str) -> None:
     assert "\n" not in message
 
 
-def test_an_arch_specific_target_compiles_from_sm_90_on() -> None:
+def test_arch_specific_target_compiles_from_sm_90_on() -> None:
     assert nvrtc.compile(SCALE, "sm_90a").cubin
     with pytest.raises(InvalidInput):
         nvrtc.compile(SCALE, "sm_80a")
 
 
-def test_a_refusal_shows_the_line_the_caret_and_the_number_of_errors() -> None:
+def test_error_shows_line_caret_and_count() -> None:
     source = 'extern "C" __global__ void k(float* a) {\n  int error;\n  a[0] = b[1];\n  c = 3;\n}'
     with pytest.raises(nvrtc.NvrtcError) as caught:
         nvrtc.compile(source)
@@ -76,7 +77,7 @@ def test_a_refusal_shows_the_line_the_caret_and_the_number_of_errors() -> None:
     assert 'identifier "c" is undefined' in caught.value.log
 
 
-def test_a_refusal_by_ptxas_is_told_too() -> None:
+def test_ptxas_error_is_reported() -> None:
     source = """extern "C" __global__ void k(float* a) {
         __shared__ float s[20000];
         s[threadIdx.x] = a[0]; __syncthreads(); a[0] = s[9 - threadIdx.x];
@@ -85,18 +86,18 @@ def test_a_refusal_by_ptxas_is_told_too() -> None:
         nvrtc.compile(source)
 
 
-def test_a_refused_option_is_told() -> None:
+def test_unknown_option_is_reported() -> None:
     with pytest.raises(CompileError, match="unrecognized option --no-such found"):
         nvrtc.compile(SCALE, options=["--no-such"])
 
 
-def test_a_missing_cuda_header_names_the_way_out() -> None:
+def test_missing_cuda_header_names_the_option() -> None:
     with pytest.raises(CompileError, match=r"cuda_fp16\.h was not found.*wheel.*-I<folder") as caught:
         nvrtc.compile(f"#include <cuda_fp16.h>\n{SCALE}")
     assert "\n" not in str(caught.value)
 
 
-def test_a_refusal_survives_the_way_between_processes() -> None:
+def test_error_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(nvrtc.NvrtcError("short", "long")))
     assert (str(error), error.log) == ("short", "long")
 
@@ -119,7 +120,7 @@ else:
 
 
 @pytest.mark.parametrize("binding", [True, False])
-def test_without_the_library_the_message_says_what_to_install(tmp_path: Path, binding: bool) -> None:
+def test_missing_library_names_the_package(tmp_path: Path, binding: bool) -> None:
     import cuda.bindings
 
     if binding:
@@ -139,7 +140,7 @@ def test_without_the_library_the_message_says_what_to_install(tmp_path: Path, bi
     assert answer.stdout.count("\n") == 1
 
 
-def test_no_program_is_left_behind_by_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_destroys_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import nvrtc as binding
 
     create, destroy = binding.nvrtcCreateProgram, binding.nvrtcDestroyProgram
@@ -163,3 +164,72 @@ def test_no_program_is_left_behind_by_a_refusal(monkeypatch: pytest.MonkeyPatch)
     assert nvrtc.compile(SCALE).cubin
     assert len(made) == 3
     assert destroyed == made
+
+
+TWO = """
+extern "C" __global__ void shared_one(float* a) {
+  __shared__ float s[256];
+  s[threadIdx.x] = a[threadIdx.x]; __syncthreads(); a[threadIdx.x] = s[255 - threadIdx.x];
+}
+template <int N> __global__ void local_one(float* a) {
+  float b[N];
+  for (int i = 0; i < N; ++i) b[i] = a[i];
+  a[0] = b[(int)a[4]] + b[(int)a[5]];
+}
+template __global__ void local_one<300>(float*);
+"""
+SPILLING = """
+extern "C" __global__ void __launch_bounds__(1024, 2) spilling(float* a) {
+  float r[128];
+  #pragma unroll
+  for (int i = 0; i < 128; ++i) r[i] = a[i * 1024 + threadIdx.x];
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < 128; ++i) a[i * 512 + threadIdx.x] = r[127 - i] * r[(i * 7) % 128];
+}
+"""
+CALLED = """
+__device__ __noinline__ float far(float* a, int n) {
+  float b[32];
+  for (int i = 0; i < 32; ++i) b[i] = a[i * n];
+  return b[n & 31];
+}
+extern "C" __global__ void caller(float* a) { a[0] = far(a, threadIdx.x); }
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"])
+def test_log_gives_resources_of_each_kernel(arch: str) -> None:
+    found = nvrtc.compile(TWO, arch).resources
+    assert set(found) == {"shared_one", "_Z9local_oneILi300EEvPf"}
+    assert found["shared_one"].shared_bytes == 1024
+    assert found["shared_one"].stack_bytes == 0
+    assert found["_Z9local_oneILi300EEvPf"].stack_bytes == 1200
+    assert found["_Z9local_oneILi300EEvPf"].shared_bytes == 0
+
+
+def test_log_gives_spills() -> None:
+    found = nvrtc.compile(SPILLING).resources["spilling"]
+    assert found.registers == 32
+    assert found.spill_store_bytes > 0
+    assert found.spill_load_bytes > 0
+
+
+def test_log_ignores_called_functions() -> None:
+    output = nvrtc.compile(CALLED)
+    assert set(output.resources) == {"caller"}
+
+
+def test_log_format_is_parsed() -> None:
+    log = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'k' for 'sm_80'
+ptxas info    : Function properties for k
+ptxas         .     16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Function properties for called
+ptxas         .     64 bytes stack frame, 99 bytes spill stores, 99 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 80 bytes cumulative stack size, 2048 bytes smem"""
+    assert nvrtc.parse_log(log) == {"k": Resources(40, 2048, 8, 12, 80)}
+
+
+def test_log_of_warnings_gives_no_resources() -> None:
+    assert nvrtc.parse_log("kernel.cu(2): warning #177-D: never referenced\n") == {}

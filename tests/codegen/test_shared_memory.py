@@ -1,4 +1,4 @@
-"""Shared tiles: declared while they fit, cut from what the launch asks for where they do not."""
+"""Shared tiles: declared where they fit, else cut from dynamic shared memory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def size(depth: int) -> int:
 
 
 @pytest.mark.parametrize("depth", [40, 44])
-def test_it_computes_the_product_on_either_side_of_what_may_be_declared(depth: int) -> None:
+def test_declared_and_dynamic_tiles_compute_the_product(depth: int) -> None:
     schedule = deep(depth)
     compiled = compile_schedule(schedule)
-    asked, tiles = compiled.launches[0].shared_bytes, int(derive_launches(schedule.program)[0].shared_bytes)
+    dynamic, tiles = compiled.launches[0].shared_bytes, int(derive_launches(schedule.program)[0].shared_bytes)
     assert tiles == size(depth)
-    assert asked == (tiles if tiles > STATIC_SHARED_BYTES else 0)
-    assert compiled.resources[0].shared_bytes == tiles - asked
-    assert (POOL_NAME in compiled.cuda_source) == (asked > 0) == (depth == 44)
+    assert dynamic == (tiles if tiles > STATIC_SHARED_BYTES else 0)
+    assert compiled.resources[0].shared_bytes == tiles - dynamic
+    assert (POOL_NAME in compiled.cuda_source) == (dynamic > 0) == (depth == 44)
     inputs = make_random_input_arrays(schedule.op)
     run = execute(schedule.op, compiled, inputs)[0]
     assert not run.report.findings
@@ -49,26 +49,25 @@ def test_it_computes_the_product_on_either_side_of_what_may_be_declared(depth: i
     assert abs(run.output - schedule.op.reference(*inputs)).max() < 1e-4
 
 
-def test_tiles_of_the_pool_do_not_overlap_and_end_where_it_ends() -> None:
+def test_tiles_fill_the_pool_without_overlap() -> None:
     kernel = derive_launches(deep(44).program)[0]
-    rooms = [int(b.aligned_bytes) for b in kernel.buffers if b.scope == "shared"]
-    begins = [0, *itertools.accumulate(rooms)][:-1]
+    sizes = [int(b.aligned_bytes) for b in kernel.buffers if b.scope == "shared"]
+    begins = [0, *itertools.accumulate(sizes)][:-1]
     text = compile_schedule(deep(44)).cuda_source
     assert all(f"({POOL_NAME}_16 + {at})" in text for at in begins)
-    assert sum(rooms) == count_dynamic_shared_bytes(kernel)
-    assert all(room % 16 == 0 for room in rooms)
+    assert sum(sizes) == count_dynamic_shared_bytes(kernel)
+    assert all(size_bytes % 16 == 0 for size_bytes in sizes)
 
 
-def test_a_target_says_how_much_there_is() -> None:
-    assert [find_capabilities(arch).shared_bytes // 1024 for arch in ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_61")] == [
-        64, 163, 99, 227, 48,
-    ]  # fmt: skip
+def test_shared_bytes_of_targets() -> None:
+    kib = {"sm_75": 64, "sm_80": 163, "sm_89": 99, "sm_90a": 227, "sm_61": 48}
+    assert {arch: find_capabilities(arch).shared_bytes // 1024 for arch in kib} == kib
     for name in ("a100", "rtx2080ti", "rtx3090", "rtx4090", "h200"):
         device = devices.open(name)
         assert device.limits.shared_bytes_per_block == find_capabilities(device.arch).shared_bytes
 
 
-def test_what_a_target_does_not_have_is_refused() -> None:
+def test_more_shared_memory_than_the_target_has_is_refused() -> None:
     schedule = deep(88)
     assert compile_schedule(schedule, "sm_80").launches[0].shared_bytes == size(88)
     with pytest.raises(ScheduleError, match=r"shared memory.* 102912 bytes, .*101376"):
@@ -77,7 +76,7 @@ def test_what_a_target_does_not_have_is_refused() -> None:
         compile_schedule(schedule, "sm_80", Limits())
 
 
-def test_a_bundle_asks_the_runtime_for_it(tmp_path: Path) -> None:
+def test_bundle_requests_dynamic_shared_memory(tmp_path: Path) -> None:
     schedule = deep(44)
     export(compile_schedule(schedule), schedule, tmp_path)
     text = (tmp_path / "matmul.cu").read_text()
@@ -87,7 +86,7 @@ def test_a_bundle_asks_the_runtime_for_it(tmp_path: Path) -> None:
     assert "cudaFuncSetAttribute" not in (tmp_path / "matmul.cu").read_text()
 
 
-def test_a_simulated_device_holds_fewer_blocks_of_it() -> None:
+def test_dynamic_shared_memory_limits_resident_blocks() -> None:
     """Two blocks of 73.5 KiB fit one SM of 164."""
     from ekc.devices.simulated.occupancy import compute_occupancy
     from ekc.devices.simulated.specs import A100

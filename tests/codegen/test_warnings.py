@@ -1,4 +1,4 @@
-"""The generated text draws no warning from nvcc, whatever structure and element type a kernel has."""
+"""nvcc compiles the generated text without warnings, for every structure and element type."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ OPERATORS: dict[str, tuple[Operator, str]] = {
     "columns": (ekc.reduce((61, 37), 0, "max"), "a100"),
     "rows": (ekc.layer_norm((40, 96)), "a100"),
 }
-"""Operators with the devices whose structures they get."""
+"""(operator, device whose structures it gets) by name."""
 DRAWN = 48
 LAST = 'extern "C" __global__ void last(int* a)\n{\n    const int drawn_up = 3;\n    *a = 1;\n}\n'
-"""The one warning that is wanted: warnings are errors here, and nvcc ends before it optimises."""
+"""A kernel with one expected warning, which ends nvcc before it optimises, as warnings are errors here."""
 
 
 def members() -> Iterator[str]:
-    """A kernel of each structure that a draw gives of every operator, and the kernels of the golden texts."""
+    """A kernel of each structure in a random population of every operator, and the golden kernels."""
     for name, make in KERNELS.items():
         yield generate(make(), LIMITS.get(name)).source
     for op, device in OPERATORS.values():
@@ -59,8 +59,9 @@ def texts() -> list[str]:
     return list(members())
 
 
+@pytest.mark.slow
 @needs_nvcc
-def test_no_member_of_any_structure_and_type_draws_a_warning(texts: list[str], tmp_path: Path) -> None:
+def test_members_of_all_structures_compile_without_warnings(texts: list[str], tmp_path: Path) -> None:
     """One run of nvcc's front end over all of them, each in a namespace of its own."""
     spaces = [f"namespace member_{i} {{\n{text}}}\n" for i, text in enumerate(texts)]
     unique = [re.sub(r"\bekc_(\w+)\(", rf"ekc_\1_{i}(", text) for i, text in enumerate(spaces)]
@@ -72,8 +73,9 @@ def test_no_member_of_any_structure_and_type_draws_a_warning(texts: list[str], t
     assert found == ['variable "drawn_up" was declared but never referenced'], done.stderr[:4000]
 
 
-def test_the_members_use_all_that_the_generator_can_emit(texts: list[str]) -> None:
-    """Else the test above would say nothing of what no member uses."""
+@pytest.mark.slow
+def test_members_use_every_device_function(texts: list[str]) -> None:
+    """Otherwise the test above would not cover unused functions."""
     emitted = set(re.findall(r"__forceinline__ [\w ]+[&\w] (\w+)\(", "".join(texts)))
     assert emitted >= {
         *(
@@ -97,13 +99,14 @@ def test_the_members_use_all_that_the_generator_can_emit(texts: list[str]) -> No
     assert all(word in "".join(texts) for word in ("atomicAdd(", "__shfl_xor_sync(", "shared_memory_1024"))
 
 
-def test_every_function_and_constant_is_used(texts: list[str]) -> None:
+@pytest.mark.slow
+def test_device_functions_of_a_text_are_used(texts: list[str]) -> None:
     for text in texts:
         for name in re.findall(r"__forceinline__ [\w ]+[&\w] (\w+)\(", text):
             assert len(re.findall(rf"\b{name}\b", text)) > 1, name
 
 
-def test_a_constant_goes_where_nothing_in_its_block_uses_it() -> None:
+def test_unused_constants_are_dropped() -> None:
     text = """\
 void f(int* a)
 {

@@ -1,4 +1,4 @@
-"""Schedules whose tiles come by asynchronous copies, in the shapes that matter."""
+"""Schedules with asynchronous copies: a product, a convolution and nested pipelines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def async_matmul(
     swizzle: int = 1,
     depth: int = 8,
 ) -> Schedule:
-    """Both tiles in shared memory, `depth` deep, the first transposed where asked for (an element at a
-    time then)."""
+    """A product with both tiles in shared memory, `depth` elements deep; with `turned` the first is copied
+    transposed, element by element."""
     order, alone = ((1, 0), 1) if turned else ((), vector)
     pad = max(alone, 4) if swizzle == 1 else 0
     return (
@@ -44,7 +44,7 @@ def async_matmul(
 
 
 def async_conv2d(stages: int, padding: int = 1) -> Schedule:
-    """Zeros around the image, tails in every axis, and a pipelined loop that other loops run again."""
+    """A convolution with padding, tails in every axis, and a pipelined loop inside other serial loops."""
     op = o.conv2d(1, 5, 9, 8, out_channels=6, kernel=3, padding=padding)
     return (
         Schedule(op)
@@ -63,7 +63,7 @@ def async_conv2d(stages: int, padding: int = 1) -> Schedule:
 
 
 def async_twice(inner: str, stages: int = 3) -> Schedule:
-    """One pipelined loop inside another, whose groups are counted together."""
+    """A product with a pipelined loop inside another; their groups are counted together."""
     return (
         Schedule(o.matmul(12, 16, 30))
         .split("k", (6, 2))
@@ -78,14 +78,14 @@ def async_twice(inner: str, stages: int = 3) -> Schedule:
 
 
 def draw_async(choose: Choose) -> Schedule:
-    """Any of these, in any small shape."""
+    """A random one of these schedules, in a random small shape."""
     kind = choose(("matmul", "matmul", "matmul", "conv2d", "twice"))
     if kind == "conv2d":
         return async_conv2d(choose((2, 3, 4)), choose((0, 1)))
     if kind == "twice":
         return async_twice(choose(("async", "register")), choose((2, 3, 6)))
     dtype, vector = choose((("float32", 1), ("float32", 2), ("float32", 4), ("float16", 2), ("float16", 8)))
-    # An axis of one element is not cut: its tile would not tell a tail from the element.
+    # No axis has one element: its tile could not show a difference between tail and element.
     m, n, k = choose((5, 16, 33)), vector * choose((2, 3, 8)), vector * choose((2, 5, 9))
     turned, swizzle = dtype == "float32" and choose((True, False)), choose((1, 2, 8))
     return async_matmul(

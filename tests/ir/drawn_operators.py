@@ -11,11 +11,12 @@ import ekc.ir.operators as o
 from ekc.ir.operator import Operator
 
 Choose = Callable[[Sequence[Any]], Any]
-"""Picks one element of a sequence."""
+"""Function that picks one element of a sequence."""
 
 
 def draw_operator(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Operator:
-    """A small operator of any kind, or of some; extents are mostly odd, so that tails are common."""
+    """A random small operator, of any kind or of `kinds`; extents are mostly odd, so that tails are
+    common."""
     make: Callable[[Choose], Operator] = choose(kinds or OPERATORS)
     return make(choose)
 
@@ -281,7 +282,7 @@ def _epilogue(choose: Choose) -> Operator:
 
 
 def _with_epilogues(choose: Choose) -> Operator:
-    """Any of the others, and one or two elementwise functions of its result."""
+    """Any of the other operators with one or two epilogues."""
     op: Operator = choose((_matmul, _matvec, _conv2d, _stencil, _reduction, _band, _chain))(choose)
     for number in range(choose((1, 1, 2))):
         shape = op.outputs[0].shape
@@ -305,7 +306,7 @@ def _with_epilogues(choose: Choose) -> Operator:
 
 
 def _of_two(body: Callable[..., ex.Expr], u: str, v: str) -> Callable[..., ex.Expr]:
-    """The body with its second and third parameter called as wanted."""
+    """The body with `u` and `v` as the names of its second and third parameter."""
 
     def called(c: ex.Expr, **inputs: ex.Expr) -> ex.Expr:
         return body(c, inputs[u], inputs[v])
@@ -323,7 +324,8 @@ BODIES: tuple[Callable[..., ex.Expr], ...] = (
     lambda c, u, v: ex.gelu(u, "tanh") - ex.sigmoid(c + v),
     lambda c, u, v: ex.minimum(ex.maximum(c, u - 1), v + 1),
 )
-"""Epilogues: bias, activation, gate, residual, clip. None makes an error of its argument much larger."""
+"""Epilogues (bias, activation, gate, residual, clip) that do not make an error of their argument much
+larger."""
 
 
 FIRST: tuple[Callable[[Choose], Operator], ...] = (

@@ -1,4 +1,4 @@
-"""Schedules by hand that several tests look at."""
+"""Schedules that several tests use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.ir.tensor_examples import half_matmul
 
 
 def tiled_matmul(m: int, n: int, k: int, dtype: str = "float32") -> Schedule:
-    """The example of DESIGN.md: shared and register tiles, vthreads, two copies of each shared tile."""
+    """A product with shared and register tiles, vthreads, and two copies of each shared tile."""
     return (
         Schedule(o.matmul(m, n, k, dtype=dtype))
         .split("i", (2, 16, 4))
@@ -35,7 +35,7 @@ def tiled_matmul(m: int, n: int, k: int, dtype: str = "float32") -> Schedule:
 
 
 def tiled_conv2d() -> Schedule:
-    """Padding, stride 2, tails, and a register copy of a shared tile."""
+    """A convolution with padding, stride 2, tails, and a register copy of a shared tile."""
     return (
         Schedule(o.conv2d(2, 8, 9, 9, out_channels=6, kernel=3, stride=2, padding=1))
         .split("o", (2, 2))
@@ -57,7 +57,7 @@ def tiled_conv2d() -> Schedule:
 
 
 def lanes_matvec() -> Schedule:
-    """A sum across lanes, tails in both axes."""
+    """A sum across lanes, with tails in both axes."""
     return _over_lanes(o.matvec(41, 100))
 
 
@@ -78,7 +78,7 @@ def column_lanes() -> Schedule:
 
 
 def depth_lanes(m: int = 40, n: int = 30, k: int = 50) -> Schedule:
-    """A product whose lanes share out the depth, eight by two rows by two columns."""
+    """A product whose lanes share the depth: eight lanes by two rows by two columns."""
     return (
         Schedule(o.matmul(m, n, k, transpose_a=True))
         .cache_write("C")
@@ -135,7 +135,7 @@ def two_launches() -> Schedule:
 
 
 def fused_on_the_spot() -> Schedule:
-    """The same chain in one launch: the first compute is worked out in shared memory."""
+    """The chain in one launch, with the first compute in shared memory."""
     s = Schedule(two_launches().op).split("k", (4,)).split("i", (5,)).reorder("i.0", "j", "k.0", "k.1", "i.1")
     return (
         s.bind("i.0", "block.x")
@@ -147,7 +147,7 @@ def fused_on_the_spot() -> Schedule:
 
 
 def fused_loops() -> Schedule:
-    """Quotients and remainders of a fused loop, spread over threads, one input staged along it."""
+    """A fused loop on threads, with quotients and remainders in indices and one staged input."""
     s = Schedule(o.matmul(6, 10, 12)).fuse("i", "j").split("k", (3,)).bind("i_j", "thread.x")
     return s.cache_read("A", "shared", at="k.0", pad=1).cache_write("C")
 
@@ -160,7 +160,7 @@ def behind_the_sum() -> Schedule:
 
 
 def put_into_its_reader() -> Schedule:
-    """relu worked out in the body of a product, which then asks for a guard of its tail."""
+    """relu in the body of a product, whose tail then needs a guard."""
     first = o.compute(
         "act",
         axes={"p": 9, "q": 10},

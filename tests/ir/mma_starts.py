@@ -27,46 +27,46 @@ HALF = o.matmul(64, 64, 64, dtype="float16")
 
 
 def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Schedule:
-    """The worked example over an operator, its steps changed, or left out where the change is None."""
+    """`half_matmul` over an operator; `change` maps each step to another, or to None to leave it out."""
     steps = [change(s) for s in half_matmul(64, 64, 64).steps]
     return Schedule(op).apply_steps(*(s for s in steps if s is not None))
 
 
 def split(axis: str, *factors: int) -> Schedule:
-    """With another cut of one axis."""
+    """`half_matmul` with another split of one axis."""
     return changed(lambda s: replace(s, factors=factors) if isinstance(s, Split) and s.loop == axis else s)
 
 
 def bound(loops: dict[str, str]) -> Schedule:
-    """With other levels."""
+    """`half_matmul` with loops bound to other levels."""
     return changed(lambda s: replace(s, level=loops.get(s.loop, s.level)) if isinstance(s, Bind) else s)
 
 
 def without(kind: type[Step], what: str) -> Schedule:
-    """With one step left out."""
+    """`half_matmul` with one step left out."""
     return changed(lambda s: None if isinstance(s, kind) and what in s.to_python() else s)
 
 
 def enforced(s: Schedule) -> Schedule:
-    """The schedule, once its rules are held: some refusals come only then."""
+    """The schedule after the rules on its kernels are enforced: some refusals come only there."""
     enforce_rules(s.program, Limits())
     return s
 
 
 def asked(loop: str, instruction: str) -> Schedule:
-    """With another last step."""
+    """`half_matmul` with another tensorize step."""
     return changed(lambda s: Tensorize(loop, instruction) if isinstance(s, Tensorize) else s)
 
 
 def fragment(**layout: int) -> Schedule:
-    """With a layout of its own for a fragment."""
+    """`half_matmul` with a layout given to a fragment."""
     return changed(
         lambda s: replace(s, **layout) if isinstance(s, CacheRead) and s.source == "B.shared" else s
     )
 
 
 def summed_on_the_spot() -> Schedule:
-    """The left factor is a sum of its own, made in shared memory."""
+    """`half_matmul` whose left factor is a sum that compute_at computes in shared memory."""
     own = o.compute(
         "chain", axes={"a": 64, "b": 64}, reduce={"r": 16}, inputs={"X": (64, 16), "Y": (16, 64)}, output="A",
         body=lambda X, Y, a, b, r: X[a, r] * Y[r, b], dtype="float16",
@@ -87,7 +87,7 @@ def summed_on_the_spot() -> Schedule:
 
 
 def fused(across: bool = False) -> Schedule:
-    """Columns that are cut from two axes at once; `across`, with the lanes' pieces inside the registers'."""
+    """A product with columns of two fused axes; with `across`, lanes and registers exchange their pieces."""
     op = o.einsum("ik,kjl->ijl", (64, 64), (64, 8, 8), dtype="float16")
     text = half_matmul(64, 64, 64).to_json().replace('"j', '"j_l')
     if across:

@@ -10,7 +10,7 @@ from ekc.ir.schedule.schedule import Schedule
 
 
 def product() -> Schedule:
-    """C[i, j] = sum of A[i, k] * B[k, j], untouched."""
+    """C[i, j] = sum of A[i, k] * B[k, j], without steps."""
     return Schedule(o.matmul(32, 32, 32))
 
 
@@ -47,7 +47,7 @@ def summed_first() -> Schedule:
 
 
 def behind(body: Callable[..., ex.Expr], reduce: dict[str, int] | None = None) -> Schedule:
-    """A product held in registers, and a reader of it."""
+    """A product with an accumulator, and a reader of it."""
     op = o.matmul(8, 8, 8).then("D", axes={"p": 8, "q": 8}, reduce=reduce, body=body)
     return Schedule(op).cache_write("C")
 
@@ -76,4 +76,4 @@ NAMED_AS_JOINT = o.compute(
     inputs={"A": (4, 3), "B": (4,)},
     body=lambda A, B, a, b, a_b: A[a, b] * B[a_b],
 )
-"""A third axis is called as the first two are when they are fused."""
+"""An operator whose third axis is named as its first two are when they are fused."""

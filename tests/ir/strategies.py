@@ -39,7 +39,7 @@ from tests.ir.drawn_operators import Choose, draw_operator
 
 MOST_THREADS = 64
 MOST_POINTS = 100_000
-"""Iterations of all loops of a launch, tails included."""
+"""Most iterations of all loops of a launch, tails included."""
 EARLY = ("split",) * 5 + ("fuse", "reorder", "reorder") + ("compute_inline",) * 3
 MIDDLE = ("bind",) * 4 + (
     "cache_write",
@@ -72,7 +72,7 @@ def draw_schedule(choose: Choose, op: Operator, most: int = 20) -> Schedule:
 
 
 def draw_in_parts(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """The same behind a sum in parts; None where there is none to cut."""
+    """Random steps after `rfactor`; None where no sum can be split."""
     sums = [
         (a.name, parts)
         for compute in op.computes
@@ -84,7 +84,7 @@ def draw_in_parts(choose: Choose, op: Operator, most: int = 20) -> Schedule | No
 
 
 def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """The same with an input in another order; None where there is none that has two dimensions."""
+    """Random steps after `pack` of an input; None where no input has two dimensions."""
     inputs = [t for t in op.inputs if len(t.shape) > 1 and t.dtype.name != "tf32"]
     if not inputs:
         return None
@@ -94,14 +94,14 @@ def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None
 
 
 def draw_divided(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """The same of what is divided, its axis cut there; None where nothing is."""
+    """Random steps after `divide` of an axis of a quotient or remainder; None where there is none."""
     turns = [(a.name, find_quotient_period(c, a.name), a.extent) for c in op.computes for a in c.axes]
     cuts = [(name, by * n) for name, by, extent in turns if by > 1 for n in (1, 2) if by * n < extent]
     return _longer(choose, Schedule(op).divide(*choose(cuts)), most) if cuts else None
 
 
 def draw_atomic(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
-    """The same with a sum that blocks share; None where there is none that they may."""
+    """Random steps with an atomic sum; None where no sum may be split over blocks."""
     sums = [
         compute
         for compute in op.computes
@@ -129,7 +129,7 @@ def _longer(choose: Choose, schedule: Schedule, most: int) -> Schedule:
 
 
 def _with_one_more(schedule: Schedule, step: Step | None) -> Schedule:
-    """The schedule with the step, or as it was where the step makes no legal kernel."""
+    """The schedule with the step, or unchanged where the step gives no legal kernel."""
     if step is None:
         return schedule
     try:
@@ -212,7 +212,7 @@ def _fuse(program: Program, choose: Choose) -> Step | None:
 def _reorder(program: Program, choose: Choose) -> Step | None:
     names = [x.name for x in _nest(program, choose).loops]
     if choose((True, False)):
-        # Outer pieces outside, as every tiling has it.
+        # Outer pieces go outside, as in every tiling.
         order = sorted(names, key=lambda n: (n.count(".") and n[-1] != "0", n.rpartition(".")[2]))
     else:
         order = []
@@ -222,7 +222,7 @@ def _reorder(program: Program, choose: Choose) -> Step | None:
 
 
 def _innermost(program: Program, choose: Choose) -> Step | None:
-    """A loop that could run in vectors, moved to where it can."""
+    """Vectorize a loop, after moving it innermost where needed."""
     nest = _nest(program, choose)
     loop = _loop(nest, choose, lambda x: _plain(x) and not x.is_reduction and x.extent in (2, 4, 8))
     return loop and Reorder((*(x.name for x in nest.loops if x is not loop), loop.name))
@@ -277,7 +277,7 @@ def _compute_at(program: Program, choose: Choose) -> Step | None:
 
 
 def _compute_inline(program: Program, choose: Choose) -> Step | None:
-    """A tensor between two computes; where it must be held first, that."""
+    """Inline an intermediate tensor, or give it an accumulator first where needed."""
     nests = program.nests[:-1]
     if not nests:
         return None

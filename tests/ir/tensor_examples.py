@@ -1,4 +1,4 @@
-"""Matrix products by hand on tensor cores, from small choices: what a test draws and what it shows."""
+"""Matrix products on mma: schedules of the docs, and random ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ INSTRUCTIONS = {
 }  # fmt: skip
 """By element type: the instruction and its depth."""
 ROW = {"float16": 8, "bfloat16": 8, "tf32": 4, "int8": 16}
-"""Elements in 16 bytes."""
+"""Number of elements in 16 bytes, by element type."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a product is cut: warps of a block, tiles of a warp, instructions deep, and how its tiles come."""
+    """Cut of a product: warps of a block, tiles of a warp, instructions along the depth, and copies of
+    tiles."""
 
     warps: tuple[int, int] = (2, 2)
     tiles: tuple[int, int] = (2, 4)
@@ -29,16 +30,16 @@ class Cut:
     stages: int = 2
     copy: str = "async"
     vector: int = 0
-    """Elements at once; 0 for 16 bytes."""
+    """Elements that a copy moves at once; 0 for 16 bytes."""
     pad: int = 0
     swizzle: int = 1
     order: tuple[int, ...] = ()
-    """Of both shared tiles."""
+    """Order of dimensions of both shared tiles."""
     fragments_at: str = "k.1"
-    """With "k.0" a warp holds those of the whole tile at once."""
+    """Loop of the fragments; with "k.0" a warp has those of the full tile at once."""
     write: int = 2
     unroll: int = 1
-    """Of the loop over instructions deep."""
+    """Unroll factor of the loop over instructions along the depth."""
 
 
 def tensor_matmul(op: Operator, cut: Cut | None = None) -> Schedule:
@@ -73,7 +74,7 @@ def tensor_matmul(op: Operator, cut: Cut | None = None) -> Schedule:
 
 
 def half_matmul(m: int = 128, n: int = 128, k: int = 64, **cut: Any) -> Schedule:
-    """The worked example: float16, padded rows, tiles copied ahead."""
+    """The example of the docs: float16, padded rows, asynchronous copies."""
     return tensor_matmul(o.matmul(m, n, k, dtype="float16"), Cut(pad=8, **cut))
 
 
@@ -89,10 +90,10 @@ def draw_tensor(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
     row = ROW[dtype]
     warps, tiles = (choose((1, 2)), choose((1, 2))), (choose((1, 2)), choose((1, 2, 3, 4)))
     depth = choose((1, 2))
-    # An edge may cut a tile anywhere, but vectors whole; a single element is no asynchronous copy of its own.
+    # An edge may cut a tile between vectors only; a copy of one small element cannot be asynchronous.
     vector = choose((row, row, 1))
-    flies = vector * (16 // row) >= 4
-    stages, copy = choose(((1, "register"), (2, "register"), *(((2, "async"), (3, "async")) * 2 * flies)))
+    is_async = vector * (16 // row) >= 4
+    stages, copy = choose(((1, "register"), (2, "register"), *(((2, "async"), (3, "async")) * 2 * is_async)))
     m, n, k = (choose((1, 2, 3)) * 16 + choose((0, 0, 8)) for _ in range(3))
     if vector == 1:
         m, n, k = (extent - choose((0, 1, 3)) for extent in (m, n, k))

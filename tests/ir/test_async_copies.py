@@ -1,4 +1,4 @@
-"""Asynchronous pipelines: what they compute, what a slip in their counts would do, what they may move."""
+"""Asynchronous pipelines: results, mistakes in their counts, and copies that are refused."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def asynchronous(draw: st.DrawFn) -> Schedule:
 
 @settings(max_examples=60, deadline=None)
 @given(asynchronous())
-def test_a_drawn_pipeline_computes_what_the_operator_says(schedule: Schedule) -> None:
+def test_random_pipeline_matches_reference(schedule: Schedule) -> None:
     enforce_rules(schedule.program, Limits())
     assert_same(schedule)
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
-def test_a_wait_too_few_is_seen(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+def test_missing_wait_is_detected(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
     monkeypatch.setattr(evaluator, "count_pending_groups", lambda stages: stages - 1)
     op = async_matmul(16, 32, 40, stages=stages).op
     found = evaluator.interpret_program(async_matmul(16, 32, 40, stages=stages).program, arrays_for(op))
     assert np.isnan(found.output).any()
 
 
-def test_a_tile_too_far_ahead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copied over the tile in use, where it has landed in time."""
+def test_tile_copied_too_early_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It overwrites the tile in use."""
     monkeypatch.setattr(evaluator, "count_tiles_ahead", lambda stages: stages)
     schedule = async_matmul(16, 32, 40)
     found = evaluator.interpret_program(schedule.program, arrays_for(schedule.op))
@@ -58,7 +58,7 @@ def test_a_tile_too_far_ahead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.allclose(found.output, expected)
 
 
-def test_one_barrier_an_iteration_and_one_after_where_it_runs_again() -> None:
+def test_pipeline_has_one_barrier_an_iteration_and_one_between_runs() -> None:
     kernel = derive_launches(async_matmul(16, 32, 40).program)[0]
     loop = next(n for n in walk_nodes(kernel.body) if isinstance(n, LoopNode) and n.is_async)
     assert sum(isinstance(n, CopyWaitNode) for n in walk_nodes(kernel.body)) == 1
@@ -68,11 +68,11 @@ def test_one_barrier_an_iteration_and_one_after_where_it_runs_again() -> None:
     assert analyse_program(async_conv2d(3).program, Limits())["barriers"][0] == 9 * 2 * (3 + 1)
 
 
-def test_tiles_on_their_way_take_shared_memory_and_no_registers() -> None:
+def test_tiles_in_flight_use_shared_memory_and_no_registers() -> None:
     through, past = (
         derive_launches(s.program)[0]
         for s in (
-            Schedule(async_matmul(64, 64, 64).op).apply_steps(*_through()),
+            Schedule(async_matmul(64, 64, 64).op).apply_steps(*list_register_steps()),
             async_matmul(64, 64, 64, stages=6),
         )
     )
@@ -80,12 +80,12 @@ def test_tiles_on_their_way_take_shared_memory_and_no_registers() -> None:
     assert estimate_registers(past) < estimate_registers(through)
 
 
-def _through() -> Any:
+def list_register_steps() -> Any:
     steps = async_matmul(64, 64, 64).steps
     return [replace(s, stages=2, copy="register") if s.kind == "pipeline" else s for s in steps]
 
 
-def copied(dtype: str, vector: int, order: tuple[int, ...] = ()) -> Schedule:
+def copy_async(dtype: str, vector: int, order: tuple[int, ...] = ()) -> Schedule:
     return (
         Schedule(o.matmul(16, 16, 32, dtype=dtype))
         .split("k", (16,))
@@ -98,15 +98,20 @@ def copied(dtype: str, vector: int, order: tuple[int, ...] = ()) -> Schedule:
 
 
 MISTAKES = {
-    "half alone": (copied("float16", 1), "2 bytes at once", "4, 8 or 16", "vector=2"),
-    "half turned": (copied("float16", 1, (1, 0)), "2 bytes at once", "4, 8 or 16", "register"),
-    "half turned, together": (copied("float16", 2, (1, 0)), "2 elements", "order", "register"),
-    "turned": (copied("float32", 4, (1, 0)), "4 elements", "must be 1, as the copy changes the order", "1"),
+    "half alone": (copy_async("float16", 1), "2 bytes at once", "4, 8 or 16", "vector=2"),
+    "half turned": (copy_async("float16", 1, (1, 0)), "2 bytes at once", "4, 8 or 16", "register"),
+    "half turned, together": (copy_async("float16", 2, (1, 0)), "2 elements", "order", "register"),
+    "turned": (
+        copy_async("float32", 4, (1, 0)),
+        "4 elements",
+        "must be 1, as the copy changes the order",
+        "1",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_what_no_instruction_moves_is_refused_in_words(name: str) -> None:
+def test_illegal_copy_is_refused_with_its_nearest_choice(name: str) -> None:
     schedule, need, limit, nearest = MISTAKES[name]
     with pytest.raises(ScheduleError) as caught:
         enforce_rules(schedule.program, Limits())
@@ -119,14 +124,19 @@ def test_what_no_instruction_moves_is_refused_in_words(name: str) -> None:
 
 @pytest.mark.parametrize(
     "schedule",
-    [copied("float16", 2), copied("float16", 8), copied("float32", 1, (1, 0)), copied("float32", 4)],
+    [
+        copy_async("float16", 2),
+        copy_async("float16", 8),
+        copy_async("float32", 1, (1, 0)),
+        copy_async("float32", 4),
+    ],
 )
-def test_what_one_moves_is_legal(schedule: Schedule) -> None:
+def test_legal_copy_matches_reference(schedule: Schedule) -> None:
     enforce_rules(schedule.program, Limits())
     assert_same(schedule)
 
 
-def test_an_older_target_is_refused() -> None:
+def test_target_without_cp_async_is_refused() -> None:
     import ekc
 
     schedule = async_matmul(16, 32, 40)
@@ -141,11 +151,11 @@ def test_an_older_target_is_refused() -> None:
 
 
 @pytest.mark.parametrize("inner", ["async", "register"])
-def test_pipelines_within_each_other(inner: str) -> None:
+def test_nested_pipelines_match_reference(inner: str) -> None:
     assert_same(async_twice(inner))
 
 
-def test_a_tile_moved_out_leaves_a_plain_loop() -> None:
-    schedule = copied("float32", 1).compute_at("A.shared", None)
+def test_tile_moved_out_leaves_a_plain_loop() -> None:
+    schedule = copy_async("float32", 1).compute_at("A.shared", None)
     assert not any(isinstance(n, CopyWaitNode) for n in walk_nodes(derive_launches(schedule.program)[0].body))
     assert_same(schedule)

@@ -1,4 +1,4 @@
-"""A sum that blocks share is the sum."""
+"""Atomic steps: blocks that split a reduction add to its result."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.ir.strategies import draw_atomic
 from tests.ir.test_schedules import assert_same
 
 
-def shared(op: Operator, output: str, axis: str, each: int) -> Schedule:
-    """Blocks of so many terms of an axis; the outermost loop is that over blocks."""
-    s = Schedule(op).cache_write(output).atomic(output).split(axis, (each,))
+def split_over_blocks(op: Operator, output: str, axis: str, terms: int) -> Schedule:
+    """A schedule whose blocks each sum `terms` terms of an axis; the loop over blocks is outermost."""
+    s = Schedule(op).cache_write(output).atomic(output).split(axis, (terms,))
     compute = next(c for c in op.computes if c.output.name == output)
     others = (a.name for a in compute.axes if a.name != axis)
     return s.reorder(f"{axis}.0", *others, f"{axis}.1").bind(f"{axis}.0", "block.x")
 
 
-def test_the_docstrings_example() -> None:
+def test_docstring_example_is_printed() -> None:
     s = Schedule(o.matvec(8, 64)).split("k", (16,)).reorder("k.0", "i", "k.1").cache_write("y")
     s = s.atomic("y").bind("k.0", "block.y").bind("i", "block.x")
     assert str(s).splitlines() == [
@@ -50,7 +50,7 @@ def test_the_docstrings_example() -> None:
     ]
 
 
-def test_the_graph_and_the_workspace_stay_as_they_were() -> None:
+def test_atomic_keeps_the_operator_and_adds_a_zero_fill() -> None:
     op = o.matmul(8, 12, 64)
     schedule = Schedule(op).atomic("C")
     assert schedule.program.op is op
@@ -60,7 +60,7 @@ def test_the_graph_and_the_workspace_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 3, 4, 1023, 1024, 1028, 4099])
-def test_every_element_is_cleared_once(elements: int) -> None:
+def test_zero_fill_covers_every_element_once(elements: int) -> None:
     program = Schedule(o.einsum("ai,i->a", (elements, 2), (2,))).atomic("C").program
     clear = derive_launches(program)[0]
     at = clear.nest.axis_forms["at"]
@@ -76,10 +76,12 @@ def test_every_element_is_cleared_once(elements: int) -> None:
 
 
 SUMS = {
-    "one axis": lambda: shared(o.matmul(6, 10, 32), "C", "k", 8),
-    "a tail": lambda: shared(o.matmul(6, 10, 33), "C", "k", 8),
-    "one of three": lambda: shared(o.conv2d(1, 8, 6, 6, out_channels=4, kernel=3, padding=1), "Y", "r", 1),
-    "one number": lambda: shared(o.einsum("a,a->", (96,), (96,)), "C", "a", 7),
+    "one axis": lambda: split_over_blocks(o.matmul(6, 10, 32), "C", "k", 8),
+    "a tail": lambda: split_over_blocks(o.matmul(6, 10, 33), "C", "k", 8),
+    "one of three": lambda: split_over_blocks(
+        o.conv2d(1, 8, 6, 6, out_channels=4, kernel=3, padding=1), "Y", "r", 1
+    ),
+    "one number": lambda: split_over_blocks(o.einsum("a,a->", (96,), (96,)), "C", "a", 7),
     "fused": lambda: (
         Schedule(o.conv2d(1, 4, 5, 5, out_channels=3, kernel=3))
         .cache_write("Y")
@@ -89,32 +91,46 @@ SUMS = {
         .reorder("r_s.0", "n")
         .bind("r_s.0", "block.x")
     ),
-    "between launches": lambda: shared(
+    "between launches": lambda: split_over_blocks(
         o.matmul(6, 10, 32).epilogue(lambda c, bias: ekc.gelu(c + bias), bias=(10,)), "C", "k", 4
     ),
 }
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_it_is_the_sum(name: str) -> None:
+def test_atomic_sums_match_reference(name: str) -> None:
     assert_same(SUMS[name]())
 
 
-def test_integers_are_the_sum_to_the_last_bit() -> None:
+def test_atomic_sums_of_integers_are_exact() -> None:
     op = o.matmul(7, 5, 48, dtype="int8")
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-128, 128, t.shape, np.int8) for t in op.inputs)
-    found = interpret_program(shared(op, "C", "k", 5).program, (a, b))
+    found = interpret_program(split_over_blocks(op, "C", "k", 5).program, (a, b))
     assert np.array_equal(found.output, op.reference(a, b))
 
 
-@settings(
-    max_examples=150,
+FEW = settings(
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
+
+
+@FEW
 @given(st.data())
-def test_drawn_sums_that_blocks_share_are_the_sum(data: st.DataObject) -> None:
+def test_random_atomic_sums_match_reference(data: st.DataObject) -> None:
+    check_atomic_sum(data)
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=150)
+@given(st.data())
+def test_many_random_atomic_sums_match_reference(data: st.DataObject) -> None:
+    check_atomic_sum(data)
+
+
+def check_atomic_sum(data: st.DataObject) -> None:
     def choose(options: object) -> object:
         return data.draw(st.sampled_from(options))  # type: ignore[arg-type]
 
@@ -124,8 +140,8 @@ def test_drawn_sums_that_blocks_share_are_the_sum(data: st.DataObject) -> None:
     assert_same(schedule)
 
 
-def test_a_sample_of_blocks_holds_whole_sums() -> None:
-    schedule = shared(o.matmul(64, 4, 32), "C", "k", 8).bind("i", "block.x").bind("j", "block.y")
+def test_sampled_blocks_have_complete_sums() -> None:
+    schedule = split_over_blocks(o.matmul(64, 4, 32), "C", "k", 8).bind("i", "block.x").bind("j", "block.y")
     main = derive_launches(schedule.program)[1]
     blocks = sample_blocks(main, 5, seed=0)
     assert len(blocks) == 5 * 4

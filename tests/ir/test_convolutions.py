@@ -1,4 +1,4 @@
-"""Convolutions of drawn numbers, against windows cut out of a padded image and against scattering."""
+"""Convolutions of random numbers, against windows of a padded image and against scattering."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ends = tuple[tuple[int, int], ...]
 
 
 def convolved(x: Array, w: Array, stride: Several, padding: Ends, dilation: Several, groups: int) -> Array:
-    """Channels first: pad, cut every window out, keep every dilation-th tap and every stride-th window."""
+    """Convolution in NumPy, channels first, by windows of a padded image."""
     image = tuple(range(2, x.ndim))
     padded = np.pad(x, [(0, 0), (0, 0), *padding])
     reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
@@ -41,7 +41,7 @@ def convolved(x: Array, w: Array, stride: Several, padding: Ends, dilation: Seve
 def scattered(
     x: Array, w: Array, stride: Several, padding: Ends, dilation: Several, groups: int, more: Several
 ) -> Array:
-    """Channels first: every input element adds its multiples of the filter to the output."""
+    """Transposed convolution in NumPy, channels first: every input adds its multiples of the filter."""
     kernel, image = w.shape[2:], x.shape[2:]
     sizes = [
         (e - 1) * s + d * (k - 1) + 1 for e, s, d, k in zip(image, stride, dilation, kernel, strict=True)
@@ -87,7 +87,7 @@ def check(op: Operator, layout: str, want: Callable[..., Array], *numbers: Any) 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_convolutions(data: st.DataObject) -> None:
+def test_convolutions_match_reference(data: st.DataObject) -> None:
     rank = data.draw(st.sampled_from((1, 2, 2, 3)))
     kernel, dilation = drawn(data, rank, 1, 3), drawn(data, rank, 1, 2)
     stride, groups = drawn(data, rank, 1, 3), data.draw(st.integers(1, 3))
@@ -112,7 +112,7 @@ def test_convolutions(data: st.DataObject) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_transposed_convolutions(data: st.DataObject) -> None:
+def test_transposed_convolutions_match_reference(data: st.DataObject) -> None:
     rank = data.draw(st.sampled_from((1, 2, 2, 3)))
     kernel, dilation = drawn(data, rank, 1, 4 if rank < 3 else 2), drawn(data, rank, 1, 6 if rank == 1 else 3)
     stride, image, groups = drawn(data, rank, 1, 4), drawn(data, rank, 1, 3), data.draw(st.integers(1, 2))
@@ -140,7 +140,7 @@ def test_transposed_convolutions(data: st.DataObject) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_same_keeps_the_share_of_the_stride(data: st.DataObject) -> None:
+def test_padding_same_output_extents(data: st.DataObject) -> None:
     """ceil(size / stride) outputs of the least padding, the odd element behind."""
     rank = data.draw(st.sampled_from((1, 2, 3)))
     kernel, stride, dilation = drawn(data, rank, 1, 5), drawn(data, rank, 1, 4), drawn(data, rank, 1, 2)
@@ -159,7 +159,7 @@ def test_same_keeps_the_share_of_the_stride(data: st.DataObject) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_same_transposed_is_the_gradient_of_same(data: st.DataObject) -> None:
+def test_transposed_padding_same_is_gradient(data: st.DataObject) -> None:
     """<conv(x), y> = <x, conv_transpose(y)>, with stride times as many outputs as inputs."""
     rank = data.draw(st.sampled_from((1, 2)))
     kernel, stride, dilation = drawn(data, rank, 1, 5), drawn(data, rank, 1, 4), drawn(data, rank, 1, 2)
@@ -179,20 +179,20 @@ def test_same_transposed_is_the_gradient_of_same(data: st.DataObject) -> None:
     ("padding", "ends"),
     [(2, ((2, 2), (2, 2))), ("valid", ((0, 0), (0, 0))), (((1, 0),), ((1, 0), (1, 0)))],
 )
-def test_short_forms_of_padding(padding: Any, ends: Ends) -> None:
+def test_padding_short_forms(padding: Any, ends: Ends) -> None:
     for make in (o.conv2d, o.conv_transpose2d):
         assert make(1, 2, 7, 6, out_channels=2, padding=padding) == make(
             1, 2, 7, 6, out_channels=2, padding=ends
         )
 
 
-def test_a_depthwise_convolution_has_one_input_channel_for_each_output_channel() -> None:
+def test_depthwise_convolution_reads_one_channel() -> None:
     op = o.conv2d(1, 6, 5, 5, out_channels=6, kernel=3, groups=6)
     assert op.inputs[1].shape == (6, 1, 3, 3)
     assert op.flops == 2 * 6 * 9 * 9
 
 
-def test_a_transposed_convolution_does_no_arithmetic_on_inserted_zeros() -> None:
+def test_transposed_convolution_inserts_no_zeros() -> None:
     """Stride 2, kernel 4: each output has 2 x 2 of the 16 taps for each channel."""
     op = o.conv_transpose2d(1, 8, 8, 8, out_channels=4, kernel=4, stride=2, padding=1)
     assert op.outputs[0].shape == (1, 4, 16, 16)

@@ -1,4 +1,4 @@
-"""How much guards let through, against counting every value of every loop."""
+"""Shares of iterations that pass guards, against counting every value of every loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def brute(guard: BoundsGuard, extents: dict[str, int], lanes: dict[str, int]) ->
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_shares_are_counted(seed: int) -> None:
+def test_shares_match_enumeration(seed: int) -> None:
     rng = random.Random(seed)
     names = ["i", "j", "k"][: rng.randint(1, 3)]
     lanes = {n: rng.choice((1, 1, 2, 3)) for n in names}
@@ -42,34 +42,34 @@ def test_shares_are_counted(seed: int) -> None:
     assert (found.lane_share, found.warp_share) == pytest.approx(brute(guard, extents, lanes))
 
 
-def test_a_population_is_its_members() -> None:
+def test_population_gives_shares_of_its_members() -> None:
     extents = np.array([3, 5, 8, 40])
     guard = BoundsGuard(AffineForm((("i", np.array([1, 2, 4, 1])), ("j", 1)), -1), 9, True, True)
     many = compute_pass_shares([guard], {"i": extents, "j": 4}, {"j": 4})
     for row, extent in enumerate(extents.tolist()):
-        alone = BoundsGuard(AffineForm((("i", [1, 2, 4, 1][row]), ("j", 1)), -1), 9, True, True)
-        one = compute_pass_shares([alone], {"i": extent, "j": 4}, {"j": 4})
+        single = BoundsGuard(AffineForm((("i", [1, 2, 4, 1][row]), ("j", 1)), -1), 9, True, True)
+        one = compute_pass_shares([single], {"i": extent, "j": 4}, {"j": 4})
         assert (many.lane_share[row], many.warp_share[row]) == (one.lane_share, one.warp_share)
 
 
 @pytest.mark.parametrize(("value", "share"), [(-1, 0.0), (0, 1.0), (4, 1.0), (5, 0.0)])
-def test_a_guard_on_a_number_lets_all_through_or_nothing(value: int, share: float) -> None:
+def test_guard_of_a_constant_passes_all_or_nothing(value: int, share: float) -> None:
     found = compute_pass_shares([BoundsGuard(AffineForm((), value), 5, True, True)], {}, {})
     assert (found.lane_share, found.warp_share) == (share, share)
 
 
-def test_of_more_values_than_are_counted_the_ends_are_a_small_part() -> None:
+def test_shares_of_many_values_ignore_the_ends() -> None:
     rows = np.array([[1 << 17, 1, 1, 0, 1 << 16], [1 << 15, 1, 1, 0, 1 << 14]])
     assert count_guard_passes(rows)[:, 0].tolist() == [0.5, 0.5]
     assert count_guard_passes(rows)[:, 1].tolist() == [0.5 + 32 / (1 << 17), 0.5]
 
 
 DIGIT = st.tuples(st.integers(1, 4), st.sampled_from((1, 2, 3)), st.sampled_from((0, 1, 1, 2, 5)))
-"""Warps, lanes in one of them, and by how many values the step is more than what the digits before reach."""
+"""(warps, lanes in a warp, values by which the step exceeds the range of the digits before)."""
 
 
 @given(st.lists(st.tuples(DIGIT, DIGIT, DIGIT, st.integers(-4, 9), st.integers(0, 90)), min_size=1))
-def test_patterns_counted_together_are_counted_one_by_one(
+def test_patterns_counted_together_match_enumeration(
     drawn: list[tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int], int, int]],
 ) -> None:
     rows, expected = [], []

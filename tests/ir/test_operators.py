@@ -1,4 +1,4 @@
-"""What operators mean, against NumPy written another way."""
+"""Operators, against other implementations in NumPy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.operator import Operator
-from ekc.ir.serialize import operator_from_json
+from ekc.ir.operator import Operator, operator_from_json
 
 Array = NDArray[Any]
 
@@ -35,14 +34,14 @@ def close(op: Operator, got: Array, expected: Array) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
-def test_matmul(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
+def test_matmul_matches_numpy(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     op = o.matmul(5, 7, 9, dtype=dtype, transpose_a=transpose_a, transpose_b=transpose_b)
     a, b = arrays_for(op)
     left, right = a.astype(np.float64), b.astype(np.float64)
     close(op, op.reference(a, b), (left.T if transpose_a else left) @ (right.T if transpose_b else right))
 
 
-def test_half_in_float_out() -> None:
+def test_matmul_of_float16_with_float32_output() -> None:
     op = o.matmul(4, 4, 4, dtype="float16", out_dtype="float32")
     assert [t.dtype.name for t in (*op.inputs, *op.outputs)] == ["float16", "float16", "float32"]
     assert op.computes[0].acc_dtype.name == "float32"
@@ -58,7 +57,7 @@ def test_batch_matmul_of_transposed_factors(transpose_a: bool, transpose_b: bool
     close(op, op.reference(*arrays_for(op)), right)
 
 
-def test_matvec_and_batch_matmul() -> None:
+def test_matvec_and_batch_matmul_match_numpy() -> None:
     op = o.matvec(6, 11)
     a, x = arrays_for(op)
     close(op, op.reference(a, x), a.astype(np.float64) @ x)
@@ -106,7 +105,7 @@ def test_matvec_and_batch_matmul() -> None:
         ("a,ab,b,c->c", ((3,), (3, 4), (4,), (5,))),
     ],
 )
-def test_einsum(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_einsum_matches_numpy(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     op = o.einsum(text, *shapes)
     arrays = [x.astype(np.float64) for x in arrays_for(op)]
     close(op, op.reference(*arrays_for(op)), np.einsum(text, *arrays).reshape(op.outputs[0].shape))
@@ -117,26 +116,26 @@ EXTENTS = dict(zip("abcde", (2, 3, 5, 7, 9), strict=True))
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_drawn_einsums_of_three(data: st.DataObject) -> None:
+def test_drawn_einsums_of_three_match_numpy(data: st.DataObject) -> None:
     """As np.einsum has it, whatever the order of multiplication; never more operations than all at once."""
     letters = st.lists(st.sampled_from(tuple(EXTENTS)), min_size=1, max_size=3).map("".join)
     operands = [data.draw(letters) for _ in range(data.draw(st.integers(1, 4)))]
-    known = sorted(set("".join(operands)))
+    letters = sorted(set("".join(operands)))
     text = ",".join(operands)
     if data.draw(st.booleans()):
-        text += "->" + "".join(data.draw(st.permutations(known))[: data.draw(st.integers(0, len(known)))])
+        text += "->" + "".join(data.draw(st.permutations(letters))[: data.draw(st.integers(0, len(letters)))])
     op = o.einsum(text, *(tuple(EXTENTS[x] for x in letters) for letters in operands))
     arrays = arrays_for(op)
     right = np.asarray(np.einsum(text, *(x.astype(np.float64) for x in arrays)))
     np.testing.assert_allclose(
         op.reference(*arrays), right.reshape(op.outputs[0].shape), rtol=1e-5, atol=1e-5
     )
-    at_once = len(operands) - 1 + (len(op.outputs[0].shape) < len(known) or right.ndim == 0)
-    assert op.flops <= at_once * np.prod([EXTENTS[x] for x in known])
+    at_once = len(operands) - 1 + (len(op.outputs[0].shape) < len(letters) or right.ndim == 0)
+    assert op.flops <= at_once * np.prod([EXTENTS[x] for x in letters])
     assert operator_from_json(op.to_json()) == op
 
 
-def test_three_factors_are_multiplied_in_the_cheaper_order() -> None:
+def test_einsum_takes_cheaper_order() -> None:
     left = o.einsum("ij,jk,kl->il", (2, 30), (30, 3), (3, 40))
     assert [c.output.name for c in left.computes] == ["AB", "C"]
     assert left.flops == 2 * (2 * 30 * 3 + 2 * 3 * 40)
@@ -156,12 +155,12 @@ def test_three_factors_are_multiplied_in_the_cheaper_order() -> None:
         ("int8", "int8", "int32"),
     ],
 )
-def test_what_is_stored_between_two_products(dtype: str, out_dtype: str | None, between: str) -> None:
+def test_einsum_intermediate_types(dtype: str, out_dtype: str | None, between: str) -> None:
     op = o.einsum("ij,jk,kl->il", (2, 30), (30, 3), (3, 40), dtype=dtype, out_dtype=out_dtype)
     assert [c.output.dtype.name for c in op.computes] == [between, out_dtype or between]
 
 
-def test_a_band_of_diagonals() -> None:
+def test_compute_of_a_band_matches_numpy() -> None:
     op = o.compute(
         "band",
         axes={"i": 9, "j": 6},
@@ -179,14 +178,14 @@ def test_a_band_of_diagonals() -> None:
 
 
 @pytest.mark.parametrize(("combine", "of"), [("sum", np.sum), ("max", np.max), ("min", np.min)])
-def test_reductions(combine: str, of: Callable[..., Any]) -> None:
+def test_compute_reductions_match_numpy(combine: str, of: Callable[..., Any]) -> None:
     body = lambda x, i, k: ex.exp(x[i, k]) - i  # noqa: E731
     op = o.compute("r", axes={"i": 5}, reduce={"k": 7}, inputs={"x": (5, 7)}, body=body, combine=combine)
     (x,) = arrays_for(op)
     close(op, op.reference(x), of(np.exp(x.astype(np.float64)) - np.arange(5)[:, None], axis=1))
 
 
-def test_elementwise_functions_quotients_and_remainders() -> None:
+def test_compute_functions_and_quotients_match_numpy() -> None:
     body = lambda x, i: ex.tanh(x[i // 2]) / ex.sqrt(1 + x[i % 4] * x[i % 4]) + ex.minimum(i, 3)  # noqa: E731
     op = o.compute("f", axes={"i": 8}, inputs={"x": (4,)}, body=body)
     (x,) = (a.astype(np.float64) for a in arrays_for(op))
@@ -196,7 +195,7 @@ def test_elementwise_functions_quotients_and_remainders() -> None:
     )
 
 
-def test_a_chain_of_computes() -> None:
+def test_chain_of_computes_matches_numpy() -> None:
     op = o.matmul(4, 5, 6)
     op = op.then(
         "D",

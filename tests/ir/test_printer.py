@@ -15,17 +15,17 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_tree_reads_as_in_the_golden_file(name: str, golden: Callable[[Path, str], None]) -> None:
+def test_printed_tree_matches_golden_file(name: str, golden: Callable[[Path, str], None]) -> None:
     schedule = EXAMPLES[name]()
     assert str(schedule) == format_program(schedule.program)
     golden(GOLDEN / f"{name}.txt", format_program(schedule.program))
 
 
-def test_no_golden_file_is_left_behind() -> None:
+def test_golden_files_have_a_test() -> None:
     assert {p.stem for p in GOLDEN.glob("*.txt")} == set(EXAMPLES)
 
 
-def test_remarks_stand_in_one_column() -> None:
+def test_remarks_are_in_one_column() -> None:
     lines = format_program(EXAMPLES["matmul"]().program).splitlines()
     columns = {
         line.index(word)
@@ -37,7 +37,7 @@ def test_remarks_stand_in_one_column() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_text_of_any_schedule_is_the_same_each_time(seed: int) -> None:
+def test_printed_text_is_deterministic(seed: int) -> None:
     text = format_program(seeded_schedule(seed).program)
     assert text == format_program(seeded_schedule(seed).program)
     assert all(line == line.rstrip() for line in text.splitlines())

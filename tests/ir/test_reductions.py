@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
+from ekc.ir import reference
 from ekc.ir.dtypes import DTYPE_NAMES
-from ekc.ir.interpreter import reference
 from ekc.ir.interpreter.interpret import interpret_program
+from ekc.ir.operator import operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from ekc.runtime.execute import execute
 from tests.ir.test_operators import Array, arrays_for, close
 
@@ -35,7 +35,9 @@ def draw_axes(data: st.DataObject, rank: int) -> Any:
 @given(
     st.data(), SHAPES, st.sampled_from(("sum", "prod", "max", "min", "mean")), st.booleans(), st.booleans()
 )
-def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, half: bool) -> None:
+def test_reduce_matches_numpy(
+    data: st.DataObject, shape: Any, combine: str, keepdims: bool, half: bool
+) -> None:
     axes = draw_axes(data, len(shape))
     op = o.reduce(shape, axes, combine, keepdims=keepdims, dtype="float16" if half else "float32")
     (x,) = arrays_for(op)
@@ -44,7 +46,7 @@ def test_reduce(data: st.DataObject, shape: Any, combine: str, keepdims: bool, h
 
 
 def flat_index(x: Array, axes: Any, how: str, keepdims: bool) -> Array:
-    """np.argmax or np.argmin over some axes: of one that is made of them, last."""
+    """np.argmax or np.argmin over some axes, which are first made one last axis."""
     over = range(x.ndim) if axes is None else sorted(a % x.ndim for a in np.atleast_1d(axes).tolist())
     rows = np.moveaxis(x, list(over), range(x.ndim - len(over), x.ndim))
     found = getattr(np, how)(rows.reshape(*rows.shape[: x.ndim - len(over)], -1), axis=-1)
@@ -53,7 +55,9 @@ def flat_index(x: Array, axes: Any, how: str, keepdims: bool) -> Array:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), SHAPES, st.sampled_from(("argmax", "argmin")), st.booleans(), st.sampled_from(DTYPE_NAMES))
-def test_argmax_and_argmin(data: st.DataObject, shape: Any, how: str, keepdims: bool, dtype: str) -> None:
+def test_argmax_and_argmin_match_numpy(
+    data: st.DataObject, shape: Any, how: str, keepdims: bool, dtype: str
+) -> None:
     """Few values, so that many are equal; infinities and NaN among floats."""
     axes = draw_axes(data, len(shape))
     op = o.reduce(shape, axes, how, keepdims=keepdims, dtype=dtype)
@@ -72,7 +76,7 @@ def test_argmax_and_argmin(data: st.DataObject, shape: Any, how: str, keepdims: 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), SHAPES, st.booleans())
-def test_softmax(data: st.DataObject, shape: Any, half: bool) -> None:
+def test_softmax_matches_numpy(data: st.DataObject, shape: Any, half: bool) -> None:
     axis = draw_axes(data, len(shape))
     op = o.softmax(shape, axis, dtype="float16" if half else "float32")
     (x,) = arrays_for(op)
@@ -82,7 +86,7 @@ def test_softmax(data: st.DataObject, shape: Any, half: bool) -> None:
 
 
 def stretched(column: Array, shape: Any, axes: Any) -> Array:
-    """gamma or beta where it meets a tensor."""
+    """gamma or beta, broadcast to a tensor."""
     over = range(len(shape)) if axes is None else {a % len(shape) for a in np.atleast_1d(axes).tolist()}
     assert column.shape == tuple(shape[d] for d in sorted(over))
     return column.astype(np.float64).reshape([e if d in over else 1 for d, e in enumerate(shape)])
@@ -90,7 +94,7 @@ def stretched(column: Array, shape: Any, axes: Any) -> Array:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), SHAPES, st.sampled_from((1e-5, 0.25)), st.booleans())
-def test_layer_norm(data: st.DataObject, shape: Any, eps: float, half: bool) -> None:
+def test_layer_norm_matches_numpy(data: st.DataObject, shape: Any, eps: float, half: bool) -> None:
     axes = draw_axes(data, len(shape))
     op = o.layer_norm(shape, eps, axes=axes, dtype="float16" if half else "float32")
     x, gamma, beta = arrays_for(op)
@@ -105,7 +109,7 @@ def test_layer_norm(data: st.DataObject, shape: Any, eps: float, half: bool) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), SHAPES, st.booleans())
-def test_rms_norm(data: st.DataObject, shape: Any, half: bool) -> None:
+def test_rms_norm_matches_numpy(data: st.DataObject, shape: Any, half: bool) -> None:
     axes = draw_axes(data, len(shape))
     op = o.rms_norm(shape, 1e-6, axes=axes, dtype="float16" if half else "float32")
     x, gamma = arrays_for(op)
@@ -114,13 +118,13 @@ def test_rms_norm(data: st.DataObject, shape: Any, half: bool) -> None:
     close(op, op.reference(x, gamma), normal * stretched(gamma, shape, axes))
 
 
-def test_norms_go_along_the_last_axis_unless_told_otherwise() -> None:
+def test_norms_default_to_last_axis() -> None:
     for make in (o.layer_norm, o.rms_norm):
         assert make((3, 4, 5)) == make((3, 4, 5), axes=2) == make((3, 4, 5), axes=(-1,))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_row_sums_stay_in_float32(dtype: str) -> None:
+def test_row_sums_are_float32(dtype: str) -> None:
     for op in (
         o.softmax((4, 8), dtype=dtype),
         o.layer_norm((4, 8), dtype=dtype),
@@ -131,7 +135,7 @@ def test_row_sums_stay_in_float32(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["max", "min"])
-def test_the_largest_and_the_smallest_keep_nan_as_the_kernel_does(how: str) -> None:
+def test_extremes_keep_nan(how: str) -> None:
     op = o.reduce((4, 4), 1, how)
     x = np.array([[1, np.nan, 2, 3], [np.nan] * 4, [np.nan, -1, -2, -3]], np.float32)
     x = np.concatenate([x, np.array([[np.inf, 4, -np.inf, 5]], np.float32)])
@@ -142,7 +146,7 @@ def test_the_largest_and_the_smallest_keep_nan_as_the_kernel_does(how: str) -> N
         np.testing.assert_array_equal(found, right)
 
 
-def test_relu_of_nan_is_nan_as_in_the_kernel() -> None:
+def test_relu_of_nan_is_nan() -> None:
     op = o.compute("relu", axes={"i": 2}, inputs={"x": (2,)}, body=lambda x, i: ex.relu(x[i]))
     x = np.array([np.nan, 2], np.float32)
     (run,) = execute(op, compile_schedule(Schedule(op)), [x])
@@ -151,10 +155,8 @@ def test_relu_of_nan_is_nan_as_in_the_kernel() -> None:
 
 
 @pytest.mark.parametrize(("how", "right"), [("sum", 64 * 63 // 2), ("prod", 0), ("max", 63), ("min", 0)])
-def test_a_long_reduction_is_worked_out_slice_by_slice(
-    how: str, right: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where no axis but the one that is reduced is long."""
+def test_long_reduction_is_computed_in_slices(how: str, right: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices are taken even where only the reduction axis is long."""
     points = []
     evaluated = reference._evaluate
 
@@ -164,6 +166,6 @@ def test_a_long_reduction_is_worked_out_slice_by_slice(
         return found
 
     monkeypatch.setattr(reference, "_POINTS_AT_ONCE", 16)
-    monkeypatch.setattr(reference, "_evaluate_compute", counted)
+    monkeypatch.setattr(reference, "_evaluate", counted)
     assert o.reduce((64,), None, how).reference(np.arange(64, dtype=np.float32)).tolist() == [right]
     assert points == [16] * 4

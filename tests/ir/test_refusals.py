@@ -1,16 +1,18 @@
-"""Mistakes in schedules: each is refused with the message of `mistakes.txt`."""
+"""Mistakes in schedules, by API and from files: each is refused in one line."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ekc.ir.operators as o
-from ekc.errors import InvalidInput, ScheduleError
+from ekc.errors import EkcError, InvalidInput, ScheduleError
 from ekc.ir import schedule
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule import STEP_CLASSES
@@ -28,9 +30,9 @@ NAMES = (
 """Names that the schedules of the table may use."""
 
 
-def read_mistakes() -> dict[str, tuple[str, str]]:
+def read_mistakes(path: Path = MISTAKES) -> dict[str, tuple[str, str]]:
     """(schedule text, message) by name: a line "name | schedule", then the message, indented."""
-    lines = [x for x in MISTAKES.read_text().splitlines() if not x.startswith("#")]
+    lines = [x for x in path.read_text().splitlines() if not x.startswith("#")]
     rows = (
         (*first.split(" | ", 1), message.strip())
         for first, message in zip(lines[::2], lines[1::2], strict=True)
@@ -48,7 +50,7 @@ def refused(mistake: Callable[[], Schedule]) -> ScheduleError:
 
 
 def derived(s: Schedule) -> Schedule:
-    """The schedule, once its kernels are worked out: some refusals come only then."""
+    """The schedule after its launches are derived: some refusals come only there."""
     derive_launches(s.program)
     return s
 
@@ -174,3 +176,72 @@ def test_json_of_no_schedule_is_one_line(text: str, words: str) -> None:
         text = product().to_json().replace('"steps": []', f'"steps": [{text[5:]}]')
     with pytest.raises(InvalidInput, match=words):
         Schedule.from_json(text)
+
+
+LOAD: list[Any] = ["load", "A", ["var", "i"], ["var", "k"]]
+
+
+def read_schedule(steps: list[Any], body: Any = LOAD) -> Schedule:
+    """A small product with these steps and this body, read from JSON text."""
+    data = json.loads(Schedule(o.matmul(4, 4, 4)).to_json()) | {"steps": steps}
+    data["operator"]["computes"][0]["body"] = body
+    return Schedule.from_json(json.dumps(data))
+
+
+def make_deep_body(levels: int) -> Any:
+    body: Any = LOAD
+    for _ in range(levels):
+        body = ["+", body, 1]
+    return body
+
+
+FILE_MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "list as a step": (
+        lambda: read_schedule([{"step": ["split"]}]),
+        r"step: no \['split'\]; steps are atomic, ",
+    ),
+    "object as a step": (lambda: read_schedule([{"step": {}}]), r"step: no {}; steps are"),
+    "a step that counts on a wrong number": (
+        lambda: read_schedule(
+            [
+                {"step": "split", "loop": "i", "factors": [0]},
+                {"step": "fuse", "outer": "i.0", "inner": "i.1"},
+                {"step": "split", "loop": "i.0_i.1", "factors": [2]},
+            ]
+        ),
+        r"split i: 0 as a factor, at least 1",
+    ),
+    "large factor": (
+        lambda: read_schedule([{"step": "split", "loop": "i", "factors": [2**64]}]),
+        rf"split: factors={2**64} is beyond {2**40}; use {2**40}",
+    ),
+    "large product": (
+        lambda: read_schedule([{"step": "split", "loop": "i", "factors": [2**40, 2]}]),
+        rf"split: {2**41} iterations, at most {2**40}",
+    ),
+    "large pad": (lambda: Schedule(o.matmul(4, 4, 4)).cache_read("A", "shared", pad=-(2**70)), "pad=-118"),
+    "nan": (lambda: read_schedule([], ["*", float("nan"), LOAD]), "nan is no number of float32"),
+    "beyond float32": (lambda: read_schedule([], ["*", 1e300, LOAD]), r"1e\+300 is no number of float32"),
+    "true": (lambda: read_schedule([], ["*", True, LOAD]), "True is no number"),
+    "make_deep_body": (
+        lambda: read_schedule([], make_deep_body(250)),
+        "body of matmul: goes deeper than 200",
+    ),
+    "deeper": (lambda: Schedule.from_json("[" * 100000 + "]" * 100000), "schedule: not JSON"),
+    "no step": (lambda: Schedule(o.matmul(4, 4, 4)).apply_steps(5), "schedule: 5 is no step"),  # type: ignore[arg-type]
+    "no operator": (lambda: Schedule("matmul").program, "schedule: 'matmul' is no operator"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", FILE_MISTAKES)
+def test_file_mistake_is_one_line(name: str) -> None:
+    mistake, message = FILE_MISTAKES[name]
+    with pytest.raises(EkcError, match=message) as found:
+        mistake()
+    assert "\n" not in str(found.value)
+
+
+def test_fuse_refuses_too_many_iterations() -> None:
+    op = o.compute("far", axes={"i": 1}, reduce={"j": 2**40, "k": 4}, inputs={}, body=lambda j, k: j + k)
+    with pytest.raises(EkcError, match=rf"fuse: {2**42} iterations, at most {2**40}"):
+        Schedule(op).fuse("j", "k")

@@ -1,4 +1,4 @@
-"""What a thread is taken to keep in registers, held against what ptxas gives it."""
+"""The register estimate against the registers that ptxas allocates."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ def rounds(schedule: Schedule) -> int:
     return int(rules.count_copy_rounds(derive_launches(schedule.program)[0]))
 
 
-def needed(schedule: Schedule) -> int:
+def estimate(schedule: Schedule) -> int:
     return int(rules.estimate_registers(derive_launches(schedule.program)[0]))
 
 
-def test_rounds_of_pipelined_copies_keep_where_they_read_and_write() -> None:
+def test_rounds_of_pipelined_copies_need_registers() -> None:
     """8 x 32 elements by 64 threads are 4 rounds of each tile; through registers the elements wait there."""
     assert rounds(tiled(1, "")) == 0
     assert rounds(tiled(2, "async")) == rounds(tiled(4, "async")) == rounds(tiled(2, "register")) == 4 + 4
     assert rounds(tiled(2, "async", vector=4)) == 1 + 1
-    assert needed(tiled(2, "async")) == needed(tiled(1, "")) + 2 * 8
-    assert needed(tiled(2, "register")) == needed(tiled(2, "async")) + 8
+    assert estimate(tiled(2, "async")) == estimate(tiled(1, "")) + 2 * 8
+    assert estimate(tiled(2, "register")) == estimate(tiled(2, "async")) + 8
 
 
 @pytest.mark.parametrize(("copy", "k"), [("async", 120), ("register", 96)])
-def test_a_copy_of_many_rounds_is_refused_and_would_spill(
+def test_copy_of_many_rounds_is_refused_and_would_spill(
     copy: str, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred rounds and more, in a kernel of 16 sums. Wider copies are legal, and do not spill."""
+    """A kernel of 16 sums with more than a hundred rounds. Wider copies are legal and do not spill."""
     limits = Limits(shared_bytes_per_block=160 * 1024)
     narrow, wide = tiled(2, copy, k), tiled(2, copy, k, vector=4)
-    with pytest.raises(ScheduleError, match=r"registers: needs \d+ .*wider copies"):
+    with pytest.raises(ScheduleError, match=r"registers: \d+, at most 231; .*wider copies"):
         compile_schedule(narrow, "sm_80", limits)
     assert compile_schedule(wide, "sm_80", limits).resources[0].stack_bytes == 0
     monkeypatch.setattr(rules, "REGISTERS_PER_ROUND", 0)
-    taken = compile_schedule(narrow, "sm_80", limits).resources[0]
-    assert taken.registers > 240
-    assert taken.stack_bytes > 64
+    allocated = compile_schedule(narrow, "sm_80", limits).resources[0]
+    assert allocated.registers > 240
+    assert allocated.stack_bytes > 64

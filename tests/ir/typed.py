@@ -13,7 +13,7 @@ from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 
 Types = tuple[str, str, str]
-"""Of the inputs, the accumulator and the output."""
+"""Types of the inputs, the accumulator and the output."""
 TRIPLES: tuple[Types, ...] = (
     ("float32", "float32", "float16"),
     ("float32", "float32", "bfloat16"),
@@ -30,11 +30,11 @@ TRIPLES: tuple[Types, ...] = (
     ("int8", "float32", "float32"),
     ("int32", "int32", "int32"),
 )
-"""But for float32 and float16 throughout, which every other test has."""
+"""Every legal triple but float32 and float16 throughout, which other tests have."""
 
 
 def retyped(op: Operator, types: Types) -> Operator:
-    """The operator over other types; summed in float32 where its body is not exact in int32."""
+    """The operator over other types, with sums in float32 where its body is not exact in int32."""
     dtype, acc, out = types
     try:
         return _with_types(op, dtype, acc, out)
@@ -52,7 +52,7 @@ def _with_types(op: Operator, dtype: str, acc: str, out: str) -> Operator:
 
 
 def rescheduled(schedule: Schedule, op: Operator) -> Schedule:
-    """Those of the steps that another operator over the same axes takes, each legal as it comes."""
+    """The schedule of another operator over the same axes, with those steps that are legal for it."""
     found = Schedule(op)
     for nest in found.program.nests:
         compute = nest.compute

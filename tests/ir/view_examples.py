@@ -1,4 +1,4 @@
-"""Convolutions by hand as implicit matrix products: pixels fused into one loop, from small choices."""
+"""Convolutions as implicit matrix products: pixels fused into one loop; fixed schedules and random ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIXELS = "n_p_q"
 
 
 def fused_pixels(op: Operator) -> Schedule:
-    """All pixels of all images as one loop, beside that of the output channels."""
+    """A convolution with all pixels of all images in one loop, beside that of the output channels."""
     schedule = Schedule(op)
     if [a.name for a in op.computes[0].spatial_axes] == ["n", "o", "p", "q"]:
         schedule = schedule.reorder("o", "n", "p", "q")
@@ -22,7 +22,7 @@ def fused_pixels(op: Operator) -> Schedule:
 
 
 def tensor_conv2d(op: Operator, cut: Cut | None = None) -> Schedule:
-    """A convolution on tensor cores. Channels last, pixels are the rows; else the columns."""
+    """A convolution on tensor cores. With channels last, pixels are the rows, otherwise the columns."""
     cut = cut or Cut()
     dtype = op.inputs[0].dtype.name
     instruction, depth = INSTRUCTIONS[dtype]
@@ -52,13 +52,13 @@ def tensor_conv2d(op: Operator, cut: Cut | None = None) -> Schedule:
 
 
 def half_conv2d(**cut: Any) -> Schedule:
-    """The worked example: float16, channels last, padded rows, tiles copied ahead."""
+    """The example of the docs: float16, channels last, padded rows, asynchronous copies."""
     op = o.conv2d(2, 32, 14, 14, out_channels=64, padding=1, layout="NHWC", dtype="float16")
     return tensor_conv2d(op, Cut(pad=8, stages=3, **cut))
 
 
 def plain_conv2d(op: Operator, threads: int = 8, tile: int = 4, staged: bool = True) -> Schedule:
-    """The same without tensor cores: every thread has some pixels by some channels."""
+    """A convolution without tensor cores: every thread has some pixels by some channels."""
     i, j = [f"{PIXELS}.{n}" for n in range(3)], [f"o.{n}" for n in range(3)]
     schedule = (
         fused_pixels(op)
@@ -77,7 +77,7 @@ Choose = Callable[[Sequence[Any]], Any]
 
 
 def draw_conv2d(choose: Choose, dtypes: Sequence[str], channels: Sequence[int]) -> Operator:
-    """A small convolution of any shape and layout; extents are mostly odd, so that edges are common."""
+    """A random small convolution; extents are mostly odd, so that edges are common."""
     kernel = choose((1, 2, 3))
     return o.conv2d(
         choose((1, 2, 3)), choose(channels), choose((5, 6, 9)), choose((5, 7, 8)),
@@ -88,13 +88,13 @@ def draw_conv2d(choose: Choose, dtypes: Sequence[str], channels: Sequence[int]) 
 
 
 def draw_view(choose: Choose) -> Schedule:
-    """A small convolution with fused pixels, cut in any way."""
+    """A random small convolution with fused pixels."""
     if choose((True, False, False)):
         op = draw_conv2d(choose, ("float32", "float16", "int8"), (3, 8, 10))
         return plain_conv2d(op, choose((4, 8)), choose((1, 3, 4)), choose((True, True, False)))
     op = draw_conv2d(choose, tuple(INSTRUCTIONS), (16, 24, 40))
     dtype, last = op.inputs[0].dtype.name, op.computes[0].spatial_axes[-1].name == "o"
-    # A row of channels is moved whole; one of pixels is cut by the edge of the image, and so goes alone.
+    # A row of channels is copied in vectors; a row of pixels is cut by edges of the image, and is not.
     vector = 1 if not last else choose((8, 8, 4)) if dtype != "tf32" else 4
     flies = last or dtype == "tf32"
     stages, copy = choose(((1, "register"), (2, "register"), *(((2, "async"), (3, "async")) * flies)))

@@ -1,4 +1,4 @@
-"""Matrix products by hand for warpgroups, from small choices: what a test draws and what it shows."""
+"""Matrix products on wgmma: schedules of the docs, and random ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INSTRUCTION = "wgmma.m64nNk16"
 
 @dataclass(frozen=True)
 class GroupCut:
-    """How a product is cut: warpgroups of a block, products along rows and columns for each, columns of a
-    product, products deep."""
+    """Cut of a product: warpgroups of a block, tiles (rows, columns) of a warpgroup, strips of an
+    instruction, and instructions along the depth."""
 
     groups: int = 2
     tiles: tuple[int, int] = (1, 1)
@@ -38,7 +38,7 @@ def group_matmul(op: Operator, cut: GroupCut | None = None) -> Schedule:
 
 
 def untouched(op: Operator, cut: GroupCut | None = None) -> Schedule:
-    """The same before its last step: loops that any thread could run."""
+    """`group_matmul` before tensorize: loops that any thread could run."""
     cut = cut or GroupCut()
     shared: dict[str, Any] = {"at": "k.0", "vector": cut.vector, "swizzle": 8, "panel": 64}
     return (
@@ -66,8 +66,8 @@ def untouched(op: Operator, cut: GroupCut | None = None) -> Schedule:
 def by_taps(
     op: Operator, cut: GroupCut, loops: Sequence[str], at: dict[str, str], fuse: tuple[str, ...] = ()
 ) -> Schedule:
-    """A product with sums over taps beside the depth: the summed `loops` from outer to inner, and by factor
-    the one that brings its tile; two of them fused if so wished."""
+    """A product with sums over taps and depth. `loops` are the reduction loops from outer to inner, `at`
+    gives the loop that stages each factor, and `fuse` names two loops to fuse."""
     joint = "_".join(fuse)
     schedule = (
         Schedule(op)
@@ -88,15 +88,15 @@ def by_taps(
 
 
 def half_group_matmul() -> Schedule:
-    """The worked example: float16, rows of A along the depth and rows of B across it."""
+    """The example of the docs: float16, rows of A along the depth and rows of B across it."""
     return group_matmul(o.matmul(256, 256, 256, dtype="float16"))
 
 
 def draw_group(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
-    """A small product of either type, its factors stored in any way, ragged where its tiles may be."""
+    """A random small product of either type, with factors stored in any way, and edges in tiles."""
     turned = {f"transpose_{x}": choose((False, True)) for x in "ab"}
     along = {"a": not turned["transpose_a"], "b": turned["transpose_b"]}
-    # A line lies within a tile: 64 terms of the depth, or 64 rows (columns).
+    # A tile has full lines: 64 elements of the depth, or 64 rows (columns).
     depth = choose((4, 8)) if any(along.values()) else choose((1, 2, 4))
     strips = choose((1, 4, 8, 13, 16, 32)) if along["b"] else choose((8, 16, 24, 32))
     groups, rows = choose((1, 2, 3)), choose((1, 2))

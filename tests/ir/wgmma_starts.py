@@ -20,7 +20,8 @@ WHOLE = f"tensorize {INSTRUCTION}"
 
 
 def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Schedule:
-    """The worked example, its steps changed, or left out where the change is None; its rules held."""
+    """`group_matmul` with changed steps, and the rules enforced; `change` returns None to leave a step
+    out."""
     steps = [change(s) for s in group_matmul(HALF).steps]
     schedule = Schedule(op).apply_steps(*(s for s in steps if s is not None))
     enforce_rules(schedule.program, HOPPER)
@@ -28,31 +29,31 @@ def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Sched
 
 
 def staged(**layout: Any) -> Schedule:
-    """With another layout of the tile of B."""
+    """`group_matmul` with another layout of the tile of B."""
     return changed(lambda s: replace(s, **layout) if isinstance(s, CacheRead) and s.source == "B" else s)
 
 
 def split(axis: str, *factors: int) -> Schedule:
-    """With another cut of one axis."""
+    """`group_matmul` with another split of one axis."""
     return changed(lambda s: replace(s, factors=factors) if isinstance(s, Split) and s.loop == axis else s)
 
 
 def elsewhere() -> Schedule:
-    """On a target that has products of a warp alone."""
+    """`group_matmul` on a target that has mma but no wgmma."""
     schedule = group_matmul(HALF)
     enforce_rules(schedule.program, Limits(shared_bytes_per_block=HOPPER.shared_bytes_per_block))
     return schedule
 
 
 def in_fragments() -> Schedule:
-    """Factors taken out of shared memory, as a product of a warp has them."""
+    """`group_matmul` with factors in fragments, as mma has them."""
     steps = [replace(s, panel=0) if isinstance(s, CacheRead) else s for s in untouched(HALF).steps]
     held = Schedule(HALF).apply_steps(*steps).cache_read("A.shared", "fragment", at="k.1")
     return held.tensorize("k.2", INSTRUCTION)
 
 
 def reordered(moves: dict[str, str]) -> Schedule:
-    """With loops in each other's places."""
+    """`group_matmul` with exchanged loops."""
     return changed(
         lambda s: replace(s, loops=tuple(moves.get(x, x) for x in s.loops)) if isinstance(s, Reorder) else s
     )
@@ -68,7 +69,7 @@ def joint_inside() -> Schedule:
 
 
 def panels_for_a_warp() -> Schedule:
-    """A product of a warp, its shared tiles stored for one of a warpgroup."""
+    """mma with shared tiles stored in panels, as wgmma has them."""
     steps = tensor_matmul(HALF).steps
     stored = [replace(s, panel=64) if isinstance(s, CacheRead) and s.scope == "shared" else s for s in steps]
     return Schedule(HALF).apply_steps(*stored)

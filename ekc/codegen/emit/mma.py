@@ -42,10 +42,12 @@ def format_lane_lines(kernel: LaunchTree) -> list[str]:
 
 
 def name_product_function(product: MmaInstruction) -> str:
+    """C name of the function of a product: `mma_m16n8k16_float16`."""
     return f"{product.name.replace('.', '_')}_{product.dtype}"
 
 
 def name_load_function(load: LdmatrixInstruction) -> str:
+    """C name of the function of a load: `load_matrices_4_transposed`."""
     return f"load_matrices_{load.matrix_count}{'_transposed' * load.is_transposed}"
 
 

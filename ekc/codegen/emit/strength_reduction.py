@@ -75,8 +75,8 @@ class OuterLoopOffsets:
             return None
         masks, bits, first = [], [], 0
         for (g, ((loop, step),)), count in zip(varying, counts, strict=True):
-            left = AffineForm(tuple(t for t in g.form.terms if t[0] != loop), g.form.const)
-            mask = f"out_of_bounds_mask<{count}, {step}>({self.names.format_linear(left)}, {g.extent})"
+            outer = AffineForm(tuple(t for t in g.form.terms if t[0] != loop), g.form.const)
+            mask = f"out_of_bounds_mask<{count}, {step}>({self.names.format_linear(outer)}, {g.extent})"
             masks.append(f"{mask} << {first}" if first else mask)
             bits.append(f"1u << ({self.names[loop]} + {first})" if first else f"1u << {self.names[loop]}")
             first += count
@@ -205,49 +205,49 @@ class Preamble:
 
 
 def hoist_copy_starts(
-    kernel: LaunchTree, names: CNames, loop: Loop, stages: Sequence[StageNode], texts: list[CopyValues]
+    kernel: LaunchTree, names: CNames, loop: Loop, stages: Sequence[StageNode], copies: list[CopyValues]
 ) -> tuple[list[CopyValues], Preamble]:
     """The copies of a tile loop with their addresses hoisted, and the variables that this needs."""
     found, starts = [], Preamble()
-    for node, text in zip(stages, texts, strict=True):
+    for node, copy in zip(stages, copies, strict=True):
         region = node.buffer.region
         inside = names.for_region(region, names.name_shared_coordinates(kernel, region))
-        copy, early, here = _hoist_source(kernel, text, node, loop, inside)
-        copy, there = _hoist_target(copy, node, inside)
-        found.append(copy)
-        starts.add_copy(copy, early, [*here, *there])
+        hoisted, early, late = _hoist_source(kernel, copy, node, loop, inside)
+        hoisted, target_variables = _hoist_target(hoisted, node, inside)
+        found.append(hoisted)
+        starts.add_copy(hoisted, early, [*late, *target_variables])
     return found, starts
 
 
 def _hoist_source(
-    kernel: LaunchTree, text: CopyValues, node: StageNode, loop: Loop, names: CNames
+    kernel: LaunchTree, copy: CopyValues, node: StageNode, loop: Loop, names: CNames
 ) -> tuple[CopyValues, list[CopyValues], list[CopyValues]]:
     """A copy that reads at offsets from a pointer that the tile loop increments, and the variables computed
     before all loops and before the tile loop. The copy is unchanged where `loop` moves its source by a
     quotient.
 
-        &X[(..n_p_q..) * 3584 + c_0 * 32 + c]   ->   &X_shared_pointer[X_shared_offset[round]],
-        X_shared_pointer += 32
+        &X[(..n_p_q..) * 3584 + c_0 * 32 + c]
+          ->   &X_shared_pointer[X_shared_offset[round]], X_shared_pointer += 32
     """
     source = node.source
     if node.producer_reads is not None or _is_moved_by_quotient(node, loop.name):
-        return text, [], []
+        return copy, [], []
     pointer, start, inside, outside = names.find_free_names(
-        [f"{text['name']}_{part}" for part in ("pointer", "offset", "inside", "outside")]
+        [f"{copy['name']}_{part}" for part in ("pointer", "offset", "inside", "outside")]
     )
     fixed = tuple(g for g in source.guards if loop.name not in g.form.find_variables())
     moving = names.format_condition(tuple(g for g in source.guards if loop.name in g.form.find_variables()))
     around = OuterLoopOffsets.for_loop(kernel, loop, replace(names, zero=names.zero | {loop.name}))
-    each = PerRound.for_copy(text, _find_source_round_step(text, node), int(text["strip"]))
-    early, late = _hoist_offset(around, source, start, each)
+    per_round = PerRound.for_copy(copy, _find_source_round_step(copy, node), int(copy["strip"]))
+    early, late = _hoist_offset(around, source, start, per_round)
     test = ""
     if fixed:
         last = f"#{len(node.buffer.region.segments) - 1}"
-        whether = PerRound.for_copy(
-            text, None, None if any(last in g.form.find_variables() for g in fixed) else 0
+        guard_rounds = PerRound.for_copy(
+            copy, None, None if any(last in g.form.find_variables() for g in fixed) else 0
         )
-        masks, tests = _hoist_guards(around, fixed, inside, outside, whether)
-        early, late, test = early + masks, late + tests, whether.format_round(inside)
+        masks, tests = _hoist_guards(around, fixed, inside, outside, guard_rounds)
+        early, late, test = early + masks, late + tests, guard_rounds.format_round(inside)
     guard = " && ".join(filter(None, [test, moving]))
     step = int(dict(source.address.terms).get(loop.name, 0))
     declared = {
@@ -256,12 +256,12 @@ def _hoist_source(
         "of": names[source.spec.name],
         "step": step,
     }
-    element = f"{pointer}[{each.format_round(start)}]"
-    return text | {"source": element, "guard": guard, "pointer": declared}, early, late
+    element = f"{pointer}[{per_round.format_round(start)}]"
+    return copy | {"source": element, "guard": guard, "pointer": declared}, early, late
 
 
 def _hoist_offset(
-    around: OuterLoopOffsets, source: TensorAccess, name: str, each: PerRound
+    around: OuterLoopOffsets, source: TensorAccess, name: str, per_round: PerRound
 ) -> tuple[list[CopyValues], list[CopyValues]]:
     """Variables of the source offsets of rounds: those computed before all loops, and before the tile loop.
 
@@ -270,17 +270,17 @@ def _hoist_offset(
     parts = around.split_offset(source)
     if parts is None:
         integer = "long long" if around.names.offset_overflows(source) else "int"
-        return [], [each.make_variable(integer, name, around.names.format_offset(source))]
+        return [], [per_round.make_variable(integer, name, around.names.format_offset(source))]
     (base,) = around.names.find_free_names([f"{name}_base"])
     constant, adding = parts
-    which = "[round]" if each.round_step is None else ""
-    return [each.make_variable("int", base, keep_in_register(constant))], [
-        each.make_variable("int", name, f"{base}{which} + {adding}")
+    which = "[round]" if per_round.round_step is None else ""
+    return [per_round.make_variable("int", base, keep_in_register(constant))], [
+        per_round.make_variable("int", name, f"{base}{which} + {adding}")
     ]
 
 
 def _hoist_guards(
-    around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, outside: str, each: PerRound
+    around: OuterLoopOffsets, guards: tuple[BoundsGuard, ...], name: str, outside: str, per_round: PerRound
 ) -> tuple[list[CopyValues], list[CopyValues]]:
     """Variables for whether rounds read within bounds: computed before all loops, and before the tile loop.
 
@@ -288,29 +288,29 @@ def _hoist_guards(
     """
     parts = around.split_condition(guards)
     if parts is None:
-        return [], [each.make_variable("bool", name, around.names.format_condition(guards))]
+        return [], [per_round.make_variable("bool", name, around.names.format_condition(guards))]
     mask, bits = parts
-    late = each.make_variable("bool", name, f"({outside}[round] & ({bits})) == 0")
-    return [each.make_variable("unsigned int", outside, keep_in_register(mask))], [late]
+    late = per_round.make_variable("bool", name, f"({outside}[round] & ({bits})) == 0")
+    return [per_round.make_variable("unsigned int", outside, keep_in_register(mask))], [late]
 
 
-def _hoist_target(text: CopyValues, node: StageNode, names: CNames) -> tuple[CopyValues, list[CopyValues]]:
+def _hoist_target(copy: CopyValues, node: StageNode, names: CNames) -> tuple[CopyValues, list[CopyValues]]:
     """A copy that writes at a byte address computed in the first copy of its tile, and that variable. The
     copy is unchanged where the elements of a vector are not neighbours in the tile.
 
         &X_shared[c_0_copy][n_p_q][c]   ->   X_shared_address + round * 2560 + c_0_copy * 5120
     """
-    if text["vector"] > 1 and not text["contiguous"]:
-        return text, []
+    if copy["vector"] > 1 and not copy["contiguous"]:
+        return copy, []
     buffer = node.buffer
-    (start,) = names.find_free_names([f"{text['name']}_address"])
-    each = PerRound.for_copy(
-        text, _find_target_round_step(text, buffer), _find_target_strip_step(text, buffer)
+    (start,) = names.find_free_names([f"{copy['name']}_address"])
+    per_round = PerRound.for_copy(
+        copy, _find_target_round_step(copy, buffer), _find_target_strip_step(copy, buffer)
     )
-    address = f"{each.format_round(start)} + {format_copy_offset(buffer, text['parity'])}"
+    address = f"{per_round.format_round(start)} + {format_copy_offset(buffer, copy['parity'])}"
     first = keep_address_in_register(names.format_cell(buffer, make_segment_variables(buffer.region), "0"))
     at = f"shared_element<{buffer.dtype.cuda_name}>({address})"
-    return text | {"target": at, "address": address}, [each.make_variable("unsigned int", start, first)]
+    return copy | {"target": at, "address": address}, [per_round.make_variable("unsigned int", start, first)]
 
 
 def format_copy_offset(buffer: Buffer, copy: str) -> str:
@@ -319,28 +319,28 @@ def format_copy_offset(buffer: Buffer, copy: str) -> str:
     return f"{factor} * {count_copy_elements(buffer) * buffer.dtype.bytes}"
 
 
-def _find_source_round_step(text: CopyValues, node: StageNode) -> int | None:
+def _find_source_round_step(copy: CopyValues, node: StageNode) -> int | None:
     """Elements from one round to the next in the source, where rounds move one coordinate that is in no
     quotient; a constant that an instruction can hold."""
-    if text["rounds"] == text["strips"]:
+    if copy["rounds"] == copy["strips"]:
         return 0
-    if "slowest" not in text or _is_moved_by_quotient(node, "#0"):
+    if "slowest" not in copy or _is_moved_by_quotient(node, "#0"):
         return None
-    return int(dict(node.source.address.terms).get("#0", 0)) * int(text["slowest"])
+    return int(dict(node.source.address.terms).get("#0", 0)) * int(copy["slowest"])
 
 
-def _find_target_round_step(text: CopyValues, buffer: Buffer) -> int | None:
+def _find_target_round_step(copy: CopyValues, buffer: Buffer) -> int | None:
     """Bytes from one round to the next in the tile; None if not constant."""
-    if text["rounds"] == text["strips"]:
+    if copy["rounds"] == copy["strips"]:
         return 0
-    if "slowest" not in text:
+    if "slowest" not in copy:
         return None
-    return _convert_step_to_bytes(buffer, int(buffer.strides[0]) * int(text["slowest"]))
+    return _convert_step_to_bytes(buffer, int(buffer.strides[0]) * int(copy["slowest"]))
 
 
-def _find_target_strip_step(text: CopyValues, buffer: Buffer) -> int | None:
+def _find_target_strip_step(copy: CopyValues, buffer: Buffer) -> int | None:
     """Bytes from one strip to the next in the tile; None if not constant."""
-    return _convert_step_to_bytes(buffer, int(buffer.strides[-1]) * int(text["strip"]))
+    return _convert_step_to_bytes(buffer, int(buffer.strides[-1]) * int(copy["strip"]))
 
 
 def _convert_step_to_bytes(buffer: Buffer, step: int) -> int | None:

@@ -12,9 +12,8 @@ from ekc.codegen.compiled import Resources
 from ekc.devices.device import Metering, Peaks, Timing
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.hardware.limits import Limits
-from ekc.ir.operator import Operator
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 
 Figure = TypeVar("Figure", Timing, Metering)
 FIRST_REPEAT = 2

@@ -71,7 +71,7 @@ def find_joint_loops(
                     raise make_schedule_error(
                         "stage",
                         f"a region along the fused index {atom.tag}",
-                        f"index {atom.tag} runs partly inside and partly outside the region",
+                        f"fused index {atom.tag} is partly inside and partly outside the region",
                         "split the axes before fusing them, or stage at another loop",
                     )
                 index = _find_joint_form(atom.inner, name)

@@ -208,7 +208,5 @@ def _compute_output_extent(window: FilterWindow, output_padding: int) -> int:
     if extent < 1:
         near = ((window.size - 1) * window.stride + window.span + output_padding - 1) // 2
         padding = window.before if window.before == window.after else (window.before, window.after)
-        raise InvalidInput(
-            f"padding: {padding} leaves no output along {window.dim}; the nearest legal value is {near}"
-        )
+        raise InvalidInput(f"padding: {padding} leaves no output along {window.dim}; use {near}")
     return extent

@@ -101,7 +101,7 @@ def _check_padding_word(padding: str) -> str:
     near = difflib.get_close_matches(padding, _PADDING_WORDS, n=1, cutoff=0.0)[0]
     raise InvalidInput(
         f"padding: {format_value(padding)} is neither a number, nor pairs (before, after), nor one of "
-        f"{', '.join(_PADDING_WORDS)}; the nearest is {near!r}"
+        f"{', '.join(_PADDING_WORDS)}; use {near!r}"
     )
 
 
@@ -150,8 +150,7 @@ def check_output_padding(value: PerDimension, filter_windows: Sequence[FilterWin
         most = max(window.stride, window.dilation) - 1
         if e > most:
             raise InvalidInput(
-                f"output_padding: {e} along {window.dim} is not below its stride or dilation; "
-                f"the nearest legal value is {most}"
+                f"output_padding: {e} along {window.dim} is not below its stride or dilation; use {most}"
             )
     return extra
 
@@ -179,8 +178,7 @@ class Channels:
                     if self.input_count % g == 0 and self.output_count % g == 0
                 )
                 raise InvalidInput(
-                    f"groups: {self.group_count} does not divide {name}={count}; "
-                    f"the nearest that does is {next(both)}"
+                    f"groups: {self.group_count} does not divide {name}={count}; use {next(both)}"
                 )
 
     @property
@@ -353,7 +351,6 @@ def _compute_output_extent(window: FilterWindow) -> int:
     if window.span > padded:
         near = (window.span - window.size + 1) // 2
         raise InvalidInput(
-            f"kernel: spans {window.span} elements, the padded {window.dim} has {padded}; "
-            f"the nearest legal padding is {near}"
+            f"kernel: spans {window.span} elements, the padded {window.dim} has {padded}; use padding={near}"
         )
     return (padded - window.span) // window.stride + 1

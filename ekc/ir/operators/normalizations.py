@@ -66,7 +66,7 @@ class _RowPass:
 
 def _make_passes(shape: tuple[int, ...], axes: Axes, letters: str, dtype: str) -> tuple[_RowPass, ...]:
     if parse_dtype(dtype).is_integer:
-        raise InvalidInput(f"dtype: {dtype} has no fractions, which these need; the nearest is 'float16'")
+        raise InvalidInput(f"dtype: {dtype} has no fractions, which these need; use 'float16'")
     shape = check_shape("X", shape)
     return tuple(_RowPass(letter, shape, normalize_axes(axes, shape)) for letter in letters)
 

@@ -158,7 +158,5 @@ def _normalize_axis(axis: Any, rank: int) -> int:
     number = axis.item() if isinstance(axis, np.generic) else axis
     if not isinstance(number, int) or isinstance(number, bool) or not -rank <= number < rank:
         near = min(max(number if isinstance(number, int) else -1, -rank), rank - 1)
-        raise InvalidInput(
-            f"axis: {format_value(axis)} is not from {-rank} to {rank - 1}; the nearest legal value is {near}"
-        )
+        raise InvalidInput(f"axis: {format_value(axis)} is not from {-rank} to {rank - 1}; use {near}")
     return number % rank

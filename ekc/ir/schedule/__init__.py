@@ -1,13 +1,11 @@
 """The steps of a schedule, one frozen dataclass each."""
 
-from ekc.ir.schedule.annotations import Bind, Pipeline, Unroll, Vectorize
-from ekc.ir.schedule.atomic import Atomic
+from ekc.ir.schedule.annotations import Atomic, Bind, Pipeline, Tensorize, Unroll, Vectorize
 from ekc.ir.schedule.caching import CacheRead, CacheWrite, ComputeAt
 from ekc.ir.schedule.graph_rewrites import Pack, RFactor
 from ekc.ir.schedule.inline import ComputeInline
 from ekc.ir.schedule.loops import Divide, Fuse, Reorder, Split
 from ekc.ir.schedule.step import STEP_CLASSES, Hole, Step, step_from_json
-from ekc.ir.schedule.tensorize import Tensorize
 
 __all__ = [
     "STEP_CLASSES",

@@ -1,4 +1,4 @@
-"""Steps that set how a loop runs: bound to hardware, unrolled, in vectors, pipelined."""
+"""Steps that set how loops run: bound, unrolled, in vectors, pipelined, by atomics, on tensor cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 
 from ekc.ir.affine import Extent, max_extent, min_extent
 from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
+from ekc.ir.hardware.mma import MMA_INSTRUCTIONS
+from ekc.ir.hardware.wgmma import WGMMA_FAMILIES as GROUP_PRODUCTS
 from ekc.ir.lowering.memory_access import find_direct_reads
+from ekc.ir.lowering.tensor_tiles import check_tile_extents, find_tensor_tile
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import at_least, fits, make_schedule_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step, is_vector_width
@@ -261,3 +264,130 @@ class Pipeline(Step):
             nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy)),
             check,
         )
+
+
+@dataclass(frozen=True)
+class Atomic(Step):
+    """Add the accumulator of a sum to memory by atomics, so that reduction loops may be bound to blocks.
+
+    `atomic("C")`, and then `bind("k.0", "block.y")`::
+
+        block.x i                ->   launch 1: C[at] = 0
+          register C.acc = 0          launch 2: block.y k.0 in 4, block.x i
+          for k.0 in 4                            register C.acc = 0
+            for k.1 in 16                         for k.1 in 16
+              C.acc += A[i, k] * ...                C.acc += A[i, k] * ...
+          write C.acc -> C                        add C.acc -> C              atomic
+
+    Unlike `rfactor` it needs no tensor of partial sums; a launch before clears the output. Blocks add in the
+    order in which they end, so floating-point results differ from run to run by rounding; integers do not.
+    The search does not use this step. Called atomic in Halide; split-K with atomics in libraries. Rules check
+    that the sum has an accumulator (`cache_write`) and is added element by element. Refuses: a tensor that no
+    compute writes, a tensor that is atomic already, a compute that is no sum, an output of another type than
+    the sum (each part would be rounded), computes fused behind the sum.
+    """
+
+    kind: ClassVar[str] = "atomic"
+    tensor: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = self._find_nest(program)
+        if nest.is_atomic:
+            raise make_schedule_error(
+                self.kind,
+                f"{self.tensor} named once",
+                f"{self.tensor} is atomic already",
+                "leave the second out",
+            )
+        if not nest.compute.reduction_axes:
+            raise make_schedule_error(
+                self.kind, f"a sum {self.tensor}", f"{self.tensor} sums nothing", "leave it out"
+            )
+        longest = max(nest.compute.reduction_axes, key=lambda a: a.extent)
+        self._check_addable(nest, f'rfactor("{longest.name}", ...)')
+        return program.replace_nest(nest, replace(nest, is_atomic=True))
+
+    def _check_addable(self, nest: Nest, parts: str) -> None:
+        """Refuse an output that is no plain sum of its parts; `parts` is the step that is suggested
+        instead."""
+        compute = nest.compute
+        if compute.combine != "sum":
+            problem = f"atomics add parts, and {self.tensor} is a {compute.combine}"
+            raise make_schedule_error(self.kind, f"a sum {self.tensor}", problem, f"use {parts}")
+        if nest.epilogue is not None:
+            raise make_schedule_error(
+                self.kind,
+                f"{self.tensor} written as it is summed",
+                f"{nest.output.name} is fused behind {self.tensor}, and no block knows which is the last",
+                f'leave compute_inline("{self.tensor}") out, or {parts} first',
+            )
+        if compute.output.dtype is not compute.acc_dtype:
+            raise make_schedule_error(
+                self.kind,
+                f"{self.tensor} as {compute.acc_dtype}, as it is summed",
+                f"{self.tensor} is stored as {compute.output.dtype}, which would round each part",
+                f'use out_dtype="{compute.acc_dtype}", or {parts}',
+            )
+
+    def _find_nest(self, program: Program) -> Nest:
+        nests = {n.compute.output.name: n for n in program.nests}
+        if self.tensor not in nests:
+            raise make_unknown_name_error(self.kind, "output", self.tensor, nests)
+        return nests[self.tensor]
+
+
+@dataclass(frozen=True)
+class Tensorize(Step):
+    """Run the innermost loops as one tensor-core product of a warp (mma) or a warpgroup (wgmma).
+
+    `tensorize("k.2", "mma.m16n8k16")`::
+
+        thread.x i.4 in 8, j.3 in 4         ->   thread.x i.4 in 8, j.3 in 4
+        for i.3 in 2                             mma C.acc[..] += A.fragment * B.fragment
+          for j.4 in 2
+            for k.2 in 16
+              C.acc[..] += A.fragment[..] * B.fragment[..]
+
+    `loop` is the reduction loop among them. Epilogue, edges and write stay as before. A warp computes 16 rows
+    by 8 columns at once: rows are cut (2, 8) and columns (4, 2), with the 8 and the 4 on thread.x. Both
+    factors come from a copy in "fragment" scope, filled from shared memory. Instructions: mma.m16n8k16
+    (float16, bfloat16), mma.m16n8k8 (tf32), mma.m16n8k32 (int8), on targets from sm_80 on.
+
+    `tensorize("k.2", "wgmma.m64nNk16")` (float16, bfloat16; sm_90a) is a product of four warps, 64 rows by
+    N = 8 to 256 columns::
+
+        thread.y i.3 in 4                   ->   thread.y i.3 in 4
+          thread.x i.5 in 8, j.3 in 4              thread.x i.5 in 8, j.3 in 4
+            for j.2 in 16                            wgmma.m64n128k16 C.acc[..] += A.shared * B.shared
+              for i.4 in 2                           wait for products
+                for j.4 in 2
+                  for k.2 in 16
+                    C.acc[..] += A.shared[..] * B.shared[..]
+
+    Its rows are cut (4, 2, 8), the 4 innermost on thread.y, its columns (N / 8, 4, 2). It reads both factors
+    from shared tiles with swizzle=8 and panel=64, filled by asynchronous copies.
+    TVM calls it tensorize too, Exo replace.
+    Refuses: an unknown loop or instruction, a body that is no sum of products of two tensors, types that the
+    instruction does not take, loops or lanes in another order than the instruction has, no accumulator,
+    factors that are not in fragments (wgmma: not in shared tiles as above).
+    """
+
+    kind: ClassVar[str] = "tensorize"
+    loop: str
+    instruction: str
+
+    def apply(self, program: Program) -> Program:
+        """See the class."""
+        nest = program.find_nest(self.loop, "tensorize")
+        names = list(dict.fromkeys(p.name for p in (*MMA_INSTRUCTIONS, *GROUP_PRODUCTS)))
+        if self.instruction not in names:
+            raise make_unknown_name_error("tensorize", "instruction", self.instruction, names)
+        new = replace(nest, instruction=self.instruction)
+        tile = find_tensor_tile(new, program.op.tensors)
+        if self.loop != tile.depth_loop.name:
+            problem = f"loop {self.loop} is not the innermost reduction loop"
+            raise make_schedule_error(
+                "tensorize", "the innermost reduction loop", problem, repr(tile.depth_loop.name)
+            )
+        return program.replace_nest(nest, new, *check_tile_extents(new, tile))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ekc.arguments import check_text, format_value
 from ekc.errors import InvalidInput
-from ekc.ir.operator import Operator
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.schedule import (
@@ -33,7 +33,6 @@ from ekc.ir.schedule import (
     Vectorize,
     step_from_json,
 )
-from ekc.ir.serialize import operator_from_json
 
 SCHEDULE_FORMAT = 1
 

@@ -89,13 +89,15 @@ def step_from_json(data: Any) -> Step:
     if cls is None:
         kinds = sorted(STEP_CLASSES)
         near = difflib.get_close_matches(str(data["step"]), kinds, n=1, cutoff=0.0)[0]
-        raise InvalidInput(f"step: {data['step']!r} is none of {', '.join(kinds)}; the nearest is {near!r}")
+        raise InvalidInput(f"step: no {data['step']!r}; steps are {', '.join(kinds)}; nearest is {near!r}")
     values = {k: _lists_to_tuples(v) for k, v in data.items() if k != "step"}
     names = [f.name for f in dataclasses.fields(cls)]
     for name in values:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
-            raise InvalidInput(f"step {cls.kind}: has no {name!r}; the nearest is {near!r}")
+            raise InvalidInput(
+                f"step {cls.kind}: no field {name!r}; fields are {', '.join(names)}; nearest is {near!r}"
+            )
     try:
         return cls(**values)
     except TypeError as problem:
@@ -117,9 +119,7 @@ def _check_type(kind: str, f: dataclasses.Field[Any], value: Any) -> None:
     for number in values:
         if isinstance(number, (int, np.integer)) and not -MAX_STEP_NUMBER <= number <= MAX_STEP_NUMBER:
             near = MAX_STEP_NUMBER if number > 0 else -MAX_STEP_NUMBER
-            raise InvalidInput(
-                f"{kind}: {f.name}={format_value(number)} is beyond {near}; the nearest legal value is {near}"
-            )
+            raise InvalidInput(f"{kind}: {f.name}={format_value(number)} is beyond {near}; use {near}")
 
 
 def is_vector_width(widths: Any) -> Any:

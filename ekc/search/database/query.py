@@ -15,9 +15,8 @@ from ekc.arguments import check_flag, check_path
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput, RecordError, ScheduleError
-from ekc.ir.operator import Operator
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import check_operator, check_slowdown, parse_objective
 from ekc.search.data.result import Trial

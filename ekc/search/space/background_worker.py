@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from ekc.errors import DeviceError
 from ekc.ir.hardware.limits import Limits
-from ekc.ir.operator import Operator
-from ekc.ir.serialize import operator_from_json
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.processes.child import RemoteWorker
 from ekc.processes.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob
 from ekc.search.space.partition import SpacePartition, make_partition

@@ -1,7 +1,8 @@
-"""Choices by comparison: one meaning in reference, evaluator and kernel, and what cannot be chosen by."""
+"""Expressions: `where` in reference, interpreter and kernel, and mistakes in the body of a compute."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import ekc
+import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
@@ -16,8 +18,7 @@ from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.epilogue import parse_epilogue
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.interpreter.interpret import interpret_program
-from ekc.ir.operator import Operator
-from ekc.ir.serialize import operator_from_json
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.runtime.execute import execute
 from tests.ir.test_operators import Array
 
@@ -25,7 +26,7 @@ RNG = np.random.default_rng(5)
 
 
 def check(schedule: ekc.Schedule, arrays: list[Array], right: Array) -> None:
-    """Reference, evaluator and executed PTX give exactly this."""
+    """Reference, interpreter and executed PTX give exactly `right`."""
     op = schedule.op
     found = execute(op, compile_schedule(schedule), arrays)[-1].output
     for output in (op.reference(*arrays), interpret_program(schedule.program, arrays).output, found):
@@ -37,7 +38,7 @@ def square(body: Callable[..., Any], dtype: str = "float32") -> Operator:
     return ekc.compute("square", axes={"i": 4, "j": 6}, inputs={"A": (4, 6)}, body=body, dtype=dtype)
 
 
-def test_a_leaky_relu_keeps_nan() -> None:
+def test_where_keeps_nan() -> None:
     x = RNG.standard_normal((4, 6)).astype(np.float32)
     x[0, :3] = np.nan, 0, -np.inf
     op = square(lambda A, i, j: ekc.where(ekc.less(A[i, j], 0), A[i, j] * 0.5, A[i, j]))
@@ -45,7 +46,7 @@ def test_a_leaky_relu_keeps_nan() -> None:
     assert str(op.computes[0]) == "C[i, j] = where(A[i, j] < 0, A[i, j] * 0.5, A[i, j])"
 
 
-def test_a_comparison_with_nan_never_holds() -> None:
+def test_where_comparison_with_nan_never_holds() -> None:
     x = np.array([[np.nan, 1, 2, np.nan, 3, 4]] * 4, np.float32)
     never = square(lambda A, i, j: ekc.where(ekc.equal(A[i, j], A[i, j]), 1, 2))
     check(ekc.Schedule(never), [x], np.where(x == x, 1, 2))
@@ -54,7 +55,7 @@ def test_a_comparison_with_nan_never_holds() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_axes_are_compared_too(dtype: str) -> None:
+def test_where_compares_axes(dtype: str) -> None:
     x = RNG.integers(-9, 9, (4, 6)).astype(dtype)
     op = square(
         lambda A, i, j: ekc.where(
@@ -81,7 +82,7 @@ def counting(dtype: str, body: Callable[..., Any]) -> Operator:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "tf32", "int8", "int32"])
-def test_an_int32_sum_compares_what_it_could_not_add(dtype: str) -> None:
+def test_where_in_int32_compares_floats(dtype: str) -> None:
     op = counting(dtype, lambda A, t, i, k: ekc.where(ekc.less(A[i, k], t[i]), 1, 0))
     kind = op.inputs[0].dtype.numpy_dtype
     a, t = ((8 * RNG.standard_normal(shape)).round(2).astype(kind) for shape in ((5, 40), (5,)))
@@ -105,7 +106,7 @@ def test_an_int32_sum_compares_what_it_could_not_add(dtype: str) -> None:
     check(staged, [a, t], right)
 
 
-def test_a_comparison_in_int32_calls_functions_of_floats() -> None:
+def test_where_in_int32_calls_float_functions() -> None:
     """`maximum` of floats inside, `min` of integers outside."""
     op = counting(
         "float32",
@@ -116,7 +117,7 @@ def test_a_comparison_in_int32_calls_functions_of_floats() -> None:
     check(ekc.Schedule(op), [a, t], np.sum(np.minimum(chosen, 9), 1))
 
 
-def test_a_choice_behind_a_sum_is_one_launch() -> None:
+def test_where_behind_a_sum_is_one_launch() -> None:
     """As text, and as integers of a float32 sum."""
     a, b = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((8, 12), (12, 8)))
     text = ekc.matmul(8, 8, 12).epilogue(parse_epilogue("where(less(c, 0), 0.5 * c, c)", {}))
@@ -135,7 +136,7 @@ def test_a_choice_behind_a_sum_is_one_launch() -> None:
     check(ekc.Schedule(sign).cache_write("C").compute_inline("C"), [a, b], right)
 
 
-def test_a_choice_is_one_operation_and_two_instructions() -> None:
+def test_where_counts_as_one_operation() -> None:
     plain = square(lambda A, i, j: A[i, j] * 2 + 1)
     chosen = square(lambda A, i, j: ekc.where(ekc.less(A[i, j], 0), A[i, j] * 2 + 1, 0))
     assert chosen.flops - plain.flops == 4 * 6
@@ -186,7 +187,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "summed float": (
         lambda: counting("float32", lambda A, t, i, k: ekc.where(ekc.less(A[i, k], t[i]), A[i, k], 0)),
-        r"acc_dtype: A is float32, which int32 cannot sum; the nearest is 'float32'",
+        r"acc_dtype: A is float32, which int32 cannot sum; use 'float32'",
     ),
     "too large": (
         lambda: counting("float32", lambda A, t, i, k: ekc.where(ekc.less(A[i, k], t[i]), 2**30, 0)),
@@ -212,14 +213,14 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_chosen_is_refused_in_one_line(name: str) -> None:
+def test_where_mistake_is_one_line(name: str) -> None:
     make, words = BAD[name]
     with pytest.raises(InvalidInput, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
 
 
-def test_json_of_another_comparison_is_refused() -> None:
+def test_where_json_of_unknown_comparison_is_refused() -> None:
     data = square(lambda A, i, j: ekc.where(ekc.less(i, j), 1, 0)).to_json()
     body = data["computes"][0]["body"]
     assert body == ["where", "<", ["var", "i"], ["var", "j"], 1, 0]
@@ -228,10 +229,78 @@ def test_json_of_another_comparison_is_refused() -> None:
         operator_from_json(data)
 
 
-def test_reads_and_axes_of_a_choice_are_found() -> None:
+def test_where_reads_and_axes_are_found() -> None:
     a, b = ex.Load("A", (ex.Var("i"),)), ex.Load("B", (ex.Var("j"),))
     chosen = ex.where(ex.less(a, b), a, ex.Var("k"))
     assert ex.find_loads(chosen) == (a, b)
     assert ex.find_variables(chosen) == {"i", "j", "k"}
     moved = ex.substitute(chosen, {"k": ex.Const(3)})
     assert str(ex.replace_loads(moved, lambda x: x if x == a else ex.Const(2))) == "where(A[i] < 2, A[i], 3)"
+
+
+MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
+    "equal": (
+        lambda A, i, j: A[i, j] * (i == j),
+        r"False is no number: .*ekc.where\(ekc.equal\(i, j\), 1, 0\)",
+    ),
+    "unequal": (lambda A, i, j: A[i, j] * (i != j), r"True is no number"),
+    "equal to itself": (lambda A, i, j: A[i, j] + (i == i), r"True is no number"),
+    "an index that is true": (lambda A, i, j: A[i, True], r"True is no number"),
+    "true": (lambda A, i, j: True, r"True is no number"),
+    "if": (lambda A, i, j: A[i, j] if i else 0, r"i is neither true nor false"),
+    "and": (lambda A, i, j: A[i, j] and A[j, i], r"A\[i, j\] is neither true nor false"),
+    "not": (lambda A, i, j: not A[i, j], r"is neither true nor false"),
+    "less": (lambda A, i, j: A[i, j] * (i < j), r"i cannot be compared with j; use ekc.maximum"),
+    "max": (lambda A, i, j: max(A[i, j], 0), r"A\[i, j\] cannot be compared with 0; use ekc.maximum"),
+    "numpy": (lambda A, i, j: np.exp(A[i, j]), r"numpy.exp takes no expression; use ekc.exp"),
+    "numpy abs": (lambda A, i, j: np.abs(A[i, j]), r"numpy.absolute takes no expression; use ekc.abs"),
+    "numpy sin": (lambda A, i, j: np.sin(A[i, j]), r"use one of exp, sqrt, .* of ekc"),
+    "math": (lambda A, i, j: math.exp(A[i, j]), r"A\[i, j\] has no value yet; use ekc.exp"),
+    "index by index": (lambda A, i, j: A[i, j][0], r"A\[i, j\] is one value and has no \[0\]"),
+    "sum of an element": (lambda A, i, j: sum(A[i, j]), r"is one value and has no \[0\]"),
+    "half a power": (lambda A, i, j: A[i, j] ** 0.5, r"exponent: 0.5 is not a whole number"),
+    "large power": (lambda A, i, j: A[i, j] ** 9, r"exponent: 9, at most 8; use 8 or fewer"),
+    "power of two": (lambda A, i, j: 2 ** A[i, j], r"2 \*\* \(A\[i, j\]\) is no product; use ekc.exp"),
+    "array": (lambda A, i, j: np.array([1, 2]) * A[i, j], r"array\(\[1, 2\]\) is neither a number nor"),
+    "sum of a tensor": (lambda A, i, j: sum(A), r"A is a whole tensor; index it .*: A\[i\]"),
+    "in a tensor": (lambda A, i, j: 1 in A, r"A is a whole tensor"),
+    "tensor and number": (lambda A, i, j: A + 1, r"A is a whole tensor"),
+    "tensor and element": (lambda A, i, j: A[i, j] * A, r"is neither a number nor an element"),
+    "numpy of a tensor": (lambda A, i, j: np.exp(A), r"A is a whole tensor"),
+}
+
+
+def make_square(body: Callable[..., Any]) -> Operator:
+    return o.compute("make_square", axes={"i": 4, "j": 4}, inputs={"A": (4, 4)}, body=body)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_body_mistake_is_one_line(name: str) -> None:
+    body, message = MISTAKES[name]
+    with pytest.raises(InvalidInput, match=message) as found:
+        make_square(body)
+    assert "\n" not in str(found.value)
+
+
+def test_mask_of_message_is_accepted() -> None:
+    op = make_square(lambda A, i, j: A[i, j] * ekc.where(ekc.equal(i, j), 1, 0))
+    assert np.array_equal(op.reference(np.ones((4, 4), np.float32)), np.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("body", "right"),
+    [
+        (lambda A, i, j: A[i, j] ** 3, lambda a: a**3),
+        (lambda A, i, j: abs(A[i, j]), np.abs),
+        (lambda A, i, j: 7 // A[i, j] + 7 % A[i, j], lambda a: 7 // a + 7 % a),
+        (lambda A, i, j: ekc.abs(A[i, j]), np.abs),
+        (lambda A, i, j: np.float32(2) * A[i, j], lambda a: 2 * a),
+        (lambda A, i, j: np.sqrt(2) / A[i, j] - np.int64(1), lambda a: math.sqrt(2) / a - 1),
+        (lambda A, i, j: A[i + np.int64(0), np.int64(1) * j], lambda a: a),
+    ],
+)
+def test_scalars_of_python_and_numpy_are_operands(
+    body: Callable[..., Any], right: Callable[[Any], Any]
+) -> None:
+    a = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    assert np.allclose(make_square(body).reference(a), right(a.astype(np.float64)), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Epilogues: what they compute, how they are fused, and what is refused in one line."""
+"""Epilogues: as functions and as text, fused and not."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule, generate
 from ekc.errors import InvalidInput
 from ekc.ir import functions
+from ekc.ir.epilogue import EPILOGUE_FUNCTIONS, parse_epilogue
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.lowering.fusion import group_fusable_computes
-from ekc.ir.operator import Operator
+from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.serialize import operator_from_json
 from ekc.runtime.execute import execute
 from tests.codegen import samples
 from tests.ir.test_operators import Array, arrays_for, close
@@ -41,7 +41,7 @@ def doubles(op: Operator) -> list[Array]:
     return [a.astype(np.float64) for a in arrays_for(op)]
 
 
-def test_bias_and_activation_behind_a_product() -> None:
+def test_bias_and_activation_match_numpy() -> None:
     op = o.matmul(5, 7, 9).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(7,))
     a, b, bias = doubles(op)
     close(op, op.reference(*arrays_for(op)), np.maximum(a @ b + bias, 0))
@@ -53,7 +53,7 @@ def test_bias_and_activation_behind_a_product() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6, 1, 1), (5,), (4, 1), (2, 6, 4, 5), (1,)])
-def test_shapes_broadcast_as_in_numpy(shape: tuple[int, ...]) -> None:
+def test_epilogue_shapes_broadcast_as_in_numpy(shape: tuple[int, ...]) -> None:
     conv = o.conv2d(2, 3, 6, 7, out_channels=6, kernel=3)
     op = conv.epilogue(lambda y, u: y * u, u=shape)
     x, w, u = arrays_for(op)
@@ -70,7 +70,7 @@ def test_epilogues_chain_and_cast() -> None:
     close(op, op.reference(*arrays_for(op)), np.tanh((a @ x) * s) + 1)
 
 
-def test_the_error_function_is_that_of_the_c_library() -> None:
+def test_erf_matches_c_library() -> None:
     points = np.array(list(ERF))
     found = functions.NUMPY_FUNCTIONS["erf"](points.reshape(2, 4))
     assert found.shape == (2, 4)
@@ -95,20 +95,20 @@ POINTS = np.concatenate([np.linspace(-9, 9, 1021), [-88.0, 88.0, -1e-30]]).astyp
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_on_the_machine_err_by_a_few_units(name: str) -> None:
-    """What NVRTC makes of each, over the range that matters and at its ends."""
+def test_emulated_functions_are_exact_to_a_few_units(name: str) -> None:
+    """Functions as NVRTC compiles them, over their range and at its ends."""
     ours, right = FUNCTIONS[name]
     op = o.compute("f", axes={"i": POINTS.size}, inputs={"x": (POINTS.size,)}, body=lambda x, i: ours(x[i]))
     kernel = ekc.compile(Schedule(op).split("i", (128,)).bind("i.0", "block.x").bind("i.1", "thread.x"))
     expected = right(POINTS.astype(np.float64))
-    # Of 1 + erf(x) and its like, what is left where the two cancel is as exact as 1.
+    # In 1 + erf(x) and similar sums, the error is relative to 1 where the two terms cancel.
     scale = np.abs(expected) + (np.abs(POINTS) if name.startswith("gelu") else 0)
     eps = float(np.finfo(np.float32).eps)
     assert np.all(np.abs(kernel(POINTS) - expected) <= 8 * eps * scale + 1e-37)
     np.testing.assert_allclose(op.reference(POINTS), expected, rtol=eps, atol=1e-37)
 
 
-def test_the_two_forms_of_gelu_differ_by_what_the_page_says() -> None:
+def test_gelu_forms_differ_by_documented_bound() -> None:
     exact, near = FUNCTIONS["gelu"][1], FUNCTIONS["gelu tanh"][1]
     x = np.linspace(-9, 9, 20001)
     assert 4e-4 < np.abs(exact(x) - near(x)).max() < 5e-4
@@ -141,7 +141,7 @@ MISTAKES: dict[str, tuple[Callable[[Operator], object], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_that_names_what_would_do(name: str) -> None:
+def test_epilogue_mistake_is_one_line(name: str) -> None:
     wrong, words = MISTAKES[name]
     with pytest.raises(InvalidInput, match=words) as caught:
         wrong(o.matmul(4, 6, 5))
@@ -153,7 +153,7 @@ def two_behind(dtype: str = "float32", m: int = 30) -> Operator:
     return op.epilogue(lambda d, before: d + before, before=(m, 32))
 
 
-def test_one_launch_and_no_workspace() -> None:
+def test_fused_epilogue_is_one_launch() -> None:
     schedule = samples.tiled(two_behind(), pipeline=False).compute_inline("C").compute_inline("C_out")
     compiled = compile_schedule(schedule)
     assert [x.arguments for x in compiled.launches] == [("A", "B", "bias", "before", "C_out2")]
@@ -161,17 +161,17 @@ def test_one_launch_and_no_workspace() -> None:
     assert compile_schedule(Schedule(two_behind()).cache_write("C")).workspace_bytes == 2 * 30 * 32 * 4
 
 
-def test_a_chain_fuses_from_either_end() -> None:
-    held = Schedule(two_behind()).cache_write("C")
-    first = held.compute_inline("C").compute_inline("C_out")
-    last = held.compute_inline("C_out").compute_inline("C")
+def test_epilogue_chain_fuses_from_either_end() -> None:
+    start = Schedule(two_behind()).cache_write("C")
+    first = start.compute_inline("C").compute_inline("C_out")
+    last = start.compute_inline("C_out").compute_inline("C")
     inside_out = Schedule(two_behind()).compute_inline("C_out").split("i", (4,)).cache_write("C", vector=4)
     assert format_program(first.program) == format_program(last.program)
     assert generate(first).source.partition("extern")[2] == generate(last).source.partition("extern")[2]
     assert len(inside_out.compute_inline("C").program.nests) == 1
 
 
-def test_what_is_behind_a_sum_is_rounded_once() -> None:
+def test_fused_epilogue_rounds_once() -> None:
     """C is beyond the largest float16, D is not."""
     op = o.matvec(4, 64, dtype="float16").epilogue(lambda y: y * 2**-12)
     arrays = (np.full((4, 64), 64, np.float16), np.full(64, 64, np.float16))
@@ -196,7 +196,7 @@ def test_what_is_behind_a_sum_is_rounded_once() -> None:
         (lambda C, R, p, q: C[p, q] + R[p, 2 * q] + q, False),
     ],
 )
-def test_reads_are_vectors_where_they_may_be(body: Callable[..., ex.Expr], vectors: bool) -> None:
+def test_epilogue_reads_are_vectors(body: Callable[..., ex.Expr], vectors: bool) -> None:
     op = o.matmul(128, 128, 8).then("D", axes={"p": 128, "q": 128}, inputs={"R": (256, 256)}, body=body)
     schedule = samples.tiled(op, pipeline=False).compute_inline("C")
     compiled = compile_schedule(schedule)
@@ -209,7 +209,7 @@ def test_reads_are_vectors_where_they_may_be(body: Callable[..., ex.Expr], vecto
     np.testing.assert_allclose(run.output, op.reference(*arrays), rtol=1e-6, atol=1e-5)
 
 
-def test_which_computes_make_one_launch() -> None:
+def test_fusable_computes() -> None:
     def named(op: Operator) -> list[list[str]]:
         return [[c.output.name for c in chain] for chain in group_fusable_computes(op)]
 
@@ -233,3 +233,107 @@ def test_which_computes_make_one_launch() -> None:
     assert named(turned) == [["C"], ["D"]]
     normed = product.then("m", axes={"p": 8}, reduce={"q": 8}, body=lambda C, p, q: C[p, q], combine="max")
     assert named(normed) == [["C"], ["m"]]
+
+
+OP = ekc.matmul(8, 4, 16)
+SAME: list[tuple[str, Callable[..., object], dict[str, tuple[int, ...]]]] = [
+    ("relu(c + bias)", lambda c, bias: ekc.relu(c + bias), {"bias": (4,)}),
+    ("c * 0.125", lambda c: c * 0.125, {}),
+    ("2 * c - 1", lambda c: 2 * c - 1, {}),
+    ("silu(gate) * c", lambda c, gate: ekc.silu(gate) * c, {"gate": (8, 4)}),
+    ("-c / (1 + exp(-c))", lambda c: -c / (1 + ekc.exp(-c)), {}),
+    (" maximum(c, before) + bias ", lambda c, b, e: ekc.maximum(c, b) + e, {"before": (8, 4), "bias": (1,)}),
+]
+
+
+@pytest.mark.parametrize(("text", "body", "inputs"), SAME, ids=[text for text, _, _ in SAME])
+def test_text_equals_lambda(
+    text: str, body: Callable[..., object], inputs: dict[str, tuple[int, ...]]
+) -> None:
+    written = OP.epilogue(parse_epilogue(text, inputs), **inputs)
+    elements = [ekc.ir.expr.Load(t, (ekc.ir.expr.Var("i_out"), ekc.ir.expr.Var("j_out"))) for t in "C"]
+    loads = {x.tensor: x for x in ekc.ir.expr.find_loads(written.computes[-1].body)}
+    assert written.computes[-1].body == body(elements[0], *(loads[name] for name in inputs))
+    assert [t.name for t in written.inputs] == ["A", "B", *inputs]
+
+
+TWO = ("equal", "less", "maximum", "minimum")
+"""Functions of two values."""
+
+
+@pytest.mark.parametrize("name", sorted(EPILOGUE_FUNCTIONS))
+def test_text_calls_every_function(name: str) -> None:
+    arguments = {"where": "less(c, 0), 0, c"}.get(name, "c, 1" if name in TWO else "c")
+    text = f"{name}({arguments})"
+    text = f"where({text}, c, 2)" if name in ("equal", "less") else text
+    assert len(OP.epilogue(parse_epilogue(text, {})).computes) == 2
+
+
+TEXT_MISTAKES = {
+    "relu(c + bias": "epilogue: 'relu(c + bias' is no expression",
+    "": "epilogue: '' is no expression",
+    "c + d": "it names c and d; the inputs are bias",
+    "bias + 1": "it names none; the inputs are bias",
+    "rleu(c)": "there is no function 'rleu'; did you mean 'relu'?",
+    "frobnicate(c)": "there is no function 'frobnicate'; there are abs, equal, erf, exp, gelu",
+    "maximum(c)": "maximum takes 2 values, got 1",
+    "relu(c, bias)": "relu takes 1 value, got 2",
+    "relu": "relu is a function; write relu(c)",
+    "bias + gelu": "gelu is a function; write gelu(c)",
+    "c ** 2": "'c ** 2' cannot be used; write + - * /",
+    "c if bias else c": "'c if bias else c' cannot be used",
+    "c.real": "'c.real' cannot be used",
+    "c + True": "'True' cannot be used",
+    "__import__('os')": "it names none",
+    "c + __import__('os')": "\"'os'\" cannot be used",
+    "c + open(c)": "there is no function 'open'",
+    "relu(x=c)": "'relu(x=c)' cannot be used",
+    "c" + " + 1" * 2000: "a text that goes too far",
+    "c + 1" + "0" * 400: "is no number of float32",
+    "1/0 + c": "epilogue: '1/0' divides by 0; write another divisor",
+    "c + bias / (2 - 2)": "'bias / (2 - 2)' divides by 0",
+    "c / 1e-46": "'c / 1e-46' divides by 0",
+    "maximum(0/0, c)": "'0/0' divides by 0",
+    "c + 1e400": "'1e400' is no number of float32; the largest is 3.40282e+38",
+    "c * (3e38 * 10)": "'3e38 * 10' is no number of float32",
+    "c + 9999999999999999999999 * 99999999999999999": "is no number of float32",
+    "c - exp(1000)": "'exp(1000)' is no number of float32",
+    "c * sqrt(0 - 1)": "'sqrt(0 - 1)' is no number of float32",
+    "0**-1 + c": "'0**-1' cannot be used; write + - * /",
+    "2**99999 * c": "'2**99999' cannot be used; write + - * /",
+    "c + " + "9" * 5000: "is no expression",
+    "c + 'a'": "\"'a'\" cannot be used",
+}
+
+
+@pytest.mark.parametrize("text", TEXT_MISTAKES)
+def test_text_mistake_is_one_line(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        OP.epilogue(parse_epilogue(text, {"bias": (4,)}), bias=(4,))
+    assert TEXT_MISTAKES[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_message_shortens_long_text() -> None:
+    for text in ("c + " + "9" * 5000, "c + " + "d.real" * 500, "c + " + "1" * 3000):
+        with pytest.raises(InvalidInput) as caught:
+            OP.epilogue(parse_epilogue(text, {}))
+        assert len(str(caught.value)) < 400
+
+
+def test_text_numbers_are_computed_as_in_python() -> None:
+    """As in the body of a function, where Python does it before ekc sees an expression."""
+    written = OP.epilogue(parse_epilogue("c * (1 / 3) + maximum(2, 3) * -2", {}))
+    assert str(written.computes[-1].body) == f"C[i_out, j_out] * {1 / 3} + {-6}"
+
+
+@pytest.mark.parametrize("name", ["self", "body"])
+def test_text_input_may_be_named_self(name: str) -> None:
+    written = OP.epilogue(parse_epilogue(f"c + {name}", {name: (4,)}), **{name: (4,)})
+    assert [t.name for t in written.inputs] == ["A", "B", name]
+
+
+@pytest.mark.parametrize("name", ["", "my-bias", "2d", "lambda"])
+def test_text_input_with_illegal_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="an input cannot be called"):
+        parse_epilogue("c * 2", {name: (4,)})

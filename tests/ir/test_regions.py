@@ -1,4 +1,4 @@
-"""Index forms and regions against plain enumeration of every loop value."""
+"""Affine forms and regions against enumeration of every loop value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ small = st.integers(-5, 5)
 
 @st.composite
 def forms(draw: st.DrawFn, names: tuple[str, ...] = tuple(NAMES), depth: int = 1) -> AffineForm:
-    """A random form, with a quotient or remainder now and then."""
+    """A random form, sometimes with a quotient or remainder."""
     total = AffineForm((), draw(small))
     for name in draw(st.lists(st.sampled_from(names), unique=True)):
         total = total + make_variable(name).scale(draw(small))
@@ -51,7 +51,7 @@ def points(extents: dict[str, int]) -> Iterator[dict[str, int]]:
 
 
 @given(forms(), forms(), small)
-def test_arithmetic_is_that_of_the_values(f: AffineForm, g: AffineForm, factor: int) -> None:
+def test_form_arithmetic_is_that_of_values(f: AffineForm, g: AffineForm, factor: int) -> None:
     for env in points(EXTENTS):
         x, y = evaluate_form(f, env), evaluate_form(g, env)
         assert evaluate_form(f + g, env) == x + y
@@ -61,9 +61,7 @@ def test_arithmetic_is_that_of_the_values(f: AffineForm, g: AffineForm, factor: 
 
 
 @given(forms(), forms(("x", "y")), forms(("x",)))
-def test_the_value_of_a_substitution_is_the_substitution_of_values(
-    f: AffineForm, for_a: AffineForm, for_c: AffineForm
-) -> None:
+def test_substitution_commutes_with_evaluation(f: AffineForm, for_a: AffineForm, for_c: AffineForm) -> None:
     replaced = f.substitute({"a": for_a, "c": for_c})
     for env in points({"b": 4, "x": 3, "y": 2}):
         inner = {"a": evaluate_form(for_a, env), "b": env["b"], "c": evaluate_form(for_c, env)}
@@ -71,18 +69,18 @@ def test_the_value_of_a_substitution_is_the_substitution_of_values(
 
 
 @given(forms())
-def test_only_and_without_part_a_form(f: AffineForm) -> None:
+def test_form_is_the_sum_of_its_inside_and_outside(f: AffineForm) -> None:
     inside = {"a", "c"}
     if f.select_crossing(inside).terms:
         return
     parts = f.select_inside(inside) + f.select_outside(inside)
-    # A quotient of a mere number uses no loop: it belongs to both, and `linearize` never makes one.
+    # A quotient of a constant has no loop, so it is in both parts; `to_affine` makes no such quotient.
     if all(f_atom.find_variables() for f_atom, _ in f.terms if isinstance(f_atom, QuasiAffine)):
         assert all(evaluate_form(parts, env) == evaluate_form(f, env) for env in points(EXTENTS))
 
 
 @given(forms())
-def test_span_bounds_every_value(f: AffineForm) -> None:
+def test_range_bounds_every_value(f: AffineForm) -> None:
     low, high = find_range(f, EXTENTS)
     values = [evaluate_form(f, env) for env in points(EXTENTS)]
     assert low <= min(values)
@@ -90,7 +88,7 @@ def test_span_bounds_every_value(f: AffineForm) -> None:
 
 
 @given(forms(depth=0))
-def test_span_is_reached_where_there_is_no_quotient(f: AffineForm) -> None:
+def test_range_of_a_form_without_quotient_is_exact(f: AffineForm) -> None:
     values = [evaluate_form(f, env) for env in points(EXTENTS)]
     assert find_range(f, EXTENTS) == (min(values), max(values))
 
@@ -126,7 +124,7 @@ def reads(draw: st.DrawFn) -> list[tuple[AffineForm, ...]]:
 
 
 def check_region(region: Region, forms: list[tuple[AffineForm, ...]], extents: dict[str, int]) -> None:
-    """Every element read has its own place in the box, and that place stands for that element."""
+    """Check that each element read has coordinates of its own in the box, and that these give the element."""
     place: dict[tuple[int, ...], dict[tuple[int, ...], tuple[int, ...]]] = {}
     back = region.find_coordinates()
     outer = [n for n in extents if n not in region.inner_loops]
@@ -143,16 +141,14 @@ def check_region(region: Region, forms: list[tuple[AffineForm, ...]], extents: d
 
 @settings(max_examples=200)
 @given(reads(), st.sets(st.sampled_from(sorted(LOOPS))))
-def test_every_read_of_a_region_is_found_at_its_own_place(
-    forms: list[tuple[AffineForm, ...]], inner: set[str]
-) -> None:
+def test_region_has_every_read_at_its_own_place(forms: list[tuple[AffineForm, ...]], inner: set[str]) -> None:
     region = find_region(forms, frozenset(inner), LOOPS, AXES)
     check_region(region, forms, LOOPS)
 
 
 @settings(max_examples=200)
 @given(reads())
-def test_a_region_of_every_loop_has_no_more_elements_than_its_hull(
+def test_region_is_no_larger_than_its_hull(
     forms: list[tuple[AffineForm, ...]],
 ) -> None:
     region = find_region(forms, frozenset(LOOPS), LOOPS, AXES)
@@ -163,7 +159,7 @@ def test_a_region_of_every_loop_has_no_more_elements_than_its_hull(
     assert region.size <= hull
 
 
-def test_a_strided_thread_tile_is_not_its_hull() -> None:
+def test_strided_tile_is_smaller_than_its_hull() -> None:
     tile = (AffineForm((("i.1", 64), ("i.2", 4), ("i.3", 1))),)
     extents = {"i.1": 2, "i.2": 16, "i.3": 4}
     region = find_region([tile], frozenset({"i.1", "i.3"}), extents, dict.fromkeys(extents, "i"))
@@ -171,7 +167,7 @@ def test_a_strided_thread_tile_is_not_its_hull() -> None:
     assert region.size == 8
 
 
-def test_a_stencil_takes_one_hull() -> None:
+def test_stencil_has_one_hull() -> None:
     forms = [(make_variable("a").shift(n),) for n in (-1, 0, 1)]
     region = find_region(forms, frozenset({"a"}), {"a": 6}, {"a": "a"})
     assert region.size == 8
@@ -181,13 +177,13 @@ def test_a_stencil_takes_one_hull() -> None:
 def test_half_a_fused_index_is_refused() -> None:
     f = AffineForm((("f.0", 4), ("f.1", 1)))
     index = (AffineForm(((QuasiAffine("//", f, 3, "f//3"), 1),)),)
-    with pytest.raises(ScheduleError, match="fused index"):
+    with pytest.raises(ScheduleError, match="partly inside and partly outside the region"):
         find_region([index], frozenset({"f.1"}), {"f.0": 3, "f.1": 4}, {"f.0": "f", "f.1": "f"})
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
-def test_regions_of_ten_drawn_schedules(first: int) -> None:
-    """Some of them have none that is small enough."""
+def test_regions_of_random_schedules_are_correct(first: int) -> None:
+    """Only kernels with at most 3,000 iterations are checked."""
     checked = 0
     for seed in range(first, first + 10):
         for kernel in derive_launches(seeded_schedule(seed).program):
@@ -209,7 +205,7 @@ def _reads(nodes: tuple[Node, ...]) -> Iterator[TensorAccess]:
 
 
 def halves_twice() -> Schedule:
-    """Two places of U are read, and T for each at the half of the place: all on the spot."""
+    """U is read at two offsets, and T at half of each; both producers are fused."""
     op = o.compute(
         "first", axes={"u": 8, "v": 16}, inputs={"X": (8, 16)}, output="T", body=lambda X, u, v: X[u, v] + 1
     )
@@ -218,14 +214,14 @@ def halves_twice() -> Schedule:
     return Schedule(op).bind("i", "block.x")
 
 
-def test_the_same_quotient_of_two_places_is_two() -> None:
+def test_same_quotient_at_two_offsets_is_two_reads() -> None:
     schedule = halves_twice().bind("j", "thread.x").compute_at("U", None).compute_at("T", None)
     arrays = make_random_input_arrays(schedule.op)
     found = interpret_program(schedule.program, arrays).output
     np.testing.assert_allclose(found, schedule.op.reference(*arrays), rtol=1e-5, atol=1e-5)
 
 
-def test_a_box_does_not_start_at_quotients_of_two_places() -> None:
+def test_region_of_quotients_at_two_offsets_is_refused() -> None:
     schedule = halves_twice().bind("j", "block.y").compute_at("U", None).compute_at("T", None)
-    with pytest.raises(ScheduleError, match="one region for several reads"):
+    with pytest.raises(ScheduleError, match="the reads differ by more than a constant"):
         derive_launches(schedule.program)

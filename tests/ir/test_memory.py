@@ -1,4 +1,4 @@
-"""Tiles in panels: every element has its own place, and rows of a panel are lines one after the other."""
+"""Layouts of shared memory: panels and swizzle."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ekc.ir.lowering.lower import derive_launches
 from tests.ir.warpgroup_examples import GroupCut, group_matmul
 
 SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 40), st.sampled_from((1, 2, 4)))
-"""Panels, rows, bytes of an element."""
+"""(panels, rows, bytes of an element)."""
 
 
 @given(SHAPES)
-def test_elements_change_places_and_lines_stay_whole(shape: tuple[int, int, int]) -> None:
+def test_panel_layout_is_a_permutation_of_lines(shape: tuple[int, int, int]) -> None:
     panels, rows, itemsize = shape
     panel = count_panel_elements(itemsize)
     width = panels * panel
@@ -35,10 +35,10 @@ def test_elements_change_places_and_lines_stay_whole(shape: tuple[int, int, int]
 
 
 @given(SHAPES, st.integers(1, 400), st.data())
-def test_what_is_apart_by_a_number_is_so_everywhere(
+def test_panel_distance_is_the_same_everywhere(
     shape: tuple[int, int, int], step: int, data: st.DataObject
 ) -> None:
-    """By whole rows, and by whole lines within a row; of no other step a number is told."""
+    """Steps of whole rows, and of whole lines within a row, have a constant distance; others have None."""
     panels, rows, itemsize = shape
     panel = count_panel_elements(itemsize)
     width = panels * panel
@@ -49,13 +49,13 @@ def test_what_is_apart_by_a_number_is_so_everywhere(
         return
     element = np.arange(rows * width)
     same_row = element // width == (element + step) // width
-    moved = element[(element + step < rows * width) & (True if step % width == 0 else same_row)]
-    here, there = (apply_panel_layout(x, width, rows, panel) for x in (moved, moved + step))
-    assert np.array_equal(there - here, np.full(len(moved), found))
+    element_pairs = element[(element + step < rows * width) & (True if step % width == 0 else same_row)]
+    first, second = (apply_panel_layout(x, width, rows, panel) for x in (element_pairs, element_pairs + step))
+    assert np.array_equal(second - first, np.full(len(element_pairs), found))
 
 
-def test_tiles_begin_where_a_pattern_does() -> None:
-    """The hardware swizzles addresses, not places in a tile: all tiles are whole patterns of 1024 bytes."""
+def test_tiles_are_aligned_to_swizzle_patterns() -> None:
+    """The hardware swizzles addresses, not places in a tile, so tiles are whole patterns of 1024 bytes."""
     (kernel,) = derive_launches(
         group_matmul(o.matmul(200, 320, 72, dtype="float16"), GroupCut(3, strips=24)).program
     )
@@ -65,8 +65,8 @@ def test_tiles_begin_where_a_pattern_does() -> None:
     assert all(int(b.elements) * b.dtype.bytes % SWIZZLE_PATTERN_BYTES == 0 for b in tiles)
 
 
-def test_a_swizzled_pattern_is_that_of_the_hardware() -> None:
-    """Row r of a panel has its chunk c at c xor r % 8: the 128-byte mode, told by hand."""
+def test_swizzle_is_the_128_byte_mode_of_the_hardware() -> None:
+    """Row r of a panel has its chunk c at c xor r % 8: the 128-byte mode."""
     row, chunk = np.divmod(np.arange(64 * 8), 8)
     element = row * 64 + chunk * 8
     assert np.array_equal(apply_swizzle(element, 8, 2) * 2, row * 128 + (chunk ^ row % 8) * 16)

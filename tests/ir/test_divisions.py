@@ -1,4 +1,4 @@
-"""Axes cut where what is read divides them: the same sums, and boxes of what a tile reads."""
+"""`divide`: simplified quotients, staged tiles, and results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ekc.ir.printer import format_program
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.drawn_operators import _conv_of_any_rank, _conv_transpose
 from tests.ir.strategies import draw_divided
-from tests.ir.test_rfactor import same
+from tests.ir.test_graph_rewrites import matches_reference
 
 GROUPED = o.conv2d(1, 8, 5, 6, out_channels=12, padding=1, groups=4)
 TRANSPOSED = o.conv_transpose1d(1, 4, 7, out_channels=4, kernel=3, stride=2, padding=1)
@@ -28,22 +28,22 @@ def read(schedule: Schedule) -> str:
     return next(x.strip() for x in reversed(format_program(schedule.program).splitlines()) if "+=" in x)
 
 
-def test_groups_are_a_loop_of_their_own() -> None:
+def test_divide_separates_groups() -> None:
     assert "X[n, o // 3 * 2 + c" in str(GROUPED)
     text = read(Schedule(GROUPED).divide("o", 3))
     assert "Y[n, o.0*3 + o.1, p, q] += X[n, o.0*2 + c, p + r - 1, q + s - 1]" in text
     assert "* W[o.0*3 + o.1, c, r, s]" in text
-    # A multiple holds several groups.
+    # A multiple has several groups.
     assert "X[n, o.0*4 + (o.1 // 3)*2 + c" in read(Schedule(GROUPED).divide("o", 6))
 
 
-def test_of_a_transposed_convolution_the_phases_are_left() -> None:
+def test_divide_separates_phases() -> None:
     text = read(Schedule(TRANSPOSED).divide("q", 2))
     assert "X[n, c, q.0 + ((q.1 + 1) // 2) - s]" in text
     assert "W[c, o, ((q.1 + 1) % 2) + s*2]" in text
 
 
-def test_quotients_of_quotients() -> None:
+def test_divide_simplifies_nested_quotients() -> None:
     op = o.compute(
         "im2col",
         axes={"i": 6},
@@ -54,8 +54,8 @@ def test_quotients_of_quotients() -> None:
     assert find_quotient_period(op.computes[0], "k") == 12
     divided = Schedule(op).divide("k", 12)
     assert "x[k.0, (k.1 // 3), (k.1 % 3)]" in read(divided)
-    assert same(op, divided)
-    assert same(op, divided.split("k.1", (4,)).split("i", (4,)).cache_write("C"))
+    assert matches_reference(divided)
+    assert matches_reference(divided.split("k.1", (4,)).split("i", (4,)).cache_write("C"))
 
 
 @pytest.mark.parametrize(
@@ -75,27 +75,27 @@ def test_quotients_of_quotients() -> None:
         (lambda i: (i + 1) // 2 * 2 % 8, 8),
     ],
 )
-def test_when_quotients_turn_over(index: Callable[[ex.Expr], ex.Expr], turns: int) -> None:
+def test_quotient_period(index: Callable[[ex.Expr], ex.Expr], turns: int) -> None:
     op = o.compute("q", axes={"i": 97}, inputs={"x": (97,)}, body=lambda x, i: x[index(i)])
     assert find_quotient_period(op.computes[0], "i") == turns
     at = [int(ex.evaluate(index(ex.Var("i")), {"i": i}, lambda load: 0)) for i in range(97)]
     assert len({at[i + turns] - at[i] for i in range(97 - turns)}) == 1, "one turn is not as another"
     if turns > 1:
-        assert same(op, Schedule(op).divide("i", turns))
+        assert matches_reference(Schedule(op).divide("i", turns))
 
 
 @pytest.mark.parametrize(
     ("op", "axis", "tensor"), [(GROUPED, "o", "X"), (TRANSPOSED, "q", "W")], ids=["o", "q"]
 )
-def test_a_tile_may_then_be_staged(op: Operator, axis: str, tensor: str) -> None:
+def test_divided_tile_can_be_staged(op: Operator, axis: str, tensor: str) -> None:
     by = find_quotient_period(op.computes[0], axis)
     with pytest.raises(ScheduleError, match="fused index"):
         str(_tile(Schedule(op).split(axis, (by,)), axis, tensor))
-    assert same(op, _tile(Schedule(op).divide(axis, by), axis, tensor))
+    assert matches_reference(_tile(Schedule(op).divide(axis, by), axis, tensor))
 
 
 def _tile(schedule: Schedule, axis: str, tensor: str) -> Schedule:
-    """All inside the outer piece of the axis, in shared memory."""
+    """The schedule with all loops inside the outer piece of the axis, where the tensor is staged."""
     others = [x.name for x in schedule.program.nests[0].loops if x.name != f"{axis}.0"]
     return (
         schedule.reorder(f"{axis}.0", *others)
@@ -114,24 +114,24 @@ def _tile(schedule: Schedule, axis: str, tensor: str) -> Schedule:
         (lambda x, y, n, i: x[i // 4 * 4 + i % 4] * y[n], 4),
     ],
 )
-def test_pieces_that_do_not_continue_each_other(body: Callable[..., ex.Expr], by: int, scope: str) -> None:
+def test_divided_pieces_with_gaps_match_reference(body: Callable[..., ex.Expr], by: int, scope: str) -> None:
     op = o.compute("padded", axes={"n": 3, "i": 32}, inputs={"x": (60,), "y": (3,)}, body=body)
-    assert same(op, Schedule(op).divide("i", by).cache_read("x", scope, at="n"))
+    assert matches_reference(Schedule(op).divide("i", by).cache_read("x", scope, at="n"))
     cut = Schedule(op).divide("i", by).split("i.1", (2,)).split("i.0", (2,))
-    assert same(op, cut.cache_read("x", scope, at="n"))
-    assert same(op, cut.cache_read("x", scope, at="i.0.0"))
+    assert matches_reference(cut.cache_read("x", scope, at="n"))
+    assert matches_reference(cut.cache_read("x", scope, at="i.0.0"))
 
 
-def test_a_split_by_the_same_number_keeps_the_quotient() -> None:
+def test_split_keeps_quotient() -> None:
     assert "o.0*3 + o.1) // 3" in read(Schedule(GROUPED).split("o", (3,)))
 
 
 @given(st.data())
-def test_whatever_follows_the_sums_are_the_same(data: st.DataObject) -> None:
+def test_drawn_divided_schedules_match_reference(data: st.DataObject) -> None:
     def choose(options):  # type: ignore[no-untyped-def]
         return data.draw(st.sampled_from(options))
 
     op = choose((_conv_of_any_rank, _conv_transpose))(choose)
     schedule = draw_divided(choose, op, 12)
     if schedule is not None:
-        assert same(op, schedule), format_program(schedule.program)
+        assert matches_reference(schedule), format_program(schedule.program)

@@ -1,4 +1,4 @@
-"""Right values where they are asked for, and slack that rounding fills and a slip does not."""
+"""Reference values of chosen elements, and tolerances that cover rounding but no mistake."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def product(dtype: str = "float32") -> Operator:
     return o.matmul(24, 24, TERMS, dtype=dtype, out_dtype="float32")
 
 
-def right(op: Operator) -> ReferenceValues:
+def evaluate_last(op: Operator) -> ReferenceValues:
     compute = op.computes[-1]
-    held = {c.output.name for c in op.computes[:-1]}
+    unstored = {c.output.name for c in op.computes[:-1]}
     return ReferenceEvaluator(op, make_random_input_arrays(op)).evaluate_at(
-        compute, list_all_indices(compute), held
+        compute, list_all_indices(compute), unstored
     )
 
 
 def summed_in_float32(op: Operator) -> np.ndarray:
-    """The worst order of all: one term after another."""
+    """Sums term by term, the order with the largest error."""
     a, b = (x.astype(np.float32) for x in make_random_input_arrays(op)[:2])
     total = np.zeros((24, 24), np.float32)
     for k in range(TERMS):
@@ -54,10 +54,10 @@ SQUEEZED: dict[str, tuple[Callable[[ex.Expr], ex.Expr], Callable[[np.ndarray], n
 
 
 @pytest.mark.parametrize("name", SQUEEZED)
-def test_slack_covers_rounding_and_no_slip(name: str) -> None:
+def test_tolerance_covers_rounding_and_no_mistake(name: str) -> None:
     ours, in_float32 = SQUEEZED[name]
     op = product().epilogue(ours)
-    found = right(op)
+    found = evaluate_last(op)
     with np.errstate(over="ignore"):
         rounded = in_float32(summed_in_float32(op)).astype(np.float64)
         slipped = in_float32(summed_in_float32(op) * np.float32(1.01) + np.float32(0.3)).astype(np.float64)
@@ -66,7 +66,7 @@ def test_slack_covers_rounding_and_no_slip(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_packing_factors_excuses_no_error_more(dtype: str) -> None:
+def test_packed_factors_add_no_tolerance(dtype: str) -> None:
     op = o.conv2d(1, 16, 6, 6, out_channels=8, kernel=3, dtype=dtype)
     plain = ReferenceEvaluator(op, make_random_input_arrays(op))
     packed = plain.for_operator(Schedule(op).pack("X", (0, 2, 3, 1)).pack("W", (0, 2, 3, 1)).program.op)
@@ -77,24 +77,24 @@ def test_packing_factors_excuses_no_error_more(dtype: str) -> None:
     ]
 
 
-def test_a_sum_that_is_stored_by_its_copy_is_rounded_there() -> None:
+def test_sum_stored_by_a_copy_is_rounded() -> None:
     op = o.matmul(8, 8, 64, dtype="float16").epilogue(lambda c: c)
-    assert right(op).tolerance > np.abs(right(op).values).max() * 2.0**-11
+    assert evaluate_last(op).tolerance > np.abs(evaluate_last(op).values).max() * 2.0**-11
 
 
-def test_a_tensor_held_in_registers_is_not_rounded_to_its_dtype() -> None:
+def test_tensor_in_registers_is_not_rounded() -> None:
     op = o.matmul(8, 8, 64, dtype="float16").epilogue(lambda c: ekc.tanh(c))
     expected, compute = ReferenceEvaluator(op, make_random_input_arrays(op)), op.computes[-1]
     where = list_all_indices(compute)
-    stored, held = (
+    stored, unstored = (
         expected.evaluate_at(compute, where).tolerance,
         expected.evaluate_at(compute, where, {"C"}).tolerance,
     )
-    assert held < 2e-3 < stored
+    assert unstored < 2e-3 < stored
 
 
-def test_few_elements_of_a_large_operator_cost_few() -> None:
-    """A product of 2**40 multiply-adds, of which four elements are asked for."""
+def test_few_elements_of_a_large_operator_are_cheap() -> None:
+    """A product of 2**40 multiply-adds, of which four elements are read."""
     op = o.matmul(2**19, 2**19, 4).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(2**19,))
     arrays = make_random_input_arrays(op)
     expected = ReferenceEvaluator(op, arrays)
@@ -106,7 +106,7 @@ def test_few_elements_of_a_large_operator_cost_few() -> None:
     np.testing.assert_allclose(found.values, want, rtol=1e-12)
 
 
-def test_a_reader_of_other_elements_has_the_slack_of_all_it_reads() -> None:
+def test_reader_has_the_tolerance_of_all_that_it_reads() -> None:
     first = product().epilogue(lambda c: ekc.silu(c))
     op = first.then(
         "E",
@@ -115,12 +115,12 @@ def test_a_reader_of_other_elements_has_the_slack_of_all_it_reads() -> None:
         inputs={"W": (24, 3)},
         body=lambda C_out, W, a, b, s: C_out[a, s] * W[s, b],
     )
-    found = right(op)
+    found = evaluate_last(op)
     a, b, w = (x.astype(np.float64) for x in make_random_input_arrays(op))
     c = a @ b
     np.testing.assert_allclose(found.values, (c / (1 + np.exp(-c))) @ w, rtol=1e-9, atol=1e-9)
-    alone = ReferenceEvaluator(op, make_random_input_arrays(op)).evaluate_tensor("C_out").tolerance
-    assert alone < found.tolerance < 24 * 4 * alone
+    first = ReferenceEvaluator(op, make_random_input_arrays(op)).evaluate_tensor("C_out").tolerance
+    assert first < found.tolerance < 24 * 4 * first
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_reader_of_other_elements_has_the_slack_of_all_it_reads() -> None:
     ],
 )
 @pytest.mark.parametrize("rows", [np.arange(9), np.array([5, 5, 0]), np.array([7])])
-def test_what_is_read_is_what_stands_there_and_0_outside(at: Callable[..., tuple], rows: np.ndarray) -> None:
+def test_padded_read_gives_elements_and_0_outside(at: Callable[..., tuple], rows: np.ndarray) -> None:
     array = np.random.default_rng(0).integers(1, 99, (12, 11)).astype(np.float32)
     axes = {"i": rows.reshape(-1, 1, 1), "j": np.arange(11).reshape(1, -1, 1), "k": np.arange(3)[None, None]}
     load = ex.Load("A", tuple(ex.as_expr(x) for x in at(*(ex.Var(name) for name in axes))))

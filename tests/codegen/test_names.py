@@ -1,13 +1,10 @@
-"""Whatever an operator calls its tensors and axes, no macro or type of a CUDA or C header is called so."""
+"""C names: no macro or type of a CUDA or C header has the name of a tensor, axis or generated variable."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 import ekc
 from ekc.codegen.emit.names import to_c_name
@@ -15,19 +12,20 @@ from ekc.codegen.export import export
 from ekc.codegen.generate import generate
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from tests.codegen.test_execute_on_host import named
-from tests.codegen.test_symbols import compiled
+from tests.codegen.helpers import compile_sample, named, needs_nvcc
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 HEADERS = """
 cuda_runtime.h cuda.h cuda_fp16.h cuda_bf16.h cuda_fp8.h cuComplex.h cooperative_groups.h mma.h
 curand_kernel.h cctype cerrno cfenv cfloat cinttypes climits clocale cmath csetjmp csignal cstdarg
 cstddef cstdint cstdio cstdlib cstring ctime cwchar complex.h pthread.h termios.h unistd.h sys/stat.h
 sys/socket.h netdb.h dirent.h
 """
-ENDS = "shared|register|fragment|acc|now|next|copy|slot|spent|walk|from|inside|never|base|to|begin|here|near"
+ENDS = (
+    "shared|register|fragment|acc|now|next|copy|slot|free|pointer|offset|inside|outside|base|address|start|value"
+    "|vector"
+)
 SHORT = r"[A-Z]|[a-z]\d*(_[a-z]\d*)*"
-"""Names that the text has as they are, and what it puts behind any name."""
+"""Names that the text has without a prefix; `ENDS` are suffixes that it appends to names."""
 CASES = [
     (("BUFSIZ", "M_PI"), "INT_MAX", ("cudaStream_t", "CUDART_CB"), "stdin"),
     (("cudaError_t", "dim3"), "EOF", ("cudaSuccess", "FLT_MAX"), "NULL"),
@@ -51,12 +49,12 @@ def schedules() -> list[Schedule]:
 
 
 @needs_nvcc
-def test_names_of_the_headers_compile_with_nvcc(tmp_path: Path) -> None:
+def test_header_names_compile_with_nvcc(tmp_path: Path) -> None:
     """The kernels, their launchers, and a caller in C that has included what there is."""
     parts, calls = [], []
     for number, schedule in enumerate(schedules()):
         name = f"BUFSIZ_{number}"
-        export(compiled(schedule, name), schedule, tmp_path)
+        export(compile_sample(schedule, name), schedule, tmp_path)
         parts.append((tmp_path / f"{name}.cu").read_text())
         calls.append(f'#include "{name}.h"')
     headers = "".join(f"#include <{header}>\n" for header in ("complex.h", "math.h", "limits.h", "stdio.h"))
@@ -73,7 +71,7 @@ def test_names_of_the_headers_compile_with_nvcc(tmp_path: Path) -> None:
 
 
 @needs_nvcc
-def test_no_macro_of_the_headers_has_the_form_of_a_name_in_the_text(tmp_path: Path) -> None:
+def test_header_macros_differ_from_generated_names(tmp_path: Path) -> None:
     wanted = "".join(f"#if __has_include(<{h}>)\n#include <{h}>\n#endif\n" for h in HEADERS.split())
     (tmp_path / "all.cu").write_text(wanted)
     command = ["nvcc", "-arch=sm_80", "-E", "-Xcompiler", "-dM", "all.cu"]
@@ -85,8 +83,8 @@ def test_no_macro_of_the_headers_has_the_form_of_a_name_in_the_text(tmp_path: Pa
     assert {m for m in macros if form.fullmatch(m)} <= {"I"}
 
 
-def test_every_name_of_the_text_has_that_form() -> None:
-    """No name of the operator stands in the text as it is, if it is longer than a letter."""
+def test_generated_names_are_prefixed_or_short() -> None:
+    """Names of an operator that are longer than a letter get the prefix `ekc_`."""
     for schedule in schedules():
         text = "\n".join(line.split("//")[0] for line in generate(schedule).source.splitlines())
         given = {t.name for t in schedule.op.tensors.values()} | {

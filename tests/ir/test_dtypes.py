@@ -1,4 +1,4 @@
-"""NumPy takes the dtype of a tensor as it is."""
+"""Element types as NumPy types."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_numpy_takes_every_element_type(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("name", DTYPE_NAMES)
-def test_both_names_by_which_numpy_asks_give_the_type(name: str) -> None:
-    """Up to 2.3 it asks for `dtype`, from 2.4 for `__numpy_dtype__` first."""
+def test_dtype_attributes_give_numpy_type(name: str) -> None:
+    """NumPy reads `dtype` up to 2.3, and `__numpy_dtype__` first from 2.4 on."""
     dtype = parse_dtype(name)
     assert dtype.dtype is dtype.__numpy_dtype__ is dtype.numpy_dtype
 
 
 @pytest.mark.parametrize("name", ["float32", "tf32", "float16", "bfloat16"])
-def test_arrays_made_from_a_spec_go_through_a_kernel(name: str) -> None:
+def test_arrays_of_a_spec_are_kernel_arguments(name: str) -> None:
     op = o.matmul(2, 3, 4, dtype=name)
     arrays = [np.ones(t.shape, t.dtype) for t in op.inputs]
     (out,) = op.outputs
@@ -69,7 +69,7 @@ def test_arrays_made_from_a_spec_go_through_a_kernel(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DTYPE_NAMES)
-def test_an_element_type_stays_the_one_object(name: str) -> None:
+def test_copies_of_a_type_are_identical(name: str) -> None:
     """Types are compared by identity: tf32 is float32 to NumPy, and not to ekc."""
     dtype = parse_dtype(name)
     copies: list[DType] = [copy.deepcopy(dtype), pickle.loads(pickle.dumps(dtype))]
