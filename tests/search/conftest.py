@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""Fixtures that the tests of the search share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A compile cache of each file of tests alone."""
+    """A compile cache for each test file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -13,7 +13,7 @@ from ekc.search.tuning_result import TuningResult
 MV = ekc.matvec(256, 256)
 TRIALS = 9
 THREADS = ThreadPoolExecutor(2)
-"""Runs of a second are over before processes have imported what they need."""
+"""Threads, as a run of a second ends before worker processes have started."""
 
 
 def tune(op: ekc.Operator = MV, **options: Any) -> TuningResult:

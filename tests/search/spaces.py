@@ -52,10 +52,10 @@ def _epilogues() -> Operator:
     return op.epilogue(lambda c, before: c + before, before=(96, 64))
 
 
-def _reads_that_move_apart() -> Operator:
+def _diverging_reads() -> Operator:
     """Two reads of one tensor that no staging can serve together."""
     return o.compute(
-        "two_strides",
+        "diverging_reads",
         axes={"i": 24},
         reduce={"k": 12},
         inputs={"x": (48, 13)},
@@ -80,7 +80,7 @@ OPERATORS = {
     "elementwise": _elementwise(),
     "two computes": _two_computes(),
     "epilogues": _epilogues(),
-    "two strides": _reads_that_move_apart(),
+    "diverging reads": _diverging_reads(),
     "conv 3d": o.conv3d(1, 4, 6, 7, 8, out_channels=8, kernel=3, padding=1),
     "conv NHWC": o.conv2d(1, 16, 14, 14, out_channels=32, kernel=3, padding=1, layout="NHWC"),
     "conv transposed": o.conv_transpose2d(1, 8, 7, 7, out_channels=16, kernel=4, stride=2, padding=1),

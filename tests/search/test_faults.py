@@ -1,4 +1,4 @@
-"""What a tuning run survives: Ctrl-C, a failing device, kernels that do not compile, wrong results."""
+"""Faults during a tuning run: Ctrl-C, a failing device, kernels that do not compile, wrong results."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.runtime.verify import Verdict
-from ekc.search.data import candidate
 from ekc.search.data.defaults import SELECTION
-from ekc.search.loop import finals
+from ekc.search.database.database import RecordStore
+from ekc.search.loop import compile_job, finals
 from tests.devices import faults
 from tests.devices.faults import spoiled
 from tests.search.helpers import TRIALS, rows, tune, winner
 
 
 class Counting(SimulatedDevice):
-    """A simulated a100 that does something of its own at its n-th timing."""
+    """A simulated a100 that calls a function before its n-th timing."""
 
     def __init__(self, act: Callable[[int], None]) -> None:
         super().__init__(find_spec("a100"))
@@ -87,8 +87,8 @@ def test_failing_device_costs_single_trials(monkeypatch: pytest.MonkeyPatch, tmp
     assert {t.status for t in failed} == {"device: the card is busy"}
     assert result.best.ok
     assert result.best.metered
-    with ekc.search.records.store.RecordStore(tmp_path / "r.db", create=False) as store:
-        filed = {row.key.schedule_digest for row in store.rows(kind="failure")}
+    with RecordStore(tmp_path / "r.db", create=False) as store:
+        filed = {row.key.schedule_digest for row in store.read_rows(kind="failure")}
     assert filed >= {t.schedule.digest for t in failed}
     # A device may do tomorrow what it did not do today.
     assert all(t.ok for t in tune(records=tmp_path / "r.db").trials)
@@ -96,7 +96,7 @@ def test_failing_device_costs_single_trials(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_compile_failures_are_stored_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The compile is broken for every third schedule, where the executor calls it."""
-    real, calls = candidate.compile_schedule, []
+    real, calls = compile_job.compile_schedule, []
 
     def broken(schedule: ekc.Schedule, *rest: Any) -> CompiledKernel:
         calls.append(schedule.digest)
@@ -104,7 +104,7 @@ def test_compile_failures_are_stored_once(monkeypatch: pytest.MonkeyPatch, tmp_p
             raise CompileError("kernel.cu(7): error: expected a ;")
         return real(schedule, *rest)
 
-    monkeypatch.setattr(candidate, "compile_schedule", broken)
+    monkeypatch.setattr(compile_job, "compile_schedule", broken)
     result = tune(records=tmp_path / "r.db", seed=2, trials=24)
     failed = [t for t in result.trials if not t.ok]
     assert failed
@@ -131,13 +131,13 @@ def test_faulty_kernel_never_wins(
     """The first look's two fastest are compiled to something else; the finals execute them and find out."""
     honest = tune(ekc.matmul(64, 64, 64))
     liars = {honest.best.schedule.digest, honest.fastest.schedule.digest}
-    real = candidate.compile_schedule
+    real = compile_job.compile_schedule
 
     def compiled(schedule: ekc.Schedule, *rest: Any) -> CompiledKernel:
         kernel = real(schedule, *rest)
         return spoiled(kernel, fault) if schedule.digest in liars else kernel
 
-    monkeypatch.setattr(candidate, "compile_schedule", compiled)
+    monkeypatch.setattr(compile_job, "compile_schedule", compiled)
     result = tune(ekc.matmul(64, 64, 64), records=tmp_path / "r.db")
     assert result.best.schedule.digest not in liars
     assert result.fastest.schedule.digest not in liars
@@ -167,8 +167,8 @@ def test_unexecutable_kernel_does_not_win_and_is_not_stored(
     (odd,) = (t for t in result.trials if t.schedule.digest == strange)
     assert odd.status.startswith("unchecked: ")
     assert "frob.rn.f32" in odd.status
-    with ekc.search.records.store.RecordStore(tmp_path / "r.db", create=False) as store:
-        assert strange not in {row.key.schedule_digest for row in store.rows(kind="check")}
+    with RecordStore(tmp_path / "r.db", create=False) as store:
+        assert strange not in {row.key.schedule_digest for row in store.read_rows(kind="check")}
 
 
 OTHER_VERDICTS = {

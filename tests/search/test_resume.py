@@ -28,11 +28,11 @@ import ekc
 from ekc.search.database.database import RecordStore
 
 add = RecordStore.add
-def told(self, row):
+def add_and_print(self, row):
     filed = add(self, row)
     print(json.dumps([filed.id, filed.kind, filed.key.schedule_digest]), flush=True)
     return filed
-RecordStore.add = told
+RecordStore.add = add_and_print
 
 print("begun", flush=True)
 sys.stdin.readline()
@@ -68,7 +68,7 @@ class Process:
         return self
 
     def kill(self, rows: int, seconds: float) -> bool:
-        """Kill it `seconds` after it has told of that many rows; False where it ended before."""
+        """Kill it `seconds` after it has printed that many rows. Returns False if it ended before."""
         assert self.child.stdout is not None
         for _ in range(rows):
             line = self.child.stdout.readline()
@@ -81,13 +81,13 @@ class Process:
             os.kill(self.child.pid, signal.SIGKILL)
         return running
 
-    def told(self) -> tuple[set[tuple[int, str, str]], dict[str, object]]:
+    def read_output(self) -> tuple[set[tuple[int, str, str]], dict[str, object]]:
         """The rows it committed, and what it found if it came to an end."""
         assert self.child.stdout is not None
         with self.child.stdout as rest:
             self.lines += rest
         self.child.wait()
-        # A line that the kill cut short is not a row that was told of.
+        # A line that the kill cut short is no row.
         lines = [json.loads(line) for line in self.lines if line.endswith(("]\n", "}\n"))]
         rows = {(n, kind, digest) for n, kind, digest in (x for x in lines if isinstance(x, list))}
         found = next((x for x in lines if isinstance(x, dict)), {})
@@ -96,7 +96,7 @@ class Process:
 
 
 def filed(file: Path) -> set[tuple[int, str, str]]:
-    """What is in the file, which must be whole."""
+    """Read the rows of the file, which must be undamaged."""
     with sqlite3.connect(file) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
         return set(connection.execute("select id, kind, schedule_digest from trials"))
@@ -110,14 +110,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> dict[str, object]:
-    """What a run says that nobody disturbs, and which rows it files; the second time with a warm cache."""
+    """The winner and the rows of an undisturbed run; the second time with a warm cache."""
     for name in ("cold", "warm"):
         file = tmp_path_factory.mktemp("unbroken") / f"{name}.db"
-        rows, found = Process(file, cache).go().told()
+        rows, found = Process(file, cache).go().read_output()
         assert rows == filed(file)
     return found | {"rows": {(kind, digest) for _, kind, digest in rows}}
 
 
+@pytest.mark.slow
 def test_run_killed_at_20_moments_loses_no_row_and_finds_same_winner(
     unbroken: dict[str, object], cache: Path, tmp_path: Path
 ) -> None:
@@ -133,7 +134,7 @@ def test_run_killed_at_20_moments_loses_no_row_and_finds_same_winner(
             rows_first = moments.randint(1, 8) if len(left) % 2 else 0
             share = moments.uniform(0, 0.05 if rows_first else 0.9)
             struck = process.kill(rows_first, share * float(str(unbroken["seconds"])))
-            rows, found = process.told()
+            rows, found = process.read_output()
             committed |= rows
             if committed:
                 assert committed <= filed(file)
@@ -145,7 +146,7 @@ def test_run_killed_at_20_moments_loses_no_row_and_finds_same_winner(
                 # It was quicker than its kill. A run on a whole file tells of no row, so none could be waited
                 # for: on to another.
                 file, committed = next(files), set()
-        rows, found = Process(file, cache).go().told()
+        rows, found = Process(file, cache).go().read_output()
         assert found["winner"] == unbroken["winner"]
         assert committed | rows <= filed(file)
         assert {(kind, digest) for _, kind, digest in filed(file)} == unbroken["rows"]
@@ -161,7 +162,7 @@ def test_two_processes_on_one_file_lose_no_row_and_agree(
     for attempt in range(ATTEMPTS):
         file = tmp_path / f"{attempt}.db"
         processes = [Process(file, cache), Process(file, cache)]
-        ends = [process.told() for process in [process.go() for process in processes]]
+        ends = [process.read_output() for process in [process.go() for process in processes]]
         assert all(found["winner"] == unbroken["winner"] for _, found in ends)
         assert not ends[0][0] & ends[1][0], "one row, two owners"
         assert ends[0][0] | ends[1][0] == filed(file)

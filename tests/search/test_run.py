@@ -1,4 +1,4 @@
-"""The ways to search that the benchmark compares: each does what it says."""
+"""Tuning runs with other search methods, and with clocks that cannot be searched."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from ekc.devices.device import Clocks, Metering
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import ActuatorError
-from ekc.search.data.options import TuneOptions
+from ekc.search.data.options import SearchMethod, TuneOptions
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.database.database import RecordStore
-from ekc.search.loop.breeding import SearchMethod
 from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
@@ -28,7 +27,7 @@ REFUSED = "setting the SM clock of GPU 0 (Scripted GPU): Insufficient Permission
 
 
 class NotOurs(SimulatedDevice):
-    """Its clocks are somebody else's."""
+    """A device whose clocks this process cannot set."""
 
     def __init__(self) -> None:
         super().__init__(find_spec("a100"))
@@ -38,7 +37,7 @@ class NotOurs(SimulatedDevice):
 
 
 class Refuses(SimulatedDevice):
-    """Offers clocks, and the driver refuses when one is set: `at` says in which call."""
+    """A device whose driver refuses when a clock is set, in the call `at`."""
 
     def __init__(self, at: Callable[[SimulatedDevice], SimulatedDevice]) -> None:
         super().__init__(find_spec("a100"))
@@ -49,7 +48,7 @@ class Refuses(SimulatedDevice):
 
 
 class Unmetered(SimulatedDevice):
-    """Refuses while it is metered."""
+    """A device that refuses when it is metered."""
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         raise ActuatorError(REFUSED)
@@ -64,7 +63,7 @@ def when_metered(device: SimulatedDevice) -> SimulatedDevice:
 
 
 class Stopped(SimulatedDevice):
-    """Ctrl-C comes while the n-th clock is set."""
+    """A device that is interrupted while the n-th clock is set."""
 
     def __init__(self, at: int) -> None:
         super().__init__(find_spec("a100"))
@@ -78,12 +77,12 @@ class Stopped(SimulatedDevice):
 
 
 def test_ctrl_c_keeps_clocks_measured_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tune(clocks="search").clock_front
+    clocks = tune(clocks="search").clock_front
     monkeypatch.setattr(devices, "open", lambda target="auto": Stopped(6))
     result = tune(clocks="search")
     assert result.stopped == INTERRUPTED
-    assert result.clock_front == whole[:5]
-    assert len(whole) == 8
+    assert result.clock_front == clocks[:5]
+    assert len(clocks) == 8
 
 
 def test_clocks_that_cannot_be_set_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,14 +110,14 @@ def test_clocks_that_the_driver_refuses_are_noted(
 def searched(
     method: SearchMethod, objective: str = "energy", trials: int = 24
 ) -> tuple[TuningResult, TuningRun]:
-    wish = TuneOptions(trials, objective, 0.05, False, 0, None)
+    options = TuneOptions(trials, objective, 0.05, False, 0, None)
     with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
-        bench = Measurer(devices.open("a100"), store)
+        measurer = Measurer(devices.open("a100"), store)
         run = TuningRun(
-            Space(ekc.matvec(256, 256), bench.device.limits),
-            bench,
+            Space(ekc.matvec(256, 256), measurer.device.limits),
+            measurer,
             workers,
-            wish,
+            options,
             None,
             method,
         )
@@ -140,9 +139,9 @@ def test_fixed_metered_share_is_kept() -> None:
 
 def test_constant_power_predicts_one_power() -> None:
     result, _ = searched(SearchMethod(power_source="constant"))
-    told = [t.power_w for t in result.trials if t.ok and not t.metered]
-    assert len(told) > 5
-    assert len({round(w, 6) for w in told if w is not None}) == 1
+    powers = [t.power_w for t in result.trials if t.ok and not t.metered]
+    assert len(powers) > 5
+    assert len({round(w, 6) for w in powers if w is not None}) == 1
 
 
 def test_latency_objective_meters_finalists_only() -> None:

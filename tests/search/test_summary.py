@@ -1,4 +1,4 @@
-"""The summary of a run: what it says beside the table, and what it leaves out."""
+"""The summary of a run: the notes beside the table, and the model card."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def result() -> TuningResult:
 
 
 def card(number: int, **changes: object) -> ModelCard:
-    told = ModelCard(number, 4 * number, 0.8, 0.02, 0.03, 0.7, 0.25, False)
-    return replace(told, **changes)  # type: ignore[arg-type]
+    changed = ModelCard(number, 4 * number, 0.8, 0.02, 0.03, 0.7, 0.25, False)
+    return replace(changed, **changes)  # type: ignore[arg-type]
 
 
 def test_summary_counts_refused_genomes(result: TuningResult) -> None:
@@ -41,20 +41,20 @@ def test_summary_omits_few_refused_genomes(result: TuningResult) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "told"), [(1.02, ", at 2.0% more latency; "), (0.996, ", at 0.4% less latency, a tie; ")]
+    ("ratio", "words"), [(1.02, ", at 2.0% more latency; "), (0.996, ", at 0.4% less latency, a tie; ")]
 )
-def test_summary_compares_latency_of_best_and_fastest(result: TuningResult, ratio: float, told: str) -> None:
+def test_summary_compares_latency_of_best_and_fastest(result: TuningResult, ratio: float, words: str) -> None:
     assert result.fastest.latency_s is not None
     other = next(t for t in result.trials if t.ok and t.schedule != result.fastest.schedule)
     best = replace(other, latency_s=ratio * result.fastest.latency_s, energy_j=1e-6)
-    assert told in " ".join(replace(result, best=best).summary().split())
+    assert words in " ".join(replace(result, best=best).summary().split())
 
 
 def test_summary_has_model_card(result: TuningResult) -> None:
     lines = result.summary().splitlines()
     at = lines.index("Model card: energies predicted beforehand, against the meter")
-    told = [line.split()[0] for line in lines[at + 3 : at + 3 + len(result.model_cards)]]
-    assert told == [str(c.round) for c in result.model_cards]
+    changed = [line.split()[0] for line in lines[at + 3 : at + 3 + len(result.model_cards)]]
+    assert changed == [str(c.round) for c in result.model_cards]
 
 
 def test_model_card_counts_wins_and_marks_quarantine() -> None:
@@ -83,15 +83,15 @@ def test_summary_has_break_even_calls(result: TuningResult) -> None:
     spent = MeasurementCost(timing_s=0.25, metering_s=100.0, joules=20_000.0, idle_w=50.0)
     best = replace(result.best, energy_j=1e-3)
     rival = replace(result.fastest, schedule=result.baseline.schedule, energy_j=2e-3)
-    told = replace(
+    changed = replace(
         result, spent=spent, best=best, fastest=rival, baseline=replace(result.baseline, energy_j=5e-3)
     )
-    text = " ".join(told.summary().split())
+    text = " ".join(changed.summary().split())
     assert "cost simulated, a real one would take 20000 J" in text
     assert "100 s of metering" in text
     assert "pays after 20 million calls against the fastest" in text
     assert "5 million calls against the naive" in text
-    assert told.to_json()["break_even_calls"] == {
+    assert changed.to_json()["break_even_calls"] == {
         "fastest": pytest.approx(2e7),
         "baseline": pytest.approx(5e6),
     }
@@ -112,13 +112,16 @@ def figures(*joules: float) -> tuple[MeasuredValue, ...]:
 
 
 def beside(
-    result: TuningResult, best: tuple[MeasuredValue, ...], fastest: tuple[MeasuredValue, ...], apart: str = ""
+    result: TuningResult,
+    best: tuple[MeasuredValue, ...],
+    fastest: tuple[MeasuredValue, ...],
+    elsewhere: str = "",
 ) -> str:
-    """The summary of a run whose best and fastest differ, one of them metered `apart`."""
-    one = replace(result.best, energies_j=best, in_turn=apart != "best")
+    """The summary of a run whose best and fastest differ, one of them metered `elsewhere`."""
+    one = replace(result.best, energies_j=best, in_turn=elsewhere != "best")
     other = replace(result.fastest, schedule=result.baseline.schedule, energies_j=fastest)
-    told = replace(result, best=one, fastest=replace(other, in_turn=apart != "fastest"))
-    return " ".join(told.summary().split())
+    changed = replace(result, best=one, fastest=replace(other, in_turn=elsewhere != "fastest"))
+    return " ".join(changed.summary().split())
 
 
 @pytest.mark.parametrize(
@@ -136,13 +139,13 @@ def test_saving_is_compared_in_turn(
     assert words in beside(result, best, fastest)
 
 
-@pytest.mark.parametrize("apart", ["best", "fastest"])
-def test_saving_of_meterings_out_of_turn_is_not_shown(result: TuningResult, apart: str) -> None:
-    told = beside(result, figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), apart)
-    assert "not metered in turn, so no difference is shown" in told
+@pytest.mark.parametrize("elsewhere", ["best", "fastest"])
+def test_saving_of_meterings_out_of_turn_is_not_shown(result: TuningResult, elsewhere: str) -> None:
+    changed = beside(result, figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), elsewhere)
+    assert "not metered in turn, so no difference is shown" in changed
 
 
 def test_summary_has_notes_of_meter(result: TuningResult) -> None:
     assert "\nmetering " not in result.summary()
-    told = replace(result, best=replace(result.best, notes=("the clock moved from 900 to 1410 MHz",)))
-    assert "\nmetering   the clock moved from 900 to 1410 MHz\n" in told.summary()
+    changed = replace(result, best=replace(result.best, notes=("the clock moved from 900 to 1410 MHz",)))
+    assert "\nmetering   the clock moved from 900 to 1410 MHz\n" in changed.summary()

@@ -169,7 +169,7 @@ def test_finalists_are_metered_after_time_budget_if_needed(
         windows.append(seconds)
         return meter(self, *arguments, seconds=seconds, **draw)
 
-    monkeypatch.setattr(SimulatedDevice, "meter_kernel", counted)
+    monkeypatch.setattr(SimulatedDevice, "meter", counted)
     result = tune(objective=objective, time_budget_s=1e-6)
     assert result.best.ok
     of_finals = windows.count(MEASURING.final_window_s) - 1  # Without the first look at the naive schedule.

@@ -14,7 +14,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import read_recording
 from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
-from ekc.search.data import candidate
+from ekc.search.loop import compile_job
 from ekc.search.tuning_result import TuningResult
 from tests.devices.recording.made import COUNT, OP, OTHER, TARGET, schedules
 
@@ -78,13 +78,13 @@ def test_one_figure_does_not_grow_surer_by_being_repeated(recorded: Path) -> Non
 
 def test_nothing_is_compiled_but_finalists(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
-    real = candidate.compile_schedule_json
+    real = compile_job.compile_schedule_json
 
     def spy(schedule: str, *target: object) -> object:
         compiled.append(schedule)
         return real(schedule, *target)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(candidate, "compile_schedule_json", spy)
+    monkeypatch.setattr(compile_job, "compile_schedule_json", spy)
     found = _tuned(recorded, "latency")
     assert 0 < len(set(compiled)) < COUNT - 2
     assert found.trial_count == COUNT - 1

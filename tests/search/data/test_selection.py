@@ -1,4 +1,4 @@
-"""What each objective makes small, and which of three kernels it picks."""
+"""Objectives, and the winners that they select."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_objective_is_seconds_joules_or_product(objective: str, figure: float) -
 )
 def test_objectives_select_different_winners(objective: str, best: str) -> None:
     figures = {"fastest": (1.00, 1.2), "between": (1.02, 1.0), "frugal": (1.04, 0.99), "slow": (1.06, 0.1)}
-    known = [
+    trials = [
         Trial(make_naive_schedule(MV), name, "ok", latency_s=s, energy_j=j)
         for name, (s, j) in figures.items()
     ]
-    assert [t.structure for t in select_winners(known, objective, 0.05)] == [best, "fastest"]
+    assert [t.structure for t in select_winners(trials, objective, 0.05)] == [best, "fastest"]

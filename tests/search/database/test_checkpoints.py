@@ -33,10 +33,10 @@ RUN = f"""
 import sys, time
 import ekc
 from ekc.devices.simulated.device import SimulatedDevice
-from ekc.search.database import checkpoints
+from ekc.search.database import database
 from ekc.search.database.database import RecordStore
 
-checkpoints.CHECKPOINT_INTERVAL_S = {SOON_S}
+database.CHECKPOINT_INTERVAL_S = {SOON_S}
 add, calls = RecordStore.add, []
 def add_and_print(self, row):
     filed = add(self, row)
@@ -55,14 +55,14 @@ ekc.tune(ekc.matvec(96, 64), target="a100", trials=8, records=sys.argv[1], progr
 """
 WRITER = f"""
 import sys
-from ekc.search.database import checkpoints
-from ekc.search.database.database import Key, RecordStore, Row
+from ekc.search.database import database
+from ekc.search.database.database import RecordKey, RecordRow, RecordStore
 
-checkpoints.CHECKPOINT_INTERVAL_S = {SOON_S}
-key = Key("{{}}", "d", "a100", True, "580.1", "13.0", "fixed", "ones")
+database.CHECKPOINT_INTERVAL_S = {SOON_S}
+key = RecordKey("{{}}", "d", "a100", True, "580.1", "13.0", "fixed", "ones")
 with RecordStore(sys.argv[1]) as store:
     while True:
-        print(store.add(Row("failure", key, "[]", "ok")).id, flush=True)
+        print(store.add(RecordRow("failure", key, "[]", "ok")).id, flush=True)
         if sys.stdin.readline() != "go on\\n":
             break
 """

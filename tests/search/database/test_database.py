@@ -1,4 +1,4 @@
-"""The record store keeps what was committed, whatever happens, and says in one line what is wrong."""
+"""The record store keeps committed rows in any case, and refuses unusable files in one line."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ ROW = RecordRow("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, 
 WRITER = """
 import sys
 from dataclasses import replace
-from ekc.search.database.database import Key, RecordStore, Row
+from ekc.search.database.database import RecordKey, RecordRow, RecordStore
 who, count = sys.argv[2], int(sys.argv[3])
-key = Key("{}", "d", who, True, "580.1", "13.0", "fixed", "ones")
+key = RecordKey("{}", "d", who, True, "580.1", "13.0", "fixed", "ones")
 with RecordStore(sys.argv[1]) as store:
     for draw in range(count):
-        store.add(Row("timing", replace(key, draw=draw), "[]", "ok", {"pad": "x" * 300}))
+        store.add(RecordRow("timing", replace(key, draw=draw), "[]", "ok", {"pad": "x" * 300}))
         print(draw, flush=True)
 """
 
 
 def start_writer(path: Path, who: str, count: int) -> subprocess.Popen[str]:
-    """A process of its own that adds `count` rows and prints the number of each once it is committed."""
+    """Start a process that adds `count` rows and prints the number of each committed one."""
     return subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), who, str(count)],
         stdout=subprocess.PIPE,
@@ -79,7 +79,7 @@ def filled(path: Path) -> Path:
 
 
 def refusal(path: Path | str, *, create: bool = True, busy_s: float = 0.1) -> str:
-    """The one line with which a file is refused on opening or on reading all of it."""
+    """Return the error message of opening a file and reading all of it."""
     with (
         pytest.raises(RecordError) as caught,
         RecordStore(path, create=create, busy_timeout_s=busy_s) as store,
@@ -91,12 +91,12 @@ def refusal(path: Path | str, *, create: bool = True, busy_s: float = 0.1) -> st
 
 @contextlib.contextmanager
 def raw(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file as SQLite sees it."""
+    """Open the file with SQLite."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         yield connection
 
 
-# What is kept
+# Rows that are written and read
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -190,7 +190,7 @@ def test_add_refuses_values_that_cannot_be_stored(row: RecordRow, message: str) 
         assert list(store.read_rows()) == []
 
 
-# Several processes, and sudden ends
+# Several processes, and kills
 
 
 def test_parallel_writers_lose_no_row(path: Path) -> None:
@@ -203,6 +203,7 @@ def test_parallel_writers_lose_no_row(path: Path) -> None:
             assert [row.key.draw for row in store.read_rows(device=f"w{i}")] == list(range(150))
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_committed_row(path: Path) -> None:
     printed = 0
     for turn in range(3):
@@ -231,9 +232,8 @@ def test_locked_file_is_refused_after_timeout(filled: Path) -> None:
     with raw(filled) as other, RecordStore(filled, busy_timeout_s=0.2) as store:
         other.execute("begin immediate")
         assert store.find("timing", KEY) is not None  # reading goes on
-        assert (
-            store._read_pragma("busy_timeout") == 200
-        )  # told by SQLite, as a clock also tells of a busy machine
+        # Read from SQLite, as a busy machine may take longer by the clock.
+        assert store._read_pragma("busy_timeout") == 200
         began = time.monotonic()
         with pytest.raises(RecordError) as caught:
             store.add(ROW)
@@ -360,7 +360,7 @@ def test_reading_writes_nothing(filled: Path) -> None:
 
 def test_reading_where_nothing_can_be_written(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Root may write anywhere, so the answer is what is faked.
-    monkeypatch.setattr(os, "memory_unit", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     with RecordStore(filled, create=False) as store:
         assert len(list(store.read_rows())) == 100
         assert [p.name for p in filled.parent.iterdir()] == [filled.name]

@@ -1,5 +1,4 @@
-"""What is on file of schedules, put together: one that this ekc cannot read costs none of the others, and
-figures that are none are told."""
+"""Candidates from record files: unreadable schedules are left out, bad figures are refused with their row."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from tests.search.helpers import MV, tune
 
 
 def _split_again(schedule: str) -> str:
-    """A schedule with its first step once more, whose loop is gone."""
+    """Repeat the first step of a schedule, whose loop no longer exists."""
     data = json.loads(schedule)
     return json.dumps(data | {"steps": [*data["steps"], data["steps"][0]]})
 
@@ -53,14 +52,14 @@ def test_unreadable_schedule_is_left_out(spoil: Callable[[str], str], tmp_path: 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run on file."""
+    """The record file of a short run."""
     file = tmp_path_factory.mktemp("records") / "whole.db"
     tune(records=file)
     return file
 
 
 def _changed(file: Path, to: Path, kind: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
-    """A copy whose rows of a kind hold something else."""
+    """Copy a file with other payloads in the rows of a kind."""
     shutil.copy(file, to)
     with sqlite3.connect(to) as connection:
         found = connection.execute("select id, payload from trials where kind = ?", (kind,)).fetchall()
@@ -80,7 +79,10 @@ DAMAGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "it has no shared_bytes, spill_store_bytes, spill_load_bytes, stack_bytes": (
         *("timing", lambda payload: payload | {"resources": [{"registers": 32}]}),
     ),
-    "conditions is None, which is no Conditions": ("timing", lambda payload: payload | {"conditions": None}),
+    "conditions is None, which is no MeasurementConditions": (
+        "timing",
+        lambda payload: payload | {"conditions": None},
+    ),
     "interval_s is 0 to 0; it must lie about a number above 0": (
         *("timing", lambda payload: payload | {"interval_s": {"low": 0, "high": 0}}),
     ),
@@ -88,11 +90,11 @@ DAMAGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("told", DAMAGED)
-def test_bad_figure_is_refused_with_file_and_row(told: str, whole: Path, tmp_path: Path) -> None:
-    kind, change = DAMAGED[told]
+@pytest.mark.parametrize("message", DAMAGED)
+def test_bad_figure_is_refused_with_file_and_row(message: str, whole: Path, tmp_path: Path) -> None:
+    kind, change = DAMAGED[message]
     file = _changed(whole, tmp_path / "odd.db", kind, change)
-    with pytest.raises(ekc.RecordError, match=rf"odd\.db is damaged: row \d+ holds no {kind}: {told}"):
+    with pytest.raises(ekc.RecordError, match=rf"odd\.db is damaged: row \d+ holds no {kind}: {message}"):
         ekc.best(MV, records=file, target="a100")
 
 

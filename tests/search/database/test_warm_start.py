@@ -1,4 +1,4 @@
-"""Records of other operators and devices make a better prior, and no more is believed than they bear out."""
+"""The transfer prior from records of other operators and devices, and its trust."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ekc.search.cost_model.transfer import MeasuredGroup, learn_transfer_prior
 from ekc.search.data.defaults import ANALYTIC, SURROGATE, TRANSFER
 from ekc.search.database.database import RecordStore
 from ekc.search.database.warm_start import load_transfer_prior
-from tests.search.cost_model.helpers import PEAKS
 
 SMALL, OTHER = ekc.matmul(64, 64, 64), ekc.matmul(96, 64, 32)
 TRIALS = 12
+PEAKS = devices.open("a100").peaks
 
 
 def _group(number: int, law: bool, metered: bool = True) -> MeasuredGroup:
@@ -46,31 +46,31 @@ def _off(seen: ModelInputs, truth: MeasuredGroup) -> tuple[float, float]:
 
 
 def test_transfer_prior_learns_what_groups_share() -> None:
-    taught = learn_transfer_prior([_group(1, law=True), _group(2, law=True), _group(3, law=True)], PEAKS, 0)
+    prior = learn_transfer_prior([_group(1, law=True), _group(2, law=True), _group(3, law=True)], PEAKS, 0)
     unseen = _group(4, law=True)
-    before, after = _off(unseen.inputs, unseen), _off(taught.correct_inputs(unseen.inputs), unseen)
-    assert taught.latency_model.trust > 0.8
-    assert taught.power_model.trust > 0.8
+    before, after = _off(unseen.inputs, unseen), _off(prior.correct_inputs(unseen.inputs), unseen)
+    assert prior.latency_model.trust > 0.8
+    assert prior.power_model.trust > 0.8
     assert after[0] < 0.4 * before[0]
     assert after[1] < 0.8 * before[1]
 
 
 def test_transfer_prior_distrusts_unrelated_groups() -> None:
-    taught = learn_transfer_prior([_group(n, law=False) for n in range(4)], PEAKS, 0)
-    assert taught.latency_model.trust < 0.2
+    prior = learn_transfer_prior([_group(n, law=False) for n in range(4)], PEAKS, 0)
+    assert prior.latency_model.trust < 0.2
     unseen = _group(9, law=False)
-    assert _off(taught.correct_inputs(unseen.inputs), unseen)[0] < 1.1 * _off(unseen.inputs, unseen)[0]
+    assert _off(prior.correct_inputs(unseen.inputs), unseen)[0] < 1.1 * _off(unseen.inputs, unseen)[0]
 
 
 def test_transfer_prior_of_one_group_has_half_trust_and_no_power_model() -> None:
-    taught = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
-    assert (taught.latency_model.trust, taught.power_model.trust, taught.power_model.row_count) == (
+    prior = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
+    assert (prior.latency_model.trust, prior.power_model.trust, prior.power_model.row_count) == (
         TRANSFER.single_group_trust,
         0.0,
         0,
     )
     seen = _group(2, law=True).inputs
-    informed = taught.correct_inputs(seen)
+    informed = prior.correct_inputs(seen)
     np.testing.assert_array_equal(informed.features, seen.features)
     pace = np.log(informed.expected_latency_s / seen.expected_latency_s)
     np.testing.assert_allclose(
@@ -96,15 +96,15 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
 
 def test_transfer_prior_keeps_power_above_idle() -> None:
     """A power below 0 has no log, and one that has none would leave all models of the run with nothing."""
-    taught = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
-    assert taught.power_model.trust > 0.5
+    prior = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
+    assert prior.power_model.trust > 0.5
     unseen = _near_the_floor(9, times=1.02).inputs
     idle, asked = (
         ANALYTIC.static_power_share * PEAKS.board_power_w,
-        np.exp(taught.power_model.predict_log_factor(unseen.features)),
+        np.exp(prior.power_model.predict_log_factor(unseen.features)),
     )
     assert (unseen.expected_power_w * asked < 0.6 * idle).any(), "what the trees say of some"
-    assert taught.correct_inputs(unseen).expected_power_w.min() >= idle
+    assert prior.correct_inputs(unseen).expected_power_w.min() >= idle
 
 
 @pytest.fixture(scope="module")
@@ -117,23 +117,23 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_own_measurements_are_left_out(records: Path) -> None:
-    taught, told = load_transfer_prior(records, SMALL, devices.open("a100"), 0)
-    assert taught is not None
-    assert taught.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on rtx4090",)
+    prior, description = load_transfer_prior(records, SMALL, devices.open("a100"), 0)
+    assert prior is not None
+    assert prior.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on rtx4090",)
     both, _ = load_transfer_prior(records, OTHER, devices.open("a100"), 0)
     assert both is not None
     assert len(both.group_names) == 2
-    assert "timed and" in told
-    assert "believed 50%" in told
+    assert "timed and" in description
+    assert "believed 50%" in description
 
 
 def test_simulated_rows_are_not_used_for_a_gpu(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices.open("a100")
-    monkeypatch.setattr(device, "train_simulated_model", False)
-    taught, told = load_transfer_prior(records, OTHER, device, 0)
-    assert taught is None
-    assert "nothing learned" in told
-    assert "another device" in told
+    monkeypatch.setattr(device, "simulated", False)
+    prior, description = load_transfer_prior(records, OTHER, device, 0)
+    assert prior is None
+    assert "nothing learned" in description
+    assert "another device" in description
 
 
 def test_unknown_device_is_named(records: Path, tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_unknown_device_is_named(records: Path, tmp_path: Path) -> None:
     with RecordStore(records, create=False) as old, RecordStore(strange) as new:
         for row in old.read_rows(device="rtx4090"):
             new.add(replace(row, key=replace(row.key, device="gtx480")))
-    taught, told = load_transfer_prior(strange, OTHER, devices.open("a100"), 0)
-    assert taught is None
-    assert "nothing is known of the rates of gtx480" in told
+    prior, description = load_transfer_prior(strange, OTHER, devices.open("a100"), 0)
+    assert prior is None
+    assert "nothing is known of the rates of gtx480" in description
 
 
 def _copied(records: Path, file: Path, **changed: Any) -> Path:
@@ -159,15 +159,15 @@ def test_same_operator_under_other_conditions_is_used(
 ) -> None:
     """A run does not find these rows by their key, so they are not left to it."""
     gpu = devices.open("a100")
-    monkeypatch.setattr(gpu, "train_simulated_model", False)
-    monkeypatch.setattr(gpu, "get_driver", "590.1")
+    monkeypatch.setattr(gpu, "simulated", False)
+    monkeypatch.setattr(gpu, "driver", "590.1")
     for number, changed in enumerate(
         ({"driver": "580.1"}, {"driver": "590.1", "nvrtc": "13.0, generator 3"})
     ):
         file = _copied(records, tmp_path / f"{number}.db", simulated=False, **changed)
-        taught, _ = load_transfer_prior(file, SMALL, gpu, 0)
-        assert taught is not None
-        assert taught.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
+        prior, _ = load_transfer_prior(file, SMALL, gpu, 0)
+        assert prior is not None
+        assert prior.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
 
 
 def test_reasons_for_excluded_rows_are_given(
@@ -184,7 +184,7 @@ def test_reasons_for_excluded_rows_are_given(
             new.add(replace(row, key=replace(row.key, nvrtc="13.0, generator 3")))
     _, words = load_transfer_prior(few, SMALL, device, 0)
     assert words.endswith(f"; {str(SMALL).splitlines()[0]} on rtx4090 has 3 timed kernels")
-    monkeypatch.setattr(device, "train_simulated_model", False)
+    monkeypatch.setattr(device, "simulated", False)
     assert load_transfer_prior(few, SMALL, device, 0)[1].endswith(
         "; simulated figures of rtx4090 teach no GPU"
     )
@@ -193,13 +193,13 @@ def test_reasons_for_excluded_rows_are_given(
 def test_rows_of_another_simulator_are_excluded(records: Path, tmp_path: Path) -> None:
     """Its figures come from another model, and a run does not take them for its own either."""
     device, file = devices.open("a100"), tmp_path / "old.db"
-    taught, told = load_transfer_prior(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
-    assert taught is None
-    assert "; what simulator 1 said is left out" in told
-    taught, told = load_transfer_prior(_copied(records, file), OTHER, device, 0)
-    assert taught is not None
-    assert len(taught.group_names) == 1
-    assert "; what simulator 1 said is left out" in told
+    prior, description = load_transfer_prior(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
+    assert prior is None
+    assert "; what simulator 1 said is left out" in description
+    prior, description = load_transfer_prior(_copied(records, file), OTHER, device, 0)
+    assert prior is not None
+    assert len(prior.group_names) == 1
+    assert "; what simulator 1 said is left out" in description
 
 
 def test_rows_of_another_generator_are_used(records: Path, tmp_path: Path) -> None:
@@ -216,9 +216,9 @@ def test_rows_under_different_conditions_are_different_groups(records: Path, tmp
     file, device = tmp_path / "two.db", devices.open("a100")
     for policy in ("L2 cold", "L2 warm"):
         _copied(records, file, data_policy=policy)
-    taught, _ = load_transfer_prior(file, OTHER, device, 0)
-    assert taught is not None
-    assert len(taught.group_names) == 2
+    prior, _ = load_transfer_prior(file, OTHER, device, 0)
+    assert prior is not None
+    assert len(prior.group_names) == 2
 
 
 def test_rows_at_another_clock_use_peaks_of_that_clock(records: Path, tmp_path: Path) -> None:
@@ -234,17 +234,17 @@ def test_rows_at_another_clock_use_peaks_of_that_clock(records: Path, tmp_path: 
     assert not np.allclose(
         slow.correct_inputs(seen).expected_power_w, now.correct_inputs(seen).expected_power_w
     )
-    nothing, told = load_transfer_prior(moved("free"), OTHER, device, 0)
+    nothing, description = load_transfer_prior(moved("free"), OTHER, device, 0)
     assert nothing is None
-    assert "nothing is known of the rates of a100, clocks free" in told
+    assert "nothing is known of the rates of a100, clocks free" in description
 
 
 def test_too_few_kernels_are_not_used(tmp_path: Path) -> None:
     file = tmp_path / "few.db"
     ekc.tune(SMALL, "a100", trials=SURROGATE.min_rows // 2, records=file, progress=False)
-    taught, told = load_transfer_prior(file, OTHER, devices.open("a100"), 0)
-    assert taught is None
-    assert f"{SURROGATE.min_rows} timed kernels" in told
+    prior, description = load_transfer_prior(file, OTHER, devices.open("a100"), 0)
+    assert prior is None
+    assert f"{SURROGATE.min_rows} timed kernels" in description
 
 
 def test_warm_run_names_its_groups_and_tries_other_schedules(records: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ Law = Callable[[dict[str, float]], tuple[float, float]]
 
 @dataclass
 class MadeUp:
-    """What a writer asks of a device."""
+    """The attributes of a device that a recording has."""
 
     name: str = "Made-up GPU"
     label: str = "Made-up GPU (cuda:0)"

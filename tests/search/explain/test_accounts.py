@@ -21,7 +21,7 @@ A100 = SimulatedDevice(specs.A100)
 APART = math.log(2)
 """Pairs whose energies differ more are asked about: much of the rest is the device's seeded luck."""
 EACH = 6
-"""Of so many such pairs one."""
+"""Every sixth such pair is tested."""
 
 
 @pytest.fixture(scope="module")

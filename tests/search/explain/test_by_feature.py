@@ -1,5 +1,5 @@
-"""The account by features: it adds up, it finds the law behind made-up figures, it does not learn from what
-it explains, and it says what it is worth."""
+"""The account by features: it adds up, finds the law behind made-up figures, does not learn from the
+schedules that it explains, and states its error."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_feature_groups_have_every_model_input_once() -> None:
 def test_lines_add_up_to_measured_ratio(gpu: RecordedDevice, one: int, other: int) -> None:
     """Also where one was only timed (24 and on), or failed and is thus refused (36 and on)."""
     a, b = schedules()[one], schedules()[other]
-    known = load_measured_set(a.op, gpu, None)
+    measured_set = load_measured_set(a.op, gpu, None)
     if other > 35:
         with pytest.raises(InvalidInput, match="it failed: device: made up"):
-            make_account(a, b, known, gpu)
+            make_account(a, b, measured_set, gpu)
         return
-    found = make_account(a, b, known, gpu)
+    found = make_account(a, b, measured_set, gpu)
     for part, of in (("latency", "latency_s"), ("power", "power_w"), ("energy", "energy_j")):
         whole = math.log(getattr(found.b, of) / getattr(found.a, of))
         assert sum(getattr(line, part) for line in found.lines) == pytest.approx(whole, abs=1e-9)
@@ -96,10 +96,10 @@ def test_lines_add_up_to_measured_ratio(gpu: RecordedDevice, one: int, other: in
 
 def test_unmeasured_schedule_is_predicted(tmp_path: Path) -> None:
     device = opened(record(tmp_path / "some.jsonl.gz", by_global_memory, count=30, metered=30))
-    known = load_measured_set(recorded_law.OP, device, None)
-    found = make_account(schedules()[0], schedules()[38], known, device)
+    measured_set = load_measured_set(recorded_law.OP, device, None)
+    found = make_account(schedules()[0], schedules()[38], measured_set, device)
     assert (found.b.timed, found.b.metered, found.b.energy_interval_j) == (False, False, None)
-    unseen = make_account(schedules()[37], schedules()[38], known, device)
+    unseen = make_account(schedules()[37], schedules()[38], measured_set, device)
     # Single precision: a prediction alone and one among others are the same up to its rounding.
     assert unseen.lines[-1].energy == pytest.approx(0, abs=1e-5)
 
@@ -108,10 +108,10 @@ def test_unmeasured_schedule_is_predicted(tmp_path: Path) -> None:
     ("law", "cause"), [(by_global_memory, "global memory"), (by_barriers, "synchronisation")]
 )
 def test_account_finds_law_of_made_figures(tmp_path: Path, law: Law, cause: str) -> None:
-    """Of pairs that differ twofold or more: the group that alone decides is the largest, with its sign."""
+    """In pairs whose energies differ twofold, the group that the law depends on has the largest part."""
     device = opened(record(tmp_path / "law.jsonl.gz", law))
-    known = load_measured_set(recorded_law.OP, device, None)
-    found = [make_account(a, b, known, device) for a, b in _apart(device, 8)]
+    measured_set = load_measured_set(recorded_law.OP, device, None)
+    found = [make_account(a, b, measured_set, device) for a, b in _apart(device, 8)]
     right = [max(_known(f), key=lambda c: abs(_known(f)[c])) == cause for f in found]
     assert len(right) == 8
     assert np.mean(right) >= 0.8
@@ -158,9 +158,9 @@ def test_model_does_not_learn_from_explained_schedules(tmp_path: Path) -> None:
 
 
 def test_cross_validation_scores_unseen_schedules(gpu: RecordedDevice) -> None:
-    known = load_measured_set(recorded_law.OP, gpu, None)
-    found = cross_validate(known, gpu.peaks, 0)
-    assert found == cross_validate(known, gpu.peaks, 0)
+    measured_set = load_measured_set(recorded_law.OP, gpu, None)
+    found = cross_validate(measured_set, gpu.peaks, 0)
+    assert found == cross_validate(measured_set, gpu.peaks, 0)
     for score in vars(found).values():
         assert score.error >= 0
         assert score.rank is None or -1 <= score.rank <= 1
@@ -168,17 +168,17 @@ def test_cross_validation_scores_unseen_schedules(gpu: RecordedDevice) -> None:
     assert found.latency.rank > 0.8
     assert found.power.error < 0.05 < found.power_by_prior.error
     # Scrambled figures cannot be foreseen, and the score says so.
-    scrambled = _scrambled(known)
+    scrambled = _scrambled(measured_set)
     assert cross_validate(scrambled, gpu.peaks, 0).latency.rank < 0.5  # type: ignore[operator]
 
 
-def _scrambled(known: MeasuredSet) -> MeasuredSet:
-    order = np.random.default_rng(0).permutation(len(known.candidates))
+def _scrambled(measured_set: MeasuredSet) -> MeasuredSet:
+    order = np.random.default_rng(0).permutation(len(measured_set.candidates))
     for candidate, timings in zip(
-        known.candidates, [known.candidates[i].timings for i in order], strict=True
+        measured_set.candidates, [measured_set.candidates[i].timings for i in order], strict=True
     ):
         candidate.timings = timings
-    return known
+    return measured_set
 
 
 def test_minimum_of_metered_schedules_is_enough_for_every_fold(gpu: RecordedDevice, tmp_path: Path) -> None:
@@ -202,16 +202,16 @@ def test_explanation_names_its_sources(gpu: RecordedDevice) -> None:
     found = explain_learned(schedules()[0], schedules()[4], gpu, None)
     assert found.device.startswith("Made-up GPU (cuda:0), recorded 20")
     assert (found.timed, found.metered, found.failed) == (34, 22, 3)
-    told = found.to_json()
-    assert sum(line["difference_j"] for line in told["lines"]) == pytest.approx(told["difference_j"])
-    assert sum(line["share_of_a"] for line in told["lines"]) == pytest.approx(
-        told["difference_j"] / told["a"]["energy_j"]
+    message = found.to_json()
+    assert sum(line["difference_j"] for line in message["lines"]) == pytest.approx(message["difference_j"])
+    assert sum(line["share_of_a"] for line in message["lines"]) == pytest.approx(
+        message["difference_j"] / message["a"]["energy_j"]
     )
     assert explain_learned(schedules()[4], schedules()[4], gpu, None).doubt == "A and B are one schedule"
 
 
 @pytest.mark.parametrize(
-    ("expected", "left", "error", "by_prior", "told"),
+    ("expected", "left", "error", "by_prior", "message"),
     [
         (0.6, 0.1, 0.1, 0.2, ""),
         (0.1, 0.0, 0.2, 0.3, "differ by no more than the model errs"),
@@ -220,7 +220,7 @@ def test_explanation_names_its_sources(gpu: RecordedDevice) -> None:
     ],
 )
 def test_doubt_names_unreliable_lines(
-    expected: float, left: float, error: float, by_prior: float, told: str
+    expected: float, left: float, error: float, by_prior: float, message: str
 ) -> None:
     one, other = (
         ExplainedSchedule(name, math.exp(log), 100.0, True, True, None)
@@ -233,7 +233,7 @@ def test_doubt_names_unreliable_lines(
     good = PredictionScore(1.0, 0.0)
     judged = ModelQuality(PredictionScore(0.9, error), good, good, PredictionScore(0.9, by_prior), good, good)
     found = LearnedExplanation("x", "y", EnergyAccount(one, other, lines), 20, 20, 0, judged)
-    assert told in found.doubt if told else not found.doubt
+    assert message in found.doubt if message else not found.doubt
 
 
 def test_explain_learned_refuses_bad_inputs(gpu: RecordedDevice, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ groupings = st.permutations(NAMES).flatmap(
 
 
 def crooked(columns: Mapping[str, Array]) -> Array:
-    """Products, bends and steps of all inputs: nothing that adds up by itself."""
+    """Products, bends and steps of all inputs: no sum of functions of single inputs."""
     a, b, c, d, e = (columns[name] for name in NAMES)
     return np.stack([a * b + np.maximum(c, d) * e, np.sin(a + c) + (b > d)], axis=1)
 

@@ -21,7 +21,7 @@ import ekc
 from ekc import devices
 from ekc.errors import ToolchainError
 from ekc.processes.pool import WorkerProcesses
-from ekc.search.data import candidate
+from ekc.search.loop import compile_job
 from ekc.search.loop.compile_job import read_versions
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.helpers import MV, tune, winner
@@ -119,6 +119,7 @@ def test_compile_failures_of_another_compiler_are_not_stored(tmp_path: Path) -> 
         assert refusal(workers, tmp_path / "r.db") == line_about("10.2")
 
 
+@pytest.mark.slow
 def test_worker_with_upgraded_ekc_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that start later import the new one."""
     package = tmp_path / "site" / "ekc"
@@ -132,6 +133,7 @@ def test_worker_with_upgraded_ekc_is_refused(tmp_path: Path, monkeypatch: pytest
         assert refusal(workers, tmp_path / "r.db") == line_about(version="99.1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_executor", [False, True], ids=["client", "executor"])
 def test_dask_worker_with_other_versions_is_refused(client: Any, as_executor: bool, tmp_path: Path) -> None:
     # Dask answers a question that it was asked before from memory.
@@ -144,12 +146,14 @@ def test_dask_worker_with_other_versions_is_refused(client: Any, as_executor: bo
         change_worker(client, RESTORE)
 
 
+@pytest.mark.slow
 def test_dask_worker_with_same_versions_finds_same_winner(
     client: Any, found_here: tuple[str, float | None, float | None]
 ) -> None:
     assert winner(tune(executor=client)) == found_here
 
 
+@pytest.mark.slow
 def test_dask_worker_with_older_job_is_refused(client: Any, tmp_path: Path) -> None:
     """As one of an older ekc."""
     change_worker(client, OTHER_JOB)
@@ -218,8 +222,8 @@ def test_bug_in_worker_is_raised_with_traceback(
     def crash(*_: object) -> None:
         raise ZeroDivisionError("a bug in the generator")
 
-    monkeypatch.setattr(candidate, "compile_schedule", crash)
-    answer = candidate.run_compile_job(
+    monkeypatch.setattr(compile_job, "compile_schedule", crash)
+    answer = compile_job.run_compile_job(
         make_naive_schedule(MV).to_json(), "sm_80", devices.open("a100").limits, None, HERE
     )
     with pytest.raises(ZeroDivisionError, match="a bug in the generator") as bug:

@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 
 import ekc
+from ekc import devices
 from ekc.devices.recording import read_recording
 from ekc.errors import InvalidInput, NothingLegal
-from ekc.search.data.events import EVENTS, STAGES
+from ekc.search.data.events import EVENTS, STAGES, EventListener
+from ekc.search.data.options import TuneOptions
 from ekc.search.data.result import INTERRUPTED
+from ekc.search.loop.reporter import Reporter
 from tests.devices.recording.made import OP, record
-from tests.search.helpers import TRIALS, rows, tune, winner
+from tests.search.helpers import MV, TRIALS, rows, tune, winner
 
 
 class Heard(list[ekc.TuningEvent]):
@@ -92,19 +95,35 @@ def test_callback_that_returns_true_ends_the_run(at: str, answer: object) -> Non
     assert (heard[-1].name, heard[-1].text) == ("end", "stopped by the callback")
 
 
+def make_reporter(*listeners: EventListener) -> Reporter:
+    options = TuneOptions(4, "energy", 0.05, False, 0, None)
+    return Reporter(MV, devices.open("a100"), options, listeners)
+
+
 @pytest.mark.parametrize("answer", [1, "stop", np.int64(1), np.bool_(False), np.ones(1, bool)])
 def test_other_values_of_a_callback_end_no_run(answer: object) -> None:
-    assert tune(callback=Heard("trial", answer), trials=3).stopped == ""
+    reporter = make_reporter(Heard("trial", answer))
+    reporter.report("trial")
+    assert not reporter.is_stop_requested
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), InvalidInput("mine"), StopIteration("mine")])
-def test_exception_of_callback_reaches_caller_and_measurements_stay(error: Exception, tmp_path: Path) -> None:
-    file, heard = tmp_path / "t.db", Heard("check", error)
+def test_listener_that_raised_is_not_called_again(error: Exception) -> None:
+    failing, other = Heard("check", error), Heard()
+    reporter = make_reporter(failing, other)
     with pytest.raises(type(error), match=r"^mine$"):
+        reporter.report("check")
+    reporter.report("error")
+    assert [e.name for e in failing] == ["check"]
+    assert [e.name for e in other] == ["error"]
+
+
+def test_exception_of_callback_reaches_caller_and_measurements_stay(tmp_path: Path) -> None:
+    file, heard = tmp_path / "t.db", Heard("check", InvalidInput("mine"))
+    with pytest.raises(InvalidInput, match=r"^mine$"):
         tune(callback=heard, records=file, trials=4)
-    assert heard[-1].name == "check", "it is not called about the end that it caused"
-    kept = rows(file)
-    assert kept > 4
+    assert heard[-1].name == "check"
+    assert rows(file) > 4
     tune(records=file, trials=4)
     with sqlite3.connect(file) as connection:
         (twice,) = connection.execute(

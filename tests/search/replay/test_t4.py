@@ -1,4 +1,4 @@
-"""T4 JSON: what is written keeps the schema, and what others write can be searched."""
+"""T4 JSON: the export follows the schema, and files of other tuners can be searched."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_export_needs_one_of_several_operators(recording: Recording) -> None:
 
 
 def _theirs(**changes: Any) -> str:
-    """As another tuner writes it."""
+    """Make a file as another tuner writes it."""
     results = [
         {
             "timestamp": "2024-01-01",
@@ -103,9 +103,9 @@ def test_file_of_another_tuner_is_searched(tmp_path: Path, capsys: pytest.Captur
         **{"figure": "time", "unit": "ms", "rows": 8, "trials": 8, "found": 6.4, "best": 6.4}
     }
     assert main(["recording", "search", str(file), "--trials", "8"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("time 6.4 ms after 8 of 8 rows")
-    assert "the best of all is 6.4 ms" in told
+    message = capsys.readouterr().out
+    assert message.startswith("time 6.4 ms after 8 of 8 rows")
+    assert "the best of all is 6.4 ms" in message
     assert main(["recording", "search", str(file), "--seed", "-1"]) == 2
     assert "--seed" in capsys.readouterr().err
 
@@ -124,7 +124,7 @@ def test_search_minimises_chosen_figure(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("[]", "needs schema_version"),
@@ -141,8 +141,8 @@ def test_search_minimises_chosen_figure(tmp_path: Path, capsys: pytest.CaptureFi
         ),
     ],
 )
-def test_bad_file_is_refused_in_one_line(text: str, told: str) -> None:
-    with pytest.raises(InvalidInput, match=told) as problem:
+def test_bad_file_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as problem:
         from_t4(text)
     assert "\n" not in str(problem.value)
 

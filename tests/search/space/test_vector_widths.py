@@ -147,7 +147,7 @@ def test_tied_timings_prefer_fewer_issue_slots(half: float, leaner: bool) -> Non
     ranked = sort_by_latency([slow, narrow, wide])
     assert [c is wide for c in ranked] == ([True, False, False] if leaner else [False, True, False])
     assert ranked[-1] is slow
-    best, fastest = Finals(wide.schedule.op, None, "latency", 0.05).select_winners([slow, narrow, wide])  # type: ignore[arg-type]
+    best, fastest = Finals(wide.schedule.op, None, None, "latency", 0.05).select_winners([slow, narrow, wide])  # type: ignore[arg-type]
     assert best is fastest is ranked[0]
 
 
