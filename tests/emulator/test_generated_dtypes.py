@@ -1,4 +1,4 @@
-"""What NVRTC makes of every element type, in the PTX machine: conversions bit by bit, sums, wide moves."""
+"""Generated kernels of every element type: conversions bit by bit, sums across lanes, wide moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from tests.codegen import samples
 from tests.emulator.generated import run
-from tests.emulator.predicted import TRAFFIC, executed, predicted
+from tests.emulator.predicted import TRAFFIC, check_traffic
 from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
 
 ARCHS = ("sm_75", "sm_80")
@@ -27,7 +27,7 @@ ARCHS = ("sm_75", "sm_80")
 
 
 @pytest.mark.parametrize("types", TRIPLES, ids="-".join)
-def test_every_choice_of_types_is_right_and_clean(types: Types) -> None:
+def test_every_choice_of_types_matches_reference(types: Types) -> None:
     arch = ARCHS[TRIPLES.index(types) % 2]
     drawn = samples.small_matmul(18, 36, 8, vector=2)
     run(rescheduled(drawn, retyped(drawn.op, types)), arch).check()
@@ -58,7 +58,7 @@ PASSAGES: dict[str, Passage] = {
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", PASSAGES)
-def test_values_pass_bit_by_bit(name: str, arch: str) -> None:
+def test_conversions_are_exact(name: str, arch: str) -> None:
     source, target, values, convert = PASSAGES[name]
     found = ran(copied(values.size, source, target), arch, values)
     with np.errstate(all="ignore"):
@@ -78,14 +78,14 @@ def copied(elements: int, dtype: str, out: str) -> Schedule:
 
 
 def ran(schedule: Schedule, arch: str, *arrays: NDArray[Any]) -> NDArray[Any]:
-    """What a kernel writes: all of it, with nothing found."""
+    """The output of a kernel without findings."""
     last = execute(schedule.op, compile_schedule(schedule, arch), arrays)[-1]
     assert last.report.findings == ()
     assert last.is_written.all()
     return last.output
 
 
-def test_sixteen_int8_move_at_once() -> None:
+def test_sixteen_int8_move_in_one_access() -> None:
     op = o.compute(
         "wide", axes={"i": 3, "j": 256}, inputs={"X": (3, 256)}, body=lambda X, i, j: X[i, j], output="Y",
         dtype="int8", out_dtype="int8",
@@ -100,7 +100,7 @@ def test_sixteen_int8_move_at_once() -> None:
 
 
 @pytest.mark.parametrize("combine", ["sum", "max", "min"])
-def test_integers_are_combined_across_lanes(combine: str) -> None:
+def test_integers_combine_across_lanes(combine: str) -> None:
     op = reduced(combine)
     schedule = (
         Schedule(op)
@@ -123,7 +123,7 @@ def reduced(combine: str) -> Operator:
     )  # fmt: skip
 
 
-def test_nvrtc_finds_dot_products_of_four_int8() -> None:
+def test_nvrtc_uses_dot_products_of_four_int8() -> None:
     """A product unrolled along its reduction becomes dp4a; the machine runs it."""
     schedule = (
         Schedule(o.matvec(32, 64, dtype="int8"))
@@ -140,14 +140,11 @@ def test_nvrtc_finds_dot_products_of_four_int8() -> None:
 
 
 @pytest.mark.parametrize("columns", [32, 33, 40, 63])
-def test_sectors_of_single_bytes_are_foretold_exactly(columns: int) -> None:
+def test_sectors_of_single_bytes_are_predicted_exactly(columns: int) -> None:
     """Rows of any length, so that warps start at any byte."""
     op = o.compute(
         "cut", axes={"i": 64, "j": 32}, inputs={"X": (64, columns)}, body=lambda X, i, j: X[i, j], output="Y",
         dtype="int8",
     )  # fmt: skip
     ran = run(Schedule(op).bind("i", "block.x").bind("j", "thread.x"))
-    ran.check()
-    foretold, counted = predicted(ran.schedule), executed(ran)
-    for name in TRAFFIC:
-        assert foretold[name] == pytest.approx(counted[name], rel=1e-9), name
+    check_traffic(ran, TRAFFIC)
