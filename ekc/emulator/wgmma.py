@@ -166,12 +166,12 @@ class WgmmaUnit:
                 mask,
             )
 
-    def touched(self, site_number: int, mask: Any) -> None:
+    def check_access(self, site_number: int, mask: Any) -> None:
         """An instruction may access the accumulators of a product in flight."""
         if (checks := self.checks) is not None:
             checks.check_access(self.batch.decoded.context.sites[site_number], mask)
 
-    def proxy(self, mask: Any) -> None:
+    def fence_proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
         if (checks := self.checks) is not None:
             checks.async_proxy.record_fence(mask)

@@ -48,10 +48,10 @@ for pad in (0, 1):
     )
 add(
     "stencil",
-    """void k(const float* a, float* b, int n) { __shared__ float s[130]; int i = blockIdx.x * 128 +
-    threadIdx.x, t = threadIdx.x + 1; s[t] = i < n ? a[i] : 0; if (t == 1) s[0] = i ? a[i - 1] : 0; if (t ==
-    128) s[129] = i + 1 < n ? a[i + 1] : 0; __syncthreads(); if (i < n) b[i] = (s[t - 1] + s[t] + s[t + 1]) /
-    3; }""",
+    """void k(const float* a, float* b, int n) { __shared__ float s[130];
+    int i = blockIdx.x * 128 + threadIdx.x, t = threadIdx.x + 1;
+    s[t] = i < n ? a[i] : 0; if (t == 1) s[0] = i ? a[i - 1] : 0; if (t == 128) s[129] = i + 1 < n ? a[i + 1] : 0;
+    __syncthreads(); if (i < n) b[i] = (s[t - 1] + s[t] + s[t + 1]) / 3; }""",
     (4,),
     (128,),
     lambda: [floats(500), zeros(500), 500],
@@ -126,10 +126,10 @@ add(
 )
 add(
     "matmul_shared",
-    """void k(const float* a, const float* b, float* c, int n) { __shared__ float p[16][16], q[16][16]; int tx
-    = threadIdx.x, ty = threadIdx.y, x = blockIdx.x * 16 + tx, y = blockIdx.y * 16 + ty; float s = 0; for (int
-    i = 0; i < n; i += 16) { p[ty][tx] = a[y * n + i + tx]; q[ty][tx] = b[(i + ty) * n + x]; __syncthreads();
-    for (int j = 0; j < 16; ++j) s += p[ty][j] * q[j][tx]; __syncthreads(); } c[y * n + x] = s; }""",
+    """void k(const float* a, const float* b, float* c, int n) { __shared__ float p[16][16], q[16][16];
+    int tx = threadIdx.x, ty = threadIdx.y, x = blockIdx.x * 16 + tx, y = blockIdx.y * 16 + ty; float s = 0;
+    for (int i = 0; i < n; i += 16) { p[ty][tx] = a[y * n + i + tx]; q[ty][tx] = b[(i + ty) * n + x]; __syncthreads();
+      for (int j = 0; j < 16; ++j) s += p[ty][j] * q[j][tx]; __syncthreads(); } c[y * n + x] = s; }""",
     (3, 3),
     (16, 16),
     lambda: [floats(48, 48), floats(48, 48) + 1, zeros(48, 48), 48],
@@ -139,8 +139,8 @@ add(
 )
 add(
     "structure_argument",
-    """struct P { int n; float s; long long o; }; extern "C" __global__ void k(P p, const float* a, float* b)
-    { int i = threadIdx.x; if (i < p.n) b[i] = a[i] * p.s + p.o; }""",
+    """struct P { int n; float s; long long o; };
+    extern "C" __global__ void k(P p, const float* a, float* b) { int i = threadIdx.x; if (i < p.n) b[i] = a[i] * p.s + p.o; }""",
     (1,),
     (64,),
     lambda: [np.array([(50, 1.5, -3)], "i4,f4,i8").tobytes(), floats(64), zeros(64)],
@@ -149,9 +149,8 @@ add(
 )
 add(
     "generic_pointers",
-    """void k(float* a, float* b) { __shared__ float s[64]; int t = threadIdx.x; s[t] = 100 + t;
-    __syncthreads(); float* p = t & 1 ? s : a; b[t] = p[t]; __syncthreads(); p[t] = -1; __syncthreads(); b[64
-    + t] = s[t]; }""",
+    """void k(float* a, float* b) { __shared__ float s[64]; int t = threadIdx.x; s[t] = 100 + t; __syncthreads();
+    float* p = t & 1 ? s : a; b[t] = p[t]; __syncthreads(); p[t] = -1; __syncthreads(); b[64 + t] = s[t]; }""",
     (1,),
     (64,),
     lambda: [floats(64), zeros(128)],
@@ -163,9 +162,8 @@ add(
 )
 add(
     "three_dimensions",
-    """void k(int* a) { int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y +
-    threadIdx.y, z = blockIdx.z * blockDim.z + threadIdx.z; a[(z * 4 + y) * 6 + x] = x + 10 * y + 100 * z +
-    1000 * blockIdx.z; }""",
+    """void k(int* a) { int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y,
+    z = blockIdx.z * blockDim.z + threadIdx.z; a[(z * 4 + y) * 6 + x] = x + 10 * y + 100 * z + 1000 * blockIdx.z; }""",
     (2, 2, 3),
     (3, 2, 2),
     lambda: [np.zeros((6, 4, 6), np.int32)],

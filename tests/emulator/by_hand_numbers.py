@@ -1,5 +1,6 @@
 """CUDA kernels by hand: arithmetic of every type."""
 
+# ruff: noqa: E501 (CUDA text)
 from __future__ import annotations
 
 import numpy as np
@@ -26,8 +27,8 @@ add(
 )
 add(
     "wide_integers",
-    """void k(const long long* a, unsigned long long* b) { int i = threadIdx.x; unsigned long long v = a[i]; v
-    ^= v >> 33; v *= 0xff51afd7ed558ccdULL; v ^= v >> 33; b[i] = v + __umul64hi(v, 12345678901ULL); }""",
+    """void k(const long long* a, unsigned long long* b) { int i = threadIdx.x;
+    unsigned long long v = a[i]; v ^= v >> 33; v *= 0xff51afd7ed558ccdULL; v ^= v >> 33; b[i] = v + __umul64hi(v, 12345678901ULL); }""",
     (1,),
     (64,),
     lambda: [rng().integers(-(2**62), 2**62, 64), np.zeros(64, np.uint64)],
@@ -51,8 +52,8 @@ add(
 add(
     "half_arithmetic",
     """void k(const unsigned short* a, const unsigned short* b, unsigned short* c) { int i = threadIdx.x;
-    unsigned short r; asm("{ .reg .b16 t; mul.f16 t, %1, %2; fma.rn.f16 %0, t, %1, %2; }" : "=h"(r) :
-    "h"(a[i]), "h"(b[i])); c[i] = r; }""",
+    unsigned short r; asm("{ .reg .b16 t; mul.f16 t, %1, %2; fma.rn.f16 %0, t, %1, %2; }" : "=h"(r) : "h"(a[i]), "h"(b[i]));
+    c[i] = r; }""",
     (1,),
     (64,),
     lambda: [floats(64).astype(np.float16), (floats(64) * 2).astype(np.float16), np.zeros(64, np.float16)],
@@ -62,8 +63,7 @@ add(
 )
 add(
     "doubles",
-    """void k(const double* a, double* b) { int i = threadIdx.x; b[i] = sqrt(a[i] * a[i] + 1.0) / (a[i] +
-    3.0); }""",
+    """void k(const double* a, double* b) { int i = threadIdx.x; b[i] = sqrt(a[i] * a[i] + 1.0) / (a[i] + 3.0); }""",
     (1,),
     (40,),
     lambda: [np.abs(rng().standard_normal(40)), np.zeros(40)],
@@ -73,8 +73,8 @@ add(
 )
 add(
     "fast_math",
-    """void k(const float* a, float* b) { int i = threadIdx.x; float x = a[i]; b[i] = __expf(x) * __sinf(x) +
-    __cosf(x) * rsqrtf(x * x + 1) + __fdividef(x, 3.0f) + __logf(x * x + 1); }""",
+    """void k(const float* a, float* b) { int i = threadIdx.x; float x = a[i];
+    b[i] = __expf(x) * __sinf(x) + __cosf(x) * rsqrtf(x * x + 1) + __fdividef(x, 3.0f) + __logf(x * x + 1); }""",
     (1,),
     (64,),
     lambda: [floats(64), zeros(64)],
@@ -86,8 +86,8 @@ add(
 )
 add(
     "bit_tricks",
-    """void k(const unsigned* a, unsigned* b) { int i = threadIdx.x; unsigned v = a[i]; b[i] = __brev(v) ^
-    (__popc(v) << 8) ^ __clz(v) ^ __byte_perm(v, ~v, 0x5140) ^ __funnelshift_l(v, 77u, i); }""",
+    """void k(const unsigned* a, unsigned* b) { int i = threadIdx.x; unsigned v = a[i];
+    b[i] = __brev(v) ^ (__popc(v) << 8) ^ __clz(v) ^ __byte_perm(v, ~v, 0x5140) ^ __funnelshift_l(v, 77u, i); }""",
     (1,),
     (64,),
     lambda: [rng().integers(0, 2**32, 64).astype(np.uint32), np.zeros(64, np.uint32)],
@@ -107,9 +107,9 @@ add(
 )
 add(
     "bfloat16",
-    """void k(const float* a, float* b) { int i = threadIdx.x; unsigned short h, r; asm("cvt.rn.bf16.f32 %0,
-    %1;" : "=h"(h) : "f"(a[i])); asm("fma.rn.bf16 %0, %1, %1, %1;" : "=h"(r) : "h"(h)); b[i] =
-    __int_as_float((int)r << 16); }""",
+    """void k(const float* a, float* b) { int i = threadIdx.x; unsigned short h, r;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(a[i])); asm("fma.rn.bf16 %0, %1, %1, %1;" : "=h"(r) : "h"(h));
+    b[i] = __int_as_float((int)r << 16); }""",
     (1,),
     (64,),
     lambda: [floats(64), zeros(64)],
@@ -119,8 +119,8 @@ add(
 )
 add(
     "wide_division",
-    """void k(const long long* a, long long* b) { int i = threadIdx.x; long long x = a[i], y = a[63 - i] >>
-    40; b[i] = __mul64hi(x, a[63 - i]) + x / (y | 1) + x % (y | 1); }""",
+    """void k(const long long* a, long long* b) { int i = threadIdx.x; long long x = a[i], y = a[63 - i] >> 40;
+    b[i] = __mul64hi(x, a[63 - i]) + x / (y | 1) + x % (y | 1); }""",
     (1,),
     (64,),
     lambda: [rng().integers(-(2**62), 2**62, 64), np.zeros(64, np.int64)],
@@ -130,9 +130,9 @@ add(
 )
 add(
     "int8_dot",
-    """void k(const signed char* a, const int* w, int* b, signed char* c) { int i = threadIdx.x, s = 0; const
-    int* v = (const int*)a; for (int j = 0; j < 4; ++j) asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(s) : "r"(v[4
-    * i + j]), "r"(w[j])); b[i] = s; c[i] = (signed char)(s > 127 ? 127 : s < -128 ? -128 : s); }""",
+    """void k(const signed char* a, const int* w, int* b, signed char* c) { int i = threadIdx.x, s = 0; const int* v = (const int*)a;
+    for (int j = 0; j < 4; ++j) asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(s) : "r"(v[4 * i + j]), "r"(w[j]));
+    b[i] = s; c[i] = (signed char)(s > 127 ? 127 : s < -128 ? -128 : s); }""",
     (1,),
     (32,),
     lambda: [

@@ -1,5 +1,4 @@
-"""A pipeline of tiles that feeds products of warpgroups, statement by statement, so that slips can be
-made."""
+"""A pipeline of tiles that feeds products of warpgroups, statement by statement, so that slips can be made."""
 
 # ruff: noqa: E501 (CUDA text)
 from __future__ import annotations

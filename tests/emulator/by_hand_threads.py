@@ -1,5 +1,6 @@
 """CUDA kernels by hand: threads that meet, exchange and part."""
 
+# ruff: noqa: E501 (CUDA text)
 from __future__ import annotations
 
 import numpy as np
@@ -86,9 +87,10 @@ add(
 )
 add(
     "scan_hillis_steele",
-    """void k(const int* a, int* b) { __shared__ int s[2][128]; int t = threadIdx.x, p = 0; s[0][t] =
-    a[blockIdx.x * 128 + t]; __syncthreads(); for (int d = 1; d < 128; d *= 2) { s[1 - p][t] = s[p][t] + (t >=
-    d ? s[p][t - d] : 0); p = 1 - p; __syncthreads(); } b[blockIdx.x * 128 + t] = s[p][t]; }""",
+    """void k(const int* a, int* b) { __shared__ int s[2][128]; int t = threadIdx.x, p = 0;
+    s[0][t] = a[blockIdx.x * 128 + t]; __syncthreads();
+    for (int d = 1; d < 128; d *= 2) { s[1 - p][t] = s[p][t] + (t >= d ? s[p][t - d] : 0); p = 1 - p; __syncthreads(); }
+    b[blockIdx.x * 128 + t] = s[p][t]; }""",
     (3,),
     (128,),
     lambda: [rng().integers(-9, 9, 384).astype(np.int32), np.zeros(384, np.int32)],
@@ -98,12 +100,13 @@ add(
 add(
     "softmax_rows",
     """void k(const float* a, float* b, int n) { const float* r = a + blockIdx.x * n; __shared__ float s[4];
-    int t = threadIdx.x; float m = __int_as_float(0xff800000); for (int i = t; i < n; i += 128) m = fmaxf(m,
-    r[i]); for (int d = 16; d; d >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, d)); if (t % 32 == 0) s[t / 32] =
-    m; __syncthreads(); m = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3])); __syncthreads(); float z = 0; for
-    (int i = t; i < n; i += 128) z += expf(r[i] - m); for (int d = 16; d; d >>= 1) z += __shfl_xor_sync(~0u,
-    z, d); if (t % 32 == 0) s[t / 32] = z; __syncthreads(); z = s[0] + s[1] + s[2] + s[3]; for (int i = t; i <
-    n; i += 128) b[blockIdx.x * n + i] = expf(r[i] - m) / z; }""",
+    int t = threadIdx.x; float m = __int_as_float(0xff800000); for (int i = t; i < n; i += 128) m = fmaxf(m, r[i]);
+    for (int d = 16; d; d >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, d));
+    if (t % 32 == 0) s[t / 32] = m; __syncthreads(); m = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3])); __syncthreads();
+    float z = 0; for (int i = t; i < n; i += 128) z += expf(r[i] - m);
+    for (int d = 16; d; d >>= 1) z += __shfl_xor_sync(~0u, z, d);
+    if (t % 32 == 0) s[t / 32] = z; __syncthreads(); z = s[0] + s[1] + s[2] + s[3];
+    for (int i = t; i < n; i += 128) b[blockIdx.x * n + i] = expf(r[i] - m) / z; }""",
     (3,),
     (128,),
     lambda: [floats(3, 300), zeros(3, 300), 300],
@@ -123,9 +126,9 @@ add(
 )
 add(
     "switch_table",
-    """void k(const int* a, int* b) { int t = threadIdx.x, v = a[t]; switch (v) { case 0: b[t] = 5; break;
-    case 1: b[t] = t * t; break; case 2: b[t] = -t; break; case 3: b[t] = t ^ 21; break; case 4: b[t] = t % 7;
-    break; case 5: b[t] = 99; break; case 6: b[t] = t + v; break; default: b[t] = -1; } }""",
+    """void k(const int* a, int* b) { int t = threadIdx.x, v = a[t];
+    switch (v) { case 0: b[t] = 5; break; case 1: b[t] = t * t; break; case 2: b[t] = -t; break; case 3: b[t] = t ^ 21; break;
+    case 4: b[t] = t % 7; break; case 5: b[t] = 99; break; case 6: b[t] = t + v; break; default: b[t] = -1; } }""",
     (1,),
     (64,),
     lambda: [rng().integers(0, 9, 64).astype(np.int32), np.zeros(64, np.int32)],
@@ -145,8 +148,8 @@ add(
 )
 add(
     "sync_count",
-    """void k(const int* a, int* b) { int n = __syncthreads_count(a[threadIdx.x] > 0); b[threadIdx.x] = n * 10
-    + __syncthreads_or(a[threadIdx.x] > 3) + 2 * __syncthreads_and(a[threadIdx.x] > -9); }""",
+    """void k(const int* a, int* b) { int n = __syncthreads_count(a[threadIdx.x] > 0);
+    b[threadIdx.x] = n * 10 + __syncthreads_or(a[threadIdx.x] > 3) + 2 * __syncthreads_and(a[threadIdx.x] > -9); }""",
     (1,),
     (70,),
     lambda: [rng().integers(-5, 5, 70).astype(np.int32), np.zeros(70, np.int32)],
@@ -155,9 +158,9 @@ add(
 )
 add(
     "compare_and_swap",
-    """void k(const float* a, float* best) { int i = blockIdx.x * 64 + threadIdx.x; int* p = (int*)best; int
-    old = *(volatile int*)p; while (__int_as_float(old) < a[i]) { int was = atomicCAS(p, old,
-    __float_as_int(a[i])); if (was == old) break; old = was; } }""",
+    """void k(const float* a, float* best) { int i = blockIdx.x * 64 + threadIdx.x; int* p = (int*)best;
+    int old = *(volatile int*)p; while (__int_as_float(old) < a[i]) { int was = atomicCAS(p, old, __float_as_int(a[i]));
+      if (was == old) break; old = was; } }""",
     (2,),
     (64,),
     lambda: [np.abs(floats(128)), zeros(1)],
@@ -166,9 +169,9 @@ add(
 )
 add(
     "add_by_compare_and_swap",
-    """void k(const float* a, double* sum) { unsigned long long* p = (unsigned long long*)sum; unsigned long
-    long old = *p, was; do { was = old; old = atomicCAS(p, was, __double_as_longlong(a[blockIdx.x * 64 +
-    threadIdx.x] + __longlong_as_double(was))); } while (was != old); }""",
+    """void k(const float* a, double* sum) { unsigned long long* p = (unsigned long long*)sum; unsigned long long old = *p, was;
+    do { was = old; old = atomicCAS(p, was, __double_as_longlong(a[blockIdx.x * 64 + threadIdx.x] + __longlong_as_double(was)));
+    } while (was != old); }""",
     (3,),
     (64,),
     lambda: [floats(192), np.zeros(1)],
@@ -177,8 +180,7 @@ add(
 )
 add(
     "greatest_if_greater",
-    """void k(const int* a, int* most) { int v = a[blockIdx.x * 64 + threadIdx.x]; if (v > *most)
-    atomicMax(most, v); }""",
+    """void k(const int* a, int* most) { int v = a[blockIdx.x * 64 + threadIdx.x]; if (v > *most) atomicMax(most, v); }""",
     (3,),
     (64,),
     lambda: [rng().integers(1, 99, 192).astype(np.int32), np.zeros(1, np.int32)],
@@ -197,8 +199,8 @@ add(
 )
 add(
     "shuffle_in_a_loop_of_some_lanes",
-    """void k(const int* a, int* b) { int t = threadIdx.x, v = a[t]; if (t % 32 < 16) { for (int i = 0; i < 1
-    + t / 32; ++i) v += __shfl_xor_sync(0xffffu, v, 8); } else v = -v; b[t] = v; }""",
+    """void k(const int* a, int* b) { int t = threadIdx.x, v = a[t];
+    if (t % 32 < 16) { for (int i = 0; i < 1 + t / 32; ++i) v += __shfl_xor_sync(0xffffu, v, 8); } else v = -v; b[t] = v; }""",
     (2,),
     (96,),
     lambda: [rng().integers(0, 9, 96).astype(np.int32), np.zeros(96, np.int32)],
@@ -228,10 +230,10 @@ add(
 add(
     "last_block_sums",
     """__device__ unsigned done = 0; extern "C" __global__ void k(const float* a, float* part, float* out) {
-    __shared__ float s[64]; __shared__ bool last; int t = threadIdx.x; s[t] = a[blockIdx.x * 64 + t];
-    __syncthreads(); if (t == 0) { float v = 0; for (int i = 0; i < 64; ++i) v += s[i]; part[blockIdx.x] = v;
-    __threadfence(); last = atomicAdd(&done, 1u) == gridDim.x - 1; } __syncthreads(); if (last && t == 0) {
-    float v = 0; for (int i = 0; i < gridDim.x; ++i) v += part[i]; *out = v; } }""",
+    __shared__ float s[64]; __shared__ bool last; int t = threadIdx.x; s[t] = a[blockIdx.x * 64 + t]; __syncthreads();
+    if (t == 0) { float v = 0; for (int i = 0; i < 64; ++i) v += s[i]; part[blockIdx.x] = v; __threadfence();
+      last = atomicAdd(&done, 1u) == gridDim.x - 1; } __syncthreads();
+    if (last && t == 0) { float v = 0; for (int i = 0; i < gridDim.x; ++i) v += part[i]; *out = v; } }""",
     (6,),
     (64,),
     lambda: [floats(384), zeros(6), zeros(1)],

@@ -162,7 +162,7 @@ def _write_copy_issue(w: BlockWriter, instruction: Instruction) -> None:
 def write_fence(w: BlockWriter, instruction: Instruction) -> None:
     """`fence`: a fence of the async proxy makes writes to shared memory visible to `wgmma`."""
     if instruction.parts[1:3] == ("proxy", "async") and "global" not in instruction.parts:
-        w.emit(f"products.proxy({w.mask})")
+        w.emit(f"products.fence_proxy({w.mask})")
 
 
 def write_nothing(w: BlockWriter, instruction: Instruction) -> None:
