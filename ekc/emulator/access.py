@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator import memory
-from ekc.emulator.counters import WORD_BYTES, count_sectors, wavefronts
+from ekc.emulator.counters import WORD_BYTES, count_sectors, count_wavefronts
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import (
@@ -152,7 +152,7 @@ class MemoryUnit:
             warps = self.lane_warps[lanes]
             requests = int(np.count_nonzero(warps[1:] != warps[:-1])) + 1
             if shared:
-                found = wavefronts(probe.address + offset, warps, site.bytes_per_lane)
+                found = count_wavefronts(probe.address + offset, warps, site.bytes_per_lane)
             elif probe.space.kind == "global":
                 found = (count_sectors(probe.address + offset, warps, site.bytes_per_lane), 0)
             else:

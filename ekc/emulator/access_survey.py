@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.batch import Batch
-from ekc.emulator.counters import sort_unique, wavefronts
+from ekc.emulator.counters import count_wavefronts, sort_unique
 from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
 from ekc.emulator.geometry import Shape
@@ -187,7 +187,7 @@ class _TraceNotes:
             lines = sort_unique((own.astype(np.int64) << _WARP_SHIFT) + (address >> _LINE_BITS))
             # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
             least = len(sort_unique(own)) * max(1, site.bytes_per_lane // 4)
-            passes = max(len(lines), least, wavefronts(address, own, site.bytes_per_lane)[0])
+            passes = max(len(lines), least, count_wavefronts(address, own, site.bytes_per_lane)[0])
             cached = self.line_cache[key] = passes, lines, at
         passes, lines, before = cached
         return passes, lines + ((at - before) >> _LINE_BITS)

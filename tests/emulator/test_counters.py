@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ekc.emulator as emulator
-from ekc.emulator.counters import wavefronts
+from ekc.emulator.counters import count_wavefronts
 from ekc.ir.analysis import coalescing
 from tests.emulator.case import ptx
 
@@ -39,7 +39,7 @@ def test_wavefronts_of_access_patterns(
     extents: tuple[int, int], steps: tuple[int, int], size: int, passes: int
 ) -> None:
     address = LANES % extents[0] * steps[0] + LANES // extents[0] % extents[1] * steps[1]
-    assert wavefronts(address, np.zeros(32, np.int64), size)[0] == passes
+    assert count_wavefronts(address, np.zeros(32, np.int64), size)[0] == passes
     pattern = coalescing.WarpAccessPattern(itemsize=1, vector=size, extents=extents, steps=steps)
     assert np.asarray(coalescing.count_wavefronts(pattern, 32)) == passes
 
@@ -47,7 +47,7 @@ def test_wavefronts_of_access_patterns(
 def test_wavefronts_of_warps_add() -> None:
     address = np.concatenate([LANES * 16, LANES * 0, LANES[:8] * 16])
     warps = np.repeat([3, 4, 7], [32, 32, 8])
-    passes, beyond = wavefronts(address, warps, 16)
+    passes, beyond = count_wavefronts(address, warps, 16)
     assert passes == 4 + 2 + 1
     assert beyond == 0
 
@@ -76,6 +76,6 @@ def test_wavefronts_of_halves_depend_on_their_words(order: tuple[int, ...]) -> N
     )
     loads = [one for one in report.counters.instructions.values() if one.kind == "load.shared"]
     lane = np.arange(32)
-    expected = [wavefronts(66 * lane + 2 * i, 0 * lane, 2)[0] for i in order]
+    expected = [count_wavefronts(66 * lane + 2 * i, 0 * lane, 2)[0] for i in order]
     assert [one.wavefronts for one in loads] == expected
     assert len(set(expected)) == 2

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import ekc.emulator as emulator
+from ekc.emulator.access_survey import survey_accesses
 from ekc.errors import EkcError
+from ekc.ptx.counting.counts import count_instructions
 from ekc.ptx.module import Immediate, KernelText, Register
 from ekc.ptx.parser import parse_module
 from tests.emulator.case import integers, ptx
@@ -132,3 +134,12 @@ def test_inner_variable_hides_the_outer_one() -> None:
 def test_label_declared_twice_is_refused() -> None:
     with pytest.raises(EkcError, match="line 8: label L: declared twice"):
         run_body("L: mov.u32 %r2, 1;\nL: mov.u32 %r2, 2;", 0)
+
+
+def test_module_is_parsed_once_for_counts_survey_and_run() -> None:
+    text = ptx('extern "C" __global__ void k(float* a) { a[threadIdx.x] *= 2; }')
+    parse_module.cache_clear()
+    count_instructions(text, "k")
+    survey_accesses(text, "k", grid=(1, 1, 1), block=(32, 1, 1), sizes=(128,))
+    emulator.launch(text, "k", grid=(1,), block=(32,), args=[np.ones(32, np.float32)])
+    assert parse_module.cache_info().misses == 1
