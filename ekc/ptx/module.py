@@ -131,8 +131,8 @@ class Instruction:
     def reads(self) -> tuple[str, ...]:
         """Registers that the instruction reads, its guard included."""
         first = 1 if self.writes and not self.is_accumulating else 0
-        found = [n for operand in self.operands[first:] for n in list_registers(operand)]
-        return (*found, self.guard.name) if self.guard else tuple(found)
+        names = [n for operand in self.operands[first:] for n in list_registers(operand)]
+        return (*names, self.guard.name) if self.guard else tuple(names)
 
 
 @lru_cache(maxsize=4096)
@@ -211,11 +211,11 @@ class KernelText:
     @cached_property
     def readers_by_register(self) -> dict[str, list[Instruction]]:
         """The instructions that read each register. To be asked only once the kernel is complete."""
-        found: dict[str, list[Instruction]] = {}
+        readers: dict[str, list[Instruction]] = {}
         for one in self.code:
             for name in one.reads:
-                found.setdefault(name, []).append(one)
-        return found
+                readers.setdefault(name, []).append(one)
+        return readers
 
 
 @dataclass
