@@ -84,9 +84,9 @@ def survey_accesses(
     `blocks`: linear numbers, x fastest. Raises `EkcError` as `launch` does.
     """
     trace = run_trace(AddressTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
-    found = AccessSurvey(tuple(_profile_accesses(trace)), trace.notes.count_live_lines())
+    survey = AccessSurvey(tuple(_profile_accesses(trace)), trace.notes.count_live_lines())
     trace.close()
-    return found
+    return survey
 
 
 def run_trace(
@@ -137,7 +137,7 @@ def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
         for target in one.exit.targets:
             if target <= one.number:
                 ends[target] = max(ends.get(target, 0), one.number)
-    found = {}
+    exits = {}
     for one in blocks:
         if one.exit.kind != "branch":
             continue
@@ -145,9 +145,9 @@ def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
         for header in around:
             inside = [header <= target <= ends[header] for target in one.exit.targets]
             if inside[0] != inside[1]:
-                found[one.number] = _LoopExit(header, leaves_when_taken=not inside[0])
+                exits[one.number] = _LoopExit(header, leaves_when_taken=not inside[0])
                 break
-    return found
+    return exits
 
 
 @dataclass

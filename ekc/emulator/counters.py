@@ -172,5 +172,5 @@ def _group_lanes(addresses: Index, number: Index, words: int) -> Index:
         partner = table[:, np.arange(32) ^ step]
         paired |= ((table == partner) | (table < 0) | (partner < 0)).all(axis=1)
     part = rank // (32 // words)
-    found: Index = number * words + np.where(paired[number], part // 2, part)
-    return found
+    groups: Index = number * words + np.where(paired[number], part // 2, part)
+    return groups

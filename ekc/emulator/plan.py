@@ -247,10 +247,10 @@ def _align_next_offset(offset: int, size: int) -> int:
 
 
 def _check_shape(decoded: DecodedKernel, grid: Shape, block: Shape) -> None:
-    for what, shape, limits in (("grid", grid, _GRID_LIMIT), ("block", block, _BLOCK_LIMIT)):
+    for argument, shape, limits in (("grid", grid, _GRID_LIMIT), ("block", block, _BLOCK_LIMIT)):
         for axis, extent, limit in zip("xyz", shape, limits, strict=True):
             if not 1 <= extent <= limit:
-                raise InvalidInput(f"{what}.{axis} is {extent}: it must be 1 to {limit}")
+                raise InvalidInput(f"{argument}.{axis} is {extent}: it must be 1 to {limit}")
     threads = block[0] * block[1] * block[2]
     most = min(_MAX_THREADS, decoded.kernel.max_threads or _MAX_THREADS)
     if threads > most:

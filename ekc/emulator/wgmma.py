@@ -124,12 +124,12 @@ class WgmmaUnit:
                 row[...] = values
             return
         lanes = self.layout.group_lanes[groups].ravel()
-        there = (lanes >= 0) & (True if mask is None else mask[lanes])
-        lanes = lanes[there]
+        is_active = (lanes >= 0) & (True if mask is None else mask[lanes])
+        lanes = lanes[is_active]
         sums = np.stack([row[lanes] for row in d])
         accumulates = np.broadcast_to(accumulates, self.batch.all_lanes.shape)[lanes]
         words = wgmma.add_product(
-            product[:, there], sums, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+            product[:, is_active], sums, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
         )
         for row, values in zip(d, words, strict=True):
             row[lanes] = values
