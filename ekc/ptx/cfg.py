@@ -156,8 +156,7 @@ def split_blocks(kernel: KernelText) -> list[Block]:
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
         code = kernel.code[start:end]
-        block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode) if code else 1)
-        block.line = code[0].line
+        block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode), line=code[0].line)
         if label := labels.get(start):
             # Labels of inline assembly are distinguished by a number after an @.
             block.label, block.line = label.partition("@")[0], kernel.label_lines[label]

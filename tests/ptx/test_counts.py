@@ -230,6 +230,11 @@ def test_refusal_names_the_line_of_the_label() -> None:
     assert ptx.splitlines()[int(match[2]) - 1].startswith(match[1] + ":")
 
 
+def test_kernel_without_instructions_counts_nothing() -> None:
+    text = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k() {\n}\n"
+    assert count_instructions(text, "k") == InstructionCounts()
+
+
 def test_call_is_refused() -> None:
     source = """__device__ __noinline__ float far(float* a) { return a[3] * a[4]; }
     extern "C" __global__ void k(float* a) { a[1] = far(a); }"""

@@ -144,6 +144,8 @@ def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, flo
     if kernel not in kernels:
         raise InvalidInput(f"kernel {kernel!r} is not in the PTX, which has {', '.join(kernels) or 'none'}")
     _refuse_jumps(kernels[kernel])
+    if not kernels[kernel].code:
+        return ()
     blocks = split_blocks(kernels[kernel])
     runs = zip(blocks, count_block_runs(kernel, blocks), strict=True)
     return tuple((one, times) for block, times in runs for one in block.instructions)
