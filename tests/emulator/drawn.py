@@ -110,8 +110,8 @@ MORE: dict[str, Operator] = {
     "columns fp16": o.einsum("km,k->m", (64, 40), (64,), dtype="float16"),
     "columns between": o.reduce((3, 40, 24), 1, "mean"),
 }
-"""Operators of other element types and orders. `bred_ones` leaves them out, because distances were measured
-without them."""
+"""Operators of other element types and orders. `breed_schedules` leaves them out, because distances were
+measured without them."""
 _POPULATION = 64
 
 
@@ -120,26 +120,26 @@ def space(name: str) -> Space:
     return Space((BRED | MORE)[name], Limits())
 
 
-def bred(name: str, seed: int) -> Schedule:
+def breed_schedule(name: str, seed: int) -> Schedule:
     """A schedule as the search makes it: drawn, repaired, and one of those that are legal."""
     here, rng = space(name), np.random.default_rng(seed)
     legal = here.repair(rng, here.sample(rng, _POPULATION))[0]
     return here.build_schedule(legal, int(rng.integers(len(legal))))
 
 
-def stepped(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
+def step_schedule(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
     """Any small operator (or one of some kinds), with those of the drawn steps that leave it legal."""
     return _legal(draw_schedule(choose, draw_operator(choose, kinds)))
 
 
 def in_parts(choose: Choose) -> Schedule | None:
-    """`stepped` after a split-K; None where the operator has no sum to split."""
+    """`step_schedule` after a split-K; None where the operator has no sum to split."""
     wanted = draw_in_parts(choose, draw_operator(choose))
     return wanted and _legal(wanted)
 
 
 def atomic(choose: Choose) -> Schedule | None:
-    """`stepped` with a sum that blocks share by atomics; None where the operator has none."""
+    """`step_schedule` with a sum that blocks share by atomics; None where the operator has none."""
     wanted = draw_atomic(choose, draw_operator(choose))
     return wanted and _legal(wanted)
 
@@ -165,15 +165,15 @@ def _start(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def bred_ones(count: int) -> list[Schedule]:
+def breed_schedules(count: int) -> list[Schedule]:
     """The same bred schedules every time."""
     names = sorted(BRED)
-    return [bred(names[i % len(names)], i) for i in range(count)]
+    return [breed_schedule(names[i % len(names)], i) for i in range(count)]
 
 
-def stepped_ones(count: int) -> list[Schedule]:
+def step_schedules(count: int) -> list[Schedule]:
     """The same stepped schedules every time."""
-    return [stepped(random.Random(i).choice, FIRST) for i in range(count)]
+    return [step_schedule(random.Random(i).choice, FIRST) for i in range(count)]
 
 
 Sizes = tuple[int, int, str]

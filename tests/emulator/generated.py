@@ -23,7 +23,7 @@ Ptx = Callable[[str, str], str]
 """PTX of a CUDA text for an arch."""
 
 
-def compiled(source: str, arch: str) -> str:
+def compile_ptx(source: str, arch: str) -> str:
     return nvrtc.compile(source, arch).ptx
 
 
@@ -52,7 +52,7 @@ class Ran:
             )
 
 
-def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled, limits: Limits | None = None) -> Ran:
+def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compile_ptx, limits: Limits | None = None) -> Ran:
     """Compile and run every launch; inputs are uniform, always the same."""
     op = schedule.op
     made = generate(schedule, limits)

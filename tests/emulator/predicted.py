@@ -21,13 +21,13 @@ TRAFFIC = (
 QUANTITIES = ("fma", "barriers", "shuffles", *TRAFFIC)
 
 
-def predicted(schedule: Schedule, limits: Limits | None = None) -> dict[str, float]:
+def predict_traffic(schedule: Schedule, limits: Limits | None = None) -> dict[str, float]:
     """Totals over all launches."""
     figures = analyse_program(schedule.program, limits or Limits())
     return {name: float(figures["total_" + name][0]) for name in QUANTITIES}
 
 
-def executed(ran: Ran) -> Counter[str]:
+def count_traffic(ran: Ran) -> Counter[str]:
     """The counted quantities: fma by lane, accesses by warp request, barriers by block."""
     total: Counter[str] = Counter()
     for report in ran.reports:
@@ -57,7 +57,7 @@ def executed(ran: Ran) -> Counter[str]:
 def check_traffic(ran: Ran, names: Iterable[str], limits: Limits | None = None, rel: float = 1e-9) -> None:
     """The kernels are right and clean, and these quantities as predicted."""
     ran.check()
-    found, expected = executed(ran), predicted(ran.schedule, limits)
+    found, expected = count_traffic(ran), predict_traffic(ran.schedule, limits)
     for name in names:
         assert found[name] == pytest.approx(expected[name], rel=rel), f"{name}\n{ran.schedule.to_python()}"
 

@@ -25,7 +25,9 @@ extern "C" __global__ void k(const float* x, const int* pick, float* y) {
 """
 
 
-def touches(stride: int, threads: int = 64) -> dict[tuple[str, bool, int | None], tuple[float, float, float]]:
+def survey_touches(
+    stride: int, threads: int = 64
+) -> dict[tuple[str, bool, int | None], tuple[float, float, float]]:
     ptx = nvrtc.compile(
         STRIDED.replace("STRIDE", str(stride)).replace("x.x * 33", "x.x % 32 * 33"), "sm_80"
     ).ptx
@@ -38,7 +40,7 @@ def touches(stride: int, threads: int = 64) -> dict[tuple[str, bool, int | None]
 
 
 def test_survey_finds_patterns_shares_and_arguments() -> None:
-    found = touches(stride=1)
+    found = survey_touches(stride=1)
     # Rows of 4000 bytes: every lane in a sector and a line of its own.
     assert found["global", False, 0] == (1.0, 32.0, 32.0)
     # One of the two warps picks and writes; all indices are 0 in a survey.

@@ -22,7 +22,7 @@ SECOND = (
 )
 
 
-def second(place: str, source: str) -> str:
+def copy_again(place: str, source: str) -> str:
     return SECOND.replace("PLACE", place).replace("SOURCE", source)
 
 
@@ -33,11 +33,11 @@ def second(place: str, source: str) -> str:
         ("s[0][t] = 5;", "", {"async-copy"}),
         ("__syncthreads(); s[0][63 - t] = 5; __syncthreads();", "", {"async-copy"}),
         ("__syncthreads(); atomicAdd(&s[0][63 - t], 5); __syncthreads();", "", {"async-copy"}),
-        (second("0", "63 - t"), "", {"async-copy"}),
+        (copy_again("0", "63 - t"), "", {"async-copy"}),
         # Another stage, the same bytes, or after the wait: all fine.
         ("s[1][t] = 5; atomicAdd(&s[1][t], 1);", "", set()),
-        (second("256", "63 - t"), "", set()),
-        (second("0", "t"), "", set()),
+        (copy_again("256", "63 - t"), "", set()),
+        (copy_again("0", "t"), "", set()),
         ("", "s[0][63 - t] = 5; __syncthreads();", set()),
     ],
 )

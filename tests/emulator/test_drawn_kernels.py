@@ -18,14 +18,14 @@ from tests.emulator.drawn import (
     BRED,
     GRAPHS,
     MORE,
-    bred,
+    breed_schedule,
     draw_by,
     draw_fused,
     draw_swizzled,
-    stepped,
+    step_schedule,
 )
 from tests.emulator.generated import check_tree, run
-from tests.emulator.predicted import executed, predicted
+from tests.emulator.predicted import count_traffic, predict_traffic
 from tests.ir.async_examples import draw_async
 from tests.ir.drawn_operators import FIRST, Choose
 from tests.ir.tensor_examples import draw_tensor
@@ -66,7 +66,7 @@ class Feature:
 
 def step_any_types(choose: Choose) -> Schedule:
     """Any small operator of any types with random steps."""
-    schedule, types = stepped(choose, FIRST), choose((None, *TRIPLES))
+    schedule, types = step_schedule(choose, FIRST), choose((None, *TRIPLES))
     return schedule if types is None else rescheduled(schedule, retyped(schedule.op, types))
 
 
@@ -80,7 +80,7 @@ MANY = max(160, settings.default.max_examples)
 FEATURES = {
     # No choice of the compiler can change how often threads wait for each other or exchange values.
     "search space": Feature(
-        st.builds(bred, st.sampled_from(sorted(BRED | MORE)), st.integers(0, 2**32 - 1)),
+        st.builds(breed_schedule, st.sampled_from(sorted(BRED | MORE)), st.integers(0, 2**32 - 1)),
         ("barriers", "shuffles"), MANY, few=4, abs=0.5,
     ),
     "random steps": Feature(draw_by(step_any_types), ("barriers", "shuffles"), MANY, few=8, abs=0.5),
@@ -114,7 +114,7 @@ def check_schedule(feature: Feature, schedule: Schedule) -> None:
         feature.check_tree(schedule)
     ran = run(schedule, feature.arch, limits=feature.limits)
     ran.check()
-    found, expected = executed(ran), predicted(schedule, feature.limits)
+    found, expected = count_traffic(ran), predict_traffic(schedule, feature.limits)
     for name in feature.exact:
         prediction = pytest.approx(expected[name], rel=feature.rel, abs=feature.abs)
         assert found[name] == prediction, f"{name}\n{schedule.to_python()}"

@@ -99,7 +99,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def replaced(text: str, old: str, new: str, which: int) -> str:
+def replace_text(text: str, old: str, new: str, which: int) -> str:
     parts = text.split(old)
     assert len(parts) > which + 1, f"{old} is not there {which + 1} times"
     return old.join(parts[: which + 1]) + new + old.join(parts[which + 1 :])
@@ -110,7 +110,7 @@ def replaced(text: str, old: str, new: str, which: int) -> str:
 )
 def test_fault_is_found(name: str, old: str, new: str, which: int, kinds: set[str]) -> None:
     case = BY_NAME[name]
-    report, _, _ = case.run(replaced(case.source, old, new, which))
+    report, _, _ = case.run(replace_text(case.source, old, new, which))
     found = {finding.kind for finding in report.findings}
     assert found & kinds, f"{report}"
 
@@ -121,7 +121,7 @@ def test_barriers_of_a_generated_kernel_are_all_needed() -> None:
     count = made.source.count(SYNC)
     assert count
     for which in range(count):
-        ptx = nvrtc.compile(replaced(made.source, SYNC, "", which), "sm_80").ptx
+        ptx = nvrtc.compile(replace_text(made.source, SYNC, "", which), "sm_80").ptx
         args = [floats(33, 12), floats(12, 34), zeros(33, 34)]
         report = emulator.launch(ptx, launch.name, grid=launch.grid, block=launch.block, args=args)
         assert {f.kind for f in report.findings} & {"race", "uninitialised"}, str(report)

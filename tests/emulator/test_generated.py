@@ -11,7 +11,7 @@ import ekc
 from ekc.codegen.generate import generate
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen.test_execute_on_host import corners, drawn, features
-from tests.emulator.generated import compiled, run
+from tests.emulator.generated import compile_ptx, run
 from tests.ir import examples
 from tests.ir.typed import Types, retyped
 
@@ -55,7 +55,7 @@ def test_load_widened_over_an_unread_end_is_clean() -> None:
         .cache_read("A", "shared").compute_at("A.shared", None).cache_read("A.shared", "register")
     )  # fmt: skip
     ran = run(schedule)
-    assert "ld.shared.v4" in compiled(ran.made.source, "sm_80")
+    assert "ld.shared.v4" in compile_ptx(ran.made.source, "sm_80")
     ran.check()
 
 
@@ -70,8 +70,8 @@ def test_joined_bytes_may_exceed_an_array_unless_used(
         .cache_read("A", "register").cache_read("B", "shared", order=(1, 0))
     )  # fmt: skip
     run(schedule).check()
-    assert "B_shared[91]" in compiled(generate(schedule).source, "sm_80")
-    (report,) = run(schedule, ptx=lambda *asked: compiled(*asked).replace("[91]", "[90]")).reports
+    assert "B_shared[91]" in compile_ptx(generate(schedule).source, "sm_80")
+    (report,) = run(schedule, ptx=lambda *asked: compile_ptx(*asked).replace("[91]", "[90]")).reports
     assert any("load of 16 bytes" in found.message for found in report.findings)
 
 

@@ -23,7 +23,7 @@ from tests.ir.view_examples import tensor_conv2d
 COPIES = ("shared_store_requests", "shared_store_wavefronts", "barriers", "global_store_sectors")
 
 
-def strips(schedule: Schedule) -> list[tuple[int, int]]:
+def list_strips(schedule: Schedule) -> list[tuple[int, int]]:
     """(elements of a row, of a strip of it) of every copy by a block."""
     (kernel,) = derive_launches(schedule.program)
     copies = [n for n in walk_nodes(kernel.body) if isinstance(n, StageNode) and n.buffer.scope == "shared"]
@@ -104,7 +104,7 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
 def test_copies_in_strips_are_right_with_predicted_traffic(
     schedule: Schedule, wide: list[tuple[int, int]]
 ) -> None:
-    assert strips(schedule) == wide
+    assert list_strips(schedule) == wide
     ran = run(schedule)
     check_traffic(ran, COPIES)
     # Traffic of guarded copies is predicted nearly: the lanes of a warp beyond an edge are a mean.

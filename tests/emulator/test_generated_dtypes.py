@@ -60,7 +60,7 @@ PASSAGES: dict[str, Passage] = {
 @pytest.mark.parametrize("name", PASSAGES)
 def test_conversions_are_exact(name: str, arch: str) -> None:
     source, target, values, convert = PASSAGES[name]
-    found = ran(copied(values.size, source, target), arch, values)
+    found = run_schedule(make_copy(values.size, source, target), arch, values)
     with np.errstate(all="ignore"):
         expected = convert(values)
     number = expected == expected
@@ -69,7 +69,7 @@ def test_conversions_are_exact(name: str, arch: str) -> None:
     assert np.isnan(found[~number]).all()
 
 
-def copied(elements: int, dtype: str, out: str) -> Schedule:
+def make_copy(elements: int, dtype: str, out: str) -> Schedule:
     op = o.compute(
         "copied", axes={"i": elements}, inputs={"X": (elements,)}, body=lambda X, i: X[i], output="Y",
         dtype=dtype, out_dtype=out,
@@ -77,7 +77,7 @@ def copied(elements: int, dtype: str, out: str) -> Schedule:
     return Schedule(op).split("i", (128,)).bind("i.0", "block.x").bind("i.1", "thread.x")
 
 
-def ran(schedule: Schedule, arch: str, *arrays: NDArray[Any]) -> NDArray[Any]:
+def run_schedule(schedule: Schedule, arch: str, *arrays: NDArray[Any]) -> NDArray[Any]:
     """The output of a kernel without findings."""
     last = execute(schedule.op, compile_schedule(schedule, arch), arrays)[-1]
     assert last.report.findings == ()
@@ -96,12 +96,12 @@ def test_sixteen_int8_move_in_one_access() -> None:
     assert "ld.global.nc.v4.u32" in ptx
     assert "st.global.v4.u32" in ptx
     (x,) = make_random_input_arrays(op)
-    np.testing.assert_array_equal(ran(schedule, "sm_80", x), x)
+    np.testing.assert_array_equal(run_schedule(schedule, "sm_80", x), x)
 
 
 @pytest.mark.parametrize("combine", ["sum", "max", "min"])
 def test_integers_combine_across_lanes(combine: str) -> None:
-    op = reduced(combine)
+    op = make_reduction(combine)
     schedule = (
         Schedule(op)
         .split("k", (32,))
@@ -111,10 +111,10 @@ def test_integers_combine_across_lanes(combine: str) -> None:
         .cache_write("C")
     )
     (x,) = make_random_input_arrays(op)
-    np.testing.assert_array_equal(ran(schedule, "sm_80", x), op.reference(x))
+    np.testing.assert_array_equal(run_schedule(schedule, "sm_80", x), op.reference(x))
 
 
-def reduced(combine: str) -> Operator:
+def make_reduction(combine: str) -> Operator:
     """Beyond the ragged end there must be nothing that counts: values lie above 0 or below."""
     away = {"sum": 3, "max": -200, "min": 200}[combine]
     return o.compute(
@@ -136,7 +136,7 @@ def test_nvrtc_uses_dot_products_of_four_int8() -> None:
     )
     arrays = make_random_input_arrays(schedule.op)
     assert "dp4a.s32.s32" in compile_schedule(schedule).ptx
-    np.testing.assert_array_equal(ran(schedule, "sm_80", *arrays), schedule.op.reference(*arrays))
+    np.testing.assert_array_equal(run_schedule(schedule, "sm_80", *arrays), schedule.op.reference(*arrays))
 
 
 @pytest.mark.parametrize("columns", [32, 33, 40, 63])

@@ -13,7 +13,7 @@ from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.drawn import transpose_tile
 from tests.emulator.generated import run
-from tests.emulator.predicted import check_traffic, executed
+from tests.emulator.predicted import check_traffic, count_traffic
 
 
 def rows_by_chunks(swizzle: int, row: int = 64, dtype: str = "float16") -> Schedule:
@@ -41,7 +41,7 @@ def test_swizzled_rows_by_chunks_have_no_bank_conflict(row: int, dtype: str) -> 
         schedule = rows_by_chunks(swizzle, row, dtype)
         ran = run(schedule)
         check_traffic(ran, ["shared_load_wavefronts"], rel=1e-6)
-        found = executed(ran)
+        found = count_traffic(ran)
         conflicts[swizzle] = found["shared_load_wavefronts"] / found["shared_load_requests"]
     assert conflicts[1] > 2 * conflicts[8]
 

@@ -24,7 +24,7 @@ from ekc.ir.hardware.mma import (
 from ekc.ir.schedule import Bind, CacheWrite, Reorder, Split
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import Ran, check_tree, run
-from tests.emulator.predicted import check_traffic, executed
+from tests.emulator.predicted import check_traffic, count_traffic
 from tests.ir.tensor_examples import Cut, half_matmul, tensor_matmul
 
 PTX_TYPES = {FLOAT16: "f16", BFLOAT16: "bf16", INT8: "s8"}
@@ -100,7 +100,7 @@ def test_example_is_right_with_predicted_traffic() -> None:
     check_tree(schedule)
     products = 128 * 128 * 64 // (16 * 8 * 16)
     assert sum(r.counters.warp_instructions["mma"] for r in ran.reports) == products
-    assert executed(ran)["fma"] == 0
+    assert count_traffic(ran)["fma"] == 0
     check_traffic(ran, COUNTED, rel=1e-6)
 
 

@@ -20,7 +20,7 @@ from ekc.ir.hardware.wgmma import (
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.emulator.generated import check_tree, run
-from tests.emulator.predicted import check_traffic, executed
+from tests.emulator.predicted import check_traffic, count_traffic
 from tests.ir.warpgroup_examples import (
     ARCH,
     HOPPER,
@@ -67,7 +67,7 @@ def test_example_is_right_with_predicted_traffic() -> None:
     # One instruction of a warpgroup is one of each of its four warps.
     assert report.counters.warp_instructions["wgmma"] == 4 * 256**3 // (64 * 128 * 16)
     check_traffic(ran, COUNTED, HOPPER, rel=1e-6)
-    assert executed(ran)["fma"] == 0
+    assert count_traffic(ran)["fma"] == 0
 
 
 OPERATORS = {
@@ -117,7 +117,7 @@ def test_mistake_in_the_text_is_found(mistake: tuple[str, str], word: str | None
     assert any(word in f"{found.message} {found.hint}" for report in ran.reports for found in report.findings)
 
 
-def flipped(rows: int) -> Schedule:
+def flip_taps(rows: int) -> Schedule:
     """Two taps of A in one tile, the last first: a loop inside leads back by whole rows."""
     op = o.compute(
         "flip",
@@ -135,7 +135,7 @@ def flipped(rows: int) -> Schedule:
 
 @pytest.mark.parametrize("rows", [128, 192, 256])
 def test_inner_loop_may_step_back_by_whole_rows(rows: int) -> None:
-    run(flipped(rows), ARCH, limits=HOPPER).check()
+    run(flip_taps(rows), ARCH, limits=HOPPER).check()
 
 
 @pytest.mark.parametrize(("a", "b"), [("r", "k.0"), ("k.0", "r")])

@@ -16,7 +16,7 @@ from tests.emulator.case import floats, ptx, zeros
 ADD = next(case for case in CASES if case.name == "vector_add")
 
 
-def go(text: str | None = None, name: str = "k", **changes: Any) -> Report:
+def run_add(text: str | None = None, name: str = "k", **changes: Any) -> Report:
     options: dict[str, Any] = {
         "grid": (8,), "block": (128,), "args": [floats(1000), floats(1000), zeros(1000), 1000], **changes
     }  # fmt: skip
@@ -45,7 +45,7 @@ def go(text: str | None = None, name: str = "k", **changes: Any) -> Report:
 )
 def test_wrong_arguments_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(EkcError, match=words):
-        go(**changes)
+        run_add(**changes)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_wrong_arguments_are_refused(changes: dict[str, Any], words: str) -> Non
 )
 def test_text_that_is_no_ptx_is_refused(text: str, words: str) -> None:
     with pytest.raises(EkcError, match=words):
-        go(text)
+        run_add(text)
 
 
 CUT = r"^(not PTX: |PTX (line|ends at line) \d+|kernel 'k' is not in this PTX)"
@@ -69,7 +69,7 @@ def test_truncated_ptx_is_refused_in_one_line() -> None:
     text = ptx(ADD.source).rstrip("\0 \n}")
     for end in range(0, len(text), 7):
         with pytest.raises(EkcError, match=CUT) as problem:
-            go(text[:end])
+            run_add(text[:end])
         assert "\n" not in str(problem.value)
 
 
@@ -77,7 +77,7 @@ def test_unknown_instruction_is_refused_with_its_line() -> None:
     text = ptx(ADD.source).replace("add.f32", "frobnicate.f32")
     line = next(i for i, row in enumerate(text.splitlines(), 1) if "frobnicate" in row)
     with pytest.raises(EkcError, match=rf"line {line}: unknown instruction 'frobnicate.f32' \(PTX "):
-        go(text)
+        run_add(text)
 
 
 def test_unknown_register_and_label_are_refused() -> None:
@@ -85,7 +85,7 @@ def test_unknown_register_and_label_are_refused() -> None:
         text = ptx(ADD.source)
         if old in text:
             with pytest.raises(EkcError, match="PTX line"):
-                go(text.replace(old, new))
+                run_add(text.replace(old, new))
 
 
 def test_endless_loop_exceeds_the_budget() -> None:
@@ -98,7 +98,7 @@ def test_endless_loop_exceeds_the_budget() -> None:
 
 def test_sampled_blocks_run_alone() -> None:
     out = zeros(1000)
-    report = go(args=[floats(1000), floats(1000), out, 1000], blocks=[0, 7, 7])
+    report = run_add(args=[floats(1000), floats(1000), out, 1000], blocks=[0, 7, 7])
     assert (report.blocks_run, report.total_blocks, report.sampled) == (2, 8, True)
     assert "sampled" in str(report)
     assert out[:128].all()
@@ -108,12 +108,12 @@ def test_sampled_blocks_run_alone() -> None:
 
 def test_same_array_twice_is_one_memory() -> None:
     a = np.arange(64, dtype=np.float32)
-    go(args=[a, a, a, 64], grid=(1,))
+    run_add(args=[a, a, a, 64], grid=(1,))
     assert (a == 2 * np.arange(64)).all()
 
 
 def test_counters_of_a_vector_add() -> None:
-    counters = go().counters
+    counters = run_add().counters
     assert counters.global_requests == 3 * 32
     assert counters.global_sectors == 3 * 1000 // 8
     assert counters.bytes_by_space == {"load.global": 8000, "store.global": 4000}

@@ -19,15 +19,21 @@ from ekc.codegen.cache import compile_cached
 from ekc.codegen.generate import generate
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
-from tests.emulator.drawn import bred, bred_ones, stepped_ones
+from tests.emulator.drawn import breed_schedule, breed_schedules, step_schedules
 from tests.emulator.generated import Ran, run
-from tests.emulator.predicted import QUANTITIES, check_traffic, executed, multiplies_and_adds, predicted
+from tests.emulator.predicted import (
+    QUANTITIES,
+    check_traffic,
+    count_traffic,
+    multiplies_and_adds,
+    predict_traffic,
+)
 
 MANY = 80
 """Schedules of each kind in the slow test."""
 FEW: dict[str, Callable[[], list[Schedule]]] = {
-    "bred": lambda: [bred(name, seed) for name in ("matvec", "matmul 64") for seed in range(5)],
-    "stepped": lambda: stepped_ones(10),
+    "bred": lambda: [breed_schedule(name, seed) for name in ("matvec", "matmul 64") for seed in range(5)],
+    "stepped": lambda: step_schedules(10),
 }
 """Schedules of the fast test, some of them with shuffles and barriers."""
 DECIDED = {
@@ -46,7 +52,7 @@ def compute_ratios(schedules: list[Schedule]) -> dict[str, np.ndarray]:
     found: dict[str, list[float]] = {name: [] for name in QUANTITIES}
     for schedule in schedules:
         ran = run(schedule, ptx=kept_ptx)
-        expected, counted = predicted(schedule), executed(ran)
+        expected, counted = predict_traffic(schedule), count_traffic(ran)
         for name in QUANTITIES:
             # Where a sum has one term, the compiler leaves a product and no fma.
             if name == "fma" and not (multiplies_and_adds(schedule.op) and counted["fma"]):
@@ -102,7 +108,7 @@ def test_predictions_of_what_the_schedule_decides_are_exact(half: str) -> None:
 @pytest.mark.parametrize("half", ["bred", "stepped"])
 def test_predictions_are_exact_or_within_measured_distance(half: str) -> None:
     """One test for both, because the kernels take long to draw and to run."""
-    ratios = compute_ratios({"bred": bred_ones, "stepped": stepped_ones}[half](MANY))
+    ratios = compute_ratios({"bred": breed_schedules, "stepped": step_schedules}[half](MANY))
     check_exact(half, ratios)
     bounds = MEASURED[half].items()
     problems = [problem for name, limits in bounds for problem in _list_problems(name, ratios[name], *limits)]
@@ -182,7 +188,7 @@ def test_copy_moved_out_of_a_pipeline_leaves_no_barrier() -> None:
     ran = run(schedule, ptx=kept_ptx)
     ran.check()
     # Two waits in each of the 8 * 2 * 2 turns of k.1, none for the loop that copies nothing any more.
-    assert executed(ran)["barriers"] == predicted(schedule)["barriers"] == 64
+    assert count_traffic(ran)["barriers"] == predict_traffic(schedule)["barriers"] == 64
 
 
 def all_equal(ran: Ran) -> None:

@@ -15,7 +15,7 @@ from ekc.emulator.access_survey import survey_accesses
 from ekc.errors import EkcError
 from tests.emulator.by_hand_pipelines import HELPERS, pipeline
 from tests.emulator.case import Case, ptx
-from tests.emulator.test_faults import replaced
+from tests.emulator.test_faults import replace_text
 
 SYNC, SHOW, ARRIVE, COMMIT = "__syncthreads();", "show();", "arrive();", "commit();"
 PRODUCTS = "multiply(d, tile(x + 32 * j, 16, 1024), tile(y + 2048 * j, 8192, 1024));"
@@ -75,7 +75,7 @@ def test_mistake_in_a_pipeline_is_found(
 ) -> None:
     text = case.source
     for old, new in slips:
-        text = replaced(text, old, new, 0)
+        text = replace_text(text, old, new, 0)
     report = run(case, text)
     messages = [finding.message for finding in report.findings if finding.kind == kind]
     assert any(words in message for message in messages), str(report)
