@@ -112,9 +112,7 @@ def run_trace(
 
 def _decode_slice(ptx: str, name: str) -> DecodedKernel:
     module = parse_module(ptx)
-    if name not in module.kernels:
-        return decode_kernel(module, name)
-    kernels = module.kernels | {name: slice_addresses(module.kernels[name])}
+    kernels = module.kernels | {name: slice_addresses(module.find_kernel(name))}
     return decode_kernel(
         Module(module.version, module.target, module.variables, kernels), name, allocate_separate_slots
     )

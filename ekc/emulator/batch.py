@@ -236,10 +236,10 @@ class Batch:
     def _charge_budget(self, block: Block) -> None:
         self.issued_instructions += block.instruction_count
         if self.issued_instructions > self.plan.max_instructions:
+            line, most = self._find_line(block), self.plan.max_instructions
             raise EkcError(
-                f"kernel {self.plan.kernel_name} went over its budget of {self.plan.max_instructions} "
-                f"instructions per thread, at PTX line {self._find_line(block)}: does it loop for ever? "
-                "(max_instructions=...)"
+                f"kernel {self.plan.kernel_name}: more than {most} instructions per thread at PTX line {line}; "
+                "end its loop, or use a larger max_instructions"
             )
 
     def _find_line(self, block: Block) -> int:

@@ -113,7 +113,9 @@ def _select_blocks(blocks: Iterable[int] | None, total: int) -> Any:
     except (TypeError, OverflowError):
         raise InvalidInput(f"blocks must be whole numbers from 0 to {total - 1}") from None
     if ids.size and not (ids[0] >= 0 and ids[-1] < total):
-        raise InvalidInput(f"blocks must be 0 to {total - 1}, not {int(ids[0])} to {int(ids[-1])}")
+        raise InvalidInput(
+            f"blocks: {int(ids[0])} to {int(ids[-1])}, at most {total - 1}; use 0 to {total - 1}"
+        )
     return ids
 
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from ekc.errors import InvalidInput
 from ekc.ptx.lexer import format_statement
 
 _ROOTS_WITHOUT_RESULT = (
@@ -228,6 +229,13 @@ class Module:
     """Architecture, such as "sm_80"."""
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, KernelText] = field(default_factory=dict)
+
+    def find_kernel(self, name: str) -> KernelText:
+        """The kernel of this name; `InvalidInput` lists those that exist."""
+        if name not in self.kernels:
+            names = ", ".join(self.kernels) or "none"
+            raise InvalidInput(f"kernel: no {name!r} in this PTX; kernels are {names}")
+        return self.kernels[name]
 
 
 TYPE_BYTES = {

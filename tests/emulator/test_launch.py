@@ -26,21 +26,21 @@ def run_add(text: str | None = None, name: str = "k", **changes: Any) -> Report:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "other"}, "'other' is not in this PTX; it has: k"),
+        ({"name": "other"}, "no 'other' in this PTX; kernels are k"),
         ({"args": [zeros(3)]}, "takes 4 arguments, 1 were given"),
         ({"args": [1.5, zeros(1), zeros(1), 1]}, "argument 0"),
         ({"args": [zeros(1), zeros(1), zeros(1), zeros(1)]}, "argument 3"),
         ({"args": [zeros(1), zeros(1), zeros(1), 2.5]}, "argument 3"),
         ({"args": [zeros(1), zeros(1), zeros(1), 2**40]}, "does not fit"),
         ({"args": [zeros(1), zeros(1), zeros(1), "1"]}, "argument 3"),
-        ({"grid": (0,)}, "grid.x is 0"),
-        ({"grid": (1, 70000)}, "grid.y is 70000"),
+        ({"grid": (0,)}, "grid.x: 0, at least 1; use 1 to 2147483647"),
+        ({"grid": (1, 70000)}, "grid.y: 70000, at most 65535; use 1 to 65535"),
         ({"grid": (2**31,)}, "grid.x"),
         ({"grid": (1, 1, 1, 1)}, "up to three"),
-        ({"block": (2048,)}, "block.x is 2048"),
-        ({"block": (64, 32)}, "2048 threads"),
+        ({"block": (2048,)}, "block.x: 2048, at most 1024; use 1 to 1024"),
+        ({"block": (64, 32)}, "threads per block: 2048, at most 1024; use 1024 or fewer"),
         ({"dynamic_shared": 10**6}, "shared memory"),
-        ({"blocks": [8]}, "blocks must be 0 to 7"),
+        ({"blocks": [8]}, "blocks: 8 to 8, at most 7; use 0 to 7"),
     ],
 )
 def test_wrong_arguments_are_refused(changes: dict[str, Any], words: str) -> None:
@@ -62,7 +62,7 @@ def test_text_that_is_no_ptx_is_refused(text: str, words: str) -> None:
         run_add(text)
 
 
-CUT = r"^(not PTX: |PTX (line|ends at line) \d+|kernel 'k' is not in this PTX)"
+CUT = r"^(not PTX: |PTX (line|ends at line) \d+|kernel: no 'k' in this PTX)"
 
 
 def test_truncated_ptx_is_refused_in_one_line() -> None:
@@ -90,7 +90,7 @@ def test_unknown_register_and_label_are_refused() -> None:
 
 def test_endless_loop_exceeds_the_budget() -> None:
     text = ptx('extern "C" __global__ void k(volatile int* a) { while (a[0] == 0) a[1] = 3; }')
-    with pytest.raises(EkcError, match="budget of 1000 instructions"):
+    with pytest.raises(EkcError, match="more than 1000 instructions per thread"):
         emulator.launch(
             text, "k", grid=(1,), block=(32,), args=[np.zeros(2, np.int32)], max_instructions=1000
         )

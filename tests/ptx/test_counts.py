@@ -244,6 +244,6 @@ def test_call_is_refused() -> None:
 
 def test_missing_kernel_is_refused_with_the_names_of_others() -> None:
     ptx = nvrtc.compile('extern "C" __global__ void one() {} extern "C" __global__ void two() {}').ptx
-    with pytest.raises(InvalidInput, match="'three' is not in the PTX, which has one, two"):
+    with pytest.raises(InvalidInput, match="kernel: no 'three' in this PTX; kernels are one, two"):
         count_instructions(ptx, "three")
     assert count_instructions(ptx, "two") == InstructionCounts(branch=1)

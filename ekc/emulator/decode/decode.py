@@ -138,10 +138,7 @@ class DecodedKernel:
 def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_slots) -> DecodedKernel:
     """Decode one kernel; `allocate` assigns its registers to rows. `EkcError` names the first unknown
     instruction."""
-    if name not in module.kernels:
-        names = ", ".join(module.kernels) or "none"
-        raise EkcError(f"kernel {name!r} is not in this PTX; it has: {names}")
-    text = module.kernels[name]
+    text = module.find_kernel(name)
     if not text.code:
         raise EkcError(f"kernel {name!r} has no instructions")
     _check_opcodes(module, text)
