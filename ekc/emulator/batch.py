@@ -238,8 +238,8 @@ class Batch:
         if self.issued_instructions > self.plan.max_instructions:
             line, most = self._find_line(block), self.plan.max_instructions
             raise EkcError(
-                f"kernel {self.plan.kernel_name}: more than {most} instructions per thread at PTX line {line}; "
-                "end its loop, or use a larger max_instructions"
+                f"kernel {self.plan.kernel_name}: more than {most} instructions per thread at PTX line "
+                f"{line}; end its loop, or use a larger max_instructions"
             )
 
     def _find_line(self, block: Block) -> int:
