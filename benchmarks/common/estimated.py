@@ -19,7 +19,7 @@ from benchmarks.common.clblast import WIDEST, Xgemm
 from ekc.codegen.compiled import Launch, Resources
 from ekc.codegen.generate import generate
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
-from ekc.emulator.counters import count_sectors, wavefronts
+from ekc.emulator.counters import count_sectors, count_wavefronts
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.rules.launch import RESERVED_REGISTERS
 from ekc.ptx.counting.counts import InstructionCounts
@@ -158,7 +158,7 @@ def _access(
     """An access of `width` floats at several `places` (floats, one for each lane of a warp)."""
     warp, size = np.zeros(len(places[0]), np.int64), 4 * width
     found = [4 * place.astype(np.int64) for place in places]
-    passes = [wavefronts(place, warp, size)[0] for place in found]
+    passes = [count_wavefronts(place, warp, size)[0] for place in found]
     if space == "global":
         passes = [max(p, width, len(np.unique(q // LINE))) for p, q in zip(passes, found, strict=True)]
     asked = [count_sectors(place, warp, size) if space == "global" else 0 for place in found]

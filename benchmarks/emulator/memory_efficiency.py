@@ -43,7 +43,7 @@ class MemoryEfficiency:
     """Passes per request that distinct words of one bank cost.
 
     The other passes beyond need go to lanes that read the same bytes: a pass returns one register to each
-    lane, so 16 bytes a lane take 4 passes, or 2 where neighbours share (`counters.wavefronts`)."""
+    lane, so 16 bytes a lane take 4 passes, or 2 where neighbours share (`counters.count_wavefronts`)."""
 
 
 def measure_memory_efficiency(

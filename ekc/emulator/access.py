@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator import memory
-from ekc.emulator.counters import WORD_BYTES, count_sectors, wavefronts
+from ekc.emulator.counters import WORD_BYTES, count_sectors, count_wavefronts
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import (
@@ -147,26 +147,26 @@ class MemoryUnit:
         self.bytes[number] += site.bytes_per_lane * lanes.size
         shared = probe.space.kind == "shared"
         key = (site.bytes_per_lane, (probe.shift + offset) % (WORD_BYTES if shared else 32))
-        found = pattern.counts.get(key) if pattern else None
-        if found is None:
+        counts = pattern.counts.get(key) if pattern else None
+        if counts is None:
             warps = self.lane_warps[lanes]
             requests = int(np.count_nonzero(warps[1:] != warps[:-1])) + 1
             if shared:
-                found = wavefronts(probe.address + offset, warps, site.bytes_per_lane)
+                counts = count_wavefronts(probe.address + offset, warps, site.bytes_per_lane)
             elif probe.space.kind == "global":
-                found = (count_sectors(probe.address + offset, warps, site.bytes_per_lane), 0)
+                counts = (count_sectors(probe.address + offset, warps, site.bytes_per_lane), 0)
             else:
-                found = (0, 0)
+                counts = (0, 0)
             if pattern:
-                pattern.counts[key], pattern.requests = found, requests
+                pattern.counts[key], pattern.requests = counts, requests
         else:
             requests = pattern.requests
         self.requests[number] += requests
         if shared:
-            self.wavefronts[number] += found[0]
-            self.conflicts[number] += found[1]
+            self.wavefronts[number] += counts[0]
+            self.conflicts[number] += counts[1]
         else:
-            self.sectors[number] += found[0]
+            self.sectors[number] += counts[0]
 
     # -- data -----------------------------------------------------------------------------------
     def load(

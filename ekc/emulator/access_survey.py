@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.batch import Batch
-from ekc.emulator.counters import sort_unique, wavefronts
+from ekc.emulator.counters import count_wavefronts, sort_unique
 from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
 from ekc.emulator.geometry import Shape
@@ -84,9 +84,9 @@ def survey_accesses(
     `blocks`: linear numbers, x fastest. Raises `EkcError` as `launch` does.
     """
     trace = run_trace(AddressTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
-    found = AccessSurvey(tuple(_profile_accesses(trace)), trace.notes.count_live_lines())
+    survey = AccessSurvey(tuple(_profile_accesses(trace)), trace.notes.count_live_lines())
     trace.close()
-    return found
+    return survey
 
 
 def run_trace(
@@ -112,9 +112,7 @@ def run_trace(
 
 def _decode_slice(ptx: str, name: str) -> DecodedKernel:
     module = parse_module(ptx)
-    if name not in module.kernels:
-        return decode_kernel(module, name)
-    kernels = module.kernels | {name: slice_addresses(module.kernels[name])}
+    kernels = module.kernels | {name: slice_addresses(module.find_kernel(name))}
     return decode_kernel(
         Module(module.version, module.target, module.variables, kernels), name, allocate_separate_slots
     )
@@ -137,7 +135,7 @@ def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
         for target in one.exit.targets:
             if target <= one.number:
                 ends[target] = max(ends.get(target, 0), one.number)
-    found = {}
+    exits = {}
     for one in blocks:
         if one.exit.kind != "branch":
             continue
@@ -145,9 +143,9 @@ def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
         for header in around:
             inside = [header <= target <= ends[header] for target in one.exit.targets]
             if inside[0] != inside[1]:
-                found[one.number] = _LoopExit(header, leaves_when_taken=not inside[0])
+                exits[one.number] = _LoopExit(header, leaves_when_taken=not inside[0])
                 break
-    return found
+    return exits
 
 
 @dataclass
@@ -187,7 +185,7 @@ class _TraceNotes:
             lines = sort_unique((own.astype(np.int64) << _WARP_SHIFT) + (address >> _LINE_BITS))
             # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
             least = len(sort_unique(own)) * max(1, site.bytes_per_lane // 4)
-            passes = max(len(lines), least, wavefronts(address, own, site.bytes_per_lane)[0])
+            passes = max(len(lines), least, count_wavefronts(address, own, site.bytes_per_lane)[0])
             cached = self.line_cache[key] = passes, lines, at
         passes, lines, before = cached
         return passes, lines + ((at - before) >> _LINE_BITS)

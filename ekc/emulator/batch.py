@@ -80,13 +80,13 @@ class _SingleRoundingCheck:
 def build_namespace(batch: Batch) -> dict[str, Any]:
     """All names that decoded text refers to."""
     context, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
-    found = (
+    namespace = (
         list_arithmetic_functions()
         | allocate_rows(batch)
         | batch.geometry.special_registers()
         | context.constants
     )
-    found |= {
+    namespace |= {
         "probe": access.probe, "load": access.load, "store": access.store, "atomic": access.atomic,
         "copies": batch.async_copies, "products": batch.wgmma_unit, "is_set": batch.check_initialized,
         "parameter": batch.plan.read_parameter, "clock": batch.read_clock,
@@ -94,8 +94,8 @@ def build_namespace(batch: Batch) -> dict[str, Any]:
         "shuffle": warps.shuffle, "vote": warps.vote, "redux": warps.redux, "match": warps.match,
         "tensor": warps.multiply_fragments, "ldmatrix": warps.load_matrices, "warp_epoch": batch.sync_warps,
     }  # fmt: skip
-    _bind_address_rows(batch, found)
-    return found
+    _bind_address_rows(batch, namespace)
+    return namespace
 
 
 def extend_namespace(batch: Batch) -> None:
@@ -107,9 +107,9 @@ def extend_namespace(batch: Batch) -> None:
 
 
 def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
-    for row, (code, what) in batch.decoded.context.address_rows.items():
+    for row, (code, symbol) in batch.decoded.context.address_rows.items():
         if row not in namespace:
-            namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(what), code)
+            namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(symbol), code)
 
 
 _FAIRNESS_INTERVAL = 97
@@ -236,10 +236,10 @@ class Batch:
     def _charge_budget(self, block: Block) -> None:
         self.issued_instructions += block.instruction_count
         if self.issued_instructions > self.plan.max_instructions:
+            line, most = self._find_line(block), self.plan.max_instructions
             raise EkcError(
-                f"kernel {self.plan.kernel_name} went over its budget of {self.plan.max_instructions} "
-                f"instructions per thread, at PTX line {self._find_line(block)}: does it loop for ever? "
-                "(max_instructions=...)"
+                f"kernel {self.plan.kernel_name}: more than {most} instructions per thread at PTX line "
+                f"{line}; end its loop, or use a larger max_instructions"
             )
 
     def _find_line(self, block: Block) -> int:

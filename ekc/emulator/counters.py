@@ -139,7 +139,7 @@ def _mark_first(values: Index) -> NDArray[np.bool_]:
     return new
 
 
-def wavefronts(addresses: Index, warps: Index, bytes_per_lane: int) -> tuple[int, int]:
+def count_wavefronts(addresses: Index, warps: Index, bytes_per_lane: int) -> tuple[int, int]:
     """Shared-memory passes of all warps, and those of them beyond need.
 
     A pass serves one word of each bank and returns one register to each lane. Accesses of 8 bytes take the
@@ -172,5 +172,5 @@ def _group_lanes(addresses: Index, number: Index, words: int) -> Index:
         partner = table[:, np.arange(32) ^ step]
         paired |= ((table == partner) | (table < 0) | (partner < 0)).all(axis=1)
     part = rank // (32 // words)
-    found: Index = number * words + np.where(paired[number], part // 2, part)
-    return found
+    groups: Index = number * words + np.where(paired[number], part // 2, part)
+    return groups

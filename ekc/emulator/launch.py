@@ -45,9 +45,9 @@ def launch(
     malformed PTX, an unknown kernel or instruction, arguments that do not fit, a grid beyond the limits,
     or a kernel that goes over `max_instructions`.
     """
-    for what, text in (("ptx_text", ptx_text), ("kernel_name", kernel_name)):
+    for argument, text in (("ptx_text", ptx_text), ("kernel_name", kernel_name)):
         if not isinstance(text, str):
-            raise InvalidInput(f"{what} must be a text, not of type {type(text).__name__}")
+            raise InvalidInput(f"{argument} must be a text, not of type {type(text).__name__}")
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise InvalidInput(f"args must be a list of arrays and numbers, not of type {type(args).__name__}")
     if not isinstance(sanitize, bool | np.bool_):
@@ -64,13 +64,18 @@ def launch(
     )
     total = plan.grid[0] * plan.grid[1] * plan.grid[2]
     ids = _select_blocks(blocks, total)
-    done = _run_batches(decoded, plan, ids)
+    batch_counts = _run_batches(decoded, plan, ids)
     plan.copy_back()
     notes: tuple[str, ...] = ()
     if plan.block_conflicts is not None and plan.block_conflicts.has_fences:
         notes = ("the kernel has fences: reads of what other blocks wrote were not judged",)
     return Report(
-        kernel_name, plan.findings.list_findings(), _collect_counters(decoded, done), len(ids), total, notes
+        kernel_name,
+        plan.findings.list_findings(),
+        _collect_counters(decoded, batch_counts),
+        len(ids),
+        total,
+        notes,
     )
 
 
@@ -108,20 +113,22 @@ def _select_blocks(blocks: Iterable[int] | None, total: int) -> Any:
     except (TypeError, OverflowError):
         raise InvalidInput(f"blocks must be whole numbers from 0 to {total - 1}") from None
     if ids.size and not (ids[0] >= 0 and ids[-1] < total):
-        raise InvalidInput(f"blocks must be 0 to {total - 1}, not {int(ids[0])} to {int(ids[-1])}")
+        raise InvalidInput(
+            f"blocks: {int(ids[0])} to {int(ids[-1])}, at most {total - 1}; use 0 to {total - 1}"
+        )
     return ids
 
 
 def _run_batches(decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> list[BatchCounts]:
     """All blocks, batch by batch. Threads would not help: NumPy's calls are short and meet at the GIL."""
     size = max(1, BATCH_LANES // (plan.block[0] * plan.block[1] * plan.block[2]))
-    done = []
+    batch_counts = []
     for start in range(0, ids.size, size):
         batch = Batch(decoded, plan, ids[start : start + size])
         batch.run()
-        done.append(batch.collect_counts())
+        batch_counts.append(batch.collect_counts())
         batch.close()
-    return done
+    return batch_counts
 
 
 def _collect_counters(decoded: DecodedKernel, batch_counts: list[BatchCounts]) -> Counters:
@@ -130,22 +137,22 @@ def _collect_counters(decoded: DecodedKernel, batch_counts: list[BatchCounts]) -
         warps = sum(b.warp_runs[number] for b in batch_counts)
         lanes = sum(b.lane_runs[number] for b in batch_counts)
         for one in block.instructions:
-            found = sites.setdefault(one, SiteCount(one.text, one.line, classify_instruction(one)))
-            found.warps += warps
-            found.lanes += lanes
-    for tally in batch_counts:
-        for number, requests in enumerate(tally.requests):
+            site_count = sites.setdefault(one, SiteCount(one.text, one.line, classify_instruction(one)))
+            site_count.warps += warps
+            site_count.lanes += lanes
+    for counts in batch_counts:
+        for number, requests in enumerate(counts.requests):
             if requests:
                 site = decoded.context.sites[number]
-                found = sites[site.instruction]
+                site_count = sites[site.instruction]
                 if site.action == "async":
-                    found.landed += requests
+                    site_count.landed += requests
                 else:
-                    found.requests += requests
-                found.sectors += tally.sectors[number]
-                found.wavefronts += tally.wavefronts[number]
-                found.conflicts += tally.conflicts[number]
-                found.bytes += tally.bytes[number]
+                    site_count.requests += requests
+                site_count.sectors += counts.sectors[number]
+                site_count.wavefronts += counts.wavefronts[number]
+                site_count.conflicts += counts.conflicts[number]
+                site_count.bytes += counts.bytes[number]
     barriers, divergent = (
         sum(b.passed_barriers for b in batch_counts),
         sum(b.divergent_branches for b in batch_counts),

@@ -119,11 +119,11 @@ class AddressProbe:
 
     def element_indices(self, size: int) -> Index:
         """Element indices for elements of `size` bytes, without any immediate offset."""
-        found = self.indices.get(size)
-        if found is None:
-            found = (self.address + self.base) >> _SHIFT[size]
-            self.indices[size] = found
-        return found
+        indices = self.indices.get(size)
+        if indices is None:
+            indices = (self.address + self.base) >> _SHIFT[size]
+            self.indices[size] = indices
+        return indices
 
     def select_lanes(self, offset: int, is_kept: NDArray[np.bool_] | None = None) -> AddressProbe:
         """The probe of the selected lanes at these addresses plus `offset`."""

@@ -170,6 +170,6 @@ class PagedAddressSpace(AddressSpace):
 
 def grow_array(array: NDArray[Any], size: int) -> NDArray[Any]:
     """The array, extended by zeros to a size."""
-    found = np.zeros(size, array.dtype)
-    found[: array.size] = array
-    return found
+    grown = np.zeros(size, array.dtype)
+    grown[: array.size] = array
+    return grown

@@ -88,7 +88,8 @@ class LaunchPlan:
             used += one.size_bytes
         if not 0 <= dynamic_bytes <= _MAX_SHARED_BYTES or used + dynamic_bytes > _MAX_SHARED_BYTES:
             raise InvalidInput(
-                f"{used} + {dynamic_bytes} bytes of shared memory: a block has at most {_MAX_SHARED_BYTES}"
+                f"shared memory per block: {used} + {dynamic_bytes} bytes, at most {_MAX_SHARED_BYTES}; "
+                f"use {_MAX_SHARED_BYTES} or fewer"
             )
         open_ended = [v for v in variables if v.space == "shared" and v.element_count is None]
         at = self._align_shared(at, max((one.alignment_bytes for one in open_ended), default=1))
@@ -247,14 +248,15 @@ def _align_next_offset(offset: int, size: int) -> int:
 
 
 def _check_shape(decoded: DecodedKernel, grid: Shape, block: Shape) -> None:
-    for what, shape, limits in (("grid", grid, _GRID_LIMIT), ("block", block, _BLOCK_LIMIT)):
+    for argument, shape, limits in (("grid", grid, _GRID_LIMIT), ("block", block, _BLOCK_LIMIT)):
         for axis, extent, limit in zip("xyz", shape, limits, strict=True):
             if not 1 <= extent <= limit:
-                raise InvalidInput(f"{what}.{axis} is {extent}: it must be 1 to {limit}")
+                bound = f"at most {limit}" if extent > limit else "at least 1"
+                raise InvalidInput(f"{argument}.{axis}: {extent}, {bound}; use 1 to {limit}")
     threads = block[0] * block[1] * block[2]
     most = min(_MAX_THREADS, decoded.kernel.max_threads or _MAX_THREADS)
     if threads > most:
-        raise InvalidInput(f"a block of {threads} threads: kernel {decoded.kernel.name} takes at most {most}")
+        raise InvalidInput(f"threads per block: {threads}, at most {most}; use {most} or fewer")
 
 
 def _check_array(kernel: str, position: int, variable: Variable, value: Any) -> None:

@@ -102,11 +102,11 @@ class WarpUnit:
         """A finding where only some lanes of a warp run an `.aligned` instruction."""
         if mask is None or not self.batch.is_sanitized:
             return
-        taking = self.pad_mask(mask)
-        bad = mask & (taking.any(axis=1) & ~taking.all(axis=1))[self.batch.lane_warps]
+        is_active = self.pad_mask(mask)
+        bad = mask & (is_active.any(axis=1) & ~is_active.all(axis=1))[self.batch.lane_warps]
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
-            count = int(taking[self.batch.lane_warps[lane]].sum())
+            count = int(is_active[self.batch.lane_warps[lane]].sum())
             message = f"only {count} lanes of a warp run it: undefined"
             hint = "All 32 lanes of a warp must run it together: move it out of the condition."
             one = self.batch.decoded.context.sites[site_number].instruction

@@ -124,12 +124,12 @@ class WgmmaUnit:
                 row[...] = values
             return
         lanes = self.layout.group_lanes[groups].ravel()
-        there = (lanes >= 0) & (True if mask is None else mask[lanes])
-        lanes = lanes[there]
+        is_active = (lanes >= 0) & (True if mask is None else mask[lanes])
+        lanes = lanes[is_active]
         sums = np.stack([row[lanes] for row in d])
         accumulates = np.broadcast_to(accumulates, self.batch.all_lanes.shape)[lanes]
         words = wgmma.add_product(
-            product[:, there], sums, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
+            product[:, is_active], sums, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
         )
         for row, values in zip(d, words, strict=True):
             row[lanes] = values
@@ -166,12 +166,12 @@ class WgmmaUnit:
                 mask,
             )
 
-    def touched(self, site_number: int, mask: Any) -> None:
+    def check_access(self, site_number: int, mask: Any) -> None:
         """An instruction may access the accumulators of a product in flight."""
         if (checks := self.checks) is not None:
             checks.check_access(self.batch.decoded.context.sites[site_number], mask)
 
-    def proxy(self, mask: Any) -> None:
+    def fence_proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
         if (checks := self.checks) is not None:
             checks.async_proxy.record_fence(mask)

@@ -37,14 +37,14 @@ def slice_addresses(kernel: KernelText) -> KernelText:
     needed_registers = {
         name for one, kept in zip(kernel.code, keep, strict=True) if kept for name in _list_anchor_inputs(one)
     }
-    left = list(needed_registers)
-    while left:
-        for number in writers.get(left.pop(), ()):
+    pending = list(needed_registers)
+    while pending:
+        for number in writers.get(pending.pop(), ()):
             if not keep[number]:
                 keep[number] = True
                 new = set(kernel.code[number].reads) - needed_registers
                 needed_registers |= new
-                left += new
+                pending += new
     before = [0]
     for kept in keep:
         before.append(before[-1] + kept)

@@ -54,7 +54,7 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
     lowest: dict[int, int] = {}
     stack: list[int] = []
     finished: set[int] = set()
-    found: list[list[int]] = []
+    components: list[list[int]] = []
     path: list[tuple[int, Iterator[int]]] = []
 
     def enter(node: int) -> None:
@@ -72,14 +72,14 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
                 lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
             if lowest[node] == number[node]:
                 first = stack.index(node)
-                found.append(stack[first:][::-1])
+                components.append(stack[first:][::-1])
                 finished.update(stack[first:])
                 del stack[first:]
         elif following not in number:
             enter(following)
         elif following not in finished:
             lowest[node] = min(lowest[node], number[following])
-    return found[::-1]
+    return components[::-1]
 
 
 WARPGROUP_SIZE = 4 * WARP_SIZE
@@ -152,20 +152,19 @@ def split_blocks(kernel: KernelText) -> list[Block]:
     starts = _find_block_starts(kernel)
     number = {start: i for i, start in enumerate(starts)}
     labels = {start: label for label, start in kernel.labels.items()}
-    found = []
+    blocks = []
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
         code = kernel.code[start:end]
-        block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode) if code else 1)
-        block.line = code[0].line
+        block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode), line=code[0].line)
         if label := labels.get(start):
             # Labels of inline assembly are distinguished by a number after an @.
             block.label, block.line = label.partition("@")[0], kernel.label_lines[label]
         block.exit = _build_exit(kernel, code, i + 1 if i + 1 < len(starts) else None, number)
         if block.exit.instruction is not None:
             block.code = code[:-1]
-        found.append(block)
-    return found
+        blocks.append(block)
+    return blocks
 
 
 @lru_cache(maxsize=4096)

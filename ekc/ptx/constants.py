@@ -61,18 +61,18 @@ def is_constant_start(text: str, position: int = 0) -> bool:
 def parse_constant(text: str, line: int) -> int | float:
     """The value of an operand that is a constant; `0f` and `0d` give the float whose bits they spell."""
     reader = ConstantReader(text, line)
-    found = reader.read_constant()
+    value = reader.read_constant()
     if reader.peek():
         reader.refuse_literal(text)
-    return found
+    return value
 
 
 def parse_integer(text: str, line: int) -> int:
     """The value of an operand that is a constant whole number."""
-    found = parse_constant(text, line)
-    if isinstance(found, float):
+    value = parse_constant(text, line)
+    if isinstance(value, float):
         raise EkcError(f"PTX line {line}: {text!r} is a float, a whole number was expected")
-    return found
+    return value
 
 
 class ConstantReader(TokenReader):
@@ -84,10 +84,10 @@ class ConstantReader(TokenReader):
 
     def read_integer(self, min_precedence: int = 0) -> int:
         """Read a constant that is a whole number."""
-        found = self.read_constant(min_precedence)
-        if isinstance(found, float):
-            raise EkcError(f"PTX line {self.current_line()}: {found} where a whole number was expected")
-        return found
+        value = self.read_constant(min_precedence)
+        if isinstance(value, float):
+            raise EkcError(f"PTX line {self.current_line()}: {value} where a whole number was expected")
+        return value
 
     def read_offset(self) -> int:
         """Read one term of an address such as `[%rd1+8+4]`."""
@@ -138,17 +138,17 @@ class ConstantReader(TokenReader):
     def _read_literal(self) -> _Constant:
         text, _, _ = self.peek_token()
         if text == "WARP_SZ":
-            found: _Constant | None = _Constant(WARP_SIZE)
+            constant: _Constant | None = _Constant(WARP_SIZE)
         else:
-            found = _parse_float_literal(text) or _parse_integer_literal(text)
-        if found is None:
+            constant = _parse_float_literal(text) or _parse_integer_literal(text)
+        if constant is None:
             self.refuse_literal(text or "nothing")
-        if isinstance(found.number, int) and found.number >= 1 << _BITS:
+        if isinstance(constant.number, int) and constant.number >= 1 << _BITS:
             raise EkcError(
                 f"PTX line {self.current_line()}: {text} has more than 64 bits; use at most 0x{'F' * 16}"
             )
         self.take()
-        return found
+        return constant
 
 
 def _parse_float_literal(text: str) -> _Constant | None:

@@ -23,13 +23,13 @@ def split_operands(text: str, line: int) -> list[str]:
     if _BRACKET.search(text) is None:
         return text.split(",") if "," in text or text.strip() else []
     pieces, depth, start = [], 0, 0
-    for found in _BRACKET_OR_COMMA.finditer(text):
-        mark = found.group()
+    for match in _BRACKET_OR_COMMA.finditer(text):
+        mark = match.group()
         if mark != ",":
             depth += 1 if mark in "{[(" else -1
         elif depth == 0:
-            pieces.append(text[start : found.start()])
-            start = found.end()
+            pieces.append(text[start : match.start()])
+            start = match.end()
         if depth < 0:
             break
     if depth:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from ekc.errors import InvalidInput
 from ekc.ptx.lexer import format_statement
 
 _ROOTS_WITHOUT_RESULT = (
@@ -131,8 +132,8 @@ class Instruction:
     def reads(self) -> tuple[str, ...]:
         """Registers that the instruction reads, its guard included."""
         first = 1 if self.writes and not self.is_accumulating else 0
-        found = [n for operand in self.operands[first:] for n in list_registers(operand)]
-        return (*found, self.guard.name) if self.guard else tuple(found)
+        names = [n for operand in self.operands[first:] for n in list_registers(operand)]
+        return (*names, self.guard.name) if self.guard else tuple(names)
 
 
 @lru_cache(maxsize=4096)
@@ -211,11 +212,11 @@ class KernelText:
     @cached_property
     def readers_by_register(self) -> dict[str, list[Instruction]]:
         """The instructions that read each register. To be asked only once the kernel is complete."""
-        found: dict[str, list[Instruction]] = {}
+        readers: dict[str, list[Instruction]] = {}
         for one in self.code:
             for name in one.reads:
-                found.setdefault(name, []).append(one)
-        return found
+                readers.setdefault(name, []).append(one)
+        return readers
 
 
 @dataclass
@@ -228,6 +229,13 @@ class Module:
     """Architecture, such as "sm_80"."""
     variables: list[Variable] = field(default_factory=list)
     kernels: dict[str, KernelText] = field(default_factory=dict)
+
+    def find_kernel(self, name: str) -> KernelText:
+        """The kernel of this name; `InvalidInput` lists those that exist."""
+        if name not in self.kernels:
+            names = ", ".join(self.kernels) or "none"
+            raise InvalidInput(f"kernel: no {name!r} in this PTX; kernels are {names}")
+        return self.kernels[name]
 
 
 TYPE_BYTES = {

@@ -138,7 +138,7 @@ class _Parser(ConstantReader):
 
     # -- declarations ---------------------------------------------------------------------------
     def parse_variables(self, space: str, end: str = ";") -> list[Variable]:
-        align, kind, found = 0, "", []
+        align, kind, variables = 0, "", []
         while self.peek().startswith("."):
             word = self.take()
             if word == ".align":
@@ -153,16 +153,16 @@ class _Parser(ConstantReader):
                 count = None if self.peek() == "]" else (count or 1) * self.read_integer()
                 self.take("]")
             values = tuple(self.parse_initializer()) if self.accept("=") else ()
-            found.append(
+            variables.append(
                 Variable(name, space, kind or "b8", count, align or TYPE_BYTES[kind or "b8"], values)
             )
             if end != ";":
                 self.accept(",")
-                return found
+                return variables
             if not self.accept(","):
                 break
         self.take(end)
-        return found
+        return variables
 
     def parse_initializer(self) -> Iterable[int | float]:
         if not self.accept("{"):
@@ -212,9 +212,9 @@ class _Parser(ConstantReader):
             elif word == ".reg":
                 self.parse_registers()
             elif word in _SPACES:
-                found = self.parse_variables(word[1:])
+                variables = self.parse_variables(word[1:])
                 self.kernel.variables.extend(
-                    replace(v, name=self.scopes.declare_variable(v.name)) for v in found
+                    replace(v, name=self.scopes.declare_variable(v.name)) for v in variables
                 )
             elif word == ".loc":
                 self.parse_location()
@@ -224,11 +224,11 @@ class _Parser(ConstantReader):
                 raise EkcError(f"PTX line {self.current_line()}: unknown directive {word!r}")
 
     def parse_location(self) -> None:
-        found = _LOCATION.match(self.source, self.position)
-        if found is None:
+        match = _LOCATION.match(self.source, self.position)
+        if match is None:
             raise EkcError(f"PTX line {self.current_line()}: .loc without file, line and column")
-        self.source_line = int(found[1])
-        self.move_to(found.end())
+        self.source_line = int(match[1])
+        self.move_to(match.end())
 
     def parse_statement(self, match: re.Match[str]) -> None:
         """Add a label or an instruction to the kernel."""

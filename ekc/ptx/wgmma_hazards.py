@@ -71,22 +71,22 @@ def _join_sets(into: dict[str, frozenset[T]], more: dict[str, frozenset[T]]) -> 
 
 def find_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
     """Analyse a kernel, given by its blocks; the first is the entry."""
-    found = WgmmaHazards()
-    walk = _HazardAnalysis(blocks)
-    if not walk.accumulators:
-        return found
+    hazards = WgmmaHazards()
+    analysis = _HazardAnalysis(blocks)
+    if not analysis.accumulators:
+        return hazards
     states = {0: _AccumulatorState()}
-    left = [0]
-    while left:
-        number = left.pop()
-        out = walk.transfer_block(blocks[number], states[number].copy_state(), None)
+    pending = [0]
+    while pending:
+        number = pending.pop()
+        out = analysis.transfer_block(blocks[number], states[number].copy_state(), None)
         for after in list_successors(blocks[number]):
             is_visited = after in states
             if states.setdefault(after, _AccumulatorState()).join_state(out) or not is_visited:
-                left.append(after)
+                pending.append(after)
     for number, state in states.items():
-        walk.transfer_block(blocks[number], state, found)
-    return found
+        analysis.transfer_block(blocks[number], state, hazards)
+    return hazards
 
 
 class _HazardAnalysis:
@@ -199,15 +199,15 @@ def _find_copy_source(instruction: Instruction) -> str | None:
 
 def _find_copies(registers: set[str], instructions: Iterable[Instruction]) -> set[str]:
     """These registers, and all registers that are connected with them by copies."""
-    near: dict[str, set[str]] = {}
+    neighbours: dict[str, set[str]] = {}
     for one in instructions:
         source = _find_copy_source(one)
         for name in one.writes if source else ():
-            near.setdefault(name, set()).add(source or "")
-            near.setdefault(source or "", set()).add(name)
-    left = list(registers)
-    while left:
-        new = near.get(left.pop(), set()) - registers
+            neighbours.setdefault(name, set()).add(source or "")
+            neighbours.setdefault(source or "", set()).add(name)
+    pending = list(registers)
+    while pending:
+        new = neighbours.get(pending.pop(), set()) - registers
         registers |= new
-        left += new
+        pending += new
     return registers

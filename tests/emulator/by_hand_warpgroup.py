@@ -19,15 +19,15 @@ WIDTHS = {0: 16, 1: 128, 2: 64, 3: 32}
 
 @dataclass(frozen=True)
 class Factor:
-    """One side as it lies in shared memory: (lines, depth) elements of a, or of b with columns for lines."""
+    """One factor in shared memory: (lines, depth) elements of a, or of b with columns for lines."""
 
     lines: int
     depth: int
     bits: int
     swizzle: int
     transposed: bool = False
-    """Lines lie side by side (MN-major), not k."""
-    apart: int = 0
+    """Neighbours in memory are lines (MN-major) instead of k."""
+    gap_chunks: int = 0
     """Chunks left free between blocks of a tile that is not swizzled."""
 
     @property
@@ -37,7 +37,7 @@ class Factor:
     @property
     def core(self) -> int:
         """Bytes of 8 lines of 16 bytes, and what is left free behind them."""
-        return 128 + 16 * self.apart
+        return 128 + 16 * self.gap_chunks
 
     @property
     def across(self) -> int:
@@ -92,12 +92,12 @@ class Product:
     b_swizzle: int = 1
     a_transposed: bool = False
     b_transposed: bool = False
-    apart: int = 0
+    gap_chunks: int = 0
     scales: tuple[int, int] = (1, 1)
     keep: str = "1"
     """C text of scale-d at step i."""
     first: float = 0
-    """What d holds before."""
+    """Value of d before the first product."""
     satfinite: bool = False
 
     @property
@@ -106,12 +106,12 @@ class Product:
 
     @cached_property
     def a(self) -> Factor:
-        return Factor(64, self.depth, BITS[self.kind], self.a_swizzle, self.a_transposed, self.apart)
+        return Factor(64, self.depth, BITS[self.kind], self.a_swizzle, self.a_transposed, self.gap_chunks)
 
     @cached_property
     def b(self) -> Factor:
         return Factor(
-            self.columns, self.depth, BITS[self.kind], self.b_swizzle, self.b_transposed, self.apart
+            self.columns, self.depth, BITS[self.kind], self.b_swizzle, self.b_transposed, self.gap_chunks
         )
 
     @property
@@ -224,11 +224,18 @@ extern "C" __global__ void k(const {holder}* a, const {holder}* b, {sums}* c) {{
 
 PRODUCTS = [
     *(Product("f16", 64, a_swizzle=s, b_swizzle=s, steps=4, groups=2) for s in WIDTHS),
-    *(Product("f16", 72, a_swizzle=1, b_swizzle=s, apart=s == 0) for s in WIDTHS),
+    *(Product("f16", 72, a_swizzle=1, b_swizzle=s, gap_chunks=s == 0) for s in WIDTHS),
     *(Product("bf16", 128, a_swizzle=s, b_swizzle=3 - s, b_transposed=True, steps=4) for s in WIDTHS),
     *(
         Product(
-            "f16", 128, a_swizzle=s, b_swizzle=s, a_transposed=True, b_transposed=True, apart=s == 0, steps=3
+            "f16",
+            128,
+            a_swizzle=s,
+            b_swizzle=s,
+            a_transposed=True,
+            b_transposed=True,
+            gap_chunks=s == 0,
+            steps=3,
         )
         for s in WIDTHS
     ),

@@ -1,4 +1,4 @@
-"""A kernel by hand, its launch, and what NumPy says it must give."""
+"""Kernels written by hand: a case has a launch and the result by NumPy."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def catalogue(cases: list[Case]) -> Callable[..., None]:
     return add
 
 
-def told(source: str, args: list[Any], threads: int, blocks: int = 1, arch: str = "sm_80") -> set[str]:
-    """The kinds of what the sanitizer says of a kernel `k`, given without its head."""
+def find_kinds(source: str, args: list[Any], threads: int, blocks: int = 1, arch: str = "sm_80") -> set[str]:
+    """Kinds of the findings of a kernel `k`, given without its head."""
     text = ptx('extern "C" __global__ ' + source, arch)
     report = emulator.launch(text, "k", grid=(blocks,), block=(threads,), args=args)
     return {finding.kind for finding in report.findings}

@@ -1,12 +1,14 @@
-"""Kernels that ekc can emit, drawn: what the tuner breeds, and whatever steps come."""
+"""Random schedules: those that the search would breed, and those of random steps and special features."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
@@ -108,8 +110,8 @@ MORE: dict[str, Operator] = {
     "columns fp16": o.einsum("km,k->m", (64, 40), (64,), dtype="float16"),
     "columns between": o.reduce((3, 40, 24), 1, "mean"),
 }
-"""The same of other element types and orders; kept apart, so that `bred_ones` stay what their distances
-were measured on."""
+"""Operators of other element types and orders. `breed_schedules` leaves them out, because distances were
+measured without them."""
 _POPULATION = 64
 
 
@@ -118,26 +120,26 @@ def space(name: str) -> Space:
     return Space((BRED | MORE)[name], Limits())
 
 
-def bred(name: str, seed: int) -> Schedule:
-    """A schedule at the search's full depth: drawn, mended, one of those that are legal."""
+def breed_schedule(name: str, seed: int) -> Schedule:
+    """A schedule as the search makes it: drawn, repaired, and one of those that are legal."""
     here, rng = space(name), np.random.default_rng(seed)
     legal = here.repair(rng, here.sample(rng, _POPULATION))[0]
     return here.build_schedule(legal, int(rng.integers(len(legal))))
 
 
-def stepped(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
+def step_schedule(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
     """Any small operator (or one of some kinds), with those of the drawn steps that leave it legal."""
     return _legal(draw_schedule(choose, draw_operator(choose, kinds)))
 
 
 def in_parts(choose: Choose) -> Schedule | None:
-    """The same behind a sum in parts; None where the operator drawn has none to cut."""
+    """`step_schedule` after a split-K; None where the operator has no sum to split."""
     wanted = draw_in_parts(choose, draw_operator(choose))
     return wanted and _legal(wanted)
 
 
 def atomic(choose: Choose) -> Schedule | None:
-    """The same with a sum that blocks share; None where the operator drawn has none that they may."""
+    """`step_schedule` with a sum that blocks share by atomics; None where the operator has none."""
     wanted = draw_atomic(choose, draw_operator(choose))
     return wanted and _legal(wanted)
 
@@ -163,12 +165,146 @@ def _start(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def bred_ones(count: int) -> list[Schedule]:
+def breed_schedules(count: int) -> list[Schedule]:
     """The same bred schedules every time."""
     names = sorted(BRED)
-    return [bred(names[i % len(names)], i) for i in range(count)]
+    return [breed_schedule(names[i % len(names)], i) for i in range(count)]
 
 
-def stepped_ones(count: int) -> list[Schedule]:
+def step_schedules(count: int) -> list[Schedule]:
     """The same stepped schedules every time."""
-    return [stepped(random.Random(i).choice, FIRST) for i in range(count)]
+    return [step_schedule(random.Random(i).choice, FIRST) for i in range(count)]
+
+
+Sizes = tuple[int, int, str]
+
+
+def _spread(sizes: Sizes) -> Operator:
+    """Rows of planes scaled by their range: two reductions over two axes each."""
+    m, n, dtype = sizes
+    op = o.compute(
+        "spread",
+        axes={"i": m},
+        reduce={"a": 3, "b": n},
+        inputs={"X": (3, m, n)},
+        body=lambda X, i, a, b: X[a, i, b],
+        combine="min",
+        output="low",
+        dtype=dtype,
+        out_dtype="float32",
+    )
+    op = op.then(
+        "high",
+        axes={"j": m},
+        reduce={"c": 3, "d": n},
+        body=lambda X, low, j, c, d: X[c, j, d] - low[j],
+        combine="max",
+        out_dtype="float32",
+    )
+    return op.then(
+        "Y", axes={"p": m, "q": n}, body=lambda X, low, high, p, q: (X[1, p, q] - low[p]) * high[p]
+    )
+
+
+def _shifted(sizes: Sizes) -> Operator:
+    """Each row less the sum of the row above, which the first row does not have."""
+    m, n, dtype = sizes
+    op = o.compute(
+        "shifted",
+        axes={"i": m},
+        reduce={"k": n},
+        inputs={"X": (m, n)},
+        body=lambda X, i, k: ex.exp(X[i, k]),
+        output="sums",
+        dtype=dtype,
+    )
+    return op.then("Y", axes={"p": m, "q": n}, body=lambda X, sums, p, q: X[p, q] - sums[p - 1] + sums[p])
+
+
+def _product(sizes: Sizes) -> Operator:
+    """A matrix product whose sums are left to warps: poor, but right."""
+    m, n, dtype = sizes
+    op = o.matmul(m, n, 40, dtype=dtype)
+    return op.then("Y", axes={"p": m, "q": n}, body=lambda C, p, q: ex.relu(C[p, q]))
+
+
+GRAPHS: dict[str, Callable[[Sizes], Operator]] = {
+    "softmax": lambda s: o.softmax(s[:2], dtype=s[2]),
+    "layer_norm": lambda s: o.layer_norm(s[:2], dtype=s[2]),
+    "rms_norm": lambda s: o.rms_norm(s[:2], dtype=s[2]),
+    "spread": _spread,
+    "shifted": _shifted,
+    "product": _product,
+}
+
+
+@st.composite
+def draw_fused(draw: st.DrawFn, name: str) -> Schedule:
+    """A graph as one launch: any tile of rows and columns, X through shared memory or not, any share of
+    warps."""
+    vector = draw(st.sampled_from((1, 2, 4)))
+    columns = vector * draw(st.integers(1, 130 // vector))
+    op = GRAPHS[name]((draw(st.integers(1, 9)), columns, draw(st.sampled_from(("float32", "float16")))))
+    rows, across = draw(st.sampled_from(((1, 32), (1, 64), (2, 32), (4, 32), (4, 8), (3, 32))))
+    p, q = (a.name for a in op.computes[-1].spatial_axes)
+    s = Schedule(op).split(p, (rows,)).split(q, (across, vector))
+    s = s.reorder(f"{p}.0", f"{p}.1", f"{q}.1", f"{q}.0", f"{q}.2").bind(f"{p}.0", "block.x")
+    s = s.bind(f"{p}.1", "thread.x").bind(f"{q}.1", "thread.x")
+    copied = "X" in op.tensors and draw(st.booleans())
+    if copied:
+        s = s.cache_read("X", "shared", vector=vector, pad=draw(st.sampled_from((0, 4))), reader="Y")
+    warps = rows * across // 32
+    share = draw(st.sampled_from([w for w in (1, 2, 3, 4) if warps % w == 0]))
+    at = draw(st.sampled_from((None, None, f"{q}.0")))
+    for compute in reversed(op.computes[:-1]):
+        s = s.compute_at(compute.output.name, at, share)
+    if copied and draw(st.booleans()):
+        s = s.cache_read("X.shared", "register", at=f"{q}.0", vector=vector)
+    return s.vectorize(f"{q}.2") if vector > 1 else s
+
+
+def transpose_tile(
+    dtype: str, tile: tuple[int, int], lanes: int, order: tuple[int, int], **layout: Any
+) -> Schedule:
+    """Y = X transposed: a tile written along its rows by vectors, read down its columns by scalars."""
+    rows, columns = tile
+    op = o.compute(
+        "turned",
+        axes={"i": 2 * columns, "j": 2 * rows},
+        inputs={"X": (2 * rows, 2 * columns)},
+        body=lambda X, i, j: X[j, i],
+        output="Y",
+        dtype=dtype,
+    )
+    return (
+        Schedule(op)
+        .split("i", (columns,))
+        .split("j", (rows // lanes, lanes))
+        .reorder("i.0", "j.0", "j.1", "i.1", "j.2")
+        .bind("i.0", "block.y")
+        .bind("j.0", "block.x")
+        .bind("j.2", "thread.x")
+        .cache_read("X", "shared", order=order, **layout)
+    )
+
+
+@st.composite
+def draw_swizzled(draw: st.DrawFn) -> Schedule:
+    dtype = draw(st.sampled_from(["float32", "float16"]))
+    # Whole warps, which start at multiples of the elements of a row.
+    tile, lanes = draw(st.sampled_from([((32, 32), 32), ((64, 16), 32), ((64, 32), 64), ((32, 8), 32)]))
+    vector = draw(st.sampled_from([1, 2, 4] if dtype == "float32" else [1, 2, 4, 8]))
+    order = draw(st.sampled_from([(0, 1), (1, 0)]))
+    pad = draw(st.sampled_from([0, 0, 8, 32]))
+    swizzle = draw(st.sampled_from([1, 2, 4, 8, 8]))
+    return transpose_tile(dtype, tile, lanes, order, vector=vector, pad=pad, swizzle=swizzle)
+
+
+def draw_by(make: Callable[[Choose], Schedule]) -> st.SearchStrategy[Schedule]:
+    """A strategy of the schedules that a function makes by choices."""
+
+    @st.composite
+    def schedules(draw: st.DrawFn) -> Schedule:
+        return make(lambda options: draw(st.sampled_from(options)))
+
+    return schedules()

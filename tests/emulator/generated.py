@@ -1,4 +1,4 @@
-"""Generated kernels run whole in the PTX machine, with what they must give."""
+"""Generated kernels in the PTX machine, beside the float64 reference."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import GeneratedSource, generate
 from ekc.emulator import Report
 from ekc.ir.hardware.limits import Limits
+from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 
 TOLERANCE = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 4e-2, "int32": 0, "int8": 0}
 INTEGERS = {"int8": (-128, 128), "int32": (-1000, 1000)}
-"""Between which integer inputs lie; floats between -1 and 1."""
+"""Ranges of integer inputs; floats are between -1 and 1."""
 Ptx = Callable[[str, str], str]
 """PTX of a CUDA text for an arch."""
 
 
-def compiled(source: str, arch: str) -> str:
+def compile_ptx(source: str, arch: str) -> str:
     return nvrtc.compile(source, arch).ptx
 
 
@@ -51,7 +52,7 @@ class Ran:
             )
 
 
-def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compiled, limits: Limits | None = None) -> Ran:
+def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compile_ptx, limits: Limits | None = None) -> Ran:
     """Compile and run every launch; inputs are uniform, always the same."""
     op = schedule.op
     made = generate(schedule, limits)
@@ -76,3 +77,14 @@ def _inputs_and_results(op: Operator) -> tuple[list[np.ndarray], tuple[np.ndarra
         for t in op.inputs
     ]
     return given, (op.reference(*given),)
+
+
+def check_tree(schedule: Schedule) -> None:
+    """The tree of a schedule, interpreted in NumPy, matches the reference."""
+    rng, op = np.random.default_rng(5), schedule.op
+    low, high = (-128, 128) if op.inputs[0].dtype.is_integer else (-1, 1)
+    arrays = [rng.uniform(low, high, t.shape).astype(t.dtype.numpy_dtype) for t in op.inputs]
+    found, expected = interpret_program(schedule.program, arrays), op.reference(*arrays)
+    assert found.written_mask.all()
+    tolerance = TOLERANCE[found.output.dtype.name]
+    np.testing.assert_allclose(found.output.astype(float), expected, rtol=tolerance, atol=tolerance)

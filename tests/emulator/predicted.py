@@ -1,8 +1,11 @@
-"""What the analysis foretells of a schedule beside what the PTX machine counts of its kernels."""
+"""Traffic that the analysis predicts for a schedule, beside the counts of the PTX machine."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+
+import pytest
 
 import ekc.ir.expr as ex
 from ekc.ir.analysis.analysis import analyse_program
@@ -18,14 +21,14 @@ TRAFFIC = (
 QUANTITIES = ("fma", "barriers", "shuffles", *TRAFFIC)
 
 
-def predicted(schedule: Schedule, limits: Limits | None = None) -> dict[str, float]:
+def predict_traffic(schedule: Schedule, limits: Limits | None = None) -> dict[str, float]:
     """Totals over all launches."""
     figures = analyse_program(schedule.program, limits or Limits())
     return {name: float(figures["total_" + name][0]) for name in QUANTITIES}
 
 
-def executed(ran: Ran) -> Counter[str]:
-    """The same of what ran: fma by lane, accesses by warp request, barriers by block."""
+def count_traffic(ran: Ran) -> Counter[str]:
+    """The counted quantities: fma by lane, accesses by warp request, barriers by block."""
     total: Counter[str] = Counter()
     for report in ran.reports:
         counters = report.counters
@@ -41,7 +44,7 @@ def executed(ran: Ran) -> Counter[str]:
                 total["shared_store_wavefronts"] += site.wavefronts
                 continue
             if site.kind == "wgmma":
-                # It reads its factors by itself: no request of a lane.
+                # It reads its factors without a request of a lane.
                 total["shared_load_wavefronts"] += site.wavefronts
                 continue
             kind, _, space = site.kind.partition(".")
@@ -51,10 +54,19 @@ def executed(ran: Ran) -> Counter[str]:
     return total
 
 
+def check_traffic(ran: Ran, names: Iterable[str], limits: Limits | None = None, rel: float = 1e-9) -> None:
+    """The kernels are right and clean, and these quantities as predicted."""
+    ran.check()
+    found, expected = count_traffic(ran), predict_traffic(ran.schedule, limits)
+    for name in names:
+        assert found[name] == pytest.approx(expected[name], rel=rel), f"{name}\n{ran.schedule.to_python()}"
+
+
 def multiplies_and_adds(op: Operator) -> bool:
     """Whether every statement is one multiply-add, so that the fmas of the PTX are its iterations."""
     return all(
         c.reduction_axes and c.combine == "sum" and isinstance(c.body, ex.Binary) and c.body.op == "*"
-        and all(isinstance(part, ex.Load) for part in ex.list_factors(c.body)) and len(ex.list_factors(c.body)) == 2
+        and all(isinstance(part, ex.Load) for part in ex.list_factors(c.body))
+        and len(ex.list_factors(c.body)) == 2
         for c in op.computes
     )  # fmt: skip

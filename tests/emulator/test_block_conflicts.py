@@ -1,10 +1,11 @@
-"""Global memory that blocks touch in any order: fences, volatile accesses, the read-only cache."""
+"""Global memory: blocks that conflict, the read-only cache, and memory that is read-only."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.emulator.case import integers, told
+from tests.emulator.case import find_kinds, integers
 
 CONFLICT = {"block-conflict"}
 
@@ -24,7 +25,7 @@ CONFLICT = {"block-conflict"}
 def test_only_fences_beyond_the_block_order_blocks(text: str, kinds: dict[str, set[str]], fence: str) -> None:
     call = f"__threadfence{fence.removeprefix('full')}();" if fence else ""
     source = "void k(int* g, int* o) { int b = blockIdx.x; " + text.replace("FENCE", call) + " }"
-    assert told(source, [integers(4), integers(4)], 1, blocks=4) == kinds[fence]
+    assert find_kinds(source, [integers(4), integers(4)], 1, blocks=4) == kinds[fence]
 
 
 @pytest.mark.parametrize(
@@ -36,9 +37,9 @@ def test_only_fences_beyond_the_block_order_blocks(text: str, kinds: dict[str, s
         ("((volatile int*)g)[b] = b; o[b] = g[b];", set()),
     ],
 )
-def test_a_volatile_store_is_no_order_for_plain_accesses(text: str, kinds: set[str]) -> None:
+def test_volatile_store_does_not_order_plain_accesses(text: str, kinds: set[str]) -> None:
     source = "void k(int* g, int* o) { int b = blockIdx.x; " + text + " }"
-    assert told(source, [integers(4), integers(4)], 1, blocks=4) == kinds
+    assert find_kinds(source, [integers(4), integers(4)], 1, blocks=4) == kinds
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,28 @@ def test_a_volatile_store_is_no_order_for_plain_accesses(text: str, kinds: set[s
         ("if (t < 32) g[t] = 5; else o[t] = __ldg(g + t);", set()),
     ],
 )
-def test_what_goes_through_the_read_only_cache_stays_as_it_was(text: str, kinds: set[str]) -> None:
+def test_read_only_cache_needs_unchanged_memory(text: str, kinds: set[str]) -> None:
     source = "void k(int* g, int* o) { int t = threadIdx.x; " + text + " }"
-    assert told(source, [integers(64), integers(64)], 64) == kinds
+    assert find_kinds(source, [integers(64), integers(64)], 64) == kinds
+
+
+COPY = "void k(const int* __restrict__ a, int* b) { int t = threadIdx.x; b[t] = a[t]; CHANGE }"
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ("", set()),
+        ("const_cast<int*>(a)[t] = 7;", {"read-only"}),
+        ("atomicAdd(const_cast<int*>(a) + t, 7);", {"read-only"}),
+        ("if (t == 3) *(t > 2 ? const_cast<int*>(a) : b) = 7;", {"read-only"}),
+        ("(t % 2 ? const_cast<int*>(a) : b)[t] = 7;", {"read-only"}),
+    ],
+)
+@pytest.mark.parametrize("protected", [True, False])
+def test_change_of_a_read_only_array_is_found(change: str, kinds: set[str], protected: bool) -> None:
+    given = np.arange(32, dtype=np.int32)
+    given.flags.writeable = not protected
+    assert find_kinds(COPY.replace("CHANGE", change), [given, integers(32)], 32) == (
+        kinds if protected else set()
+    )

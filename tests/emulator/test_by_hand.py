@@ -9,5 +9,5 @@ from tests.emulator.case import Case
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_agrees_with_numpy_and_is_clean(case: Case) -> None:
+def test_case_matches_numpy_and_is_clean(case: Case) -> None:
     case.check()

@@ -1,91 +1,143 @@
-"""Whatever ekc can emit runs in the PTX machine, agrees with float64, is clean, and waits as foretold."""
+"""Random kernels of every kind match the float64 reference, are clean, and have the traffic that the analysis
+predicts."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import ekc
-from ekc.codegen.generate import generate
+from ekc.errors import ScheduleError
+from ekc.ir.hardware.limits import Limits
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
-from tests.emulator.drawn import BRED, MORE, bred, stepped
-from tests.emulator.generated import compiled, run
-from tests.emulator.predicted import executed, predicted
-from tests.ir.drawn_operators import FIRST
-from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
+from tests.emulator.drawn import (
+    BRED,
+    GRAPHS,
+    MORE,
+    breed_schedule,
+    draw_by,
+    draw_fused,
+    draw_swizzled,
+    step_schedule,
+)
+from tests.emulator.generated import check_tree, run
+from tests.emulator.predicted import count_traffic, predict_traffic
+from tests.ir.async_examples import draw_async
+from tests.ir.drawn_operators import FIRST, Choose
+from tests.ir.tensor_examples import draw_tensor
+from tests.ir.test_schedules import assert_same
+from tests.ir.typed import TRIPLES, rescheduled, retyped
+from tests.ir.view_examples import draw_view
+from tests.ir.warpgroup_examples import ARCH, HOPPER, draw_group
 
-CASES = max(320, settings.default.max_examples)
-"""2,000 by `pytest --hypothesis-profile=many`."""
+SHARED = (
+    "shared_load_requests",
+    "shared_load_wavefronts",
+    "shared_store_requests",
+    "shared_store_wavefronts",
+)
+
+LIMITS = Limits()
 
 
-@st.composite
-def steps(draw: st.DrawFn) -> Schedule:
-    """Any small operator of any types with whatever steps come."""
+@dataclass(frozen=True)
+class Feature:
+    """A kind of random schedules, and their checks."""
 
-    def choose(options: Any) -> Any:
-        return draw(st.sampled_from(options))
+    schedules: st.SearchStrategy[Schedule]
+    exact: tuple[str, ...] = ()
+    """Quantities that the analysis predicts exactly."""
+    examples: int = 40
+    """Examples of the slow test."""
+    few: int = 5
+    """Examples of the fast test."""
+    check_tree: Callable[[Schedule], None] | None = None
+    """Check of the tree in NumPy."""
+    arch: str = "sm_80"
+    limits: Limits = LIMITS
+    rel: float = 1e-9
+    abs: float = 0.0
+    """Tolerances of the predictions."""
 
-    schedule, types = stepped(choose, FIRST), draw(st.sampled_from((None, *TRIPLES)))
+
+def step_any_types(choose: Choose) -> Schedule:
+    """Any small operator of any types with random steps."""
+    schedule, types = step_schedule(choose, FIRST), choose((None, *TRIPLES))
     return schedule if types is None else rescheduled(schedule, retyped(schedule.op, types))
 
 
-def from_the_space() -> st.SearchStrategy[Schedule]:
-    """What the tuner can breed, at full depth."""
-    return st.builds(bred, st.sampled_from(sorted(BRED | MORE)), st.integers(0, 2**32 - 1))
+def check_one_launch(schedule: Schedule) -> None:
+    """A fused graph is one launch whose tree computes the operator."""
+    assert len(schedule.program.nests) == 1
+    assert_same(schedule)
 
 
-@settings(
-    max_examples=CASES,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(st.one_of(from_the_space(), steps()))
-def test_a_drawn_kernel_is_right_and_clean(schedule: Schedule) -> None:
-    ran = run(schedule)
+MANY = max(160, settings.default.max_examples)
+FEATURES = {
+    # No choice of the compiler can change how often threads wait for each other or exchange values.
+    "search space": Feature(
+        st.builds(breed_schedule, st.sampled_from(sorted(BRED | MORE)), st.integers(0, 2**32 - 1)),
+        ("barriers", "shuffles"), MANY, few=4, abs=0.5,
+    ),
+    "random steps": Feature(draw_by(step_any_types), ("barriers", "shuffles"), MANY, few=8, abs=0.5),
+    "cp.async": Feature(
+        draw_by(draw_async), ("barriers", "shared_store_requests", "shared_store_wavefronts")
+    ),
+    "swizzle": Feature(draw_swizzled(), SHARED, 60, few=8, check_tree=assert_same),
+    "mma": Feature(draw_by(draw_tensor), SHARED[:2], check_tree=check_tree),
+    "wgmma": Feature(
+        draw_by(draw_group), ("shared_load_wavefronts", "barriers"), 25, few=3, check_tree=check_tree,
+        arch=ARCH, limits=HOPPER,
+    ),
+    "implicit GEMM": Feature(draw_by(draw_view), (), 12, few=1),
+    **{
+        f"fused {name}": Feature(
+            draw_fused(name), ("barriers", "shuffles", "shared_store_requests"), 30, few=2,
+            check_tree=check_one_launch, rel=0.0,
+        )
+        for name in GRAPHS
+    },
+}  # fmt: skip
+
+
+def check_schedule(feature: Feature, schedule: Schedule) -> None:
+    try:
+        enforce_rules(schedule.program, feature.limits)
+    except ScheduleError:
+        assume(False)
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    if feature.check_tree is not None:
+        feature.check_tree(schedule)
+    ran = run(schedule, feature.arch, limits=feature.limits)
     ran.check()
-    # No choice of the compiler's can change how often threads wait for each other or exchange values.
-    found, foretold = executed(ran), predicted(schedule)
-    for name in ("barriers", "shuffles"):
-        assert found[name] == round(foretold[name]), f"{name}\n{schedule.to_python()}"
+    found, expected = count_traffic(ran), predict_traffic(schedule, feature.limits)
+    for name in feature.exact:
+        prediction = pytest.approx(expected[name], rel=feature.rel, abs=feature.abs)
+        assert found[name] == prediction, f"{name}\n{schedule.to_python()}"
 
 
-def test_what_the_compiler_widens_over_the_end_of_an_array_and_never_reads_is_fine() -> None:
-    """Three floats of shared memory come by one load of four, the last of which nobody reads."""
-    op = ekc.einsum("ab,bc->ac", (1, 2), (2, 2))
-    schedule = (
-        Schedule(op).fuse("a", "c").split("b", (3,)).split("a_c", (2,)).cache_write("C")
-        .cache_read("A", "shared").compute_at("A.shared", None).cache_read("A.shared", "register")
-    )  # fmt: skip
-    ran = run(schedule)
-    assert "ld.shared.v4" in compiled(ran.made.source, "sm_80")
-    ran.check()
+def check_examples(feature: Feature, count: int) -> None:
+    too_slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+    @settings(max_examples=count, deadline=None, print_blob=True, suppress_health_check=too_slow)
+    @given(feature.schedules)
+    def check(schedule: Schedule) -> None:
+        check_schedule(feature, schedule)
+
+    check()
 
 
-@pytest.mark.parametrize("types", [("int8", "int32", "int32"), ("int8", "float32", "float32")])
-def test_bytes_joined_into_words_may_reach_over_the_end_of_an_array_but_none_that_is_used(
-    types: Types,
-) -> None:
-    """91 bytes of shared memory come in six loads of four words; of the last word used, 3 bytes are there."""
-    schedule = (
-        Schedule(retyped(ekc.matmul(2, 7, 13, transpose_a=True, transpose_b=True), types))
-        .reorder("i", "k", "j").split("i", (2,)).bind("i.0", "block.x")
-        .cache_read("A", "register").cache_read("B", "shared", order=(1, 0))
-    )  # fmt: skip
-    run(schedule).check()
-    assert "B_shared[91]" in compiled(generate(schedule).source, "sm_80")
-    (report,) = run(schedule, ptx=lambda *asked: compiled(*asked).replace("[91]", "[90]")).reports
-    assert any("load of 16 bytes" in found.message for found in report.findings)
+@pytest.mark.parametrize("name", FEATURES)
+def test_drawn_kernels_match_reference(name: str) -> None:
+    check_examples(FEATURES[name], FEATURES[name].few)
 
 
-def test_integers_multiplied_by_epilogue_after_epilogue_still_fit() -> None:
-    """Three inputs of 1,000 multiply beyond int32: the harness has to draw smaller ones."""
-    once = ekc.matmul(3, 2, 1).epilogue(lambda c, u: c * u, u=(3, 2))
-    op = once.epilogue(lambda c, v: c * v, v=(3, 2))
-    ran = run(Schedule(retyped(op, ("int32", "int32", "int32"))))
-    ran.check()
-    assert np.abs(ran.expected[0]).max() > 1000
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEATURES)
+def test_many_drawn_kernels_match_reference(name: str) -> None:
+    """More by `pytest --hypothesis-profile=many`."""
+    check_examples(FEATURES[name], FEATURES[name].examples)

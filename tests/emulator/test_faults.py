@@ -99,7 +99,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def replaced(text: str, old: str, new: str, which: int) -> str:
+def replace_text(text: str, old: str, new: str, which: int) -> str:
     parts = text.split(old)
     assert len(parts) > which + 1, f"{old} is not there {which + 1} times"
     return old.join(parts[: which + 1]) + new + old.join(parts[which + 1 :])
@@ -110,7 +110,7 @@ def replaced(text: str, old: str, new: str, which: int) -> str:
 )
 def test_fault_is_found(name: str, old: str, new: str, which: int, kinds: set[str]) -> None:
     case = BY_NAME[name]
-    report, _, _ = case.run(replaced(case.source, old, new, which))
+    report, _, _ = case.run(replace_text(case.source, old, new, which))
     found = {finding.kind for finding in report.findings}
     assert found & kinds, f"{report}"
 
@@ -121,13 +121,13 @@ def test_barriers_of_a_generated_kernel_are_all_needed() -> None:
     count = made.source.count(SYNC)
     assert count
     for which in range(count):
-        ptx = nvrtc.compile(replaced(made.source, SYNC, "", which), "sm_80").ptx
+        ptx = nvrtc.compile(replace_text(made.source, SYNC, "", which), "sm_80").ptx
         args = [floats(33, 12), floats(12, 34), zeros(33, 34)]
         report = emulator.launch(ptx, launch.name, grid=launch.grid, block=launch.block, args=args)
         assert {f.kind for f in report.findings} & {"race", "uninitialised"}, str(report)
 
 
-def test_a_barrier_in_each_arm_of_a_condition() -> None:
+def test_barrier_in_each_arm_of_a_condition_is_found() -> None:
     source = """extern "C" __global__ void k(int* a) { __shared__ int s[64]; int t = threadIdx.x; s[t] = t;
         if (t < 40) { __syncthreads(); a[t] = s[t]; } else {
         a[t] = 1; __syncthreads(); a[t] += s[t - 40]; } }"""
@@ -139,7 +139,7 @@ def test_a_barrier_in_each_arm_of_a_condition() -> None:
     assert all(32 <= f.thread[0] < 64 for f in report.findings)
 
 
-def test_a_barrier_that_others_loop_past_is_never_reached() -> None:
+def test_barrier_that_other_lanes_never_reach_is_found() -> None:
     """Threads that neither arrive nor leave: here they wait at a barrier of their own."""
     source = """extern "C" __global__ void k(int* a) { int t = threadIdx.x;
         if (t < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;"); a[t] = t; }"""
@@ -165,7 +165,7 @@ extern "C" __global__ void k(float* b) {
 @pytest.mark.parametrize(
     ("read", "kinds"), [("x + y + z", set()), ("x + w", {"out-of-bounds"}), ("1.0f", {"out-of-bounds"})]
 )
-def test_a_load_wider_than_its_shared_array_is_fine_as_far_as_it_is_read(read: str, kinds: set[str]) -> None:
+def test_load_wider_than_its_array_is_clean_where_unread(read: str, kinds: set[str]) -> None:
     """The compiler makes such loads; an element beyond the end that is used is a fault all the same."""
     ptx = nvrtc.compile(WIDENED.replace("READ", read), "sm_80").ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[zeros(32)])
@@ -195,8 +195,8 @@ extern "C" __global__ void k(unsigned* b) {
         ("4", "0", {"uninitialised"}),
     ],
 )
-def test_halves_read_as_joined_words_are_judged_by_the_word(written: str, used: str, kinds: set[str]) -> None:
-    """Of a word half of which somebody wrote, the machine cannot tell which half is used later."""
+def test_joined_halves_are_checked_by_word(written: str, used: str, kinds: set[str]) -> None:
+    """If only half of a word was written, the machine does not see which half is used later."""
     ptx = nvrtc.compile(JOINED.replace("WRITTEN", written).replace("USED", used), "sm_80").ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[np.zeros(32, np.uint32)])
     assert {finding.kind for finding in report.findings} == kinds
@@ -214,7 +214,7 @@ extern "C" __global__ void k(uint4* b)
 
 
 @pytest.mark.parametrize(("count", "clean"), [(16, True), (15, False)])
-def test_a_vector_of_halves_over_the_end_of_an_array_is_found(count: int, clean: bool) -> None:
+def test_vector_of_halves_over_the_end_is_found(count: int, clean: bool) -> None:
     """The last word begins inside and all of it is used."""
     ptx = nvrtc.compile(HALVES.replace("COUNT", str(count)), "sm_80").ptx
     out = np.zeros(128, np.uint32)

@@ -1,4 +1,4 @@
-"""The face: arguments, limits, budget, sampling, counters, malformed text."""
+"""`launch`: arguments, limits, budget, sampled blocks, counters, malformed text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.emulator.case import floats, ptx, zeros
 ADD = next(case for case in CASES if case.name == "vector_add")
 
 
-def go(text: str | None = None, name: str = "k", **changes: Any) -> Report:
+def run_add(text: str | None = None, name: str = "k", **changes: Any) -> Report:
     options: dict[str, Any] = {
         "grid": (8,), "block": (128,), "args": [floats(1000), floats(1000), zeros(1000), 1000], **changes
     }  # fmt: skip
@@ -26,26 +26,26 @@ def go(text: str | None = None, name: str = "k", **changes: Any) -> Report:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "nobody"}, "'nobody' is not in this PTX; it has: k"),
+        ({"name": "other"}, "no 'other' in this PTX; kernels are k"),
         ({"args": [zeros(3)]}, "takes 4 arguments, 1 were given"),
         ({"args": [1.5, zeros(1), zeros(1), 1]}, "argument 0"),
         ({"args": [zeros(1), zeros(1), zeros(1), zeros(1)]}, "argument 3"),
         ({"args": [zeros(1), zeros(1), zeros(1), 2.5]}, "argument 3"),
         ({"args": [zeros(1), zeros(1), zeros(1), 2**40]}, "does not fit"),
         ({"args": [zeros(1), zeros(1), zeros(1), "1"]}, "argument 3"),
-        ({"grid": (0,)}, "grid.x is 0"),
-        ({"grid": (1, 70000)}, "grid.y is 70000"),
+        ({"grid": (0,)}, "grid.x: 0, at least 1; use 1 to 2147483647"),
+        ({"grid": (1, 70000)}, "grid.y: 70000, at most 65535; use 1 to 65535"),
         ({"grid": (2**31,)}, "grid.x"),
         ({"grid": (1, 1, 1, 1)}, "up to three"),
-        ({"block": (2048,)}, "block.x is 2048"),
-        ({"block": (64, 32)}, "2048 threads"),
+        ({"block": (2048,)}, "block.x: 2048, at most 1024; use 1 to 1024"),
+        ({"block": (64, 32)}, "threads per block: 2048, at most 1024; use 1024 or fewer"),
         ({"dynamic_shared": 10**6}, "shared memory"),
-        ({"blocks": [8]}, "blocks must be 0 to 7"),
+        ({"blocks": [8]}, "blocks: 8 to 8, at most 7; use 0 to 7"),
     ],
 )
-def test_refused(changes: dict[str, Any], words: str) -> None:
+def test_wrong_arguments_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(EkcError, match=words):
-        go(**changes)
+        run_add(**changes)
 
 
 @pytest.mark.parametrize(
@@ -57,40 +57,40 @@ def test_refused(changes: dict[str, Any], words: str) -> None:
         ("\x01", "cannot read"),
     ],
 )
-def test_malformed(text: str, words: str) -> None:
+def test_text_that_is_no_ptx_is_refused(text: str, words: str) -> None:
     with pytest.raises(EkcError, match=words):
-        go(text)
+        run_add(text)
 
 
-CUT = r"^(not PTX: |PTX (line|ends at line) \d+|kernel 'k' is not in this PTX)"
+CUT = r"^(not PTX: |PTX (line|ends at line) \d+|kernel: no 'k' in this PTX)"
 
 
-def test_cut_anywhere_is_one_clear_error() -> None:
+def test_truncated_ptx_is_refused_in_one_line() -> None:
     text = ptx(ADD.source).rstrip("\0 \n}")
     for end in range(0, len(text), 7):
         with pytest.raises(EkcError, match=CUT) as problem:
-            go(text[:end])
+            run_add(text[:end])
         assert "\n" not in str(problem.value)
 
 
-def test_unknown_instruction_is_named_with_its_line() -> None:
+def test_unknown_instruction_is_refused_with_its_line() -> None:
     text = ptx(ADD.source).replace("add.f32", "frobnicate.f32")
     line = next(i for i, row in enumerate(text.splitlines(), 1) if "frobnicate" in row)
     with pytest.raises(EkcError, match=rf"line {line}: unknown instruction 'frobnicate.f32' \(PTX "):
-        go(text)
+        run_add(text)
 
 
-def test_unknown_register_and_label() -> None:
+def test_unknown_register_and_label_are_refused() -> None:
     for old, new in (("%f3", "%q3"), ("bra \t$L__BB0_2", "bra \t$L__nowhere"), ("bra \t", "bra \t%r")):
         text = ptx(ADD.source)
         if old in text:
             with pytest.raises(EkcError, match="PTX line"):
-                go(text.replace(old, new))
+                run_add(text.replace(old, new))
 
 
-def test_an_endless_loop_meets_the_budget() -> None:
+def test_endless_loop_exceeds_the_budget() -> None:
     text = ptx('extern "C" __global__ void k(volatile int* a) { while (a[0] == 0) a[1] = 3; }')
-    with pytest.raises(EkcError, match="budget of 1000 instructions"):
+    with pytest.raises(EkcError, match="more than 1000 instructions per thread"):
         emulator.launch(
             text, "k", grid=(1,), block=(32,), args=[np.zeros(2, np.int32)], max_instructions=1000
         )
@@ -98,7 +98,7 @@ def test_an_endless_loop_meets_the_budget() -> None:
 
 def test_sampled_blocks_run_alone() -> None:
     out = zeros(1000)
-    report = go(args=[floats(1000), floats(1000), out, 1000], blocks=[0, 7, 7])
+    report = run_add(args=[floats(1000), floats(1000), out, 1000], blocks=[0, 7, 7])
     assert (report.blocks_run, report.total_blocks, report.sampled) == (2, 8, True)
     assert "sampled" in str(report)
     assert out[:128].all()
@@ -106,14 +106,14 @@ def test_sampled_blocks_run_alone() -> None:
     assert not out[128:896].any()
 
 
-def test_the_same_array_twice_is_one_memory() -> None:
+def test_same_array_twice_is_one_memory() -> None:
     a = np.arange(64, dtype=np.float32)
-    go(args=[a, a, a, 64], grid=(1,))
+    run_add(args=[a, a, a, 64], grid=(1,))
     assert (a == 2 * np.arange(64)).all()
 
 
 def test_counters_of_a_vector_add() -> None:
-    counters = go().counters
+    counters = run_add().counters
     assert counters.global_requests == 3 * 32
     assert counters.global_sectors == 3 * 1000 // 8
     assert counters.bytes_by_space == {"load.global": 8000, "store.global": 4000}
@@ -135,7 +135,7 @@ def test_bank_conflicts_of_a_transpose() -> None:
     assert plain.barriers == 9
 
 
-def test_fused_multiply_add_rounds_once_whatever_the_bits() -> None:
+def test_fma_rounds_once_for_any_bits() -> None:
     from ekc.emulator.numerics.fma import fma32
 
     text = ptx(
@@ -157,7 +157,7 @@ def test_fused_multiply_add_rounds_once_whatever_the_bits() -> None:
         assert (d.view(np.uint32) == fma32(a, b, c).view(np.uint32)).all()
 
 
-def test_a_call_that_was_not_inlined_is_named() -> None:
+def test_call_is_refused() -> None:
     text = ptx(
         "__device__ __noinline__ float f(float x) { return x * x + 1; }"
         'extern "C" __global__ void k(float* a) { a[threadIdx.x] = f(a[threadIdx.x]); }'
@@ -166,14 +166,14 @@ def test_a_call_that_was_not_inlined_is_named() -> None:
         emulator.launch(text, "k", grid=(1,), block=(32,), args=[floats(32)])
 
 
-def test_a_trap_is_a_finding() -> None:
+def test_trap_is_a_finding() -> None:
     text = ptx('extern "C" __global__ void k(int* a) { if (a[0] == 7) __trap(); a[1] = 2; }')
     for first, kinds in ((0, []), (7, ["trap"])):
         report = emulator.launch(text, "k", grid=(1,), block=(32,), args=[np.array([first, 0], np.int32)])
         assert [f.kind for f in report.findings] == kinds
 
 
-def test_lanes_that_wait_for_each_other_get_on() -> None:
+def test_lanes_that_wait_for_each_other_make_progress() -> None:
     text = ptx(
         'extern "C" __global__ void k(int* a) { bool done = false; while (!done) {'
         " if (atomicCAS(a, 0, 1) == 0) { a[1] += 1; __threadfence(); atomicExch(a, 0); done = true; } } }"
@@ -183,7 +183,7 @@ def test_lanes_that_wait_for_each_other_get_on() -> None:
     assert a.tolist() == [0, 32]
 
 
-def test_constants_are_no_global_loads() -> None:
+def test_constant_loads_are_no_global_loads() -> None:
     source = """
 __constant__ float w[4];
 extern "C" __global__ void k(float* y) { y[threadIdx.x] = w[blockIdx.x]; }

@@ -190,32 +190,38 @@ def test_cvt_names_the_legal_choices():
         cvt(np.float32([1]), "f32", "e4m3")
 
 
-def spread(low, high, count=200_000):
+def draw_range(low, high, count=200_000):
     rng = np.random.default_rng(3)
     return np.exp2(rng.uniform(low, high, count)).astype(np.float32)
 
 
-def relative(result, exact):
+def relative_error(result, exact):
     return float(np.max(np.abs(result.astype(np.float64) / exact - 1)))
 
 
 def test_approximations_are_within_the_bounds_of_the_isa():
-    both, line = spread(-125, 125), np.random.default_rng(4).uniform(-6.2831853, 6.2831853, 200_000)
+    both, line = draw_range(-125, 125), np.random.default_rng(4).uniform(-6.2831853, 6.2831853, 200_000)
     wide, line = both.astype(np.float64), line.astype(np.float32)
     exponent = np.float32(line * 19)
-    assert relative(ex2_approx(exponent), np.exp2(exponent.astype(np.float64))) < 2.0**-22
-    assert relative(rcp_approx(both), 1 / wide) < 2.0**-23
-    assert relative(rsqrt_approx(both), wide**-0.5) < 2.0**-22.9
-    assert relative(sqrt_approx(both), wide**0.5) < 2.0**-23
-    assert relative(tanh_approx(line), np.tanh(line.astype(np.float64))) < 2.0**-11
-    near_one = spread(-1, 1)
+    assert relative_error(ex2_approx(exponent), np.exp2(exponent.astype(np.float64))) < 2.0**-22
+    assert relative_error(rcp_approx(both), 1 / wide) < 2.0**-23
+    assert relative_error(rsqrt_approx(both), wide**-0.5) < 2.0**-22.9
+    assert relative_error(sqrt_approx(both), wide**0.5) < 2.0**-23
+    assert relative_error(tanh_approx(line), np.tanh(line.astype(np.float64))) < 2.0**-11
+    near_one = draw_range(-1, 1)
     assert np.max(np.abs(lg2_approx(near_one) - np.log2(near_one.astype(np.float64)))) < 2.0**-22
-    assert relative(lg2_approx(spread(1, 127)), np.log2(spread(1, 127).astype(np.float64))) < 2.0**-22
+    assert (
+        relative_error(lg2_approx(draw_range(1, 127)), np.log2(draw_range(1, 127).astype(np.float64)))
+        < 2.0**-22
+    )
     for ours, exact in ((sin_approx, np.sin), (cos_approx, np.cos)):
         assert np.max(np.abs(ours(line) - exact(line.astype(np.float64)))) < 2.0**-20.5
-    other = spread(-60, 60)[::-1]
+    other = draw_range(-60, 60)[::-1]
     for divide in (div_full, div_approx):
-        assert relative(divide(spread(-60, 60), other), spread(-60, 60).astype(np.float64) / other) < 2.0**-22
+        assert (
+            relative_error(divide(draw_range(-60, 60), other), draw_range(-60, 60).astype(np.float64) / other)
+            < 2.0**-22
+        )
 
 
 def test_approximations_at_their_ends():

@@ -53,7 +53,9 @@ class BlockWriter:
             self.mask = "G"
         self._emit_initialized_checks()
         if instruction in self.context.hazards.in_flight_accesses:
-            self.emit(f"products.touched({self.context.add_site(instruction, 'other', 'u4')}, {self.mask})")
+            self.emit(
+                f"products.check_access({self.context.add_site(instruction, 'other', 'u4')}, {self.mask})"
+            )
 
     def _emit_initialized_checks(self) -> None:
         """Check registers that some path does not set. Moves are exempt: the compiler moves values that are

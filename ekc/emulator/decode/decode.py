@@ -138,26 +138,23 @@ class DecodedKernel:
 def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_slots) -> DecodedKernel:
     """Decode one kernel; `allocate` assigns its registers to rows. `EkcError` names the first unknown
     instruction."""
-    if name not in module.kernels:
-        names = ", ".join(module.kernels) or "none"
-        raise EkcError(f"kernel {name!r} is not in this PTX; it has: {names}")
-    text = module.kernels[name]
+    text = module.find_kernel(name)
     if not text.code:
         raise EkcError(f"kernel {name!r} has no instructions")
     _check_opcodes(module, text)
-    found = build_blocks(text)
+    blocks = build_blocks(text)
     _check_registers(text)
-    places, slots, early = allocate(found, text.registers)
+    places, slots, early = allocate(blocks, text.registers)
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
     dead = frozenset(text.registers) - text.readers_by_register.keys() | {"_"}
     context = DecodeContext(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
-    context.hazards = find_wgmma_hazards(found)
+    context.hazards = find_wgmma_hazards(blocks)
     lines: list[str] = []
-    for block in found:
+    for block in blocks:
         lines += _format_function(f"b{block.number}", _write_block(context, block, is_masked=False))
     source = "\n".join(lines)
     code = compile(source, f"<ptx {name}>", "exec")
-    return DecodedKernel(module, text, tuple(found), context, slots, code, source)
+    return DecodedKernel(module, text, tuple(blocks), context, slots, code, source)
 
 
 def _check_registers(text: KernelText) -> None:

@@ -14,10 +14,10 @@ _STRONG_ORDERS = ("volatile", "relaxed", "acquire", "release", "mmio")
 
 def find_space(w: BlockWriter, instruction: Instruction) -> str:
     """The address space that the opcode names; "" is generic."""
-    found = [p.split("::")[0] for p in instruction.parts[1:] if p.split("::")[0] in _ADDRESS_SPACES]
+    spaces = [p.split("::")[0] for p in instruction.parts[1:] if p.split("::")[0] in _ADDRESS_SPACES]
     if any("cluster" in p and p != "shared::cta" for p in instruction.parts if p.startswith("shared::")):
         raise w.make_error("shared memory of other blocks of a cluster is not emulated")
-    return found[0] if found else ""
+    return spaces[0] if spaces else ""
 
 
 def write_load(w: BlockWriter, instruction: Instruction) -> None:
@@ -104,7 +104,7 @@ def write_isspacep(w: BlockWriter, instruction: Instruction) -> None:
 def write_atomic(w: BlockWriter, instruction: Instruction) -> None:
     """`atom` and `red`."""
     root, kind, space = instruction.parts[0], instruction.parts[-1], find_space(w, instruction)
-    what = next(
+    operation = next(
         (
             p
             for p in instruction.parts
@@ -112,7 +112,7 @@ def write_atomic(w: BlockWriter, instruction: Instruction) -> None:
         ),
         None,
     )
-    if what is None:
+    if operation is None:
         raise w.make_error("this atomic is not emulated")
     dst = instruction.operands[0] if root == "atom" else None
     operands = instruction.operands[:-1] if "L2::cache_hint" in instruction.parts else instruction.operands
@@ -121,7 +121,7 @@ def write_atomic(w: BlockWriter, instruction: Instruction) -> None:
     values = ", ".join(w.read(s, kind) for s in sources)
     target = "None" if dst is None else (w.target_row(dst, kind) or "None")
     probe, offset = w.emit_probe(address, _resolve_space(space))
-    w.emit(f"atomic({site}, {probe}, {offset}, {w.mask}, {what!r}, {kind!r}, ({values},), {target})")
+    w.emit(f"atomic({site}, {probe}, {offset}, {w.mask}, {operation!r}, {kind!r}, ({values},), {target})")
 
 
 def write_async_copy(w: BlockWriter, instruction: Instruction) -> None:
@@ -162,7 +162,7 @@ def _write_copy_issue(w: BlockWriter, instruction: Instruction) -> None:
 def write_fence(w: BlockWriter, instruction: Instruction) -> None:
     """`fence`: a fence of the async proxy makes writes to shared memory visible to `wgmma`."""
     if instruction.parts[1:3] == ("proxy", "async") and "global" not in instruction.parts:
-        w.emit(f"products.proxy({w.mask})")
+        w.emit(f"products.fence_proxy({w.mask})")
 
 
 def write_nothing(w: BlockWriter, instruction: Instruction) -> None:

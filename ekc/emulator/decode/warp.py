@@ -103,19 +103,19 @@ _DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32}
 
 def write_wgmma(w: BlockWriter, instruction: Instruction) -> None:
     """`wgmma` of every kind."""
-    what = instruction.parts[1]
-    if what == "mma_async":
+    operation = instruction.parts[1]
+    if operation == "mma_async":
         _write_multiply(w, instruction)
-    elif what == "wait_group":
+    elif operation == "wait_group":
         left = instruction.operands[0]
         if not isinstance(left, Immediate):
             raise w.make_error("the number of groups must be a number")
         w.emit(
             f"products.wait({w.context.add_site(instruction, 'other', 'u4')}, {int(left.value)}, {w.mask})"
         )
-    elif what in ("fence", "commit_group"):
+    elif operation in ("fence", "commit_group"):
         number = w.context.add_site(instruction, "other", "u4")
-        w.emit(f"products.{what.removesuffix('_group')}({number}, {w.mask})")
+        w.emit(f"products.{operation.removesuffix('_group')}({number}, {w.mask})")
     else:
         raise w.make_error("this wgmma is not emulated")
 
@@ -129,10 +129,10 @@ def _write_multiply(w: BlockWriter, instruction: Instruction) -> None:
     if len(rows) != columns // 2:
         raise w.make_error(f"d of {columns} columns has {columns // 2} registers")
     scales, transposed = _parse_immediates(w, kind, more)
-    what = (columns, kind, scales[0] != scales[1], transposed, "satfinite" in instruction.parts)
+    form_arguments = (columns, kind, scales[0] != scales[1], transposed, "satfinite" in instruction.parts)
     site = w.context.add_site(instruction, "product", "u8", 2)
     sources = f"{w.read(a, 'b64')}, {w.read(b, 'b64')}, {w.read(keep, 'pred')}"
-    w.emit(f"products.multiply({site}, {what!r}, {sources}, ({', '.join(rows)},), {w.mask})")
+    w.emit(f"products.multiply({site}, {form_arguments!r}, {sources}, ({', '.join(rows)},), {w.mask})")
 
 
 def _parse_shape(w: BlockWriter, instruction: Instruction) -> tuple[int, str]:

@@ -107,14 +107,14 @@ def _freeze_layout(*arrays: NDArray[np.int_]) -> ChunkLayout:
 
 def find_chunk_addresses(operand: WgmmaOperand, descriptors: MatrixDescriptors) -> Index:
     """The shared address of every chunk: (descriptors, chunks). A swizzle acts on the address itself."""
-    found = np.empty((descriptors.start.size, operand.chunk_count), np.int64)
+    addresses = np.empty((descriptors.start.size, operand.chunk_count), np.int64)
     for swizzle in np.unique(descriptors.swizzle):
         own = descriptors.swizzle == swizzle
         fixed, leading, stride = find_chunk_layout(operand, int(swizzle))
         start, lbo, sbo = (f[own, None] for f in (descriptors.start, descriptors.leading, descriptors.stride))
         at = (start + fixed + leading * lbo + stride * sbo) & _ADDRESS_MASK
-        found[own] = at ^ ((at >> 3) & (SWIZZLE_WIDTHS[swizzle] - CHUNK_BYTES))
-    return found
+        addresses[own] = at ^ ((at >> 3) & (SWIZZLE_WIDTHS[swizzle] - CHUNK_BYTES))
+    return addresses
 
 
 def unpack_factor(operand: WgmmaOperand, chunks: Array) -> Array:

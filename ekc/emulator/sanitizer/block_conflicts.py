@@ -223,11 +223,11 @@ class BlockConflicts:
         first = int(np.flatnonzero(bad)[0])
         lane = int(probe.lane_numbers(all_lanes)[first])
         other = int(marks[first])
-        who = f"block {other - 1}" if other > 0 else "several blocks"
+        others = f"block {other - 1}" if other > 0 else "several blocks"
         self.findings.add(
             "block-conflict",
             site.instruction,
-            f"{access} {who} {verb}, without atomics: blocks run in any order",
+            f"{access} {others} {verb}, without atomics: blocks run in any order",
             "Give every block its own part of the output, or use atomics.",
             (geometry, lane),
             int(probe.address[first]) + offset,

@@ -40,11 +40,14 @@ class BoundsCheck:
             return
         first = int(np.flatnonzero(is_bad)[0])
         where = int(address[first])
-        what = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
+        access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
         if kind == "misaligned":
-            message, hint = f"misaligned {what}", f"The address must be a multiple of {site.bytes_per_lane}."
+            message, hint = (
+                f"misaligned {access}",
+                f"The address must be a multiple of {site.bytes_per_lane}.",
+            )
         else:
-            message = f"{what} {probe.space.describe_nearest(where)}, by {int(is_bad.sum())} lanes"
+            message = f"{access} {probe.space.describe_nearest(where)}, by {int(is_bad.sum())} lanes"
             hint = "Look at the guard of this access and at the index that leads to it."
         lane = int(probe.lane_numbers(self.all_lanes)[first])
         self.findings.add(kind, site.instruction, message, hint, (self.geometry, lane), where)
@@ -64,14 +67,14 @@ class WrittenBytes:
     def mark_store(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Mark the bytes of a store as written."""
         code = "u" + site.dtype_code[1]
-        done = probe.pattern.marked_stores if probe.pattern else None
+        marked = probe.pattern.marked_stores if probe.pattern else None
         key = (probe.shift + offset, site.bytes_per_lane)
-        if done is not None and key in done:
+        if marked is not None and key in marked:
             return
         for k in range(site.element_count):
             scatter(probe, code, offset + k * int(code[1]), self.written_marks[code], self.views)
-        if done is not None:
-            done.add(key)
+        if marked is not None:
+            marked.add(key)
 
     def check_load(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """A finding for a load of bytes that were not written.
@@ -79,21 +82,21 @@ class WrittenBytes:
         The compiler joins loads of shared halves and bytes into vectors of words. So a word of such a vector
         passes if any of its bytes was written."""
         joined = probe.space.kind == "shared" and site.element_count > 1
-        done = probe.pattern.checked_loads if probe.pattern else None
+        checked = probe.pattern.checked_loads if probe.pattern else None
         key = (probe.shift + offset, site.bytes_per_lane, site.is_element_read)
-        if done is not None and key in done:
+        if checked is not None and key in checked:
             return
         code = "u" + site.dtype_code[1]
         for k in range(site.element_count):
             if site.is_element_read and not site.is_element_read[k]:
                 continue
-            found = gather(probe, code, offset + k * int(code[1]), self.views)
-            bad = found == 0 if joined else found != self.written_marks[code]
+            marks = gather(probe, code, offset + k * int(code[1]), self.views)
+            bad = marks == 0 if joined else marks != self.written_marks[code]
             if bad.any():
                 self._report_unwritten(site, probe, offset + k * int(code[1]), bad)
                 return
-        if done is not None:
-            done.add(key)
+        if checked is not None:
+            checked.add(key)
 
     def _report_unwritten(self, site: Site, probe: AddressProbe, offset: int, is_bad: Any) -> None:
         first = int(np.flatnonzero(is_bad)[0])

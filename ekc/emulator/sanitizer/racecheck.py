@@ -53,17 +53,17 @@ class CellAccesses:
         Within an interval, lanes of different warps are never ordered, and lanes of one warp only by
         `bar.warp.sync`. Writes of the same value do not conflict.
         """
-        cell, lane, warp, epoch, what, value = (
+        cell, lane, warp, epoch, kinds, value = (
             np.concatenate(x)
             for x in (self.cells, self.lanes, self.warps, self.epochs, self.kinds, self.values)
         )
-        across_warps = _find_mixed_groups([cell], warp, what, value, _KIND_CODES[kind])
-        within_warps = _find_mixed_groups([cell, warp, epoch], lane, what, value, _KIND_CODES[kind])
+        across_warps = _find_mixed_groups([cell], warp, kinds, value, _KIND_CODES[kind])
+        within_warps = _find_mixed_groups([cell, warp, epoch], lane, kinds, value, _KIND_CODES[kind])
         return np.unique(np.concatenate([across_warps, within_warps]))
 
 
-def _find_mixed_groups(groups: list[Any], who: Any, what: Any, value: Any, kind: int) -> Index:
-    """First keys of the groups of accesses with a change of this kind and several of `who`.
+def _find_mixed_groups(groups: list[Any], actors: Any, kinds: Any, value: Any, kind: int) -> Index:
+    """First keys of the groups of accesses with a change of this kind and several of `actors`.
 
     Groups of atomics only, and of writes of one value only, are left out."""
     order = np.lexsort(groups[::-1])
@@ -71,15 +71,15 @@ def _find_mixed_groups(groups: list[Any], who: Any, what: Any, value: Any, kind:
     new = np.ones(order.size, np.bool_)
     new[1:] = np.logical_or.reduce([k[1:] != k[:-1] for k in keys])
     first = np.flatnonzero(new)
-    who, what, value = who[order], what[order], value[order]
+    actors, kinds, value = actors[order], kinds[order], value[order]
 
     def differ(row: NDArray[Any]) -> Any:
         return np.minimum.reduceat(row, first) != np.maximum.reduceat(row, first)
 
-    changed = np.logical_or.reduceat(what == kind, first)
-    strong = np.logical_and.reduceat((what == _KIND_CODES["atomic"]) | (what == _KIND_CODES["look"]), first)
-    same = np.logical_and.reduceat(what == _KIND_CODES["write"], first) & ~differ(value)
-    return np.asarray(keys[0][first][changed & differ(who) & ~strong & ~same])
+    changed = np.logical_or.reduceat(kinds == kind, first)
+    strong = np.logical_and.reduceat((kinds == _KIND_CODES["atomic"]) | (kinds == _KIND_CODES["look"]), first)
+    same = np.logical_and.reduceat(kinds == _KIND_CODES["write"], first) & ~differ(value)
+    return np.asarray(keys[0][first][changed & differ(actors) & ~strong & ~same])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ class WarpClock:
 
 def _merge_lane_clocks(lane_clocks: Any, warps: Any, member_mask: Any) -> None:
     """Synchronise the lanes of a mask: each gets the latest clocks of all of them, and each ticks."""
-    who = np.flatnonzero(warp.unpack_members(member_mask)[0])
-    joint = lane_clocks[warps][:, who].max(axis=1)
-    joint[:, who] += 1
-    lane_clocks[warps[:, None], who] = joint[:, None]
+    members = np.flatnonzero(warp.unpack_members(member_mask)[0])
+    joint = lane_clocks[warps][:, members].max(axis=1)
+    joint[:, members] += 1
+    lane_clocks[warps[:, None], members] = joint[:, None]
 
 
 _REPORTED_TOGETHER = 64
@@ -297,7 +297,7 @@ class RaceDetector:
 
     def _report_places(self, entries: list[LoggedAccess], places: Index, cell_bytes: int) -> bool:
         """Report one race at each cell, if its accesses have one; returns whether any was reported."""
-        found: dict[int, list[tuple[LoggedAccess, int, Any]]] = {int(p): [] for p in places}
+        accesses_by_cell: dict[int, list[tuple[LoggedAccess, int, Any]]] = {int(p): [] for p in places}
         for entry in sorted(entries, key=lambda one: one.kind not in CHANGING_KINDS):
             mine, lanes = (
                 list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
@@ -308,18 +308,18 @@ class RaceDetector:
                 values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)
             for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
                 value = None if values is None else int(values[at, k])
-                found[int(mine[at, k])].append((entry, int(lanes[at]), value))
-        are_reported = [self._report_pair(accesses) for accesses in found.values()]
+                accesses_by_cell[int(mine[at, k])].append((entry, int(lanes[at]), value))
+        are_reported = [self._report_pair(accesses) for accesses in accesses_by_cell.values()]
         return any(are_reported)
 
     def _report_pair(self, accesses: list[tuple[LoggedAccess, int, Any]]) -> bool:
         changes = [a for a in accesses if a[0].kind in CHANGING_KINDS]
         for writer, lane, value in changes:
-            for other, second, found in accesses:
+            for other, second, other_value in accesses:
                 if (
                     second != lane
                     and self._is_unordered(writer, lane, other, second)
-                    and _is_order_visible(writer, value, other, found)
+                    and _is_order_visible(writer, value, other, other_value)
                 ):
                     self._report_race(writer, lane, other, second)
                     return True
@@ -336,9 +336,9 @@ class RaceDetector:
             self._report_in_flight(writer, lane, other)
             return
         thread, rival = self.geometry.threads_per_block, other.site.instruction
-        what = "also writes" if other.kind in CHANGING_KINDS else "reads"
+        access = "also writes" if other.kind in CHANGING_KINDS else "reads"
         message = (
-            f"thread {lane % thread} writes shared memory that thread {second % thread} {what} "
+            f"thread {lane % thread} writes shared memory that thread {second % thread} {access} "
             f"(PTX line {rival.line}: {rival.short_text}) with no barrier between"
         )
         hint = "A __syncthreads() is missing between the two, or two threads share an index."

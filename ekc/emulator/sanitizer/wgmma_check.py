@@ -52,16 +52,16 @@ class FactorCheck:
 
     def check_full_group(self, site: Site, groups: Index, mask: Any) -> None:
         """A finding where only some threads of a warpgroup run an instruction that needs all of them."""
-        there = self.group_lanes[groups] >= 0
-        taking = there if mask is None else there & mask[self.group_lanes[groups]]
-        bad = ~taking.all(axis=1)
+        exists = self.group_lanes[groups] >= 0
+        is_active = exists if mask is None else exists & mask[self.group_lanes[groups]]
+        bad = ~is_active.all(axis=1)
         if not bad.any():
             return
         first = int(np.flatnonzero(bad)[0])
-        count, lane = int(taking[first].sum()), int(self.group_lanes[groups[first]][taking[first]][0])
+        count, lane = int(is_active[first].sum()), int(self.group_lanes[groups[first]][is_active[first]][0])
         message = f"only {count} threads of a warpgroup run it: undefined"
         hint = "All 128 threads of four warps must run it together: move it out of the condition."
-        if not there[first].all():
+        if not exists[first].all():
             hint = "A warpgroup is four warps: launch blocks of a multiple of 128 threads."
         self._report_finding("warpgroup", site, message, hint, lane)
 
@@ -71,13 +71,13 @@ class FactorCheck:
         if row.ndim == 0:
             return
         lanes = self.group_lanes[groups]
-        taking = (lanes >= 0) if mask is None else (lanes >= 0) & mask[lanes]
+        is_active = (lanes >= 0) if mask is None else (lanes >= 0) & mask[lanes]
         values = row[lanes]
-        own = values[np.arange(len(groups)), taking.argmax(axis=1)]
-        bad = (taking & (values != own[:, None])).any(axis=1)
+        own = values[np.arange(len(groups)), is_active.argmax(axis=1)]
+        bad = (is_active & (values != own[:, None])).any(axis=1)
         if bad.any():
             first = int(np.flatnonzero(bad)[0])
-            lane = int(lanes[first][(taking & (values != own[:, None]))[first]][0])
+            lane = int(lanes[first][(is_active & (values != own[:, None]))[first]][0])
             message = f"threads of a warpgroup hold different values of {quantity}: undefined"
             shared = f"threadIdx.x / {WARPGROUP_SIZE}"
             hint = f"Compute it from values that all {WARPGROUP_SIZE} threads share, such as {shared}."

@@ -112,8 +112,10 @@ class InFlightProduct:
 
     def is_in_flight(self, lanes: Any) -> NDArray[np.bool_]:
         """Whether each of these lanes' warpgroups has not waited for the product."""
-        found: NDArray[np.bool_] = self.tracker.last_completed[self.tracker.lane_groups[lanes]] < self.number
-        return found
+        pending: NDArray[np.bool_] = (
+            self.tracker.last_completed[self.tracker.lane_groups[lanes]] < self.number
+        )
+        return pending
 
 
 _HINT = (

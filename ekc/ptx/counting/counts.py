@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ekc.errors import EkcError, InvalidInput
+from ekc.errors import EkcError
 from ekc.ptx.cfg import WARPGROUP_SIZE, split_blocks
 from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.counting.trip_counts import count_block_runs
@@ -140,11 +140,11 @@ def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instr
 @lru_cache(maxsize=4)
 def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
     """Every instruction of `kernel` with its runs per thread; rules and errors as of `count_instructions`."""
-    kernels = parse_module(ptx).kernels
-    if kernel not in kernels:
-        raise InvalidInput(f"kernel {kernel!r} is not in the PTX, which has {', '.join(kernels) or 'none'}")
-    _refuse_jumps(kernels[kernel])
-    blocks = split_blocks(kernels[kernel])
+    text = parse_module(ptx).find_kernel(kernel)
+    _refuse_jumps(text)
+    if not text.code:
+        return ()
+    blocks = split_blocks(text)
     runs = zip(blocks, count_block_runs(kernel, blocks), strict=True)
     return tuple((one, times) for block, times in runs for one in block.instructions)
 

@@ -223,12 +223,12 @@ class LoopFlow:
                     writers.setdefault(name, []).append(each)
         predicates = (self._code.guards[number].predicate for number in self._decided)
         pending = [name for name in predicates if isinstance(name, str)]
-        found = set(pending)
+        needed = set(pending)
         while pending:
-            read = {name for each in writers.get(pending.pop(), ()) for name in each.list_reads()} - found
-            found |= read
+            read = {name for each in writers.get(pending.pop(), ()) for name in each.list_reads()} - needed
+            needed |= read
             pending += read
-        return found
+        return needed
 
     def _find_edges(self, number: int, target: int) -> list[FlowEdge]:
         """The edges from one block to another."""

@@ -61,14 +61,14 @@ class TripStrides:
 
 def _find_growth(registers: Iterable[str], entry: State, end: State) -> dict[str, int] | None:
     """The amount that a trip added to each register; None if a register became another unknown quantity."""
-    found = {}
+    growth = {}
     for name in registers:
         if name in end.multi_writer_values:
             first, last = entry.read_register(name), end.multi_writer_values[name]
             if first.base != last.base:
                 return None
-            found[name] = last.number - first.number
-    return found
+            growth[name] = last.number - first.number
+    return growth
 
 
 def _count_steady_trips(before: Comparison | None, now: Comparison | None) -> int:

@@ -1,4 +1,4 @@
-"""What the modifiers of an opcode do; those that the machine does not know are refused, never skipped."""
+"""Modifiers of opcodes: their effects, and the refusal of those that are not emulated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bits(value: float) -> int:
     return int(np.float32(value).view(np.uint32))
 
 
-def once(opcode: str, sources: tuple[int, ...], form: str = "rr", arch: str = "sm_90") -> int:
+def run_once(opcode: str, sources: tuple[int, ...], form: str = "rr", arch: str = "sm_90") -> int:
     """The result of one instruction in inlined assembly; `form`: constraints of its result and sources."""
     kinds = {"r": "unsigned", "h": "unsigned short", "l": "unsigned long long"}
     given = ", ".join(f'"{form[1]}"(({kinds[form[1]]})a[{i}])' for i in range(len(sources)))
@@ -69,8 +69,8 @@ def once(opcode: str, sources: tuple[int, ...], form: str = "rr", arch: str = "s
         ("tanh.approx.bf16x2", (0x00007F80,), 0x00003F80),
     ],
 )
-def test_words(opcode: str, sources: tuple[int, ...], expected: int) -> None:
-    assert hex(once(opcode, sources)) == hex(expected)
+def test_modifiers_of_32_bit_instructions(opcode: str, sources: tuple[int, ...], expected: int) -> None:
+    assert hex(run_once(opcode, sources)) == hex(expected)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_words(opcode: str, sources: tuple[int, ...], expected: int) -> None:
         ("tanh.approx.bf16", (0x0000,), 0),
     ],
 )
-def test_halves(opcode: str, sources: tuple[int, ...], expected: int) -> None:
-    assert hex(once(opcode, sources, "hh")) == hex(expected)
+def test_modifiers_of_16_bit_instructions(opcode: str, sources: tuple[int, ...], expected: int) -> None:
+    assert hex(run_once(opcode, sources, "hh")) == hex(expected)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_halves(opcode: str, sources: tuple[int, ...], expected: int) -> None:
         ("cvt.rzi.s64.f64", "ll", 0x7FF8 << 48, 1 << 63),
     ],
 )
-def test_an_integer_of_no_number(opcode: str, form: str, source: int, expected: int) -> None:
-    assert hex(once(opcode, (source,), form)) == hex(expected)
+def test_conversion_of_nan_to_integer(opcode: str, form: str, source: int, expected: int) -> None:
+    assert hex(run_once(opcode, (source,), form)) == hex(expected)
 
 
 @pytest.mark.parametrize(("space", "expected"), [("shared", 2), ("global", 0)])
-def test_float_additions_to_global_memory_flush_what_is_subnormal(space: str, expected: int) -> None:
+def test_float_atomics_on_global_memory_flush_subnormals(space: str, expected: int) -> None:
     source = """extern "C" __global__ void k(float* o) { __shared__ float s; s = __int_as_float(1);
         *o = __int_as_float(1); atomicAdd(TARGET, __int_as_float(1)); o[1] = s; }"""
     source = source.replace("TARGET", "&s" if space == "shared" else "o")
@@ -147,6 +147,6 @@ HEAD = """.version 8.6
         ("atom.global.v2.f32.add {%r1, %r2}, [%d1], {%r1, %r2}", "v2"),
     ],
 )
-def test_a_part_that_nobody_knows_is_named(text: str, part: str) -> None:
+def test_unknown_modifier_is_refused_by_name(text: str, part: str) -> None:
     with pytest.raises(EkcError, match=rf"PTX line 7: .*: \.{part} is not emulated"):
         emulator.launch(f"{HEAD}mov.u32 %r1, 1;\n{text};\nret; }}", "k", grid=(1,), block=(1,), args=[0])

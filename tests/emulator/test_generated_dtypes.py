@@ -1,4 +1,4 @@
-"""What NVRTC makes of every element type, in the PTX machine: conversions bit by bit, sums, wide moves."""
+"""Generated kernels of every element type: conversions bit by bit, sums across lanes, wide moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from tests.codegen import samples
 from tests.emulator.generated import run
-from tests.emulator.predicted import TRAFFIC, executed, predicted
+from tests.emulator.predicted import TRAFFIC, check_traffic
 from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
 
 ARCHS = ("sm_75", "sm_80")
@@ -27,7 +27,7 @@ ARCHS = ("sm_75", "sm_80")
 
 
 @pytest.mark.parametrize("types", TRIPLES, ids="-".join)
-def test_every_choice_of_types_is_right_and_clean(types: Types) -> None:
+def test_every_choice_of_types_matches_reference(types: Types) -> None:
     arch = ARCHS[TRIPLES.index(types) % 2]
     drawn = samples.small_matmul(18, 36, 8, vector=2)
     run(rescheduled(drawn, retyped(drawn.op, types)), arch).check()
@@ -58,9 +58,9 @@ PASSAGES: dict[str, Passage] = {
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", PASSAGES)
-def test_values_pass_bit_by_bit(name: str, arch: str) -> None:
+def test_conversions_are_exact(name: str, arch: str) -> None:
     source, target, values, convert = PASSAGES[name]
-    found = ran(copied(values.size, source, target), arch, values)
+    found = run_schedule(make_copy(values.size, source, target), arch, values)
     with np.errstate(all="ignore"):
         expected = convert(values)
     number = expected == expected
@@ -69,7 +69,7 @@ def test_values_pass_bit_by_bit(name: str, arch: str) -> None:
     assert np.isnan(found[~number]).all()
 
 
-def copied(elements: int, dtype: str, out: str) -> Schedule:
+def make_copy(elements: int, dtype: str, out: str) -> Schedule:
     op = o.compute(
         "copied", axes={"i": elements}, inputs={"X": (elements,)}, body=lambda X, i: X[i], output="Y",
         dtype=dtype, out_dtype=out,
@@ -77,15 +77,15 @@ def copied(elements: int, dtype: str, out: str) -> Schedule:
     return Schedule(op).split("i", (128,)).bind("i.0", "block.x").bind("i.1", "thread.x")
 
 
-def ran(schedule: Schedule, arch: str, *arrays: NDArray[Any]) -> NDArray[Any]:
-    """What a kernel writes: all of it, with nothing found."""
+def run_schedule(schedule: Schedule, arch: str, *arrays: NDArray[Any]) -> NDArray[Any]:
+    """The output of a kernel without findings."""
     last = execute(schedule.op, compile_schedule(schedule, arch), arrays)[-1]
     assert last.report.findings == ()
     assert last.is_written.all()
     return last.output
 
 
-def test_sixteen_int8_move_at_once() -> None:
+def test_sixteen_int8_move_in_one_access() -> None:
     op = o.compute(
         "wide", axes={"i": 3, "j": 256}, inputs={"X": (3, 256)}, body=lambda X, i, j: X[i, j], output="Y",
         dtype="int8", out_dtype="int8",
@@ -96,12 +96,12 @@ def test_sixteen_int8_move_at_once() -> None:
     assert "ld.global.nc.v4.u32" in ptx
     assert "st.global.v4.u32" in ptx
     (x,) = make_random_input_arrays(op)
-    np.testing.assert_array_equal(ran(schedule, "sm_80", x), x)
+    np.testing.assert_array_equal(run_schedule(schedule, "sm_80", x), x)
 
 
 @pytest.mark.parametrize("combine", ["sum", "max", "min"])
-def test_integers_are_combined_across_lanes(combine: str) -> None:
-    op = reduced(combine)
+def test_integers_combine_across_lanes(combine: str) -> None:
+    op = make_reduction(combine)
     schedule = (
         Schedule(op)
         .split("k", (32,))
@@ -111,10 +111,10 @@ def test_integers_are_combined_across_lanes(combine: str) -> None:
         .cache_write("C")
     )
     (x,) = make_random_input_arrays(op)
-    np.testing.assert_array_equal(ran(schedule, "sm_80", x), op.reference(x))
+    np.testing.assert_array_equal(run_schedule(schedule, "sm_80", x), op.reference(x))
 
 
-def reduced(combine: str) -> Operator:
+def make_reduction(combine: str) -> Operator:
     """Beyond the ragged end there must be nothing that counts: values lie above 0 or below."""
     away = {"sum": 3, "max": -200, "min": 200}[combine]
     return o.compute(
@@ -123,7 +123,7 @@ def reduced(combine: str) -> Operator:
     )  # fmt: skip
 
 
-def test_nvrtc_finds_dot_products_of_four_int8() -> None:
+def test_nvrtc_uses_dot_products_of_four_int8() -> None:
     """A product unrolled along its reduction becomes dp4a; the machine runs it."""
     schedule = (
         Schedule(o.matvec(32, 64, dtype="int8"))
@@ -136,18 +136,15 @@ def test_nvrtc_finds_dot_products_of_four_int8() -> None:
     )
     arrays = make_random_input_arrays(schedule.op)
     assert "dp4a.s32.s32" in compile_schedule(schedule).ptx
-    np.testing.assert_array_equal(ran(schedule, "sm_80", *arrays), schedule.op.reference(*arrays))
+    np.testing.assert_array_equal(run_schedule(schedule, "sm_80", *arrays), schedule.op.reference(*arrays))
 
 
 @pytest.mark.parametrize("columns", [32, 33, 40, 63])
-def test_sectors_of_single_bytes_are_foretold_exactly(columns: int) -> None:
+def test_sectors_of_single_bytes_are_predicted_exactly(columns: int) -> None:
     """Rows of any length, so that warps start at any byte."""
     op = o.compute(
         "cut", axes={"i": 64, "j": 32}, inputs={"X": (64, columns)}, body=lambda X, i, j: X[i, j], output="Y",
         dtype="int8",
     )  # fmt: skip
     ran = run(Schedule(op).bind("i", "block.x").bind("j", "thread.x"))
-    ran.check()
-    foretold, counted = predicted(ran.schedule), executed(ran)
-    for name in TRAFFIC:
-        assert foretold[name] == pytest.approx(counted[name], rel=1e-9), name
+    check_traffic(ran, TRAFFIC)

@@ -1,4 +1,4 @@
-"""Tiles with rows of several lines, copied strip by strip: right, and the traffic that was foretold."""
+"""Generated copies of tiles whose rows have several lines, strip by strip: results and predicted traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import StageNode, walk_nodes
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
-from tests.emulator.predicted import executed, predicted
+from tests.emulator.predicted import check_traffic
 from tests.ir.async_examples import async_matmul
 from tests.ir.tensor_examples import Cut, tensor_matmul
 from tests.ir.view_examples import tensor_conv2d
@@ -23,7 +23,7 @@ from tests.ir.view_examples import tensor_conv2d
 COPIES = ("shared_store_requests", "shared_store_wavefronts", "barriers", "global_store_sectors")
 
 
-def strips(schedule: Schedule) -> list[tuple[int, int]]:
+def list_strips(schedule: Schedule) -> list[tuple[int, int]]:
     """(elements of a row, of a strip of it) of every copy by a block."""
     (kernel,) = derive_launches(schedule.program)
     copies = [n for n in walk_nodes(kernel.body) if isinstance(n, StageNode) and n.buffer.scope == "shared"]
@@ -63,9 +63,9 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
         (half_conv2d(256, 16, stages=2, pad=8), [(256, 64)] * 2),
         # The last channels are outside, in some strips and not in others.
         (half_conv2d(176, 8, stages=2, pad=8), [(128, 64)] * 2),
-        # Of 4 bytes each, as elements of 2 need not lie otherwise.
+        # Copies of 4 bytes: elements of 2 bytes need no other alignment.
         (half_conv2d(256, 8, stages=2, vector=2, pad=2), [(128, 64)] * 2),
-        # Rows of B end within a strip of every tile: whether a piece lies inside is told of every round.
+        # Rows of B end within a strip of every tile: whether a piece is inside is computed in every round.
         (
             tensor_matmul(o.matmul(16, 112, 32, dtype="float16"), Cut((1, 1), (1, 16), 1, pad=8)),
             [(16, 16), (128, 64)],
@@ -90,7 +90,7 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
         (async_matvec(64, 256, 128), [(128, 32), (128, 128)]),
         # A row is a line.
         (half_conv2d(128, 4, stages=2, pad=8), [(64, 64)] * 2),
-        # Copied by way of registers.
+        # Copied through registers.
         (half_conv2d(256, 8, stages=2, copy="register", pad=8), [(128, 128)] * 2),
         (
             tensor_matmul(o.matmul(48, 40, 256, dtype="float16"), Cut((2, 1), (1, 2), 8, pad=8)),
@@ -101,24 +101,22 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
     ],
     ids=lambda x: None if isinstance(x, Schedule) else str(x[0]),
 )
-def test_right_and_foretold(schedule: Schedule, wide: list[tuple[int, int]]) -> None:
-    assert strips(schedule) == wide
+def test_copies_in_strips_are_right_with_predicted_traffic(
+    schedule: Schedule, wide: list[tuple[int, int]]
+) -> None:
+    assert list_strips(schedule) == wide
     ran = run(schedule)
-    ran.check()
-    found, foretold = executed(ran), predicted(schedule)
-    for name in COPIES:
-        assert found[name] == pytest.approx(foretold[name], rel=1e-9), name
-    # That of guarded copies nearly: which lanes of a warp an edge stops together is a mean.
-    for name in ("global_load_requests", "global_load_sectors"):
-        assert found[name] == pytest.approx(foretold[name], rel=0.06), name
+    check_traffic(ran, COPIES)
+    # Traffic of guarded copies is predicted nearly: the lanes of a warp beyond an edge are a mean.
+    check_traffic(ran, ("global_load_requests", "global_load_sectors"), rel=0.06)
 
 
-def test_pieces_of_a_row_share_what_is_told_of_it() -> None:
-    """Of 128 channels a thread takes two pieces of each row; where and whether is told of half the rounds."""
+def test_pieces_of_a_row_share_addresses_and_bounds() -> None:
+    """With 128 channels a thread copies two pieces of each row; addresses are computed in half the rounds."""
     source = generate(half_conv2d(256, 8, stages=3, pad=8), Limits()).source
     (rounds,) = {int(n) for n in re.findall(r"round < (\d+); \+\+round\) \{\n.*copy_async", source)}
-    told = dict(re.findall(r"(\w+)\[(\d+)\];\n", source))
-    assert {name for name in told if name.startswith("X_shared")} == {
+    arrays = dict(re.findall(r"(\w+)\[(\d+)\];\n", source))
+    assert {name for name in arrays if name.startswith("X_shared")} == {
         "X_shared_offset_base", "X_shared_outside", "X_shared_offset", "X_shared_inside",
     }  # fmt: skip
-    assert {int(n) for name, n in told.items() if name.startswith("X_shared")} == {rounds // 2}
+    assert {int(n) for name, n in arrays.items() if name.startswith("X_shared")} == {rounds // 2}

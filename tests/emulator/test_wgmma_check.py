@@ -1,4 +1,4 @@
-"""One slip in a pipeline of products of a warpgroup: it is told, in the right words; without it all is clean."""
+"""Pipelines of `wgmma` with one mistake: a finding in the right words; without it, none."""
 
 # ruff: noqa: E501 (CUDA text)
 
@@ -15,7 +15,7 @@ from ekc.emulator.access_survey import survey_accesses
 from ekc.errors import EkcError
 from tests.emulator.by_hand_pipelines import HELPERS, pipeline
 from tests.emulator.case import Case, ptx
-from tests.emulator.test_faults import replaced
+from tests.emulator.test_faults import replace_text
 
 SYNC, SHOW, ARRIVE, COMMIT = "__syncthreads();", "show();", "arrive();", "commit();"
 PRODUCTS = "multiply(d, tile(x + 32 * j, 16, 1024), tile(y + 2048 * j, 8192, 1024));"
@@ -63,20 +63,22 @@ def run(case: Case, text: str) -> Report:
 
 
 @pytest.mark.parametrize("case", [DEEP, SHORT, pipeline(4, 2), pipeline(3, 0)], ids=lambda c: c.name)
-def test_a_pipeline_is_right_and_clean(case: Case) -> None:
+def test_pipeline_is_right_and_clean(case: Case) -> None:
     case.check()
 
 
 @pytest.mark.parametrize(
     ("case", "slips", "kind", "words"), [s[1:] for s in SLIPS], ids=[s[0] for s in SLIPS]
 )
-def test_a_slip_is_told(case: Case, slips: list[tuple[str, str]], kind: str, words: str) -> None:
+def test_mistake_in_a_pipeline_is_found(
+    case: Case, slips: list[tuple[str, str]], kind: str, words: str
+) -> None:
     text = case.source
     for old, new in slips:
-        text = replaced(text, old, new, 0)
+        text = replace_text(text, old, new, 0)
     report = run(case, text)
-    told = [finding.message for finding in report.findings if finding.kind == kind]
-    assert any(words in message for message in told), str(report)
+    messages = [finding.message for finding in report.findings if finding.kind == kind]
+    assert any(words in message for message in messages), str(report)
 
 
 SMALL = """
@@ -157,7 +159,7 @@ BODIES: list[tuple[str, int, str, set[str], str]] = [
 @pytest.mark.parametrize(
     ("threads", "body", "kinds", "words"), [b[1:] for b in BODIES], ids=[b[0] for b in BODIES]
 )
-def test_what_is_told_of_a_small_kernel(threads: int, body: str, kinds: set[str], words: str) -> None:
+def test_findings_of_small_kernels(threads: int, body: str, kinds: set[str], words: str) -> None:
     text = HELPERS + SMALL.replace("BODY", body).replace("THREADS", str(threads))
     arguments: list[Any] = [np.zeros(8192, np.uint32), np.zeros(32 * threads, np.float32), 7]
     report = emulator.launch(ptx(text, "sm_90a"), "k", grid=(2,), block=(threads,), args=arguments)
@@ -166,7 +168,7 @@ def test_what_is_told_of_a_small_kernel(threads: int, body: str, kinds: set[str]
     assert not words or any(words in finding.message for finding in report.findings), str(report)
 
 
-def test_a_first_product_that_adds_to_nothing_is_told_and_one_that_starts_anew_is_not() -> None:
+def test_first_product_must_not_add_to_unset_sums() -> None:
     for keep, kinds in (("0", set()), ("1", {"uninitialised"}), ("n", {"uninitialised"}), ("n - 7", set())):
         text = HELPERS + SMALL.replace("BODY", f"{ISSUED} wait<0>();").replace("THREADS", "128")
         text = text.replace("8192, 1024));", f"8192, 1024), {keep});").replace("d[i] = 0;", "")
@@ -188,11 +190,11 @@ FORM = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         (FORM, FORM.replace("m64n64", "m64n65"), ".m64n65k16 is not emulated here"),
         (FORM, FORM.replace("m64n64", "m64n72"), "d of 72 columns has 36 registers"),
         ("p, 1, 1, 0, 1;", "p, 1, 2, 0, 1;", "imm-scale is 1 or -1"),
-        ("p, 1, 1, 0, 1;", "p, 1, 1;", "another number of operands"),
+        ("p, 1, 1, 0, 1;", "p, 1, 1;", "a number of operands"),
         ("wgmma.fence.sync", "wgmma.arrive.sync", ".arrive is not emulated here"),
     ],
 )
-def test_what_is_not_emulated_is_named(old: str, new: str, why: str) -> None:
+def test_unsupported_form_is_refused(old: str, new: str, why: str) -> None:
     text = ptx(SHORT.source, "sm_90a")
     assert old in text
     with pytest.raises(EkcError, match="PTX line") as caught:
@@ -200,7 +202,7 @@ def test_what_is_not_emulated_is_named(old: str, new: str, why: str) -> None:
     assert why in str(caught.value)
 
 
-def test_a_from_registers_and_a_base_offset_are_named() -> None:
+def test_register_factor_and_base_offset_are_refused() -> None:
     text = ptx(SHORT.source, "sm_90a")
     at = text.index("}, %rd", text.index(FORM)) + 3
     end = text.index(",", at)
@@ -213,7 +215,7 @@ def test_a_from_registers_and_a_base_offset_are_named() -> None:
         SHORT.run(moved)
 
 
-def test_a_survey_sees_what_threads_touch_and_leaves_products_out() -> None:
+def test_survey_leaves_products_out() -> None:
     """Also where a branch asks for a sum."""
     for source in (DEEP.source, DEEP.source.replace("wait<0>();", "wait<0>(); if (d[0] > 1) c[t] = 1;")):
         seen = survey_accesses(

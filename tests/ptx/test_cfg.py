@@ -1,4 +1,5 @@
-"""Lanes that part meet again where their paths do, wherever the text puts the arms."""
+"""The order of basic blocks: diverged lanes meet again where their paths join, wherever the text puts the
+arms."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import numpy as np
 import pytest
 
 import ekc.emulator as emulator
-from ekc.ptx.cfg import order_blocks
+from ekc.ptx.cfg import list_successors, order_blocks, split_blocks
+from ekc.ptx.parser import parse_module
 
 ARM_BEHIND = """.version 8.0
 .target sm_80
@@ -31,7 +33,7 @@ bra.uni $MEET;
 """
 
 
-def test_an_arm_behind_the_place_where_both_meet_comes_first() -> None:
+def test_arm_behind_the_join_runs_before_it() -> None:
     a = np.zeros(64, np.uint32)
     report = emulator.launch(ARM_BEHIND, "k", grid=(1,), block=(64,), args=[a])
     assert a.tolist() == [2] * 7 + [1] * 57
@@ -45,7 +47,7 @@ def test_an_arm_behind_the_place_where_both_meet_comes_first() -> None:
     [
         ([(1,), (2,), ()], [0, 1, 2]),
         ([(2, 1), (), (1,)], [0, 2, 1]),
-        # A loop whose body stands behind what follows it.
+        # A loop whose body comes after its successor in the text.
         ([(1,), (3, 2), (), (1,)], [0, 1, 3, 2]),
         # A loop in a loop, both left in the middle.
         ([(1,), (2, 5), (3, 4), (2,), (1,), ()], [0, 1, 2, 3, 4, 5]),
@@ -54,12 +56,12 @@ def test_an_arm_behind_the_place_where_both_meet_comes_first() -> None:
         ([(0, 1), ()], [0, 1]),
     ],
 )
-def test_orders(edges: list[tuple[int, ...]], order: list[int]) -> None:
+def test_blocks_are_ordered_before_their_successors(edges: list[tuple[int, ...]], order: list[int]) -> None:
     assert order_blocks(edges) == order
 
 
-def test_what_leads_on_comes_first_but_for_the_way_back() -> None:
-    """In any graph without loops every edge leads forward; with loops the nodes are all there, once."""
+def test_order_of_random_graphs_is_topological() -> None:
+    """Without loops every edge leads forward; with loops every node occurs once."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         n = int(rng.integers(1, 12))
@@ -76,3 +78,16 @@ def test_what_leads_on_comes_first_but_for_the_way_back() -> None:
                 assert all(place[node] < place[t] for t in edges[node])
         loops = [(*e, int(rng.integers(0, n))) for e in edges]
         assert sorted(order_blocks(loops)) == list(range(n))
+
+
+def test_branch_on_a_negated_predicate_takes_the_other_side() -> None:
+    a = np.zeros(64, np.uint32)
+    text = ARM_BEHIND.replace("@%p bra $ARM", "@!%p bra $ARM")
+    assert not emulator.launch(text, "k", grid=(1,), block=(64,), args=[a]).findings
+    assert a.tolist() == [1] * 7 + [2] * 57
+
+
+def test_blocks_carry_their_labels_and_lines() -> None:
+    blocks = split_blocks(parse_module(ARM_BEHIND).kernels["k"])
+    assert [(block.label, block.line) for block in blocks] == [("", 7), ("$MEET", 14), ("$ARM", 17)]
+    assert [list_successors(block) for block in blocks] == [(2, 1), (), (1,)]

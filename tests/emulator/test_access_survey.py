@@ -1,4 +1,4 @@
-"""A survey shows how lanes lie together without running a kernel's arithmetic."""
+"""The survey of memory accesses, which does not run a kernel's arithmetic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ extern "C" __global__ void k(const float* x, const int* pick, float* y) {
 """
 
 
-def touches(stride: int, threads: int = 64) -> dict[tuple[str, bool, int | None], tuple[float, float, float]]:
+def survey_touches(
+    stride: int, threads: int = 64
+) -> dict[tuple[str, bool, int | None], tuple[float, float, float]]:
     ptx = nvrtc.compile(
         STRIDED.replace("STRIDE", str(stride)).replace("x.x * 33", "x.x % 32 * 33"), "sm_80"
     ).ptx
@@ -37,35 +39,35 @@ def touches(stride: int, threads: int = 64) -> dict[tuple[str, bool, int | None]
     }
 
 
-def test_patterns_shares_and_arguments() -> None:
-    found = touches(stride=1)
+def test_survey_finds_patterns_shares_and_arguments() -> None:
+    found = survey_touches(stride=1)
     # Rows of 4000 bytes: every lane in a sector and a line of its own.
     assert found["global", False, 0] == (1.0, 32.0, 32.0)
     # One of the two warps picks and writes; all indices are 0 in a survey.
     assert found["global", False, 1] == (0.5, 4.0, 1.0)
     assert found["global", True, 2] == (0.5, 1.0, 1.0)
-    # The store lies in 32 banks, the load in one.
+    # The store uses 32 banks, the load one.
     assert found["shared", True, None] == (1.0, 0.0, 1.0)
     assert found["shared", False, None] == (0.5, 0.0, 32.0)
 
 
-def test_a_long_loop_costs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_loop_runs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
     monkeypatch.setattr("ekc.emulator.access_survey._BUDGET", 400)
     sizes = (4 * 1000 * 64, 4 * 32, 4)
     survey_accesses(ptx, "k", grid=(1, 1, 1), block=(64, 1, 1), sizes=sizes)
     arrays = [np.zeros(1000 * 64, np.float32), np.zeros(32, np.int32), np.zeros(1, np.float32)]
-    with pytest.raises(EkcError, match="budget of 400"):
+    with pytest.raises(EkcError, match="more than 400 instructions"):
         launch(ptx, "k", grid=(1,), block=(64,), args=arrays, max_instructions=400)
 
 
-def test_what_cannot_be_surveyed_is_named() -> None:
+def test_unknown_kernel_is_refused() -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
-    with pytest.raises(EkcError, match="'other' is not in this PTX; it has: k"):
+    with pytest.raises(EkcError, match="no 'other' in this PTX; kernels are k"):
         survey_accesses(ptx, "other", grid=(1, 1, 1), block=(64, 1, 1), sizes=(4, 4, 4))
 
 
-def test_a_joint_loop_may_have_more_iterations_than_an_int_counts() -> None:
+def test_fused_loop_may_exceed_int32() -> None:
     """Block 2**21 begins at 2**31, which is i = 32768, j = 0."""
     op = o.compute(
         "far", axes={"c": 4}, reduce={"i": 65536, "j": 65536}, inputs={"A": (16, 16)},

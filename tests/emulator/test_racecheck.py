@@ -1,11 +1,11 @@
-"""Which accesses to shared memory between two barriers are races, and which are not."""
+"""Races in shared memory between two barriers, and accesses that are none."""
 
 # ruff: noqa: E501 (CUDA text)
 from __future__ import annotations
 
 import pytest
 
-from tests.emulator.case import integers, told
+from tests.emulator.case import find_kinds, integers
 
 HARMLESS = """void k(int* o) { __shared__ int s[CELLS + 64]; int t = threadIdx.x;
     s[t % CELLS] = 1; s[CELLS + t % 64] = VALUE; __syncthreads(); o[t] = s[t % CELLS] + s[CELLS + t % 64]; }"""
@@ -13,9 +13,9 @@ HARMLESS = """void k(int* o) { __shared__ int s[CELLS + 64]; int t = threadIdx.x
 
 @pytest.mark.parametrize("cells", ["8", "64", "128"])
 @pytest.mark.parametrize(("value", "kinds"), [("5", set()), ("t", {"race"})])
-def test_cells_that_all_write_alike_hide_no_race_behind_them(cells: str, value: str, kinds: set[str]) -> None:
+def test_cells_with_equal_writes_hide_no_race(cells: str, value: str, kinds: set[str]) -> None:
     source = HARMLESS.replace("CELLS", cells).replace("VALUE", value)
-    assert told(source, [integers(256)], 256) == kinds
+    assert find_kinds(source, [integers(256)], 256) == kinds
 
 
 ORDERED = """void k(int* o) { __shared__ int s[512]; int t = threadIdx.x;
@@ -31,9 +31,9 @@ ORDERED = """void k(int* o) { __shared__ int s[512]; int t = threadIdx.x;
         ("s[t] = v; s[256 + t] = 1;", {"race"}),
     ],
 )
-def test_cells_that_a_warp_orders_hide_no_race_behind_them(second: str, kinds: set[str]) -> None:
+def test_cells_ordered_by_a_warp_hide_no_race(second: str, kinds: set[str]) -> None:
     """256 cells are shared by two lanes each, in order."""
-    found = told(ORDERED.replace("SECOND", second), [integers(256)], 256)
+    found = find_kinds(ORDERED.replace("SECOND", second), [integers(256)], 256)
     assert ("race" in found) == ("race" in kinds)
     assert found <= kinds
 
@@ -48,17 +48,17 @@ def test_cells_that_a_warp_orders_hide_no_race_behind_them(second: str, kinds: s
         ("((volatile int*)s)[t] = 2; int v = s[63 - t];", {"race"}),
     ],
 )
-def test_volatile_reads_go_with_atomics_and_plain_reads(between: str, kinds: set[str]) -> None:
+def test_volatile_reads_may_meet_atomics_and_reads(between: str, kinds: set[str]) -> None:
     source = """void k(int* o) { __shared__ int s[64]; int t = threadIdx.x; s[t] = 1; __syncthreads();
         BETWEEN __syncthreads(); o[t] = v + s[t]; }"""
-    assert told(source.replace("BETWEEN", between), [integers(64)], 64) == kinds
+    assert find_kinds(source.replace("BETWEEN", between), [integers(64)], 64) == kinds
 
 
 @pytest.mark.parametrize(("atomic", "kinds"), [("Exch", set()), ("Add", {"uninitialised"})])
-def test_an_exchange_may_be_the_first_store(atomic: str, kinds: set[str]) -> None:
+def test_exchange_may_be_the_first_store(atomic: str, kinds: set[str]) -> None:
     source = f"""void k(int* o) {{ __shared__ int s[64]; int t = threadIdx.x; atomic{atomic}(&s[t], t);
         __syncthreads(); o[t] = s[63 - t]; }}"""
-    assert told(source, [integers(64)], 64) == kinds
+    assert find_kinds(source, [integers(64)], 64) == kinds
 
 
 HALVES = """void k(int* o) { __shared__ int s[32]; int t = threadIdx.x; s[t] = 0; __syncthreads(); int v;
@@ -69,24 +69,24 @@ PARTS = "if (t < 16) { s[t] = t; __syncwarp(LOW); v = s[t ^ 1]; } else { __syncw
 @pytest.mark.parametrize(
     ("body", "kinds"),
     [
-        # Each half meets alone: that orders nothing between the two.
+        # Each half synchronises alone, which orders nothing between the two.
         (PARTS.replace("LOW", "0xffffu").replace("HIGH", "0xffff0000u"), {"race"}),
-        # Within a half it does.
+        # Within a half it orders accesses.
         ("s[t] = t; __syncwarp(t < 16 ? 0xffffu : 0xffff0000u); v = s[t ^ 1];", set()),
         ("s[t] = t; __syncwarp(t < 16 ? 0xffffu : 0xffff0000u); v = s[t ^ 16];", {"race"}),
         ("s[t] = t; __syncwarp(); v = s[t ^ 16];", set()),
         ("if (t < 16) { s[t] = t; __syncwarp(0xffffu); v = s[t ^ 1]; } else v = 0;", set()),
-        # Known by way of a third.
+        # Ordered through lanes of a third group.
         ("""if (t < 8) s[t] = t; if (t < 16) __syncwarp(0xffffu); if (t >= 8) __syncwarp(0xffffff00u);
             v = t >= 16 ? s[t % 8] : 0;""", set()),
     ],
 )  # fmt: skip
-def test_a_meeting_of_some_lanes_orders_no_others(body: str, kinds: set[str]) -> None:
-    assert told(HALVES.replace("BODY", body), [integers(32)], 32) == kinds
+def test_syncwarp_orders_only_lanes_of_its_mask(body: str, kinds: set[str]) -> None:
+    assert find_kinds(HALVES.replace("BODY", body), [integers(32)], 32) == kinds
 
 
-def test_a_meeting_under_a_guard_before_any_lane_parts() -> None:
+def test_guarded_syncwarp_orders_converged_lanes() -> None:
     source = """void k(int* o) { __shared__ int s[32]; int t = threadIdx.x; s[t] = t;
         asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 99; @p bar.warp.sync -1; }" :: "r"(t) : "memory");
         o[t] = s[t ^ 1]; }"""
-    assert told(source, [integers(32)], 32) == set()
+    assert find_kinds(source, [integers(32)], 32) == set()

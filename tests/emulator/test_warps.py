@@ -1,4 +1,4 @@
-"""Instructions of whole warps: who must take part, and where matrices may lie."""
+"""Instructions of whole warps: the lanes that must take part, and the memory of matrices."""
 
 # ruff: noqa: E501 (CUDA text)
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.emulator.case import told, zeros
+from tests.emulator.case import find_kinds, zeros
 
 MATRIX = """void k(unsigned* c) { __shared__ __align__(16) unsigned s[128]; __align__(16) unsigned l[4] = {c[0], 0, 0, 0}; int t = threadIdx.x;
     for (int i = t; i < 128; i += 32) s[i] = i; __syncthreads(); unsigned r = 0;
@@ -31,9 +31,9 @@ def load(space: str, constraint: str, address: str) -> str:
         ("if (t < 40) " + load("", "l", "s + 4 * (t % 8)"), set()),
     ],
 )
-def test_matrices_are_loaded_from_shared_memory_by_whole_warps(text: str, kinds: set[str]) -> None:
+def test_ldmatrix_needs_shared_memory_and_a_whole_warp(text: str, kinds: set[str]) -> None:
     found = np.zeros(32, np.uint32)
-    assert told(MATRIX.replace("LOAD", text), [found], 32) == kinds
+    assert find_kinds(MATRIX.replace("LOAD", text), [found], 32) == kinds
     if not kinds:
         assert found.tolist() == list(range(32))
 
@@ -53,11 +53,11 @@ PRODUCT = """void k(float* c) { int t = threadIdx.x; unsigned one = 0x3c003c00; 
         ("if (t == 3) return;", {"warp"}),
     ],
 )
-def test_matrices_are_multiplied_by_whole_warps(condition: str, kinds: set[str]) -> None:
-    assert told(PRODUCT.replace("CONDITION", condition), [zeros(64)], 64) == kinds
+def test_mma_needs_a_whole_warp(condition: str, kinds: set[str]) -> None:
+    assert find_kinds(PRODUCT.replace("CONDITION", condition), [zeros(64)], 64) == kinds
 
 
-def test_warps_whose_lanes_come_late_are_waited_for() -> None:
-    """Every lane takes its own way to the product."""
+def test_mma_waits_for_late_lanes() -> None:
+    """Every lane takes its own path to the product."""
     way = "for (int i = 0; i < t % 32; ++i) { if (c[i] > 5) d0 += c[i]; }"
-    assert told(PRODUCT.replace("CONDITION", way), [zeros(64)], 64) == set()
+    assert find_kinds(PRODUCT.replace("CONDITION", way), [zeros(64)], 64) == set()

@@ -14,7 +14,7 @@ from tests.emulator.by_hand_warpgroup import PRODUCTS, WIDTHS, Product
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
-def test_a_product_is_right_and_clean(product: Product) -> None:
+def test_product_is_right_and_clean(product: Product) -> None:
     report = product.case().check()
     counters = report.counters
     assert counters.warp_instructions["wgmma"] == 2 * 4 * product.groups * product.steps
@@ -26,8 +26,8 @@ def test_a_product_is_right_and_clean(product: Product) -> None:
     assert sum(one.conflicts for one in counts) == 0
 
 
-def test_a_wrong_swizzle_gives_a_wrong_product() -> None:
-    """The cases can fail: the same tile, told to be swizzled otherwise."""
+def test_wrong_swizzle_gives_a_wrong_product() -> None:
+    """The cases can fail: the same tile with another swizzle in its descriptor."""
     case = Product("f16", 64, steps=4).case()
     found = case.source.replace("1024, 1)", "1024, 2)", 1)
     assert found != case.source
@@ -57,7 +57,7 @@ class Tile:
         return np.array([word], np.uint64)
 
     def place(self, line: int, k: int) -> int:
-        """The byte of an element, told by rows of the pattern and chunks within them."""
+        """The byte of an element, computed from rows of the pattern and chunks within them."""
         size, width = SIZES[self.operand.element_type], WIDTHS[self.swizzle]
         row, byte = (k, line * size) if self.operand.is_transposed else (line, k * size)
         if not self.swizzle:
@@ -91,7 +91,7 @@ def tiles(draw: st.DrawFn) -> Tile:
 
 
 @given(tiles())
-def test_a_descriptor_finds_every_element(tile: Tile) -> None:
+def test_descriptor_finds_every_element(tile: Tile) -> None:
     operand, size = tile.operand, SIZES[tile.operand.element_type]
     places = np.array([[tile.place(i, k) for k in range(operand.depth)] for i in range(operand.lines)])
     assume(places.max() < 1 << 18)
@@ -107,7 +107,7 @@ def test_a_descriptor_finds_every_element(tile: Tile) -> None:
     np.testing.assert_array_equal(wgmma.unpack_factor(operand, chunks)[0], values)
 
 
-def test_the_examples_of_the_isa_are_met() -> None:
+def test_layouts_match_the_examples_of_the_isa() -> None:
     """PTX ISA, "Strides": exact layouts with the offsets that their descriptors hold, before the swizzle."""
     tf32, bf16 = wgmma.WgmmaOperand("tf32", 16), wgmma.WgmmaOperand("bf16", 16, True)
     line, k = np.arange(16)[:, None], 4 * np.arange(2)

@@ -38,7 +38,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_naive_and_drawn_schedules(name: str) -> None:
+def test_naive_and_drawn_schedules_match_reference(name: str) -> None:
     op = OPERATORS[name]
     run(make_naive_schedule(op)).check()
     space, random = Space(op, LIMITS), np.random.default_rng(1)

@@ -9,25 +9,9 @@ import pytest
 from ekc.codegen import nvrtc
 from ekc.errors import EkcError, InvalidInput
 from ekc.ptx.counting.counts import InstructionCounts, count_instructions
+from tests.ptx.helpers import BOTH_COMPILERS, TOUCH, count_body, make_loop
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
-# A volatile load can neither be removed nor merged: it counts the trips.
-TOUCH = "s += *(volatile const float*)&a[{}];"
-
-
-def counted(body: str, arch: str = "sm_80") -> InstructionCounts:
-    """Counts of a kernel with the given body, which may read `a`, write `c` and use `s`, `t`."""
-    source = (
-        'extern "C" __global__ void k(const float* __restrict__ a, float* c) {\n'
-        f"const int t = threadIdx.x; float s = 0;\n{body}\nc[t] = s; }}"
-    )
-    return count_instructions(nvrtc.compile(source, arch).ptx, "k")
-
-
-def loop(head: str, inner: str, unroll: str = "1") -> str:
-    return f"#pragma unroll {unroll}\nfor ({head}) {{\n{inner}\n}}"
-
-
 HEADS = [
     ("int i = 0; i < 100; ++i", 100),
     ("int i = 99; i >= 0; --i", 100),
@@ -45,56 +29,63 @@ HEADS = [
 ]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
+@BOTH_COMPILERS
 @pytest.mark.parametrize("unroll", ["1", "3", "4", ""])
 @pytest.mark.parametrize(("head", "trips"), HEADS)
-def test_a_loop_counts_its_trips(head: str, trips: int, unroll: str, arch: str) -> None:
-    assert counted(loop(head, TOUCH.format("i * t"), unroll), arch).load_global == trips
+def test_loop_counts_its_trips(head: str, trips: int, unroll: str, arch: str) -> None:
+    assert count_body(make_loop(head, TOUCH.format("i * t"), unroll), arch).load_global == trips
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_nested_loops_multiply(arch: str) -> None:
-    body = loop(
+def test_nested_loops_multiply_their_trips(arch: str) -> None:
+    body = make_loop(
         "int i = 0; i < 7; ++i",
-        loop(
-            "int j = 5; j > 0; --j", loop("int k = 0; k < 9; k += 2", TOUCH.format("i * t + j * 77 + k * k"))
+        make_loop(
+            "int j = 5; j > 0; --j",
+            make_loop("int k = 0; k < 9; k += 2", TOUCH.format("i * t + j * 77 + k * k")),
         ),
     )
-    assert counted(body, arch).load_global == 7 * 5 * 5
+    assert count_body(body, arch).load_global == 7 * 5 * 5
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
-def test_a_pointer_can_be_the_counter(arch: str) -> None:
-    got = counted(loop("const float* p = a; p != a + 64; ++p", "s += *(volatile const float*)p;"), arch)
+@BOTH_COMPILERS
+def test_pointer_may_be_the_loop_counter(arch: str) -> None:
+    got = count_body(
+        make_loop("const float* p = a; p != a + 64; ++p", "s += *(volatile const float*)p;"), arch
+    )
     assert got.load_global == 64
     assert got.bytes_load_global == 256
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
-def test_an_exit_in_mid_loop_runs_what_stands_before_it_once_more(arch: str) -> None:
+@BOTH_COMPILERS
+def test_code_before_an_exit_in_mid_loop_runs_once_more(arch: str) -> None:
     # Unrolled by 4, 102 trips leave the loop after the second of four.
-    assert counted(loop("int i = 0; i < 102; ++i", TOUCH.format("i * t"), "4"), arch).load_global == 102
+    assert (
+        count_body(make_loop("int i = 0; i < 102; ++i", TOUCH.format("i * t"), "4"), arch).load_global == 102
+    )
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
-def test_a_bound_that_is_a_constant_expression(arch: str) -> None:
-    body = "constexpr int K = 512, TILE = 8;\n" + loop("int i = 0; i < K / TILE; ++i", TOUCH.format("i * t"))
-    assert counted(body, arch).load_global == 64
+@BOTH_COMPILERS
+def test_loop_bound_may_be_a_constant_expression(arch: str) -> None:
+    body = "constexpr int K = 512, TILE = 8;\n" + make_loop(
+        "int i = 0; i < K / TILE; ++i", TOUCH.format("i * t")
+    )
+    assert count_body(body, arch).load_global == 64
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
-def test_code_under_a_guard_counts_as_executed(arch: str) -> None:
-    body = loop("int i = 0; i < 30; ++i", f"if (t > 40) {{ {TOUCH.format('i')} }} __syncthreads();")
-    got = counted(body, arch)
+@BOTH_COMPILERS
+def test_guarded_code_counts_as_executed(arch: str) -> None:
+    body = make_loop("int i = 0; i < 30; ++i", f"if (t > 40) {{ {TOUCH.format('i')} }} __syncthreads();")
+    got = count_body(body, arch)
     assert (got.load_global, got.barrier) == (30, 30)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
+@BOTH_COMPILERS
 @pytest.mark.parametrize("unroll", ["1", "3"])
-def test_a_convolution(arch: str, unroll: str) -> None:
+def test_convolution_counts_every_tap(arch: str, unroll: str) -> None:
     inner = "if (t + x < 60) s = fmaf(a[(ch * 9 + y * 3 + x) * t], a[ch * 64 + t + y * 8 + x], s);"
-    taps = loop("int y = 0; y < 3; ++y", loop("int x = 0; x < 3; ++x", inner, unroll), unroll)
-    got = counted(loop("int ch = 0; ch < 16; ++ch", taps), arch)
+    taps = make_loop("int y = 0; y < 3; ++y", make_loop("int x = 0; x < 3; ++x", inner, unroll), unroll)
+    got = count_body(make_loop("int ch = 0; ch < 16; ++ch", taps), arch)
     assert got.fma32 == 16 * 9
     assert got.load_global == 2 * 16 * 9
 
@@ -139,7 +130,7 @@ mm(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("unroll", ["", "1", "2", "4", "8"])
-def test_a_tiled_matrix_product_counts_the_same_however_it_is_unrolled(unroll: str, arch: str) -> None:
+def test_tiled_matmul_counts_do_not_depend_on_unrolling(unroll: str, arch: str) -> None:
     got = count_instructions(nvrtc.compile(GEMM.replace("UNROLL", unroll), arch).ptx, "mm")
     assert got.fma32 == 512 * 16
     assert (got.load_global, got.bytes_load_global) == (2 * 64, 2 * 64 * 16)
@@ -150,14 +141,14 @@ def test_a_tiled_matrix_product_counts_the_same_however_it_is_unrolled(unroll: s
     assert (got.other, got.convert, got.sfu, got.local_accesses) == (0, 0, 0, 0)
 
 
-def test_nested_loops_that_share_a_header_are_told_apart() -> None:
+def test_nested_loops_may_share_a_header() -> None:
     # NVVM 23 (sm_100) hoists the inner counter's start, and both loops begin at one block.
-    inner = loop(
+    inner = make_loop(
         "unsigned char k = 0; k < 36; ++k", f"if (t > 13) {{ {TOUCH.format('i + j * t + k')} }}", "4"
     )
-    middle = loop("int j = 27; j--;", inner, "4")
-    body = loop("unsigned char i = 0; i < 29; ++i", f"{middle} __syncthreads();", "8")
-    assert counted(body, "sm_100").load_global == 29 * 27 * 36
+    middle = make_loop("int j = 27; j--;", inner, "4")
+    body = make_loop("unsigned char i = 0; i < 29; ++i", f"{middle} __syncthreads();", "8")
+    assert count_body(body, "sm_100").load_global == 29 * 27 * 36
 
 
 KINDS = [
@@ -177,10 +168,10 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
+@BOTH_COMPILERS
 @pytest.mark.parametrize(("body", "expected"), KINDS)
-def test_each_kind_of_instruction(body: str, expected: dict[str, float], arch: str) -> None:
-    got = counted(body, arch)
+def test_instructions_count_in_their_fields(body: str, expected: dict[str, float], arch: str) -> None:
+    got = count_body(body, arch)
     assert {field: getattr(got, field) for field in expected} == expected
 
 
@@ -205,7 +196,7 @@ extern "C" __global__ void t(const unsigned* a, float* c) {
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_tensor_instructions(arch: str) -> None:
+def test_tensor_instructions_count_accesses_and_products(arch: str) -> None:
     got = count_instructions(nvrtc.compile(TENSOR, arch).ptx, "t")
     assert got.tensor == 32
     assert (got.load_shared, got.bytes_load_shared) == (32, 32 * 16)
@@ -217,19 +208,19 @@ def test_tensor_instructions(arch: str) -> None:
     "body",
     [
         "for (int i = 0; i < (int)a[0]; ++i) " + TOUCH.format("i"),
-        loop("int i = t; i < 1024; i += 256", TOUCH.format("i")),
-        loop("int i = 0; i < 1000; ++i", TOUCH.format("i") + "if (s > 4) break;"),
-        loop("int i = 0; i < 20; ++i", loop("int j = 0; j < i; ++j", TOUCH.format("i * t + j"))),
+        make_loop("int i = t; i < 1024; i += 256", TOUCH.format("i")),
+        make_loop("int i = 0; i < 1000; ++i", TOUCH.format("i") + "if (s > 4) break;"),
+        make_loop("int i = 0; i < 20; ++i", make_loop("int j = 0; j < i; ++j", TOUCH.format("i * t + j"))),
         "while (true) __syncthreads();",
     ],
 )
-def test_a_loop_without_constant_trip_count_is_refused_by_label_and_line(body: str) -> None:
+def test_loop_without_constant_trip_count_is_refused(body: str) -> None:
     with pytest.raises(EkcError, match=r"'k'.*loop at \$L__BB0_\d+ \(line \d+\)") as caught:
-        counted(body)
+        count_body(body)
     assert "\n" not in str(caught.value)
 
 
-def test_the_line_of_a_refusal_is_the_label_s() -> None:
+def test_refusal_names_the_line_of_the_label() -> None:
     source = 'extern "C" __global__ void k(float* a) { for (int i = 0; i < (int)a[0]; ++i) a[i + 1] += 2; }'
     ptx = nvrtc.compile(source, options=["-lineinfo"]).ptx
     with pytest.raises(EkcError) as caught:
@@ -239,15 +230,20 @@ def test_the_line_of_a_refusal_is_the_label_s() -> None:
     assert ptx.splitlines()[int(match[2]) - 1].startswith(match[1] + ":")
 
 
-def test_a_call_is_refused() -> None:
+def test_kernel_without_instructions_counts_nothing() -> None:
+    text = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k() {\n}\n"
+    assert count_instructions(text, "k") == InstructionCounts()
+
+
+def test_call_is_refused() -> None:
     source = """__device__ __noinline__ float far(float* a) { return a[3] * a[4]; }
     extern "C" __global__ void k(float* a) { a[1] = far(a); }"""
     with pytest.raises(EkcError, match=r"'k', line \d+: call.* cannot be counted"):
         count_instructions(nvrtc.compile(source).ptx, "k")
 
 
-def test_a_missing_kernel_names_those_that_are_there() -> None:
+def test_missing_kernel_is_refused_with_the_names_of_others() -> None:
     ptx = nvrtc.compile('extern "C" __global__ void one() {} extern "C" __global__ void two() {}').ptx
-    with pytest.raises(InvalidInput, match="'three' is not in the PTX, which has one, two"):
+    with pytest.raises(InvalidInput, match="kernel: no 'three' in this PTX; kernels are one, two"):
         count_instructions(ptx, "three")
     assert count_instructions(ptx, "two") == InstructionCounts(branch=1)

@@ -1,4 +1,4 @@
-"""How much of a loaded register is looked at."""
+"""Bytes of a loaded register that its readers use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = """.version 8.0
 """
 
 
-def used(body: str) -> int:
+def count_bytes(body: str) -> int:
     return count_used_bytes("%r1", parse_module(f"{HEAD}{body}\nret;\n}}\n").kernels["k"].readers_by_register)
 
 
@@ -43,5 +43,5 @@ def used(body: str) -> int:
         ("@%p1 and.b32 %r2, %r1, 255;", 1),
     ],
 )
-def test_a_register_is_used_up_to_the_last_byte_that_a_reader_needs(body: str, count: int) -> None:
-    assert used(body) == count
+def test_register_is_used_up_to_the_last_byte_read(body: str, count: int) -> None:
+    assert count_bytes(body) == count
