@@ -34,7 +34,7 @@ class ScriptedBoards:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a process that shall see these boards instead of real ones."""
+        """Environment of a process that uses these boards instead of real ones."""
         path = os.pathsep.join([str(HERE / "scripted"), str(ROOT)])
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ZEUSD_", "CUDA_"))}
         return kept | {
@@ -51,7 +51,7 @@ class ScriptedBoards:
         )
 
     def get_uuid(self, index: int = 0) -> str:
-        """Of one board."""
+        """UUID of one board."""
         return str(json.loads(self.file.read_text())["gpus"][index]["uuid"])
 
     def read_limits(self, index: int = 0) -> tuple[Any, Any, int]:
@@ -73,11 +73,11 @@ class ScriptedBoards:
             fresh.replace(self.folder / f"{index}.{name}")
 
     def update_script(self, **changes: Any) -> None:
-        """What is so from now on: `fail` (NVML error codes by function), `lost`, `gpus`."""
+        """Change the script: `fail` (NVML error codes by function), `lost`, `gpus`."""
         self._write_boards(json.loads(self.file.read_text()) | changes)
 
     def update_board(self, index: int, **changes: Any) -> None:
-        """What one board is."""
+        """Change properties of one board."""
         found = json.loads(self.file.read_text())
         found["gpus"][index].update(changes)
         self._write_boards(found)

@@ -1,4 +1,4 @@
-"""What the scripted NVML of `scripted/` leaves out: instantaneous power, and the counters of Hopper (GPM)."""
+"""Additions to the scripted NVML of `scripted/`: instantaneous power, and the counters of Hopper (GPM)."""
 
 from __future__ import annotations
 

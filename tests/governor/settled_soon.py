@@ -1,4 +1,4 @@
-"""The command `ekc`, with little patience for processes that have not reached their GPUs yet."""
+"""The command `ekc` with a short wait for processes that have not reached their GPUs yet."""
 
 import sys
 

@@ -55,7 +55,7 @@ def test_zeusd_sets_upper_limits_of_the_gpu_at_the_same_pci_address(
     assert {query["block"] for _, query in zeusd.requests} == {"true"}
 
 
-def test_another_process_opens_the_same(here: ScriptedBoards, zeusd: ScriptedZeusd) -> None:
+def test_other_process_opens_the_same_actuator(here: ScriptedBoards, zeusd: ScriptedZeusd) -> None:
     for settable in (NvmlLimits(here.get_uuid(1)), ZeusdLimits(here.get_uuid(1), zeusd.address)):
         again = reopen_actuator(settable.reference)
         assert again.label == settable.label
@@ -64,7 +64,7 @@ def test_another_process_opens_the_same(here: ScriptedBoards, zeusd: ScriptedZeu
         again.set_limit("sm_mhz", None)
 
 
-def test_gears_are_those_that_the_card_lets_be_limited(here: ScriptedBoards) -> None:
+def test_gears_are_the_settable_limits(here: ScriptedBoards) -> None:
     gears = NvmlLimits(here.get_uuid()).gears()
     assert gears.sm_mhz == tuple(GEARS)
     assert gears.memory_mhz == (405, 5001, 9251)
@@ -76,7 +76,7 @@ def test_gears_are_those_that_the_card_lets_be_limited(here: ScriptedBoards) -> 
     assert NvmlLimits(here.get_uuid()).gears().sm_mhz == ()
 
 
-def test_a_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None:
+def test_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None:
     here.update_script(fail={"nvmlDeviceGetPowerManagementLimitConstraints": NOT_SUPPORTED})
     settable = NvmlLimits(here.get_uuid())
     assert settable.gears().power_w == ()
@@ -93,7 +93,7 @@ def test_a_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None
         ({"nvmlDeviceSetGpuLockedClocks": 999}, "Unknown Error"),
     ],
 )
-def test_what_nvml_refuses_is_said_in_a_line(here: ScriptedBoards, fail: dict[str, int], words: str) -> None:
+def test_nvml_refusal_is_one_line(here: ScriptedBoards, fail: dict[str, int], words: str) -> None:
     settable = NvmlLimits(here.get_uuid())
     here.update_script(fail=fail)
     with pytest.raises(ActuatorError, match=r"setting the SM clock of GPU 0 \(Scripted GPU\)") as caught:
@@ -102,12 +102,12 @@ def test_what_nvml_refuses_is_said_in_a_line(here: ScriptedBoards, fail: dict[st
     assert "\n" not in str(caught.value)
 
 
-def test_asking_for_permission_changes_nothing(here: ScriptedBoards) -> None:
+def test_permission_check_changes_nothing(here: ScriptedBoards) -> None:
     assert isinstance(choose_actuator("auto", here.get_uuid()), NvmlLimits)
     assert here.read_limits() == (None, None, 280_000)
 
 
-def test_where_nvml_is_not_permitted_zeusd_is_taken(
+def test_zeusd_is_used_without_nvml_permission(
     here: ScriptedBoards, zeusd: ScriptedZeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.update_script(fail={"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION})
@@ -130,7 +130,7 @@ def test_where_nvml_is_not_permitted_zeusd_is_taken(
         ((500, "not what was agreed"), "HTTP 500"),
     ],
 )
-def test_what_zeusd_refuses_is_said_in_a_line(
+def test_zeusd_refusal_is_one_line(
     here: ScriptedBoards, zeusd: ScriptedZeusd, answer: tuple[int, object], words: str
 ) -> None:
     settable = ZeusdLimits(here.get_uuid(), zeusd.address)
@@ -141,7 +141,7 @@ def test_what_zeusd_refuses_is_said_in_a_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_token_is_sent_and_asked_for(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeusd_token_is_sent(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = ScriptedZeusd(here, token="secret")
     try:
         settable = ZeusdLimits(here.get_uuid(), daemon.address)
@@ -155,7 +155,7 @@ def test_a_token_is_sent_and_asked_for(here: ScriptedBoards, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "sch\u00fcssel", "\u65e5\u672c"])
-def test_a_token_that_no_header_may_hold_is_one_line(
+def test_zeusd_token_with_bad_characters_is_one_line(
     here: ScriptedBoards, zeusd: ScriptedZeusd, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZEUSD_TOKEN", token)
@@ -165,22 +165,20 @@ def test_a_token_that_no_header_may_hold_is_one_line(
 
 
 @pytest.mark.parametrize("where", ["gpus..example:4938", f"{'x' * 70}:4938"])
-def test_what_is_no_name_of_a_host_is_one_line(here: ScriptedBoards, where: str) -> None:
+def test_zeusd_bad_host_is_one_line(here: ScriptedBoards, where: str) -> None:
     with pytest.raises(ActuatorError, match="give /path/of/socket or host:port"):
         ZeusdLimits(here.get_uuid(), where)
 
 
-def test_a_page_of_some_other_server_is_told_in_one_line() -> None:
+def test_other_server_is_one_line() -> None:
     assert (
         _describe_refusal(502, b"<html>\r\n<body>Bad gateway</body>\n")
         == "HTTP 502, <html> <body>Bad gateway</body>"
     )
 
 
-def test_zeusd_that_is_gone_or_something_else(
-    here: ScriptedBoards, zeusd: ScriptedZeusd, tmp_path: Path
-) -> None:
-    for where in (str(tmp_path / "nobody.sock"), "127.0.0.1:1"):
+def test_missing_zeusd_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, tmp_path: Path) -> None:
+    for where in (str(tmp_path / "missing.sock"), "127.0.0.1:1"):
         with pytest.raises(ActuatorError, match="does not answer"):
             ZeusdLimits(here.get_uuid(), where)
     with pytest.raises(ActuatorError, match="host:port"):
@@ -205,9 +203,7 @@ def test_zeusd_that_is_gone_or_something_else(
         {"gpu_ids": 2},
     ],
 )
-def test_an_odd_answer_of_the_daemon_is_one_line(
-    here: ScriptedBoards, zeusd: ScriptedZeusd, odd: object
-) -> None:
+def test_bad_zeusd_answer_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, odd: object) -> None:
     zeusd.discovery = odd  # type: ignore[assignment]
     with pytest.raises(ActuatorError, match="in a way that is not known here") as told:
         ZeusdLimits(here.get_uuid(), zeusd.address)
@@ -215,7 +211,7 @@ def test_an_odd_answer_of_the_daemon_is_one_line(
 
 
 @pytest.mark.parametrize("address", ["0000:02:00.0", "00000000:02:00.0", "02:00.0", "0000:02:00.0".upper()])
-def test_a_daemon_may_write_pci_addresses_its_own_way(
+def test_zeusd_pci_addresses_may_differ_in_form(
     here: ScriptedBoards, zeusd: ScriptedZeusd, address: str
 ) -> None:
     zeusd.discovery["gpus"] = [{"id": 7, "pci_address": address}]
@@ -223,9 +219,7 @@ def test_a_daemon_may_write_pci_addresses_its_own_way(
     assert zeusd.requests[-1][1]["gpu_ids"] == "7"
 
 
-def test_a_daemon_that_lists_numbers_alone_is_taken_by_its_word(
-    here: ScriptedBoards, zeusd: ScriptedZeusd
-) -> None:
+def test_zeusd_without_pci_addresses_is_used_by_number(here: ScriptedBoards, zeusd: ScriptedZeusd) -> None:
     del zeusd.discovery["gpus"]
     zeusd.discovery["gpu_ids"] = [0, 1]
     ZeusdLimits(here.get_uuid(1), zeusd.address).set_limit("sm_mhz", 1200)
@@ -233,7 +227,7 @@ def test_a_daemon_that_lists_numbers_alone_is_taken_by_its_word(
 
 
 @pytest.mark.parametrize(("now_mw", "top"), [(250_000, 300.0), (300_000, 300.0), (320_000, 320.0)])
-def test_no_cap_is_offered_above_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
+def test_caps_end_at_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
     """Many cards may be let draw more; and a search takes the top gear for "as before"."""
     here.update_board(0, default_mw=300_000)
     here.set_state(0, limit_mw=now_mw)

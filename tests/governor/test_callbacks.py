@@ -48,7 +48,7 @@ class Callback:
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None: ...
 
 
-def test_transformers(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_callback_counts_steps(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
     install_fake_module(monkeypatch, "transformers.trainer_callback", TrainerCallback=TrainerCallback)
     callback = transformers_callback(steps)
     assert isinstance(callback, TrainerCallback)
@@ -58,7 +58,9 @@ def test_transformers(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> Non
     assert steps.read_count() == 3.0
 
 
-def test_lightning_counts_optimiser_steps(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lightning_callback_counts_optimiser_steps(
+    steps: StepCounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_fake_module(monkeypatch, "lightning.pytorch.callbacks", Callback=Callback)
     callback = lightning_callback(steps)
     assert isinstance(callback, Callback)
@@ -68,7 +70,7 @@ def test_lightning_counts_optimiser_steps(steps: StepCounts, monkeypatch: pytest
     assert steps.read_count() == 2.0
 
 
-def test_pytorch_optimizer(steps: StepCounts) -> None:
+def test_optimizer_hook_counts_steps(steps: StepCounts) -> None:
     class Optimizer:
         def __init__(self) -> None:
             self.hooks: list[Any] = []
@@ -88,7 +90,7 @@ def test_pytorch_optimizer(steps: StepCounts) -> None:
     assert steps.read_count() == 2.0
 
 
-def test_what_is_missing_is_named(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callbacks_name_a_missing_package(steps: StepCounts, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("transformers", "lightning", "pytorch_lightning"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidInput, match="transformers cannot be imported"):

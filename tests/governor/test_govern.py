@@ -1,4 +1,4 @@
-"""`ekc govern` beside real jobs, under a scripted NVML: no job is harmed, and each trouble is one line."""
+"""`ekc govern` beside real jobs, under a scripted NVML: no job is affected, and each failure is one line."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PATIENT_JOB = (
     "import signal, sys, time; signal.signal(15, lambda n, f: (print('to its end'), sys.exit(7)));"
     "print('ready', flush=True); time.sleep(120)"
 )
-"""Until it is told to end, which it is ready for once it says so."""
+"""A job that runs until SIGTERM, for which it is prepared once it prints "ready"."""
 SLEEP = "import time; time.sleep({})"
 
 
 @pytest.fixture
 def one(tmp_path: Path) -> ScriptedBoards:
-    """One GPU, so that nothing has to find out which."""
+    """One GPU, which every job uses."""
     return ScriptedBoards(tmp_path)
 
 
@@ -44,25 +44,26 @@ def run_govern(boards: ScriptedBoards, *words: str) -> subprocess.CompletedProce
 
 
 def start_govern(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
-    """`ekc govern`, at work, and away from the terminal of whoever runs the tests."""
+    """A running `ekc govern`, without the terminal of the test run."""
     json_lines = ("--json", str(boards.folder / "events"))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return boards.start_python("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
 
 
 def python_command(code: str) -> tuple[str, ...]:
-    """A job."""
+    """Arguments for a job that runs Python code."""
     return "--", sys.executable, "-c", code
 
 
 def extract_messages(text: str) -> list[str]:
-    """What we said, but for the report."""
-    said = text.partition("ekc govern: report")[0]
-    return [line for line in said.splitlines() if line.startswith("ekc")]
+    """Lines of the governor before its report."""
+    head = text.partition("ekc govern: report")[0]
+    return [line for line in head.splitlines() if line.startswith("ekc")]
 
 
 def read_first_message(process: subprocess.Popen[str]) -> str:
-    """What we said first, of a PATIENT job; it is the only trouble, and the job comes to its own end."""
+    """First line of the governor of a `PATIENT_JOB`, which must be the only failure; the job must end
+    normally."""
     assert process.stdout is not None
     assert process.stderr is not None
     line = process.stderr.readline()
@@ -76,18 +77,18 @@ def read_first_message(process: subprocess.Popen[str]) -> str:
 
 
 def is_restored(boards: ScriptedBoards) -> bool:
-    """Everything as before, and no lease left."""
+    """Whether the limits are restored and no lease is left."""
     return boards.read_limits() == LIMITS_BEFORE and not list(boards.leases.glob("*.json"))
 
 
 def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:
-    """Wait until the loop is at work."""
+    """Wait until the control loop runs."""
     events = boards.folder / "events"
     assert boards.wait_for(lambda _: events.exists() and "Started" in events.read_text(), 60) < 60
     assert process.poll() is None
 
 
-def test_a_job_that_ends_at_once_keeps_its_output_and_status(one: ScriptedBoards) -> None:
+def test_short_job_keeps_its_output_and_status(one: ScriptedBoards) -> None:
     done = run_govern(one, *python_command(JOB))
     assert (done.returncode, done.stdout) == (7, "to stdout\n")
     assert "to stderr\n" in done.stderr
@@ -95,7 +96,7 @@ def test_a_job_that_ends_at_once_keeps_its_output_and_status(one: ScriptedBoards
     assert is_restored(one)
 
 
-def test_quiet_says_nothing_at_all(one: ScriptedBoards) -> None:
+def test_quiet_prints_nothing(one: ScriptedBoards) -> None:
     done = run_govern(one, "--quiet", *python_command(JOB))
     assert (done.returncode, done.stdout, done.stderr) == (7, "to stdout\n", "to stderr\n")
 
@@ -115,10 +116,10 @@ def test_json_lines_hold_events_and_a_report(one: ScriptedBoards) -> None:
     assert report["joules"] == pytest.approx(report["seconds"] * 240, rel=0.3)
 
 
-def test_clock_limits_that_held_before_are_leased_as_told(one: ScriptedBoards) -> None:
+def test_given_previous_limits_are_leased(one: ScriptedBoards) -> None:
     one.set_state(0, sm_lock=[300, 1500], memory_lock=[405, 5001])
-    told = ("--sm-before", "1500", "--memory-before", "5001")
-    process = start_govern(one, *told, *python_command(SLEEP.format(120)))
+    options = ("--sm-before", "1500", "--memory-before", "5001")
+    process = start_govern(one, *options, *python_command(SLEEP.format(120)))
     wait_until_governed(one, process)
     lease = lease_file.read_lease(one.leases / f"{one.get_uuid()}.json")
     process.terminate()
@@ -128,7 +129,7 @@ def test_clock_limits_that_held_before_are_leased_as_told(one: ScriptedBoards) -
     assert one.read_limits() == ([300, 1500], [405, 5001], 280_000)
 
 
-def test_without_permission_it_is_advice(one: ScriptedBoards) -> None:
+def test_missing_permission_leads_to_advice(one: ScriptedBoards) -> None:
     one.update_script(fail=DENIED)
     line = read_first_message(start_govern(one, *python_command(PATIENT_JOB)))
     assert "may not set clocks here, so this is advice only" in line
@@ -136,7 +137,7 @@ def test_without_permission_it_is_advice(one: ScriptedBoards) -> None:
     assert is_restored(one)
 
 
-def test_an_actuator_that_is_asked_for_but_not_permitted(one: ScriptedBoards) -> None:
+def test_requested_actuator_without_permission_is_reported(one: ScriptedBoards) -> None:
     one.update_script(fail=DENIED)
     line = read_first_message(start_govern(one, "--actuator", "nvml", *python_command(PATIENT_JOB)))
     assert "CAP_SYS_ADMIN" in line
@@ -151,7 +152,7 @@ def test_an_actuator_that_is_asked_for_but_not_permitted(one: ScriptedBoards) ->
         ({"fail": {"nvmlDeviceGetSupportedMemoryClocks": UNKNOWN}}, "Unknown Error"),
     ],
 )
-def test_no_gpu_to_govern(one: ScriptedBoards, script: dict[str, object], words: str) -> None:
+def test_unusable_gpu_is_reported(one: ScriptedBoards, script: dict[str, object], words: str) -> None:
     one.update_script(**script)
     line = read_first_message(start_govern(one, "--actuator", "nvml", *python_command(PATIENT_JOB)))
     assert words in line
@@ -159,7 +160,7 @@ def test_no_gpu_to_govern(one: ScriptedBoards, script: dict[str, object], words:
 
 
 @pytest.mark.parametrize("words", [(), ("--advise",)])
-def test_a_gpu_that_is_split_is_left_alone(one: ScriptedBoards, words: tuple[str, ...]) -> None:
+def test_split_gpu_is_not_governed(one: ScriptedBoards, words: tuple[str, ...]) -> None:
     one.update_board(0, mig=[1, 1])
     line = read_first_message(start_govern(one, *words, *python_command(PATIENT_JOB)))
     assert line == (
@@ -170,9 +171,7 @@ def test_a_gpu_that_is_split_is_left_alone(one: ScriptedBoards, words: tuple[str
 
 
 @pytest.mark.parametrize("words", [(), ("--actuator", "nvml")])
-def test_a_named_gpu_without_a_driver_is_no_reason_not_to_run(
-    one: ScriptedBoards, words: tuple[str, ...]
-) -> None:
+def test_job_runs_without_a_driver_for_a_named_gpu(one: ScriptedBoards, words: tuple[str, ...]) -> None:
     one.update_script(fail={"nvmlInit": 9})
     process = start_govern(one, "--gpu", "0", *words, *python_command(PATIENT_JOB))
     assert process.stdout is not None
@@ -185,7 +184,7 @@ def test_a_named_gpu_without_a_driver_is_no_reason_not_to_run(
     assert (process.returncode, out) == (7, "to its end\n")
 
 
-def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
+def test_gpu_lost_while_governed_is_reported_once(one: ScriptedBoards) -> None:
     process = start_govern(one, *python_command(SLEEP.format(5) + "; print('done')"))
     wait_until_governed(one, process)
     one.update_script(lost=True)
@@ -195,7 +194,7 @@ def test_a_gpu_that_is_lost_on_the_way(one: ScriptedBoards) -> None:
     assert "Traceback" not in err
 
 
-def test_two_governors_on_one_gpu(one: ScriptedBoards) -> None:
+def test_second_governor_of_a_gpu_is_refused(one: ScriptedBoards) -> None:
     first = start_govern(one, *python_command(SLEEP.format(120)))
     wait_until_governed(one, first)
     line = read_first_message(start_govern(one, "--json", "others", *python_command(PATIENT_JOB)))
@@ -221,7 +220,7 @@ def test_signals_reach_the_job(one: ScriptedBoards, number: signal.Signals) -> N
     assert is_restored(one)
 
 
-def test_a_killed_job_is_reported_as_shells_do(one: ScriptedBoards) -> None:
+def test_killed_job_has_the_exit_status_of_shells(one: ScriptedBoards) -> None:
     process = start_govern(
         one, *python_command("import os, time; print(os.getpid(), flush=True); time.sleep(120)")
     )
@@ -254,7 +253,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards, stdin: s
     os.waitpid(pid, 0)
 
 
-def test_a_terminal_of_our_own_gets_a_status_line(tmp_path: Path) -> None:
+def test_terminal_shows_a_status_line(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "ekc", "govern", "--simulate", "compute", "--minutes", "3"]
     pid, terminal = pty.fork()
     if pid == 0:
@@ -276,12 +275,12 @@ def test_a_terminal_of_our_own_gets_a_status_line(tmp_path: Path) -> None:
         (("--", "/no/such/command"), b"", b"\x1b[22;2t", b"\x1b[23;2t"),
     ],
 )
-def test_the_terminal_is_left_as_it_was(
-    words: tuple[str, ...], key: bytes, hidden: bytes, shown: bytes
-) -> None:
+def test_terminal_is_restored(words: tuple[str, ...], key: bytes, hidden: bytes, shown: bytes) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # What runs in the background may have inherited none.
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # Processes in the background may have inherited an ignored signal.
         command = [sys.executable, "-m", "ekc", "govern", *words]
         os.execve(sys.executable, command, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
     seen = b""
@@ -304,7 +303,7 @@ def _read_until(terminal: int, words: str) -> None:
             raise AssertionError(f"never saw {words!r}, only {seen!r}") from closed
 
 
-def test_stdin_and_open_files_are_the_jobs(one: ScriptedBoards) -> None:
+def test_job_inherits_stdin_and_open_files(one: ScriptedBoards) -> None:
     job = "import os, sys; print(sys.stdin.read(), os.read({}, 5).decode())"
     readable, writable = os.pipe()
     os.write(writable, b"a pipe")
@@ -314,7 +313,7 @@ def test_stdin_and_open_files_are_the_jobs(one: ScriptedBoards) -> None:
     assert out == "typed a pip\n"
 
 
-def test_a_process_that_runs_already(one: ScriptedBoards) -> None:
+def test_running_process_is_governed(one: ScriptedBoards) -> None:
     job = subprocess.Popen([sys.executable, "-c", SLEEP.format(120)])
     process = start_govern(one, "--pid", str(job.pid))
     wait_until_governed(one, process)
@@ -345,13 +344,13 @@ def test_nohup_is_respected(one: ScriptedBoards) -> None:
     assert is_restored(one)
 
 
-def test_a_process_that_runs_already_and_cannot_be_governed(one: ScriptedBoards) -> None:
+def test_running_process_that_cannot_be_governed_is_a_failure(one: ScriptedBoards) -> None:
     one.update_script(lost=True)
     done = run_govern(one, "--pid", str(os.getpid()), "--actuator", "nvml")
     assert done.returncode == 2
 
 
-def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
+def test_each_gpu_has_its_own_loop(boards: ScriptedBoards) -> None:
     process = start_govern(
         boards, "--each", "--gpu", "0", "--gpu", boards.get_uuid(1), *python_command(PATIENT_JOB)
     )
@@ -365,13 +364,13 @@ def test_each_gpu_by_itself(boards: ScriptedBoards) -> None:
     assert err.count("  governed") == 2
 
 
-def test_a_gpu_that_there_is_not(boards: ScriptedBoards) -> None:
+def test_unknown_gpu_number_is_refused(boards: ScriptedBoards) -> None:
     done = run_govern(boards, "--gpu", "2", *python_command(JOB))
     assert (done.returncode, done.stdout) == (2, "")
     assert "--gpu: no GPU '2'; GPUs are 0, 1, or UUIDs" in done.stderr
 
 
-def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:
+def test_restore_without_leases_says_so(one: ScriptedBoards) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = one.start_python("-m", "ekc", "govern", "--restore", **pipes)
     out, _ = process.communicate(timeout=60)
@@ -379,7 +378,7 @@ def test_restore_with_nothing_to_restore(one: ScriptedBoards) -> None:
     assert out.startswith("nothing to restore")
 
 
-def test_the_job_of_several_gpus_is_found_and_set_alike(boards: ScriptedBoards) -> None:
+def test_gpus_of_a_job_are_found_and_set_alike(boards: ScriptedBoards) -> None:
     program = str(ROOT / "tests" / "governor" / "settled_soon.py")
     words = ("govern", "--json", "events", *python_command(PATIENT_JOB))
     process = boards.start_python(program, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -388,7 +387,7 @@ def test_the_job_of_several_gpus_is_found_and_set_alike(boards: ScriptedBoards) 
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     child = max(list_process_family(process.pid) - {process.pid})
-    # Both at once: a governor with little patience might take the first for all.
+    # Both at once: with the short wait of this test the governor might otherwise find only one.
     gpus = json.loads(boards.file.read_text())["gpus"]
     boards.update_script(gpus=[gpu | {"pids": [child]} for gpu in gpus])
     wait_until_governed(boards, process)

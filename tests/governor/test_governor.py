@@ -1,4 +1,4 @@
-"""`ekc.Governor` in a training script: the script never notices what goes wrong, and steps are counted."""
+"""`ekc.Governor` in a training script: failures do not affect the script, and steps are counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import json, os, time
 import ekc
 with ekc.Governor(max_slowdown=0.03, quiet=True) as governor:
     ends = time.monotonic() + {seconds}
-    while time.monotonic() < ends:
+    while time.monotonic() < ends and governor._process.poll() is None:
         with governor.step():
             time.sleep(0.05)
 print(json.dumps(governor.report))
@@ -35,7 +35,7 @@ def _run_script(boards: ScriptedBoards, seconds: float) -> tuple[str, str]:
     return out, err
 
 
-def test_a_script_is_governed_while_the_block_runs(tmp_path: Path) -> None:
+def test_script_is_governed_while_the_block_runs(tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path)
     out, err = _run_script(boards, 6.0)
     report = json.loads(out)
@@ -46,7 +46,7 @@ def test_a_script_is_governed_while_the_block_runs(tmp_path: Path) -> None:
     assert not list(boards.leases.glob("*.json"))
 
 
-def test_a_script_without_a_gpu_runs_on(tmp_path: Path) -> None:
+def test_script_without_a_gpu_runs_on(tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path)
     boards.update_script(fail={"nvmlInit": 9})
     out, err = _run_script(boards, 15.0)
@@ -66,7 +66,7 @@ with ekc.Governor(quiet=True) as governor:
     time.sleep(2)
 print(json.dumps(governor.report))
 """
-"""Two seconds longer than it takes until a GPU is leased."""
+"""Runs two seconds longer than it takes until a GPU is leased."""
 
 
 def test_only_the_first_process_of_a_machine_governs(tmp_path: Path) -> None:
@@ -82,18 +82,16 @@ def test_only_the_first_process_of_a_machine_governs(tmp_path: Path) -> None:
     assert second == ("null\n", "")
 
 
-def test_arguments_are_checked_at_once() -> None:
+def test_bad_arguments_are_refused_at_once() -> None:
     with pytest.raises(InvalidInput, match="max_slowdown"):
         ekc.Governor(max_slowdown=-1)
     with pytest.raises(InvalidInput, match="objective"):
         ekc.Governor(objective="fame")
-    with pytest.raises(InvalidInput, match="no actuator .fame.; actuators are auto, nvml, zeusd"):
+    with pytest.raises(InvalidInput, match=r"no actuator .fame.; actuators are auto, nvml, zeusd"):
         ekc.Governor(actuator="fame")
 
 
-def test_a_disk_that_is_full_does_not_reach_the_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_does_not_affect_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.warns(UserWarning, match="no governor"):
         governor = ekc.Governor()
@@ -103,10 +101,10 @@ def test_a_disk_that_is_full_does_not_reach_the_script(
 
 
 @pytest.mark.parametrize("left", ["", '{"event": "Started"}\n{"event": "Rep', "[]"])
-def test_half_a_line_of_a_killed_governor_does_not_reach_the_script(
+def test_incomplete_report_does_not_affect_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
-    """Stands in for `ekc govern`: it leaves that in its file of events."""
+    """Replacement of `ekc govern` that writes a given text to its file of events."""
     fake = tmp_path / "python"
     fake.write_text(
         "#!/bin/sh\n"

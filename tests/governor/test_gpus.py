@@ -16,7 +16,7 @@ from tests.governor.scripted_nvml import ScriptedBoards
 
 
 @pytest.mark.parametrize("named", [0, 1])
-def test_a_process_is_asked_what_it_sees(
+def test_gpus_come_from_the_environment_of_the_process(
     here: ScriptedBoards, named: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here.get_uuid(1 - named))
@@ -31,8 +31,8 @@ def test_a_process_is_asked_what_it_sees(
         process.stdin.close()
 
 
-def test_a_gpu_that_we_were_not_given_costs_no_other(here: ScriptedBoards) -> None:
-    """NVML counts it, by the numbers of nvidia-smi, and lets nobody ask it."""
+def test_inaccessible_gpu_does_not_affect_others(here: ScriptedBoards) -> None:
+    """NVML counts the GPU in the numbers of nvidia-smi, but permits no query of it."""
     here.update_board(0, refused=True)
     assert gpus.resolve_gpus(["1", here.get_uuid(1)]) == [here.get_uuid(1)]
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -48,7 +48,7 @@ def test_a_gpu_that_we_were_not_given_costs_no_other(here: ScriptedBoards) -> No
         gpus.resolve_gpus(["0"])
 
 
-def test_a_process_that_is_gone_tells_nothing(here: ScriptedBoards) -> None:
+def test_ended_process_has_no_environment(here: ScriptedBoards) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         job = AttachedJob(process.pid)
         process.kill()
@@ -57,7 +57,7 @@ def test_a_process_that_is_gone_tells_nothing(here: ScriptedBoards) -> None:
         assert job.wait() == 0
 
 
-def test_a_process_that_has_just_begun_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_process_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the kernel's taking a program and its handing over the environment, /proc shows none: seldom
     on a quiet machine, for half of all starts on a busy one."""
     real, empty = Path.read_bytes, [b"", b""]

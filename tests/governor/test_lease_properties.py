@@ -64,7 +64,7 @@ def _lease_folder(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @given(before=_limit_settings(), moves=_lease_moves())
 @settings(max_examples=150, deadline=None)
-def test_all_comes_back(before: Settings, moves: list[tuple[str, Settings]]) -> None:
+def test_all_limits_are_restored(before: Settings, moves: list[tuple[str, Settings]]) -> None:
     card = InMemoryLimits(before)
 
     def renew() -> None:

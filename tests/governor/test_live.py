@@ -63,7 +63,7 @@ def _make_run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
         (ZeroDivisionError("oh"), "a bug in ekc: ZeroDiv"),
     ],
 )
-def test_a_loop_that_fails_puts_back_what_was_there(error: Exception, words: str) -> None:
+def test_failed_loop_restores_the_settings(error: Exception, words: str) -> None:
     run, heard = _make_run(), RecordingListener()
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
@@ -91,7 +91,7 @@ class RefusingRun(SimulatedRun):
 
 
 @pytest.mark.parametrize("refusal", [ActuatorError("the driver said no"), OSError("no lock")])
-def test_what_could_not_be_put_back_is_not_said_to_be(refusal: Exception) -> None:
+def test_failed_restore_is_reported(refusal: Exception) -> None:
     run, heard = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
     run.refusal = refusal
 
@@ -106,7 +106,7 @@ def test_what_could_not_be_put_back_is_not_said_to_be(refusal: Exception) -> Non
     assert "at its previous settings" not in line
 
 
-def test_going_back_is_tried_again_while_the_job_runs() -> None:
+def test_restore_is_retried_while_the_job_runs() -> None:
     """A daemon that is restarted, say."""
 
     class Away(SimulatedRun):
@@ -127,7 +127,7 @@ def test_going_back_is_tried_again_while_the_job_runs() -> None:
     assert heard.troubles == [book.problem, "previous settings are back"]
 
 
-def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
+def test_lost_gpu_does_not_keep_its_group_slow() -> None:
     lost, others = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0), [_make_run(), _make_run()]
     actuator = GroupActuator([lost, *others])
     actuator.apply(Settings(sm_mhz=1200))
@@ -137,7 +137,7 @@ def test_one_lost_gpu_does_not_keep_the_others_of_its_group_slow() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
-def test_a_signal_right_after_the_start_ends_the_job_not_us(
+def test_early_signal_ends_the_job_not_the_governor(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Late(subprocess.Popen[bytes]):
@@ -148,7 +148,7 @@ def test_a_signal_right_after_the_start_ends_the_job_not_us(
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(subprocess, "Popen", Late)
-    # What runs in the background may have inherited one that is ignored, and so would the job.
+    # Processes in the background may have inherited an ignored signal, which the job would inherit too.
     before = signal.signal(number, signal.SIG_DFL)
     try:
         job = CommandJob(["sleep", "60"])
@@ -159,14 +159,14 @@ def test_a_signal_right_after_the_start_ends_the_job_not_us(
         signal.signal(number, before)
 
 
-def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were() -> None:
+def test_bad_command_restores_the_signals() -> None:
     before = [signal.getsignal(number) for number in EXTERNAL_SIGNALS]
     with pytest.raises(InvalidInput, match="no/such"):
         CommandJob(["/no/such/command"])
     assert [signal.getsignal(number) for number in EXTERNAL_SIGNALS] == before
 
 
-def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_loop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "LOOP_EXIT_TIMEOUT_S", 0.05)
     run, heard, forever = _make_run(), RecordingListener(), threading.Event()
     began = time.monotonic()
@@ -177,7 +177,7 @@ def test_a_loop_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> No
     forever.set()
 
 
-def test_advice_sets_nothing_and_tells_what_it_expects() -> None:
+def test_advice_sets_nothing_and_predicts() -> None:
     run = _make_run()
     events: list[Event] = []
     nothing = NullActuator(run.gears(), simulated=True)
@@ -192,8 +192,8 @@ def test_advice_sets_nothing_and_tells_what_it_expects() -> None:
         nothing.apply(Settings(sm_mhz=1200))
 
 
-def test_advice_is_as_bold_as_what_is_expected_allows() -> None:
-    """What a search may not do before it has read something, set a clock far off, advice may name."""
+def test_advice_goes_as_far_as_the_prediction() -> None:
+    """Advice may name a clock far from the default, which a search would not set before a reading."""
     run = SimulatedRun(sample_job(0, "compute", "h200", 120.0), 0)
     events: list[Event] = []
     advise(run, NullActuator(run.gears(), simulated=True), Policy(), events.append)
@@ -203,7 +203,7 @@ def test_advice_is_as_bold_as_what_is_expected_allows() -> None:
     assert 0.03 < told.slowdown <= 0.05
 
 
-def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
+def test_advice_without_clocks_is_a_cap() -> None:
     run = _make_run()
     events: list[Event] = []
     could = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
@@ -213,7 +213,7 @@ def test_advice_is_a_cap_where_clocks_cannot_be_set() -> None:
     assert told.settings.power_w is None or told.settings.power_w in could.power_w
 
 
-def test_advice_for_a_card_that_does_not_tell_its_use() -> None:
+def test_advice_without_utilisation() -> None:
     class Silent(SimulatedRun):
         def record(self, seconds: float) -> SensorSamples:
             told = super().record(seconds)
@@ -226,12 +226,12 @@ def test_advice_for_a_card_that_does_not_tell_its_use() -> None:
     assert any(isinstance(e, Advised) for e in events)
 
 
-def test_no_advice_for_a_card_that_cannot_be_limited() -> None:
+def test_advice_is_refused_for_a_card_without_limits() -> None:
     with pytest.raises(ActuatorError, match="can be limited"):
         advise(_make_run(), NullActuator(Gears()), Policy(), lambda event: None)
 
 
-def test_a_group_is_set_alike_and_its_power_added_up() -> None:
+def test_group_is_set_alike_and_its_power_is_summed() -> None:
     runs = [_make_run(seed=0), _make_run(seed=0)]
     actuator, probe = GroupActuator(runs), GroupProbe(runs)
     actuator.apply(Settings(sm_mhz=1500))
@@ -256,14 +256,14 @@ def test_a_group_is_set_alike_and_its_power_added_up() -> None:
     assert probe.is_running()
 
 
-def test_a_group_has_the_gears_that_all_have() -> None:
+def test_group_gears_are_those_of_all_members() -> None:
     other = SimulatedRun(sample_job(0, "compute", "rtx3090", 60.0), 0)
     gears = GroupActuator([_make_run(60.0), other]).gears()
     assert set(gears.sm_mhz) == set(_make_run(60.0).gears().sm_mhz) & set(other.gears().sm_mhz)
     assert list(gears.sm_mhz) == sorted(gears.sm_mhz)
 
 
-def test_a_book_keeps_a_mean_a_second() -> None:
+def test_log_keeps_one_mean_a_second() -> None:
     book = GovernorLog("GPU 0", False)
     at = np.arange(0.0, 3.0, 0.1)
     watts = np.where(at < 1, 100.0, 200.0)
@@ -277,7 +277,7 @@ def test_a_book_keeps_a_mean_a_second() -> None:
     assert all(np.isnan(mhz) for _, _, mhz in book.trace)
 
 
-def test_json_knows_no_nan() -> None:
+def test_json_has_no_nan() -> None:
     assert to_plain_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": Settings(sm_mhz=3)}) == {
         "a": None,
         "b": [None, 1.5],
@@ -294,7 +294,7 @@ def test_json_knows_no_nan() -> None:
         "ekc.governor.live.job",
     ],
 )
-def test_what_comes_before_the_job_and_stays_beside_it_is_light(module: str) -> None:
+def test_modules_before_the_job_import_no_numpy(module: str) -> None:
     program = f"import sys, {module}; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
@@ -313,7 +313,7 @@ def test_steps_are_counted_across_processes(tmp_path: Path) -> None:
         StepReader(tmp_path / "nothing")
 
 
-def test_every_simulated_job_can_be_asked_for() -> None:
+def test_every_simulated_kind_and_card_can_be_made() -> None:
     for kind in JOB_KINDS:
         for card in SIMULATED_CARDS:
             unit = make_simulated_unit(kind, card, 0, 1.0)
@@ -324,7 +324,7 @@ def test_every_simulated_job_can_be_asked_for() -> None:
             make_simulated_unit(kind, card, 0, minutes)
 
 
-def test_a_plot_is_drawn(tmp_path: Path) -> None:
+def test_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from ekc.governor.live.report import check_plot_file
     from ekc.governor.live.report import plot_log as drawn

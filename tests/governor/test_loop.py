@@ -1,4 +1,4 @@
-"""The loop on whole simulated jobs: budget, beats, memory clock, pauses and ends."""
+"""The control loop on simulated jobs: budget, beats, memory clock, pauses and ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ekc.governor.simulation.job import JobStage
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, make_pause
-from tests.governor.made_jobs import (
+from tests.governor.helpers import (
     STAGES,
     DisturbedRun,
     make_iterations,
@@ -41,24 +41,24 @@ from tests.governor.made_jobs import (
 
 
 @pytest.mark.parametrize("kind", JOB_KINDS)
-def test_energy_goes_down_within_the_budget(kind: str) -> None:
+def test_loop_saves_energy_within_the_budget(kind: str) -> None:
     made = sample_job(3, kind, "h200", 1500.0)
-    run, told = run_governed(made)
+    run, events = run_governed(made)
     free = run_at_default(made)
     best = find_oracle_clocks(made, Policy())
     assert run.now() / free.now() - 1 < 0.06
     assert 1 - run.true_j / free.true_j > 0.5 * best.saving
-    assert isinstance(told[0], Started)
-    assert told[0].simulated
-    assert isinstance(told[-1], Ended)
-    assert told[-1].joules == pytest.approx(run.read_energy_j(), rel=1e-6)
-    assert all(event.format_line() for event in told)
-    assert [e.at_s for e in told] == sorted(e.at_s for e in told)
+    assert isinstance(events[0], Started)
+    assert events[0].simulated
+    assert isinstance(events[-1], Ended)
+    assert events[-1].joules == pytest.approx(run.read_energy_j(), rel=1e-6)
+    assert all(event.format_line() for event in events)
+    assert [e.at_s for e in events] == sorted(e.at_s for e in events)
 
 
 @pytest.mark.parametrize("first_s", [8.0, 24.0])
-def test_hooks_are_believed_though_the_first_step_ends_late(first_s: float) -> None:
-    """Whoever compiles in it was governed by signals to its end."""
+def test_hooks_are_used_after_a_late_first_step(first_s: float) -> None:
+    """Jobs that compile in their first step were once governed by signals to their end."""
     run = SimulatedRun(
         make_job([make_iterations(first_s, stage_seconds=(0.05, first_s, 0.45)), make_iterations(300)]),
         has_hooks=True,
@@ -71,36 +71,36 @@ def test_hooks_are_believed_though_the_first_step_ends_late(first_s: float) -> N
     assert phase.readings.default_readings[0].pace.beats_error < 0.02
 
 
-def test_hooks_are_believed_before_anything_else() -> None:
-    _, told = run_governed(make_job([make_iterations(400)]), hooks=True)
-    assert select_events(told, PeriodFound)[0].progress == "steps"
-    _, told = run_governed(make_job([make_iterations(400)]))
-    assert select_events(told, PeriodFound)[0].progress == "period"
+def test_hooks_are_the_first_source_of_progress() -> None:
+    _, events = run_governed(make_job([make_iterations(400)]), hooks=True)
+    assert select_events(events, PeriodFound)[0].progress == "steps"
+    _, events = run_governed(make_job([make_iterations(400)]))
+    assert select_events(events, PeriodFound)[0].progress == "period"
 
 
-def test_work_without_a_beat_is_read_while_it_is_held() -> None:
-    """One default whose few pieces agreed by chance once held this very job 7.4 % slower."""
+def test_aperiodic_work_is_measured_under_the_choice() -> None:
+    """A reading of the default whose few blocks agreed by chance once made this job 7.4 % slower."""
     made = sample_job(101, "aperiodic", "h200")
-    run, told = run_governed(made, hooks=True)
+    run, events = run_governed(made, hooks=True)
     assert run.now() / run_at_default(made).now() - 1 < 0.06
-    checks = [e.reading for e in select_events(told, Measured) if e.purpose == "check"]
+    checks = [e.reading for e in select_events(events, Measured) if e.purpose == "check"]
     assert max(r.seconds for r in checks) > 300
-    errors = [e.reading.pace.moved_error for e in select_events(told, Measured) if e.purpose == "default"]
-    # Pooled, none is much surer than another of its length.
+    errors = [e.reading.pace.moved_error for e in select_events(events, Measured) if e.purpose == "default"]
+    # Variances are pooled, so errors of readings of one length are similar.
     assert min(errors[2:]) > 0.4 * max(errors[2:])
 
 
-def test_a_stretch_that_was_disturbed_is_read_again_and_never_kept() -> None:
-    run, told = DisturbedRun(make_job([make_iterations(600)])), []
-    govern(run, run, on_event=told.append)
-    candidates = [e.reading for e in select_events(told, Measured) if e.purpose == "candidate"]
+def test_disturbed_reading_is_repeated() -> None:
+    run, events = DisturbedRun(make_job([make_iterations(600)])), []
+    govern(run, run, on_event=events.append)
+    candidates = [e.reading for e in select_events(events, Measured) if e.purpose == "candidate"]
     assert candidates
     assert all(reading.sm_util > 60 for reading in candidates)
-    assert select_events(told, Chosen)
+    assert select_events(events, Chosen)
 
 
-def test_a_memory_clock_alone_is_believed_to_do_what_was_read() -> None:
-    """It was believed to do nothing, and surely so: every check would have found another job."""
+def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
+    """The memory clock was once expected to change nothing, so every check would have found another job."""
     run = SimulatedRun(make_job([make_iterations(200)], device="rtx3090"), has_hooks=True)
     meter = JobMeter(run, run, lambda event: None)
     phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
@@ -113,8 +113,8 @@ def test_a_memory_clock_alone_is_believed_to_do_what_was_read() -> None:
     assert phases.predict_settings(phase, Settings()).slowdown == 0
 
 
-def test_where_nothing_may_be_lost_the_memory_clock_is_given_up_too() -> None:
-    """It stayed where the search had put it, and cost 5 % by itself."""
+def test_zero_budget_resets_the_memory_clock() -> None:
+    """The memory clock once stayed where the search had set it, which alone cost 5 %."""
     run = SimulatedRun(make_job([make_iterations(400)], device="rtx3090"), has_hooks=True)
     governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), lambda event: None, None)
     governor._start_s = run.now()
@@ -126,45 +126,45 @@ def test_where_nothing_may_be_lost_the_memory_clock_is_given_up_too() -> None:
         assert phase.choice == Settings()
 
 
-def test_a_pause_is_waited_out_and_limits_stay() -> None:
-    _, told = run_governed(make_job([make_iterations(400), make_pause(90.0), make_iterations(400, 1)]))
-    (idle,), (back,) = select_events(told, Idled), select_events(told, Resumed)
-    # Noticed at the latest after a wait and a look.
+def test_limits_stay_during_a_pause() -> None:
+    _, events = run_governed(make_job([make_iterations(400), make_pause(90.0), make_iterations(400, 1)]))
+    (idle,), (back,) = select_events(events, Idled), select_events(events, Resumed)
+    # Noticed after a wait and a look at the latest.
     assert 90 - MAX_WAIT_S - 15 < back.idle_s < 100
-    between = [e for e in select_events(told, Applied) if idle.at_s <= e.at_s < back.at_s]
+    between = [e for e in select_events(events, Applied) if idle.at_s <= e.at_s < back.at_s]
     assert not between
-    assert not select_events(told, Shifted)
+    assert not select_events(events, Shifted)
 
 
-def test_a_job_that_begins_late_is_waited_for() -> None:
-    _, told = run_governed(make_job([make_pause(60.0), make_iterations(300)]))
-    assert isinstance(told[1], Idled)
-    assert select_events(told, Chosen)
+def test_late_job_is_waited_for() -> None:
+    _, events = run_governed(make_job([make_pause(60.0), make_iterations(300)]))
+    assert isinstance(events[1], Idled)
+    assert select_events(events, Chosen)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10.0, 30.0])
-def test_a_job_that_ends_at_once_ends_the_loop(seconds: float) -> None:
-    run, told = run_governed(make_job([make_iterations(seconds)]))
-    assert isinstance(told[-1], Ended)
+def test_loop_ends_with_a_short_job(seconds: float) -> None:
+    run, events = run_governed(make_job([make_iterations(seconds)]))
+    assert isinstance(events[-1], Ended)
     assert not run.is_running()
 
 
-def test_no_search_where_it_cannot_pay() -> None:
-    run, told = run_governed(make_job([make_iterations(200)]), policy=Policy(remaining_s=60.0))
-    (skipped,) = select_events(told, Skipped)
+def test_search_is_skipped_where_it_cannot_pay() -> None:
+    run, events = run_governed(make_job([make_iterations(200)]), policy=Policy(remaining_s=60.0))
+    (skipped,) = select_events(events, Skipped)
     assert skipped.remaining_s < 60
     assert run.settings() == Settings()
-    assert not select_events(told, Applied)
+    assert not select_events(events, Applied)
 
 
-def test_the_memory_clock_goes_down_where_memory_is_hardly_used() -> None:
+def test_memory_clock_is_lowered_where_memory_is_little_used() -> None:
     lonely = JobStage("arithmetic", 0.995, 1.0, 0.6, 100.0, 6.0, 90.0, 0.0)
     whole = Timeline.concatenate([make_iterations(1200, 0, (1, 5), (0.3, 1.5))])
     made = whole.make_job("arithmetic alone", "made", find_card("rtx3090"), (*STAGES, lonely), 0.0)
-    run, told = run_governed(made, policy=Policy(objective="edp"))
-    assert select_events(told, Chosen)[0].settings.memory_mhz == 5001
+    run, events = run_governed(made, policy=Policy(objective="edp"))
+    assert select_events(events, Chosen)[0].settings.memory_mhz == 5001
     free = run_at_default(made)
     assert run.true_j * run.now() < free.true_j * free.now()
-    # Where memory is used it is left alone, and nothing is spent on trying.
-    _, told = run_governed(make_job([make_iterations(600)], device="rtx3090"))
-    assert all(e.settings.memory_mhz is None for e in select_events(told, Applied))
+    # Where memory is used its clock stays, and no reading is spent on it.
+    _, events = run_governed(make_job([make_iterations(600)], device="rtx3090"))
+    assert all(e.settings.memory_mhz is None for e in select_events(events, Applied))

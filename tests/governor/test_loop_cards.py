@@ -1,4 +1,4 @@
-"""The loop on cards that can or tell less, and on probes that fail."""
+"""The control loop on cards with fewer limits or sensors, and on failing probes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ekc.governor.response_curve import ResponsePrior
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.run import SimulatedRun
-from tests.governor.made_jobs import (
+from tests.governor.helpers import (
     make_iterations,
     make_job,
     run_at_default,
@@ -36,22 +36,22 @@ class UnsettableRun(SimulatedRun):
         raise AssertionError("there is nothing to set")
 
 
-def test_without_gears_nothing_is_set() -> None:
+def test_card_without_gears_is_only_measured() -> None:
     run = UnsettableRun(make_job([make_iterations(120)]))
-    told: list[Event] = []
-    govern(run, run, on_event=told.append)
-    assert select_events(told, Measured)
+    events: list[Event] = []
+    govern(run, run, on_event=events.append)
+    assert select_events(events, Measured)
     assert not run.is_running()
 
 
-def test_without_gears_a_model_is_not_asked() -> None:
+def test_card_without_gears_calls_no_model() -> None:
     def asked(counters: object, reading: object) -> ResponsePrior:
         raise AssertionError("there is nothing to expect")
 
     run = UnsettableRun(make_job([make_iterations(120)]))
-    told: list[Event] = []
-    govern(run, run, on_event=told.append, model=cast(ResponseModel, asked))
-    assert select_events(told, Measured)
+    events: list[Event] = []
+    govern(run, run, on_event=events.append, model=cast(ResponseModel, asked))
+    assert select_events(events, Measured)
     assert not run.is_running()
 
 
@@ -62,12 +62,12 @@ class CapOnlyRun(SimulatedRun):
         return Gears(power_w=super().gears().power_w)
 
 
-def test_power_caps_serve_where_clocks_cannot_be_set() -> None:
+def test_card_without_clocks_is_governed_by_caps() -> None:
     made = make_job([make_iterations(900)])
     run = CapOnlyRun(made)
-    told: list[Event] = []
-    govern(run, run, on_event=told.append)
-    (chosen,) = select_events(told, Chosen)
+    events: list[Event] = []
+    govern(run, run, on_event=events.append)
+    (chosen,) = select_events(events, Chosen)
     assert chosen.settings.power_w is not None
     assert chosen.settings.sm_mhz is None
     free = run_at_default(made)
@@ -87,7 +87,7 @@ class LostGpuRun(SimulatedRun):
         return super().record(seconds)
 
 
-def test_what_the_probe_raises_is_not_swallowed() -> None:
+def test_probe_error_is_raised() -> None:
     run = LostGpuRun(make_job([make_iterations(300)]))
     with pytest.raises(OSError, match="GPU is lost"):
         govern(run, run)
@@ -105,33 +105,33 @@ class GappyRun(SimulatedRun):
 
 
 @pytest.mark.filterwarnings("error")
-def test_missing_readings_and_a_missing_sensor_are_lived_with() -> None:
+def test_missing_readings_and_sensor_are_tolerated() -> None:
     made = make_job([make_iterations(600)])
     run = GappyRun(made)
-    told: list[Event] = []
-    govern(run, run, on_event=told.append)
-    assert select_events(told, Chosen)
+    events: list[Event] = []
+    govern(run, run, on_event=events.append)
+    assert select_events(events, Chosen)
     assert run.now() < 1.06 * run_at_default(made).now()
 
 
-def test_nothing_remains_of_a_job_that_lasts_longer_than_told() -> None:
+def test_overdue_job_has_no_remaining_time() -> None:
     assert estimate_payoff(Policy(remaining_s=60.0), 100.0, 10.0, 300.0).remaining_s == 0.0
 
 
 @pytest.mark.parametrize("untold", [1, 2])
-def test_a_card_that_does_not_tell_its_clock_is_governed(untold: int) -> None:
-    """Never, or not in every second stretch."""
+def test_card_without_clock_readings_is_governed(untold: int) -> None:
+    """The card never reports its clock, or not in every second recording."""
 
     class Untold(SimulatedRun):
         times = 0
 
         def record(self, seconds: float) -> SensorSamples:
-            told = super().record(seconds)
+            events = super().record(seconds)
             self.times += 1
-            nothing = np.full(len(told), np.nan)
-            return told if self.times % untold else replace(told, clock_mhz=nothing)
+            nothing = np.full(len(events), np.nan)
+            return events if self.times % untold else replace(events, clock_mhz=nothing)
 
-    run, told = Untold(sample_job(0, "compute", "h200", 900.0)), []
-    govern(run, run, on_event=told.append)
-    assert select_events(told, Chosen)[0].settings.sm_mhz is not None
-    assert isinstance(told[-1], Ended)
+    run, events = Untold(sample_job(0, "compute", "h200", 900.0)), []
+    govern(run, run, on_event=events.append)
+    assert select_events(events, Chosen)[0].settings.sm_mhz is not None
+    assert isinstance(events[-1], Ended)

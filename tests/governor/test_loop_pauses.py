@@ -1,4 +1,4 @@
-"""Pauses that fall between two looks, where the job is left alone."""
+"""Pauses of the job between two looks of the loop."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ekc.governor.loop import MAX_WAIT_S, govern
 from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.run import SimulatedRun
-from tests.governor.made_jobs import select_events
+from tests.governor.helpers import select_events
 
 PAUSE_S, IDLE_W = 35.0, 90.0
 WORK_S = 3.0
-"""Before the pause."""
+"""Seconds of work before a pause."""
 
 
 class PausingRun(SimulatedRun):
-    """Stands still for a while in each of two long waits."""
+    """A run that pauses during each of its first long waits."""
 
     def __init__(self, seed: int, pauses: int) -> None:
         super().__init__(sample_job(seed, "aperiodic", "h200", 840.0), seed)
@@ -46,21 +46,21 @@ class PausingRun(SimulatedRun):
 
     def _record_shifted(self, seconds: float) -> SensorSamples:
         stood_s = self.paused_s
-        told = super().record(seconds)
-        return replace(told, time_s=told.time_s + stood_s)
+        events = super().record(seconds)
+        return replace(events, time_s=events.time_s + stood_s)
 
 
 @pytest.mark.parametrize("seed", [3, 5])
-def test_a_pause_between_two_looks_is_no_check_of_the_choice(seed: int) -> None:
-    """It was counted in: a choice that drew a fifth less, whatever it drew."""
+def test_pause_between_two_looks_is_left_out_of_checks(seed: int) -> None:
+    """A pause was once part of the reading, and the choice seemed to draw a fifth less."""
     choices, watts = [], []
     for pauses in (0, 2):
-        run, told = PausingRun(seed, pauses), list[Event]()
-        (phase,) = govern(run, run, on_event=told.append).phases
+        run, events = PausingRun(seed, pauses), list[Event]()
+        (phase,) = govern(run, run, on_event=events.append).phases
         assert run.pauses_left == 0 or not pauses
         choices.append(phase.choice.sm_mhz)
-        watts.append([e.reading.watts for e in select_events(told, Measured) if e.purpose == "check"])
+        watts.append([e.reading.watts for e in select_events(events, Measured) if e.purpose == "check"])
     assert watts[1] == pytest.approx(watts[0], rel=0.03)
     gears = run.gears().sm_mhz
-    # What was read before a pause is left out, so the curve is not the very same.
+    # The stretch before a pause is left out, so the curve differs a little.
     assert abs(gears.index(choices[1]) - gears.index(choices[0])) <= 1

@@ -22,18 +22,18 @@ def make_wave(seconds: float, period: float, seed: int = 0, noise: float = 0.0) 
 
 
 @pytest.mark.parametrize("period", [0.7, 1.3, 2.0, 4.4, 9.7])
-def test_a_plain_period_is_found(period: float) -> None:
+def test_plain_period_is_found(period: float) -> None:
     found = detect_period(make_wave(60.0, period, noise=3.0), HZ)
     assert found.verdict == "periodic"
     assert found.seconds == pytest.approx(period, rel=0.01)
     assert 0.0 <= found.error < 0.2
 
 
-def test_noise_has_none() -> None:
+def test_noise_is_aperiodic() -> None:
     assert detect_period(np.random.default_rng(0).standard_normal(600), HZ).verdict == "aperiodic"
 
 
-def test_a_flat_signal_has_none() -> None:
+def test_constant_signal_is_aperiodic() -> None:
     found = detect_period(np.full(600, 55.0), HZ)
     assert found.verdict == "aperiodic"
     assert np.isnan(found.seconds)
@@ -41,7 +41,7 @@ def test_a_flat_signal_has_none() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3, 0.3])
 @pytest.mark.parametrize("shape", [lambda t: 2 * t, lambda t: t**2, lambda t: 90 * np.exp(-t / 10)])
-def test_what_only_rises_or_falls_has_none(shape, noise: float) -> None:
+def test_monotonic_signal_is_aperiodic(shape, noise: float) -> None:
     seconds = np.arange(0, 60, 0.1)
     load = shape(seconds) + noise * np.random.default_rng(0).standard_normal(len(seconds))
     assert detect_period(load, 10.0).verdict == "aperiodic"
@@ -52,18 +52,18 @@ def test_signals_in_opposite_phase_do_not_cancel() -> None:
     assert detect_period(np.stack([one, 110.0 - one]), HZ).seconds == pytest.approx(3.1, rel=0.01)
 
 
-def test_what_the_sensor_cannot_show_is_a_multiple() -> None:
+def test_period_below_the_window_is_a_multiple() -> None:
     found = detect_period(make_wave(60.0, 0.7, noise=1.0), HZ, sensor_s=1.0)
     assert found.verdict == "multiple"
     assert found.seconds == pytest.approx(2.1, rel=0.01)
 
 
-def test_too_short() -> None:
+def test_short_recording_is_too_short() -> None:
     assert detect_period(make_wave(60.0, 25.0), HZ).verdict == "too_short"
     assert detect_period(make_wave(1.0, 0.5), HZ).verdict == "too_short"
 
 
-def test_uneven_samples_with_gaps() -> None:
+def test_uneven_samples_with_gaps_have_a_period() -> None:
     rng = np.random.default_rng(1)
     time = np.cumsum(rng.uniform(0.07, 0.13, 600))
     busy = np.where((time % 2.3) < 1.5, 250.0, 120.0)
@@ -77,29 +77,29 @@ def test_uneven_samples_with_gaps() -> None:
 
 
 @pytest.mark.parametrize("hz", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_rate_that_is_none(hz: float) -> None:
+def test_bad_rate_is_refused(hz: float) -> None:
     with pytest.raises(InvalidInput, match="sampling_hz"):
         detect_period(np.zeros(100), hz)
 
 
-def test_a_shape_that_is_none() -> None:
+def test_bad_shape_is_refused() -> None:
     with pytest.raises(InvalidInput, match="3 axes"):
         detect_period(np.zeros((2, 2, 2)), HZ)
 
 
 @pytest.mark.parametrize("samples", [["a", "b"], [[1.0, 2.0], [1.0]], {"power": 1.0}])
-def test_samples_that_are_no_numbers(samples: object) -> None:
+def test_samples_without_numbers_are_refused(samples: object) -> None:
     with pytest.raises(InvalidInput, match="samples are not numbers"):
         detect_period(samples, HZ)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("window", [0.0, -1.0, float("nan")])
-def test_a_window_that_is_none(window: float) -> None:
+def test_bad_window_is_refused(window: float) -> None:
     with pytest.raises(InvalidInput, match="sensor_s"):
         detect_period(make_wave(40.0, 2.3), HZ, window)
 
 
-def test_a_cap_of_nothing_is_none() -> None:
+def test_power_cap_of_zero_is_ignored() -> None:
     signal = make_wave(40.0, 2.3)
     flat = np.full(len(signal), np.nan)
     samples = SensorSamples(np.arange(len(signal)) / HZ, signal, flat, flat, flat, power_limit_w=0.0)
@@ -123,7 +123,7 @@ def test_units_offset_and_sign_do_not_matter(
 
 @settings(max_examples=20, deadline=None)
 @given(PERIODS, st.floats(2.0, 20.0))
-def test_seconds_scale_with_the_rate(period: float, hz: float) -> None:
+def test_period_scales_with_the_rate(period: float, hz: float) -> None:
     """The same readings at another rate, where the filters of the sensor's window do not differ."""
     signal = make_wave(90.0, period, 1, noise=2.0)
     known = detect_period(signal, HZ, sensor_s=2.0 / HZ)
@@ -138,7 +138,7 @@ def test_seconds_scale_with_the_rate(period: float, hz: float) -> None:
     ),
     st.floats(0.1, 100.0),
 )
-def test_any_signal_gets_a_verdict(values: list[float], hz: float) -> None:
+def test_every_signal_gets_a_verdict(values: list[float], hz: float) -> None:
     found = detect_period(np.array(values), hz)
     assert found.verdict in ("periodic", "multiple", "aperiodic", "too_short")
     assert 0.0 <= found.error <= 1.0
@@ -158,7 +158,7 @@ def test_micro_steps_make_one_iteration() -> None:
     assert detect_period(alike, HZ).seconds == pytest.approx(1.0, rel=0.01)
 
 
-def test_a_slow_utilisation_does_not_spoil_power() -> None:
+def test_slow_utilisation_does_not_hide_the_period_of_power() -> None:
     """Updated once a second, it beats with an iteration of 2.4 s."""
     at = np.arange(600) / HZ
     power = np.where(at % 2.4 < 1.5, 80.0, 30.0)
@@ -166,7 +166,7 @@ def test_a_slow_utilisation_does_not_spoil_power() -> None:
     assert detect_period(np.stack([power, coarse, coarse]), HZ).seconds == pytest.approx(2.4, rel=0.01)
 
 
-def test_missing_signals_are_not_asked() -> None:
+def test_missing_signals_are_ignored() -> None:
     rng = np.random.default_rng(0)
     nothing = np.full(600, np.nan)
     found = detect_period(np.stack([nothing, make_wave(60.0, 3.0, noise=2.0), nothing]), HZ)
@@ -188,9 +188,7 @@ PATTERNS = {
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("period", [2.3, 3.1, 5.0])
-def test_readings_that_are_missing_in_a_pattern_have_no_period_of_their_own(
-    period: float, pattern: str, beside: bool
-) -> None:
+def test_pattern_of_missing_readings_is_no_period(period: float, pattern: str, beside: bool) -> None:
     """0.42 s of 5.0, and an error of 0.001: hardly a pair of readings was known at those lags."""
     at = np.arange(600)
     load = np.where(at / HZ % period < 0.65 * period, 80, 30) + np.random.default_rng(1).normal(0, 3, 600)

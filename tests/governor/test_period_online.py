@@ -53,7 +53,7 @@ def make_square_wave(period: float) -> Callable[[Values], Values]:
 
 
 @pytest.mark.parametrize("period", [0.9, 3.7, 6.0])
-def test_a_short_period_needs_one_look(period: float) -> None:
+def test_short_period_needs_one_recording(period: float) -> None:
     probe = FunctionProbe(make_square_wave(period))
     found = find_period(probe)
     assert found.is_stable
@@ -63,7 +63,7 @@ def test_a_short_period_needs_one_look(period: float) -> None:
     assert probe.clock <= max(20.0, 6 * period)
 
 
-def test_a_long_period_is_waited_for() -> None:
+def test_long_period_extends_the_recording() -> None:
     probe = FunctionProbe(make_square_wave(17.3))
     found = find_period(probe)
     assert found.is_stable
@@ -71,7 +71,7 @@ def test_a_long_period_is_waited_for() -> None:
     assert 60.0 <= probe.clock <= 6 * 17.3
 
 
-def test_what_never_repeats_is_given_up_in_time() -> None:
+def test_aperiodic_job_is_given_up_in_time() -> None:
     probe = FunctionProbe(lambda time: np.zeros(len(time)), noise=10.0)
     found = find_period(probe)
     assert not found.is_stable
@@ -80,13 +80,13 @@ def test_what_never_repeats_is_given_up_in_time() -> None:
     assert len(found.samples) == round(probe.clock * HZ)
 
 
-def test_a_period_that_changes_is_not_stable() -> None:
+def test_changing_period_is_not_stable() -> None:
     probe = FunctionProbe(lambda time: make_square_wave(2.0 + 1.1 * (time[0] > 20))(time))
     recording = concatenate_samples(probe.record(22.0), probe.record(22.0))
     assert not assess_recording(recording).is_stable
 
 
-def test_a_job_that_ends_ends_it() -> None:
+def test_recording_ends_with_the_job() -> None:
     probe = FunctionProbe(make_square_wave(17.3), seconds=30.0)
     assert not find_period(probe).is_stable
     assert probe.clock == 30.0

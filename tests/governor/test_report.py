@@ -1,4 +1,4 @@
-"""What the report makes of the events of a loop."""
+"""Reports from the events of a control loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ekc.governor.loop import _ControlLoop
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.run import SimulatedRun
-from tests.governor.made_jobs import make_iterations, make_job
+from tests.governor.helpers import make_iterations, make_job
 
 
-def test_a_report_does_not_mix_phases() -> None:
+def test_report_does_not_mix_phases() -> None:
     first, second = Settings(sm_mhz=1500), Settings(sm_mhz=1200)
     book = GovernorLog("GPU 0", False)
     book.events += [
@@ -41,8 +41,8 @@ def test_a_report_does_not_mix_phases() -> None:
     assert build_report(book).choice == "limits as before"
 
 
-def test_a_report_names_limits_that_are_in_force_at_the_end() -> None:
-    """A default that was held already was not told, and the report named the clock of the phase before."""
+def test_report_names_the_last_limits() -> None:
+    """A default that was in force already once made no event, and the report named an earlier clock."""
     other = make_iterations(600, 1, (1, 4), (0.3, 0.8))
     run, book = SimulatedRun(make_job([make_iterations(600), other])), GovernorLog("GPU 0", True)
     governor = _ControlLoop(run, run, Policy(), book.events.append, None)

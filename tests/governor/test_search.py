@@ -1,4 +1,4 @@
-"""The search by itself, on known laws: it keeps the budget, comes near the best, and visits few points."""
+"""The search alone, on given laws of time and power: budget, saving, and number of points."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run_search(law: ClockLaw, policy: Policy, seed: int = 0):
 
 @settings(max_examples=60, deadline=None)
 @given(LAWS, st.integers(0, 10**6))
-def test_the_budget_is_kept_and_most_of_the_saving_had(law: ClockLaw, seed: int) -> None:
+def test_search_keeps_the_budget_with_most_of_the_saving(law: ClockLaw, seed: int) -> None:
     search, ledger = run_search(law, Policy(), seed)
     assert len(ledger.other_readings) <= MAX_POINTS
     clock = search.choose_gear(ledger) or TOP_MHZ
@@ -79,7 +79,7 @@ def test_the_budget_is_kept_and_most_of_the_saving_had(law: ClockLaw, seed: int)
 
 
 @pytest.mark.parametrize(("name", "exponent"), [("edp", 1), ("ed2p", 2)])
-def test_products_of_energy_and_time_need_no_budget(name: str, exponent: int) -> None:
+def test_search_of_energy_delay_products_ignores_the_budget(name: str, exponent: int) -> None:
     law = ClockLaw(0.2, 4.0, 300.0)
     search, ledger = run_search(law, Policy(objective=name))
     scores = law.compute_watts(GEARS) * law.compute_seconds(GEARS) ** (1 + exponent)
@@ -89,7 +89,7 @@ def test_products_of_energy_and_time_need_no_budget(name: str, exponent: int) ->
     assert mine <= 1.05 * scores.min()
 
 
-def test_speed_within_an_energy_budget() -> None:
+def test_search_for_speed_keeps_the_energy_budget() -> None:
     law = ClockLaw(0.9, 1.0, 350.0)
     search, ledger = run_search(law, Policy(objective="speed", min_saving=0.1))
     clock = search.choose_gear(ledger)
@@ -101,7 +101,7 @@ def test_speed_within_an_energy_budget() -> None:
     assert clock >= 0.94 * fastest
 
 
-def test_a_job_that_tells_no_progress_is_slowed_no_more_than_the_clock_could() -> None:
+def test_slowdown_without_progress_is_bounded_by_the_clock() -> None:
     rng = np.random.default_rng(0)
     law = ClockLaw(0.3, 2.0, 300.0)
     untold = [law.make_reading(c, rng) for c in (TOP_MHZ, 1800.0)]
@@ -114,7 +114,7 @@ def test_a_job_that_tells_no_progress_is_slowed_no_more_than_the_clock_could() -
     assert TOP_MHZ / clock - 1 <= 0.05
 
 
-def test_a_stray_reading_does_not_decide() -> None:
+def test_outlier_does_not_decide_the_choice() -> None:
     law = ClockLaw(1.0, 1.0, 300.0)
     search, ledger = run_search(law, Policy())
     before = search.choose_gear(ledger)
@@ -130,7 +130,7 @@ def test_a_stray_reading_does_not_decide() -> None:
     assert abs(after / before - 1) < 0.03
 
 
-def test_budgets_by_objective() -> None:
+def test_find_best_by_objective() -> None:
     slow, saved = np.array([0.0, 0.04, 0.2]), np.array([0.0, 0.1, 0.3])
     assert objective.find_best(Policy(), slow, saved) == 1
     assert objective.find_best(Policy(objective="edp"), slow, saved) == 2
@@ -148,12 +148,12 @@ def test_budgets_by_objective() -> None:
         ({"remaining_s": float("inf")}, "remaining_s: inf, finite seconds from 0"),
     ],
 )
-def test_policies_that_mean_nothing_are_refused(wrong, message) -> None:
+def test_policy_refuses_bad_values(wrong, message) -> None:
     with pytest.raises(InvalidInput, match=message):
         Policy(**wrong)
 
 
-def test_clocks_before_caps() -> None:
+def test_control_is_the_clock_before_the_cap() -> None:
     assert choose_control(Gears(sm_mhz=(1000, 1100), power_w=(100.0,))) is SM_CLOCK
     assert choose_control(Gears(power_w=(100.0, 200.0))) is POWER_CAP
     assert POWER_CAP.make_settings(150.0) == Settings(power_w=150.0)
@@ -161,7 +161,7 @@ def test_clocks_before_caps() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.01, 0.5), min_size=2, max_size=8, unique=True), st.floats(0.0, 1.0))
-def test_points_without_error_are_met_and_more_points_are_surer(x, slope) -> None:
+def test_fit_meets_exact_points_and_gets_surer(x, slope) -> None:
     prior = CoefficientPrior((0.5, 0.0), (1.0, 1.0))
     at = np.array(x)
     curve = fit_polynomial(at, slope * at, np.full(len(x), 1e-4), prior)

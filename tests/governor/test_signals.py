@@ -90,7 +90,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         ([signal.SIGUSR1, signal.SIGTERM], (os.killpg,) * 8),
     ],
 )
-def test_signals_reach_the_job_once_sent_to_us_or_to_the_group(
+def test_signals_reach_the_job_once(
     one: ScriptedBoards, numbers: list[int], sends: tuple[Callable[[int, int], None], ...]
 ) -> None:
     words = (
@@ -122,7 +122,7 @@ def test_signals_reach_the_job_once_sent_to_us_or_to_the_group(
 
 
 @pytest.mark.parametrize("send", ["group", "timeout", "each"])
-def test_a_job_that_saves_at_the_first_sigterm_is_not_sent_another(one: ScriptedBoards, send: str) -> None:
+def test_sigterm_is_not_sent_twice(one: ScriptedBoards, send: str) -> None:
     """By `kill -- -PGID`, by timeout(1), which sends twice, and by a batch system, to one process by one."""
     words = [sys.executable, "-m", "ekc", "govern", *python_command(SAVING_JOB)]
     around = ["timeout", "100"] if send == "timeout" else []
@@ -149,7 +149,7 @@ def test_a_job_that_saves_at_the_first_sigterm_is_not_sent_another(one: Scripted
 
 
 @pytest.mark.parametrize(("number", "send"), [(signal.SIGQUIT, os.killpg), (signal.SIGRTMIN, os.kill)])
-def test_a_signal_that_ends_the_job_ends_us_likewise_and_settings_are_back(
+def test_signal_that_ends_the_job_is_the_exit_status(
     one: ScriptedBoards, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
     process = wait_until_ready(start_govern(one, *python_command(RUNNING_JOB)))
@@ -162,7 +162,7 @@ def test_a_signal_that_ends_the_job_ends_us_likewise_and_settings_are_back(
     assert is_restored(one)
 
 
-def test_stopped_and_continued_with_the_job(one: ScriptedBoards) -> None:
+def test_governor_stops_and_continues_with_the_job(one: ScriptedBoards) -> None:
     words = ("-m", "ekc", "govern", "--quiet", *python_command(RUNNING_JOB))
     # In our session: the kernel stops no group of which a shell could not tell.
     process = wait_until_ready(one.start_python(*words, stdout=subprocess.PIPE, process_group=0))
@@ -249,9 +249,7 @@ sys.exit(7)
     ("redirected", "closed"),
     [("2>&-", "2"), ("0<&- 1>&- 2>&-", "012"), ("2>/dev/full", "")],
 )
-def test_a_job_runs_and_has_the_files_that_we_were_given(
-    one: ScriptedBoards, redirected: str, closed: str
-) -> None:
+def test_job_inherits_the_standard_files(one: ScriptedBoards, redirected: str, closed: str) -> None:
     (one.folder / "job.py").write_text(OPEN_FILES_JOB)
     command = f"{sys.executable} -m ekc govern --json - -- {sys.executable} job.py {redirected}"
     done = subprocess.run(["sh", "-c", command], env=one.environment, cwd=one.folder, timeout=60)
@@ -260,7 +258,7 @@ def test_a_job_runs_and_has_the_files_that_we_were_given(
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_reader_that_has_left_changes_no_exit_status(one: ScriptedBoards, stream: str) -> None:
+def test_closed_reader_changes_no_exit_status(one: ScriptedBoards, stream: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     words = ("-m", "ekc", "govern", "--json", "-", *python_command("import sys; sys.exit(7)"))
@@ -280,7 +278,7 @@ def test_only_sigkill_and_sigstop_reach_a_guard(here: ScriptedBoards) -> None:
         assert read_process_state(guard) == "S"
 
 
-def test_without_the_witness_a_job_gets_what_is_sent_to_us(one: ScriptedBoards) -> None:
+def test_signals_are_passed_on_without_the_group_detector(one: ScriptedBoards) -> None:
     one.extra["PATH"] = "/nowhere"
     process = wait_until_ready(start_govern(one, *python_command(SAVING_JOB)))
     process.terminate()

@@ -28,7 +28,7 @@ no_model = NoModel()
 
 @pytest.mark.parametrize("kind", JOB_KINDS)
 @pytest.mark.parametrize("device", ["rtx3090", "h200"])
-def test_the_oracle_keeps_the_budget_and_nothing_constant_beats_it(kind: str, device: str) -> None:
+def test_oracle_keeps_the_budget_and_beats_constant_clocks(kind: str, device: str) -> None:
     job = sample_job(11, kind, device, 600.0)
     best = find_oracle_clocks(job, Policy())
     assert 0 <= best.slowdown <= 0.05
@@ -39,7 +39,7 @@ def test_the_oracle_keeps_the_budget_and_nothing_constant_beats_it(kind: str, de
 
 
 @pytest.mark.parametrize("kind", ["compute", "starved", "aperiodic"])
-def test_each_runs_a_job_to_its_end(kind: str) -> None:
+def test_baselines_run_a_job_to_its_end(kind: str) -> None:
     for act, hooks in (
         (lambda r: run_gpoeo(r, r, no_model), False),
         (lambda r: run_odpp(r, r), False),
@@ -51,14 +51,14 @@ def test_each_runs_a_job_to_its_end(kind: str) -> None:
         assert run.true_j > 0
 
 
-def test_gpoeo_counts_in_groups_and_settles_on_a_clock() -> None:
+def test_gpoeo_reads_counters_in_groups_and_chooses_a_clock() -> None:
     run = SimulatedRun(sample_job(13, "compute", "h200", 1500.0))
     run_gpoeo(run, run, no_model, GpoeoRule(0))
     assert len(run.counter_windows) >= 4
     assert run.settings().sm_mhz is not None
 
 
-def test_zeus_needs_hooks_and_takes_the_least_cap_that_keeps_its_limit() -> None:
+def test_zeus_needs_hooks_and_chooses_a_cap() -> None:
     job = sample_job(14, "compute", "h200", 2400.0)
     with pytest.raises(InvalidInput, match="no step hooks"):
         run_zeus_sweep(SimulatedRun(job), SimulatedRun(job))
@@ -67,7 +67,7 @@ def test_zeus_needs_hooks_and_takes_the_least_cap_that_keeps_its_limit() -> None
     assert run.settings().power_w is not None
 
 
-def test_the_published_rule() -> None:
+def test_gpoeo_rule_compares_as_published() -> None:
     default, saver, slow = CostPoint(1.0, 100.0), CostPoint(1.04, 90.0), CostPoint(1.2, 50.0)
     assert GpoeoRule().is_better(saver, default, default)
     assert GpoeoRule().is_better(saver, slow, default)
@@ -81,7 +81,7 @@ def test_the_published_rule() -> None:
     assert GpoeoRule(0).find_best_gear(np.arange(3.0), seconds + 1, joules, default) == 2
 
 
-def test_the_plain_fft_peak_is_found() -> None:
+def test_odpp_finds_the_fft_peak() -> None:
     at = np.arange(0.1, 25.0, 0.1)
     wave = 50 + 40 * np.sin(2 * np.pi * at / 2.5)
     seen = find_fft_period(

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from benchmarks.governor.compare import EventRecorder, add_verdicts
+from benchmarks.governor.baselines import find_oracle_clocks
+from benchmarks.governor.compare import (
+    EventRecorder,
+    add_verdicts,
+    format_table,
+    judge_job,
+    measure_default,
+    summarise,
+)
+from benchmarks.governor.predict import BoostedModel
 from ekc.governor.events import Shifted
+from ekc.governor.policy import Policy
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.run import SimulatedRun
 from tests.benchmarks.governor.helpers import run_benchmark
@@ -46,15 +57,16 @@ def test_comparison_figures_follow_from_the_jobs(tmp_path: Path) -> None:
     assert figures["pass"] == all(row["pass"] for name, row in rows.items() if name.startswith("ekc"))
 
 
-def test_short_comparison_of_one_governor(tmp_path: Path) -> None:
-    text, figures = run_benchmark(
-        "compare", tmp_path, "--seeds", "1", "--seconds", "120", "--only", "ekc govern"
-    )
-    (row,) = figures["rows"]
-    assert row["jobs"] == 12
+def test_regret_of_one_job_is_split_by_cause() -> None:
+    job = sample_job(0, "compute", "h200", 300.0)
+    oracle = find_oracle_clocks(job, Policy())
+    result = judge_job(job, oracle, measure_default(job), "ekc govern", cast(BoostedModel, None))
+    row = summarise("ekc govern", [result])
     assert row["counter_windows"] == 0
-    assert row["regret"] == pytest.approx(figures["oracle"]["mean_saving"] - row["mean_saving"])
-    assert "everything below is simulated" in text
+    assert row["regret"] == pytest.approx(oracle.saving - result.saving)
+    assert result.regret_by_cause is not None
+    assert sum(result.regret_by_cause.values()) == pytest.approx(oracle.saving - result.saving, abs=1e-3)
+    assert "ekc govern" in format_table([row], oracle.saving, oracle.slowdown)
 
 
 def test_verdict_fails_where_a_bar_is_missed() -> None:

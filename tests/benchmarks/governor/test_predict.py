@@ -45,7 +45,7 @@ def model() -> BoostedModel:
     return train_model(build_rows_of_jobs(JOB_KINDS))
 
 
-def test_rows_are_relative_to_the_default(rows) -> None:
+def test_training_rows_are_relative_to_the_default(rows) -> None:
     for row in rows:
         if row.ratio == 1.0:
             # Where a cap holds the clock of some kernels, others run a little above the typical one.
@@ -56,7 +56,7 @@ def test_rows_are_relative_to_the_default(rows) -> None:
         assert len(row.features) == 7
 
 
-def test_a_job_left_out_is_predicted_better_than_by_the_mean_of_the_others(rows) -> None:
+def test_left_out_job_is_predicted_better_than_by_the_mean(rows) -> None:
     errors = leave_one_out(rows)
     blind = []
     for row in rows:
@@ -76,8 +76,8 @@ class CountingBooster:
         return self.booster.inplace_predict(table)  # type: ignore[attr-defined, no-any-return]
 
 
-def test_every_model_that_is_trained_is_asked(model: BoostedModel) -> None:
-    """Half of the trees, those of the memory clock, were trained and saved for nobody."""
+def test_every_booster_is_used(model: BoostedModel) -> None:
+    """Half of the trees, those of the memory clock, once had no use."""
     asked = {name: CountingBooster(booster) for name, booster in model.boosters.items()}
     run = SimulatedRun(sample_job(950, "compute", "rtx3090", 300.0))
     samples = run.record(30.0)
@@ -89,7 +89,7 @@ def test_every_model_that_is_trained_is_asked(model: BoostedModel) -> None:
     assert {name: one.call_count for name, one in asked.items()} == dict.fromkeys(model.boosters, 1)
 
 
-def test_beliefs_follow_the_counters(model: BoostedModel) -> None:
+def test_prediction_follows_the_counters(model: BoostedModel) -> None:
     steepness = []
     for kind in ("compute", "memory"):
         expected = []
@@ -113,14 +113,14 @@ def test_beliefs_follow_the_counters(model: BoostedModel) -> None:
     assert compute > memory
 
 
-def test_counters_are_read_once_a_phase_and_only_for_a_model(model: BoostedModel) -> None:
-    told: list[Event] = []
+def test_counters_are_read_once_a_phase_for_a_model(model: BoostedModel) -> None:
+    events: list[Event] = []
     run = SimulatedRun(sample_job(951, "compute", "rtx3090", 900.0))
-    govern(run, run, on_event=told.append, model=model)
+    govern(run, run, on_event=events.append, model=model)
     phases = {regime for _, regime in run.counter_windows}
     assert len(run.counter_windows) == len(phases)
-    assert sum(isinstance(e, CountersRead) for e in told) == len(run.counter_windows)
-    assert any(isinstance(e, Predicted) for e in told)
+    assert sum(isinstance(e, CountersRead) for e in events) == len(run.counter_windows)
+    assert any(isinstance(e, Predicted) for e in events)
     without = SimulatedRun(sample_job(951, "compute", "rtx3090", 900.0))
     govern(without, without)
     assert not without.counter_windows
@@ -133,12 +133,12 @@ class NoCountersRun(SimulatedRun):
         return None
 
 
-def test_without_counters_the_signals_must_do(model: BoostedModel, rows) -> None:
-    told: list[Event] = []
+def test_prediction_without_counters_uses_the_signals(model: BoostedModel, rows) -> None:
+    events: list[Event] = []
     run = NoCountersRun(sample_job(951, "compute", "rtx3090", 600.0))
-    govern(run, run, on_event=told.append, model=model)
-    assert not any(isinstance(e, CountersRead) for e in told)
-    (expected,) = [e for e in told if isinstance(e, Predicted)][:1]
+    govern(run, run, on_event=events.append, model=model)
+    assert not any(isinstance(e, CountersRead) for e in events)
+    (expected,) = [e for e in events if isinstance(e, Predicted)][:1]
     assert expected.settings.sm_mhz is not None
     assert "simulated jobs" in expected.format_line()
     first = rows[0].features
@@ -149,24 +149,24 @@ def test_without_counters_the_signals_must_do(model: BoostedModel, rows) -> None
     assert blind != seeing
 
 
-def test_a_model_is_trusted_as_far_as_it_was_right_of_jobs_left_out(rows) -> None:
+def test_model_spread_follows_the_left_out_errors(rows) -> None:
     """Rows whose times are noise are no ground for a sure belief."""
     rng = np.random.default_rng(0)
     noise = [replace(r, time=r.time * float(rng.normal(1, 0.1)) if r.ratio < 1 else r.time) for r in rows]
     assert train_model(noise).spread.time[0] > 2 * train_model(rows).spread.time[0]
 
 
-def test_advice_is_off_by_what_it_says(model: BoostedModel) -> None:
-    """Trees that split at a clock, not between two, were told the slowdown of the next lower one by a card
-    whose clocks lie a hair below: advice was off by half as much again as it said, always to one side."""
+def test_advice_error_matches_its_sigma(model: BoostedModel) -> None:
+    """Trees that split at a clock, not between two, once gave a card with slightly lower clocks the slowdown
+    of the next lower one: errors were 1.5 times the stated sigma, always to one side."""
     off = []
     for kind in JOB_KINDS:
         for seed in range(960, 964):
             job = sample_job(seed, kind, "rtx3090", 120.0)
             run = SimulatedRun(job)
-            told: list[Event] = []
-            advise(run, NullActuator(run.gears()), Policy(), told.append, model)
-            for advice in (e for e in told if isinstance(e, Advised) and e.settings != Settings()):
+            events: list[Event] = []
+            advise(run, NullActuator(run.gears()), Policy(), events.append, model)
+            for advice in (e for e in events if isinstance(e, Advised) and e.settings != Settings()):
                 memory, gear, _ = find_clock_indices(job.card, advice.settings)
                 seconds = compute_costs(job).seconds[0]
                 true = seconds[memory, gear] / seconds[-1, -1] - 1

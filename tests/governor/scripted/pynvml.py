@@ -29,7 +29,7 @@ _cached_board = (-1, None)
 
 
 def _read_board():
-    """The file, read anew only when it changed."""
+    """The contents of the file, read again only when it has changed."""
     global _cached_board
     changed = _FILE.stat().st_mtime_ns
     if changed != _cached_board[0]:

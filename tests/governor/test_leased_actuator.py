@@ -26,7 +26,7 @@ def _make_keeper(
     return LeaseKeeper([NvmlLimits(boards.get_uuid())], before, (tell if tell is not None else []).append)
 
 
-def test_none_means_as_before_and_nothing_gets_looser(here: ScriptedBoards) -> None:
+def test_apply_none_restores_and_never_loosens(here: ScriptedBoards) -> None:
     here.set_state(0, sm_lock=[300, 1500])
     with _make_keeper(here, Settings(sm_mhz=1500)) as keeper:
         (actuator,) = keeper.actuators
@@ -45,14 +45,14 @@ def test_none_means_as_before_and_nothing_gets_looser(here: ScriptedBoards) -> N
     assert here.read_limits() == ([300, 1500], None, 280_000)
 
 
-def test_only_what_was_touched_is_put_back(here: ScriptedBoards) -> None:
+def test_only_changed_limits_are_restored(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         keeper.actuators[0].apply(Settings(sm_mhz=900))
         here.set_state(0, memory_lock=[405, 5001], limit_mw=200_000)  # An administrator, meanwhile.
     assert here.read_limits() == (None, [405, 5001], 200_000)
 
 
-def test_the_lease_is_written_before_anything_is_set(here: ScriptedBoards) -> None:
+def test_lease_is_written_before_a_limit_is_set(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         found = lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
@@ -68,7 +68,7 @@ def test_the_lease_is_written_before_anything_is_set(here: ScriptedBoards) -> No
     assert not lease_file.make_lease_path(here.get_uuid()).exists()
 
 
-def test_what_is_in_force_already_is_not_set_again(here: ScriptedBoards) -> None:
+def test_limit_in_force_is_not_set_again(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(Settings())
@@ -78,9 +78,7 @@ def test_what_is_in_force_already_is_not_set_again(here: ScriptedBoards) -> None
         assert len(here.read_calls()) == 1
 
 
-def test_what_failed_may_have_been_done_and_is_put_back(
-    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_limit_is_restored_too(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         put = NvmlLimits.set_limit
@@ -97,7 +95,7 @@ def test_what_failed_may_have_been_done_and_is_put_back(
         assert here.read_limits() == (None, None, 280_000)
 
 
-def test_nothing_is_set_while_the_lease_cannot_be_written(here: ScriptedBoards) -> None:
+def test_unwritable_lease_sets_nothing(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         for _ in range(2):
@@ -113,7 +111,7 @@ def test_nothing_is_set_while_the_lease_cannot_be_written(here: ScriptedBoards) 
         assert found.touched == ("sm_mhz",)
 
 
-def test_nothing_is_set_while_there_can_be_no_lock(here: ScriptedBoards) -> None:
+def test_missing_lock_sets_nothing(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         lock = lease_file.make_lease_path(here.get_uuid()).with_suffix(".lock")
@@ -126,7 +124,7 @@ def test_nothing_is_set_while_there_can_be_no_lock(here: ScriptedBoards) -> None
         assert here.read_limits()[0] == [300, 900]
 
 
-def test_closing_twice_is_closing_once(here: ScriptedBoards) -> None:
+def test_close_twice_is_like_once(here: ScriptedBoards) -> None:
     keeper = _make_keeper(here)
     keeper.actuators[0].apply(Settings(sm_mhz=900))
     assert keeper.close() == []
@@ -135,7 +133,7 @@ def test_closing_twice_is_closing_once(here: ScriptedBoards) -> None:
     assert len(here.read_calls()) == calls
 
 
-def test_a_lost_lease_is_renewed_with_what_was_asked_for_last(
+def test_lost_lease_is_renewed_with_the_last_settings(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The heart takes the lease again while the loop asks for something else."""
@@ -156,7 +154,7 @@ def test_a_lost_lease_is_renewed_with_what_was_asked_for_last(
         assert actuator.settings() == Settings(sm_mhz=1200)
 
 
-def test_what_cannot_be_put_back_is_told_and_stays_leased(here: ScriptedBoards) -> None:
+def test_unrestorable_limit_is_reported_and_stays_leased(here: ScriptedBoards) -> None:
     told: list[str] = []
     began = time.monotonic()
     with _make_keeper(here, tell=told) as keeper:
@@ -171,9 +169,7 @@ def test_what_cannot_be_put_back_is_told_and_stays_leased(here: ScriptedBoards) 
     assert here.read_limits() == (None, None, 280_000)
 
 
-def test_a_guard_that_cannot_work_means_nothing_is_set(
-    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_guard_sets_nothing(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "")  # It sees no scripted GPU, and no real one.
     with pytest.raises(ActuatorError, match="guard process did not start"):
         _make_keeper(here)
@@ -181,9 +177,7 @@ def test_a_guard_that_cannot_work_means_nothing_is_set(
     assert not here.read_calls()
 
 
-def test_where_no_process_can_be_started_nothing_is_set(
-    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_guard_process_sets_nothing(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ActuatorError, match=r"did not start \(No such file or directory\), so nothing"):
         _make_keeper(here)
@@ -191,7 +185,7 @@ def test_where_no_process_can_be_started_nothing_is_set(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "id": 3}', "no json"])
-def test_a_file_that_is_no_lease(here: ScriptedBoards, text: str) -> None:
+def test_bad_lease_file_is_reported(here: ScriptedBoards, text: str) -> None:
     lease_file.make_lease_path(here.get_uuid()).write_text(text)
     with pytest.raises(RecordError, match="is no lease"):
         lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
@@ -201,13 +195,13 @@ def test_a_file_that_is_no_lease(here: ScriptedBoards, text: str) -> None:
         _make_keeper(here)
 
 
-def test_a_lease_of_another_version(here: ScriptedBoards) -> None:
+def test_lease_of_another_version_is_reported(here: ScriptedBoards) -> None:
     lease_file.make_lease_path(here.get_uuid()).write_text(json.dumps({"version": 99}))
     with pytest.raises(RecordError, match="another version"):
         lease_file.read_lease(lease_file.make_lease_path(here.get_uuid()))
 
 
-def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> None:
+def test_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         keeper.actuators[0].apply(Settings(sm_mhz=900, power_w=200.0))
         left = keeper.actuators[0].lease
@@ -222,7 +216,7 @@ def test_a_lease_from_before_a_reboot_is_only_erased(here: ScriptedBoards) -> No
     assert len(here.read_calls()) == calls
 
 
-def test_a_lease_under_which_nothing_was_set_says_so(here: ScriptedBoards) -> None:
+def test_lease_without_changes_says_so(here: ScriptedBoards) -> None:
     with _make_keeper(here) as keeper:
         left = keeper.actuators[0].lease
     lease_file.write_lease(left)
@@ -230,9 +224,7 @@ def test_a_lease_under_which_nothing_was_set_says_so(here: ScriptedBoards) -> No
     assert not here.read_calls()
 
 
-def test_a_folder_that_others_may_write_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_writable_by_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EKC_RUN_DIR", str(tmp_path / "open"))
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)

@@ -33,7 +33,7 @@ def make_trace(
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.5, 8.0), st.floats(0.94, 1.06), st.integers(0, 10**6), st.floats(0.0, 0.1))
-def test_a_period_near_the_expected_one_is_told_within_a_percent(period, off, seed, lost) -> None:
+def test_tracked_period_is_exact_to_a_percent(period, off, seed, lost) -> None:
     seen = find_period_near(
         make_trace(period, max(12.0, 6 * period), seed, lost=lost), off * period, 0.9, 1.1
     )
@@ -42,7 +42,7 @@ def test_a_period_near_the_expected_one_is_told_within_a_percent(period, off, se
     assert seen.clarity > 0.5
 
 
-def test_most_are_told_within_a_third_of_a_percent() -> None:
+def test_most_tracked_periods_are_exact_to_a_third_of_a_percent() -> None:
     periods = np.geomspace(0.5, 8.0, 60)
     off = []
     for seed, period in enumerate(periods):
@@ -53,7 +53,7 @@ def test_most_are_told_within_a_third_of_a_percent() -> None:
     assert abs(np.mean(off)) < 0.001
 
 
-def test_a_beat_that_strays_says_so() -> None:
+def test_irregular_beat_has_a_larger_variance() -> None:
     even = [find_period_near(make_trace(1.0, 60.0, seed), 1.0, 0.9, 1.1) for seed in range(8)]
     loose = [find_period_near(make_trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
     wander = [np.mean([t.timing_variance_per_s for t in some if t is not None]) for some in (even, loose)]
@@ -62,7 +62,7 @@ def test_a_beat_that_strays_says_so() -> None:
     assert 0.2 < wander[1] / 0.08**2 < 3
 
 
-def test_noise_has_no_clear_period_and_too_little_none_at_all() -> None:
+def test_noise_has_no_clear_tracked_period() -> None:
     rng = np.random.default_rng(3)
     at = np.arange(0.1, 60, 0.1)
     noise = SensorSamples(at, *(rng.normal(100, 10, len(at)) for _ in range(3)), np.full(len(at), 1500.0))
@@ -73,7 +73,7 @@ def test_noise_has_no_clear_period_and_too_little_none_at_all() -> None:
 
 
 def make_long_iterations(stretch: float, begins: float, seconds: float = 62.0) -> SensorSamples:
-    """Of 17 s, a third of them with much memory use; only that part is stretched by nothing."""
+    """Iterations of 17 s, a third with much memory use, which is constant while the rest is stretched."""
     at = np.arange(0.1, seconds, 0.1)
     phase = ((at + begins) / (17.0 * stretch)) % 1
     rng = np.random.default_rng(int(10 * begins))
@@ -83,9 +83,9 @@ def make_long_iterations(stretch: float, begins: float, seconds: float = 62.0) -
 
 
 @pytest.mark.parametrize("source", ["steps", "period"])
-def test_bytes_are_those_of_whole_iterations_as_long_as_they_are_now(source: ProgressKind) -> None:
-    """In blocks as long as at the default a part of an iteration was counted twice: a job of 17 s a step was
-    told up to 8 % wrong, and sure of it."""
+def test_bytes_are_measured_over_whole_iterations(source: ProgressKind) -> None:
+    """Blocks as long as an iteration at the default once counted a part of an iteration twice: the rate of a
+    job with steps of 17 s had an error of up to 8 %, and a small estimate of it."""
     beat = ProgressSource(source, 17.0)
     told = []
     for begins in np.arange(0.0, 17.0, 2.0):
@@ -100,7 +100,7 @@ def test_bytes_are_those_of_whole_iterations_as_long_as_they_are_now(source: Pro
 
 
 @pytest.mark.parametrize("scatter", [0.02, 0.1])
-def test_how_watts_stray_is_seen(scatter: float) -> None:
+def test_power_variance_is_measured(scatter: float) -> None:
     rng = np.random.default_rng(3)
     at = np.arange(0.1, 60.0, 0.1)
     watts = 300.0 * (1 + scatter * np.repeat(rng.standard_normal(24), 25)[: len(at)])

@@ -1,4 +1,4 @@
-"""Jobs put together by hand for the tests of the loop, and what the loop told of them."""
+"""Simulated jobs for tests of the control loop, and the events of the loop on them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def run_governed(
     job: SimulatedJob, hooks: bool = False, **options: object
 ) -> tuple[SimulatedRun, list[Event]]:
     run = SimulatedRun(job, has_hooks=hooks)
-    told: list[Event] = []
-    govern(run, run, on_event=told.append, **options)  # type: ignore[arg-type]
-    return run, told
+    events: list[Event] = []
+    govern(run, run, on_event=events.append, **options)  # type: ignore[arg-type]
+    return run, events
 
 
 def run_at_default(job: SimulatedJob) -> SimulatedRun:
@@ -54,12 +54,12 @@ def select_events(events: list[Event], kind: type) -> list:
 
 
 class DisturbedRun(SimulatedRun):
-    """Falls idle, as its sensors have it, from some second on, for so long."""
+    """A run whose sensors show an idle GPU during `idle_range_s`."""
 
     idle_range_s = (40.0, 60.0)
 
     def record(self, seconds: float) -> SensorSamples:
-        told = super().record(seconds)
+        samples = super().record(seconds)
         first, last = self.idle_range_s
-        away = (told.time_s > first) & (told.time_s < last)
-        return replace(told, sm_util=np.where(away, 0.0, told.sm_util))
+        is_idle = (samples.time_s > first) & (samples.time_s < last)
+        return replace(samples, sm_util=np.where(is_idle, 0.0, samples.sm_util))

@@ -1,4 +1,4 @@
-"""What a job has lost, what that leaves of its budget, and when the default is looked at again."""
+"""Lost time, remaining budget, and schedule of checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 @given(st.floats(10.0, HOUR), st.floats(10.0, HOUR), st.floats(0.0, 0.3), st.floats(0.0, 0.2))
-def test_what_remains_keeps_the_whole_within_the_budget(elapsed, remaining, lost, budget) -> None:
+def test_affordable_slowdown_keeps_the_job_within_the_budget(elapsed, remaining, lost, budget) -> None:
     policy = Policy(max_slowdown=budget)
     left = compute_affordable_slowdown(policy, elapsed, remaining, TimeLoss(lost * elapsed, 0.0))
     assert 0 <= left <= budget
@@ -31,7 +31,7 @@ def test_what_remains_keeps_the_whole_within_the_budget(elapsed, remaining, lost
     assert whole <= budget * done * (1 + 1e-9) or left == 0.0
 
 
-def test_what_was_kept_is_not_spent_later_and_what_is_unsure_counts_as_lost() -> None:
+def test_affordable_slowdown_never_exceeds_the_policy() -> None:
     policy = Policy(max_slowdown=0.05)
     assert compute_affordable_slowdown(policy, HOUR, HOUR, TimeLoss(0.0, 0.0)) == 0.05
     assert compute_affordable_slowdown(policy, 0.0, HOUR, TimeLoss(0.0, 0.0)) == 0.05
@@ -42,7 +42,7 @@ def test_what_was_kept_is_not_spent_later_and_what_is_unsure_counts_as_lost() ->
     assert unsure < sure < 0.05
 
 
-def test_the_bill_follows_what_is_believed_now() -> None:
+def test_time_loss_follows_the_present_expectation() -> None:
     run = SimulatedRun(sample_job(0, "compute", "h200", 600.0))
     meter = JobMeter(run, run, lambda event: None)
     phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
@@ -60,7 +60,7 @@ def test_the_bill_follows_what_is_believed_now() -> None:
     assert estimate_time_loss([phase, phase]).seconds == pytest.approx(2 * lost.seconds)
 
 
-def test_checks_come_seldomer_while_they_agree_and_at_once_on_suspicion() -> None:
+def test_check_gap_doubles_while_checks_agree() -> None:
     checks = CheckSchedule(100.0, FIRST_CHECK_S)
     assert not checks.is_due(100.0 + EARLY_CHECK_S + 1, suspected=False)
     assert not checks.is_due(100.0 + EARLY_CHECK_S - 1, suspected=True)
@@ -72,7 +72,7 @@ def test_checks_come_seldomer_while_they_agree_and_at_once_on_suspicion() -> Non
     assert not checks.is_due(1000.0 + MAX_CHECK_GAP_S, suspected=False)
 
 
-def test_a_doubt_is_looked_into_soon_and_several_are_a_change() -> None:
+def test_doubts_are_checked_soon_and_become_a_change() -> None:
     checks = CheckSchedule(0.0, MAX_CHECK_GAP_S)
     at_s = 2000.0
     for _ in range(MAX_DOUBTS - 1):

@@ -30,7 +30,7 @@ def run_to_end(run: SimulatedRun, window_s: float = 30.0) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(JOBS, st.floats(0.5, 1.0), st.floats(1.0, 70.0))
-def test_a_run_costs_what_the_bill_says_however_it_is_watched(job, share, window_s) -> None:
+def test_run_costs_match_the_exact_costs(job, share, window_s) -> None:
     limit = Settings(sm_mhz=int(share * job.card.spec.boost_mhz))
     memory, gear, _ = find_clock_indices(job.card, limit)
     costs = compute_costs(job)
@@ -54,7 +54,7 @@ def test_lower_clocks_are_never_faster_and_never_draw_more(job) -> None:
     assert costs.seconds[:, -1, -1].sum() == pytest.approx(240.0)
 
 
-def test_the_same_seed_is_the_same_job_and_the_same_readings() -> None:
+def test_job_and_readings_depend_on_the_seed_alone() -> None:
     first, second = (SimulatedRun(sample_job(5, "compute", "h200", 120.0)) for _ in range(2))
     a, b = first.record(20.0), second.record(20.0)
     assert np.array_equal(a.power_w, b.power_w)
@@ -63,7 +63,7 @@ def test_the_same_seed_is_the_same_job_and_the_same_readings() -> None:
     assert len(other) != len(a) or not np.array_equal(other.power_w, a.power_w)
 
 
-def test_a_power_cap_holds_and_slows() -> None:
+def test_power_cap_limits_power_and_slows() -> None:
     job = sample_job(1, "compute", "rtx3090", 120.0)
     free, capped = SimulatedRun(job), SimulatedRun(job)
     capped.apply(Settings(power_w=200.0))
@@ -74,7 +74,7 @@ def test_a_power_cap_holds_and_slows() -> None:
     assert capped.now() > free.now()
 
 
-def test_limits_take_a_moment_to_hold() -> None:
+def test_limits_take_effect_after_a_delay() -> None:
     run = SimulatedRun(sample_job(2, "compute", "h200", 240.0))
     run.record(5.0)
     late = 0
@@ -95,7 +95,7 @@ def test_sensors_average_and_lose_readings() -> None:
     assert set(np.unique(slow.sm_util)) <= set(range(101))
 
 
-def test_counters_cost_time_where_kernels_are_replayed_and_are_noted() -> None:
+def test_counter_windows_cost_time_with_a_profiler() -> None:
     run = SimulatedRun(sample_job(3, "compute", "rtx3090", 300.0))
     counted = run.read_counters(30.0)
     assert counted is not None
@@ -105,7 +105,7 @@ def test_counters_cost_time_where_kernels_are_replayed_and_are_noted() -> None:
     assert run.now() > 300.0 + 2.0
 
 
-def test_steps_are_told_only_with_hooks() -> None:
+def test_steps_need_hooks() -> None:
     job = sample_job(3, "compute", "rtx3090", 120.0)
     assert SimulatedRun(job).read_step_count() is None
     run = SimulatedRun(job, has_hooks=True)
@@ -114,14 +114,14 @@ def test_steps_are_told_only_with_hooks() -> None:
     assert run.read_step_count() == job.iteration[-1]
 
 
-def test_what_does_not_exist_is_refused_in_one_line() -> None:
+def test_unknown_card_and_kind_are_refused() -> None:
     with pytest.raises(InvalidInput, match="simulated card: no card 'gtx1'; cards are rtx3090, h200"):
         find_card("gtx1")
     with pytest.raises(InvalidInput, match="job kind: no kind 'lazy'"):
         sample_job(0, "lazy", "h200")
 
 
-def test_every_kind_is_what_it_is_called() -> None:
+def test_job_kinds_have_their_properties() -> None:
     starved = SimulatedRun(sample_job(1, "starved", "h200", 300.0)).record(120.0)
     busy = SimulatedRun(sample_job(1, "compute", "h200", 300.0)).record(120.0)
     assert starved.sm_util.mean() < 80 < busy.sm_util.mean()

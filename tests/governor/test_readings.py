@@ -1,4 +1,4 @@
-"""What readings mean: drift taken out, two witnesses joined, disturbances seen, changes told."""
+"""Comparison of readings with the default, outliers, and detection of changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_reading(
 
 
 @given(st.floats(-0.2, 0.2), st.floats(0.0, 0.2), st.floats(20.0, 200.0))
-def test_even_drift_between_two_defaults_cancels(per_hour, slowdown, apart) -> None:
+def test_drift_between_two_defaults_cancels(per_hour, slowdown, apart) -> None:
     def drifted(at_s: float) -> float:
         return 1 + per_hour * at_s / 3600
 
@@ -44,7 +44,7 @@ def test_even_drift_between_two_defaults_cancels(per_hour, slowdown, apart) -> N
     assert told.slowdown == pytest.approx(slowdown, abs=1e-3)
 
 
-def test_the_surer_witness_weighs_more_and_only_busy_time_is_stretched() -> None:
+def test_more_exact_measure_has_more_weight() -> None:
     both = ProgressRate(1.0, 0.05, 50.0, 0.004)
     ledger = PhaseReadings([make_reading(0.0, both)])
     slower = ProgressRate(0.8, 0.05, 50.0 / 1.1, 0.004)
@@ -55,7 +55,7 @@ def test_the_surer_witness_weighs_more_and_only_busy_time_is_stretched() -> None
     assert only.slowdown == pytest.approx(0.25)
 
 
-def test_witnesses_that_contradict_each_other_are_not_believed() -> None:
+def test_contradicting_measures_have_a_large_error() -> None:
     ledger = PhaseReadings([make_reading(0.0, ProgressRate(1.0, 0.002, 50.0, 0.004))])
     agreed = ledger.compare_to_default(
         make_reading(9.0, ProgressRate(1 / 1.05, 0.002, 50 / 1.055, 0.004), LOW_LIMIT)
@@ -66,7 +66,7 @@ def test_witnesses_that_contradict_each_other_are_not_believed() -> None:
     assert torn.slowdown_error > 10 * agreed.slowdown_error
 
 
-def test_a_check_contradicts_what_is_far_from_expected_and_no_noise() -> None:
+def test_check_refutes_a_wrong_expectation_but_no_noise() -> None:
     def checked(pace: float) -> PhaseReadings:
         return PhaseReadings(
             [make_reading(0.0, ProgressRate(1.0, 0.004))],
@@ -83,7 +83,7 @@ def test_a_check_contradicts_what_is_far_from_expected_and_no_noise() -> None:
     assert not untold.has_refuted(expected)
 
 
-def test_watts_are_known_as_well_as_they_were_seen_to_stray() -> None:
+def test_power_error_follows_its_scatter() -> None:
     ledger = PhaseReadings([make_reading(0.0, ProgressRate(1.0, 0.002))])
     one = make_reading(20.0, ProgressRate(0.95, 0.002), LOW_LIMIT, watts=270.0)
     errors = [
@@ -92,7 +92,7 @@ def test_watts_are_known_as_well_as_they_were_seen_to_stray() -> None:
     assert errors[1] > 3 * errors[0]
 
 
-def test_bytes_say_nothing_across_memory_clocks() -> None:
+def test_bytes_are_not_compared_across_memory_clocks() -> None:
     ledger = PhaseReadings([make_reading(0.0, ProgressRate(moved=50.0, moved_error=0.004))])
     told = ledger.compare_to_default(
         make_reading(9.0, ProgressRate(moved=50.0, moved_error=0.004), Settings(memory_mhz=5001))
@@ -100,7 +100,7 @@ def test_bytes_say_nothing_across_memory_clocks() -> None:
     assert np.isnan(told.slowdown)
 
 
-def test_a_reading_unlike_the_last_under_the_same_limits_is_surprising() -> None:
+def test_reading_unlike_the_last_is_an_outlier() -> None:
     steady = ProgressRate(1.0, 0.002)
     ledger = PhaseReadings([make_reading(0.0, steady)])
     assert not ledger.is_outlier(make_reading(50.0, steady, watts=306.0))
@@ -134,7 +134,7 @@ def make_detector(scatter: float = 0.0, seed: int = 1) -> ChangeDetector:
     return watch
 
 
-def test_a_watch_learns_follows_and_tells() -> None:
+def test_detector_follows_drift_and_finds_a_change() -> None:
     assert not look_and_update(make_detector(), 306.0)
     assert look_and_update(make_detector(), 360.0)
     assert look_and_update(make_detector(), 300.0, sm=60.0)
@@ -142,12 +142,12 @@ def test_a_watch_learns_follows_and_tells() -> None:
     assert not any(look_and_update(drifting, 300.0 * (1 + 0.004 * step), step) for step in range(60))
 
 
-def test_work_without_a_beat_is_given_its_scatter() -> None:
+def test_detector_allows_for_scatter() -> None:
     assert not look_and_update(make_detector(0.1), 330.0)
     assert look_and_update(make_detector(0.1), 520.0)
 
 
-def test_a_change_while_the_reference_is_made_is_told_by_what_was_read() -> None:
+def test_change_during_the_reference_is_found_by_readings() -> None:
     """A job that changed just then ran 40 % slower for half an hour."""
     watch = ChangeDetector(10.0, make_signature(300.0, 95.0, 62.0))
     for n, memory in enumerate((62.0, 45.0, 17.0, 17.0)):
@@ -159,7 +159,7 @@ def test_a_change_while_the_reference_is_made_is_told_by_what_was_read() -> None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_looks_that_scatter_are_put_together(seed: int) -> None:
+def test_scattering_looks_are_averaged(seed: int) -> None:
     """A starved job once ran 12 % slower: it had come to draw half as much again, and each look alone
     scattered too much to tell."""
     rng = np.random.default_rng(seed)
@@ -171,7 +171,7 @@ def test_looks_that_scatter_are_put_together(seed: int) -> None:
     assert any(later)
 
 
-def test_looks_of_which_every_other_is_off_are_no_rest() -> None:
+def test_alternating_looks_are_unstable() -> None:
     """Iterations longer than a look show so, and no change ever lasts."""
     watch = make_detector()
     for n in range(int(UNSTABLE_S / 10)):
@@ -180,7 +180,7 @@ def test_looks_of_which_every_other_is_off_are_no_rest() -> None:
     assert watch.is_unstable()
 
 
-def test_a_beat_that_is_gone_is_missed_if_it_was_there() -> None:
+def test_lost_beat_is_noticed_if_it_was_found_before() -> None:
     def pulse(*looks: bool | None) -> BeatMonitor:
         one = BeatMonitor()
         for n, found in enumerate(looks):
@@ -198,7 +198,7 @@ def test_a_beat_that_is_gone_is_missed_if_it_was_there() -> None:
     assert not pulse(*[True] * 6, *[False] * 7, *[True] * 4).is_lost(340.0)
 
 
-def test_the_longest_idle_stretch() -> None:
+def test_longest_idle_stretch_is_measured() -> None:
     at = np.arange(0.1, 10.0, 0.1)
     util = np.where((at > 2) & (at < 6.05), 0.0, 90.0)
     rest = [np.full(len(at), 1.0)] * 2

@@ -55,7 +55,7 @@ def test_energy_is_in_joules(here: ScriptedBoards) -> None:
 
 
 @pytest.mark.parametrize("counter", [None, 12_345_678])
-def test_where_no_counter_moves_the_readings_of_power_are_added_up(
+def test_energy_without_a_counter_is_integrated_power(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch, counter: int | None
 ) -> None:
     """One that stood still was believed: 0 W, whatever was set."""
@@ -77,7 +77,7 @@ def test_where_no_counter_moves_the_readings_of_power_are_added_up(
 
 
 @pytest.mark.parametrize("stops_s", [0.0, 33.3, 1e9])
-def test_energy_goes_on_from_where_a_counter_stops(stops_s: float) -> None:
+def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
     told: list[str] = []
     now = 0.0
 
@@ -98,13 +98,11 @@ def test_energy_goes_on_from_where_a_counter_stops(stops_s: float) -> None:
     assert len(told) == (stops_s < 100)
 
 
-def test_power_is_a_mean_of_a_second_where_no_field_is_instantaneous(here: ScriptedBoards) -> None:
+def test_power_without_an_instantaneous_field_is_a_mean(here: ScriptedBoards) -> None:
     assert make_probe(here).record(0.05).sensor_s == 1.0
 
 
-def test_the_instantaneous_field_is_taken_where_there_is_one(
-    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_power_uses_the_instantaneous_field(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     script_instant_power(monkeypatch, 321.5)
     samples = make_probe(here).record(0.2)
     assert samples.sensor_s == 0.1
@@ -114,14 +112,16 @@ def test_the_instantaneous_field_is_taken_where_there_is_one(
 
 
 @pytest.mark.parametrize(("name", "arch", "window"), [("NVIDIA A100-SXM4", 7, 0.1), ("Quadro RTX", 6, 0.1)])
-def test_older_cards_read_power_at_once(here: ScriptedBoards, name: str, arch: int, window: float) -> None:
+def test_power_of_older_cards_is_instantaneous(
+    here: ScriptedBoards, name: str, arch: int, window: float
+) -> None:
     gpus = json.loads(here.file.read_text())["gpus"]
     gpus[0] |= {"name": name, "arch": arch}
     update_script(here, gpus=gpus)
     assert make_probe(here).record(0.05).sensor_s == window
 
 
-def test_a_job_that_ends_ends_the_recording(here: ScriptedBoards) -> None:
+def test_recording_ends_with_the_job(here: ScriptedBoards) -> None:
     ends = time.monotonic() + 0.3
     watching = NvmlProbe(here.get_uuid(), lambda: time.monotonic() < ends, lambda: 7.0)
     assert len(watching.record(60.0)) >= 1
@@ -129,7 +129,7 @@ def test_a_job_that_ends_ends_the_recording(here: ScriptedBoards) -> None:
     assert time.monotonic() < ends + 30
 
 
-def test_a_sensor_that_fails_leaves_gaps_only(here: ScriptedBoards) -> None:
+def test_failed_sensor_leaves_gaps(here: ScriptedBoards) -> None:
     watching = make_probe(here)
     code = sys.modules["pynvml"].NVML_ERROR_UNKNOWN  # type: ignore[attr-defined]
     update_script(here, fail={"nvmlDeviceGetUtilizationRates": code})
@@ -138,7 +138,7 @@ def test_a_sensor_that_fails_leaves_gaps_only(here: ScriptedBoards) -> None:
     assert np.isfinite(samples.power_w).all()
 
 
-def test_a_card_that_tells_no_power_is_named(here: ScriptedBoards) -> None:
+def test_card_without_power_readings_is_named(here: ScriptedBoards) -> None:
     watching = make_probe(here)
     code = sys.modules["pynvml"].NVML_ERROR_NOT_SUPPORTED  # type: ignore[attr-defined]
     update_script(here, fail={"nvmlDeviceGetPowerUsage": code, "nvmlDeviceGetTotalEnergyConsumption": code})
@@ -146,7 +146,7 @@ def test_a_card_that_tells_no_power_is_named(here: ScriptedBoards) -> None:
         watching.record(0.2)
 
 
-def test_a_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> None:
+def test_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> None:
     watching = make_probe(here)
     update_script(here, lost=True)
     with pytest.raises(ActuatorError, match=r"GPU is lost; reset it") as caught:
@@ -154,7 +154,7 @@ def test_a_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_driver_that_hangs_is_named(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_driver_is_named(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
     watching = make_probe(here)
     monkeypatch.setattr(watching._sensors, "read_sensors", hang.wait)
@@ -163,7 +163,7 @@ def test_a_driver_that_hangs_is_named(here: ScriptedBoards, monkeypatch: pytest.
     hang.set()
 
 
-def test_no_such_gpu(here: ScriptedBoards) -> None:
+def test_unknown_gpu_is_refused(here: ScriptedBoards) -> None:
     with pytest.raises(ActuatorError, match="GPU-none"):
         NvmlProbe("GPU-none", lambda: True, lambda: None)
 
@@ -178,7 +178,7 @@ VALUES = {
 }
 
 
-def test_counters_of_hopper(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_come_from_gpm(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     gpm = ScriptedGpm(monkeypatch, VALUES)
     told = make_probe(here).read_counters(0.05)
     assert told == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
@@ -186,7 +186,7 @@ def test_counters_of_hopper(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatc
     assert not gpm.allocated_ids
 
 
-def test_no_counters_where_none_are_there_or_permitted(
+def test_counters_are_none_if_missing_or_not_permitted(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert make_probe(here).read_counters(0.05) is None
@@ -197,7 +197,7 @@ def test_no_counters_where_none_are_there_or_permitted(
     assert not gpm.allocated_ids
 
 
-def test_readings_that_cost_much_are_made_less_often() -> None:
+def test_expensive_readings_are_made_less_often() -> None:
     def work() -> int:
         return sum(range(200_000))
 
@@ -210,7 +210,7 @@ def test_readings_that_cost_much_are_made_less_often() -> None:
 def test_short_recordings_cost_no_more_than_long_ones(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each began anew, with a reading at once: 2.6 % of a core where hooks count steps."""
+    """Each recording once began with a reading at once: 2.6 % of a core where hooks count steps."""
     watching = make_probe(here)
     monkeypatch.setattr(watching._sensors, "read_sensors", lambda: _burn_cpu(0.005))
     watching.record(0.1)
@@ -229,7 +229,7 @@ def _burn_cpu(seconds: float) -> tuple[float, float, float, float]:
     return 200.0, 90.0, 40.0, 1500.0
 
 
-def test_a_driver_that_hangs_is_told_where_steps_are_counted(
+def test_hanging_driver_is_named_where_steps_are_counted(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recordings of 0.2 s were too short to tell, and each left a thread behind."""
@@ -245,7 +245,7 @@ def test_a_driver_that_hangs_is_told_where_steps_are_counted(
     hang.set()
 
 
-def test_a_driver_that_hangs_is_left_behind() -> None:
+def test_hanging_reading_is_left_behind() -> None:
     hang = threading.Event()
     with SensorSampler(hang.wait, 0.01) as sampler:
         pass

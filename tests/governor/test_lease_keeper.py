@@ -1,4 +1,4 @@
-"""The heart of a lease: what it does beside the loop, and what may not stop it."""
+"""The heartbeat of a lease keeper, and its recovery from stops, failures and forks."""
 
 from __future__ import annotations
 
@@ -26,26 +26,28 @@ LOW_LIMIT = Settings(sm_mhz=1200)
 SET_AGAIN_MESSAGE = "the governor was stopped for a while and its guard put settings back; set again"
 BUSY_SCRIPT = """
 import sys, time
-from ekc.devices.clocks.lease import Keeper
+from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.limits import Settings
 
-keeper = Keeper([NvmlLimits(sys.argv[1])], tell=lambda line: print(line, flush=True))
+keeper = LeaseKeeper([NvmlLimits(sys.argv[1])], on_message=lambda line: print(line, flush=True))
 step = 0
-while keeper._heart.is_alive():
+while keeper._heartbeat_thread.is_alive():
     step += 1
     keeper.actuators[0].apply(Settings(sm_mhz=1200 - 15 * (step % 2)))
     time.sleep(0.01)
-print("no heart")
+print("no heartbeat")
 """
 
 
-def _make_keeper(boards: ScriptedBoards, tell: Callable[[str], object] = lambda line: None) -> LeaseKeeper:
-    return LeaseKeeper([NvmlLimits(boards.get_uuid())], on_message=tell)
+def _make_keeper(
+    boards: ScriptedBoards, on_message: Callable[[str], object] = lambda line: None
+) -> LeaseKeeper:
+    return LeaseKeeper([NvmlLimits(boards.get_uuid())], on_message=on_message)
 
 
 def _slow_guard_start(keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guard takes longer to start than a heart to beat."""
+    """Make the start of a guard take longer than a heartbeat."""
     start = keeper._start_guard
 
     def slow() -> subprocess.Popen[bytes]:
@@ -55,10 +57,12 @@ def _slow_guard_start(keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(keeper, "_start_guard", slow)
 
 
-def test_the_heart_waits_while_the_loop_renews(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It wrote to the pipe that the loop had closed, and died of it."""
-    told: list[str] = []
-    with _make_keeper(here, told.append) as keeper:
+def test_heartbeat_waits_while_leases_are_renewed(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat once wrote to a pipe that the loop had closed, and ended with the error."""
+    messages: list[str] = []
+    with _make_keeper(here, messages.append) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(LOW_LIMIT)
         _slow_guard_start(keeper, monkeypatch)
@@ -69,13 +73,14 @@ def test_the_heart_waits_while_the_loop_renews(here: ScriptedBoards, monkeypatch
             assert keeper._heartbeat_thread.is_alive()
             assert keeper._guard_process.poll() is None
             assert here.read_limits()[0] == [300, mhz]
-    assert told == [SET_AGAIN_MESSAGE, SET_AGAIN_MESSAGE]
+    assert messages == [SET_AGAIN_MESSAGE, SET_AGAIN_MESSAGE]
 
 
-def test_a_busy_loop_that_is_stopped_time_and_again_keeps_its_heart(boards: ScriptedBoards) -> None:
+@pytest.mark.parametrize("stop_count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_heartbeat_survives_repeated_stops(boards: ScriptedBoards, stop_count: int) -> None:
     busy = boards.start_python("-c", BUSY_SCRIPT, boards.get_uuid(), stdout=subprocess.PIPE)
     assert busy.stdout is not None
-    for _ in range(3):
+    for _ in range(stop_count):
         assert boards.wait_for(lambda b: b.read_limits()[0] is not None, 20) < 20
         busy.send_signal(signal.SIGSTOP)
         assert boards.wait_for(lambda b: not list(b.leases.glob("*.json")), 20) < 20
@@ -87,7 +92,7 @@ def test_a_busy_loop_that_is_stopped_time_and_again_keeps_its_heart(boards: Scri
     assert boards.read_limits()[0] is None
 
 
-def test_nothing_that_is_raised_ends_the_heart(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_survives_exceptions(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings(), _make_keeper(here, warnings.warn) as keeper:
         warnings.simplefilter("error")
         (actuator,) = keeper.actuators
@@ -106,12 +111,12 @@ def test_nothing_that_is_raised_ends_the_heart(here: ScriptedBoards, monkeypatch
 
 
 @pytest.mark.parametrize("where", ["guard", "put"])
-def test_a_renewal_that_fails_once_sets_the_clocks_all_the_same(
+def test_failed_renewal_is_repeated(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Leases were held again, and nobody knew that nothing was set under them."""
-    told: list[str] = []
-    with _make_keeper(here, told.append) as keeper:
+    """A failed renewal once left the lease held and the limits unset."""
+    messages: list[str] = []
+    with _make_keeper(here, messages.append) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(LOW_LIMIT)
         with monkeypatch.context() as patched:
@@ -119,25 +124,25 @@ def test_a_renewal_that_fails_once_sets_the_clocks_all_the_same(
             end_lease(actuator.lease, NvmlLimits(here.get_uuid()))
             assert here.wait_for(lambda b: b.read_limits()[0] == [300, 1200], 10) < 10
         assert actuator.settings() == LOW_LIMIT
-    assert told[0] == "not now; it is tried again until it is done"
-    assert told[-1] == SET_AGAIN_MESSAGE
+    assert messages[0] == "not now; it is tried again until it is done"
+    assert messages[-1] == SET_AGAIN_MESSAGE
 
 
 def _make_fail_once(patched: pytest.MonkeyPatch, keeper: LeaseKeeper, where: str) -> None:
     owner, name = (keeper, "_start_guard") if where == "guard" else (keeper.actuators[0], "reapply")
-    usual, failed = getattr(owner, name), []
+    original, failures = getattr(owner, name), []
 
-    def once() -> object:
-        if not failed:
-            failed.append(True)
+    def fail_once() -> object:
+        if not failures:
+            failures.append(True)
             raise ActuatorError("not now")
-        return usual()
+        return original()
 
-    patched.setattr(owner, name, once)
+    patched.setattr(owner, name, fail_once)
 
 
-def test_whoever_asks_often_is_told_who_governs_each_time(here: ScriptedBoards) -> None:
-    """The third to ask was told of process 0."""
+def test_governor_pid_can_be_read_repeatedly(here: ScriptedBoards) -> None:
+    """The third reader once got process 0."""
     with _make_keeper(here) as keeper:
         assert [find_governor_pid(here.get_uuid()) for _ in range(10)] == [os.getpid()] * 10
         with pytest.raises(ActuatorError, match=f"is governed by process {os.getpid()} already"):
@@ -149,11 +154,11 @@ def test_whoever_asks_often_is_told_who_governs_each_time(here: ScriptedBoards) 
 
 FORKED_SCRIPT = """
 import atexit, os, signal, sys, time
-from ekc.devices.clocks.lease import Keeper
+from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.limits import Settings
 
-keeper = Keeper([NvmlLimits(sys.argv[1])])
+keeper = LeaseKeeper([NvmlLimits(sys.argv[1])])
 atexit.register(keeper.close)
 keeper.actuators[0].apply(Settings(sm_mhz=1200))
 if os.fork() == 0:
@@ -167,7 +172,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_forked_child_neither_ends_the_lease_nor_keeps_it(boards: ScriptedBoards) -> None:
+def test_forked_child_neither_ends_nor_keeps_the_lease(boards: ScriptedBoards) -> None:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     parent = boards.start_python("-c", FORKED_SCRIPT, boards.get_uuid(), **pipes, start_new_session=True)
     assert parent.stdin is not None
@@ -179,10 +184,10 @@ def test_a_forked_child_neither_ends_the_lease_nor_keeps_it(boards: ScriptedBoar
     parent.stdin.close()
     assert parent.wait(20) == -signal.SIGKILL
     try:
-        assert boards.wait_for(lambda b: find_governor_pid(b.uuid()) is None, 20) < 20
+        assert boards.wait_for(lambda b: find_governor_pid(b.get_uuid()) is None, 20) < 20
         assert boards.wait_for(lambda b: not list(b.leases.glob("*.json")), 20) < 20
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
     assert boards.read_limits()[0] is None
-    # The kernel had closed the pipe, so no silence was waited for.
+    # The kernel closed the pipe, so the guard acted without a timeout.
     assert f"governor {parent.pid} died" in parent.stderr.read()
