@@ -45,8 +45,8 @@ from ekc.devices.device import Device
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.occupancy import compute_occupancy
 from ekc.emulator.fullness import measure_memory_efficiency
-from ekc.processes.pool import open_worker_pool
 from ekc.ptx.counting.counts import list_instruction_runs
+from ekc.search.compile_pool import open_worker_pool
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 

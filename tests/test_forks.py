@@ -79,7 +79,7 @@ def learn():
     model = ResidualModel(seed=0)
     rows = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32)
     for number, row in enumerate(rows):
-        model.add(row, 1.0, 1.0 + number, 1.0 + number)
+        model.add_row(row, 1.0, 1.0 + number, 1.0 + number)
     model.fit()
     assert len(model.predict(rows, np.ones(16))) == 16
     table = np.random.default_rng(0).uniform(0.5, 1.0, (16, 8))
@@ -134,7 +134,7 @@ def xgboost():
     library.train = watched(library.train)
     model = ResidualModel(seed=0)
     for number in range(8):
-        model.add(np.ones(3, np.float32) * number, 1.0, 1.0, 1.0)
+        model.add_row(np.ones(3, np.float32) * number, 1.0, 1.0, 1.0)
     return model.fit
 
 def sqlite():
@@ -149,7 +149,7 @@ def sqlite():
             if statement.startswith(("commit", "rollback")):
                 under_way.clear()
         store._connection.set_trace_callback(traced)
-        with store._one_line(), store._transaction():
+        with store._raise_record_errors(), store._transaction():
             pass
     return add
 
@@ -257,16 +257,17 @@ from pathlib import Path
 import ekc
 from ekc.devices.recording.writer import RecordingWriter
 from ekc.errors import RecordError
-from ekc.search.database.database import Key, RecordStore, Row
+from ekc.search.database.database import RecordStore
+from ekc.search.database.rows import RecordKey, RecordRow
 from ekc.processes.pool import WorkerProcesses
 
 device = ekc.devices.open("a100")
-key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+key = RecordKey("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
 with WorkerProcesses(1) as pool, RecordingWriter("some.jsonl", device), RecordStore("some.db") as store:
     worker = pool.submit(os.getpid).result()
     governor = ekc.Governor(quiet=True)
     folder = governor._folder if isinstance(governor._folder, Path) else Path(governor._folder.name)
-    store.add(Row("timing", key, "{}", "ok", {}))
+    store.add(RecordRow("timing", key, "{}", "ok", {}))
     child = os.fork()
     if child == 0:
         with governor.step():
@@ -284,8 +285,8 @@ with WorkerProcesses(1) as pool, RecordingWriter("some.jsonl", device), RecordSt
             os._exit(0)
         os._exit(1)
     print("lock is held:", os.wait()[1] == 0)
-    store.add(Row("timing", key, "{}", "ok", {}))
-    assert len(list(store.rows())) == 2
+    store.add(RecordRow("timing", key, "{}", "ok", {}))
+    assert len(list(store.read_rows())) == 2
     assert Path("some.db-wal").exists()
     print("records are there")
 del governor
@@ -305,11 +306,12 @@ def test_a_child_that_leaves_through_the_blocks_of_its_parent_ends_nothing(tmp_p
 
 LOG = """
 import os, threading
-from ekc.search.database.database import Key, RecordStore, Row
+from ekc.search.database.database import RecordStore
+from ekc.search.database.rows import RecordKey, RecordRow
 
-key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+key = RecordKey("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
 with RecordStore("some.db") as store:
-    store.add(Row("timing", key, "{}", "ok", {}))
+    store.add(RecordRow("timing", key, "{}", "ok", {}))
     held, ends = threading.Event(), threading.Event()
 
     def hold():

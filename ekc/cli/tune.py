@@ -65,7 +65,7 @@ class TuneArguments:
         """One run of `ekc.tune`, of a layer if there is one; its events go into the log."""
         import ekc
         from ekc import devices
-        from ekc.processes.pool import open_worker_pool
+        from ekc.search.compile_pool import open_worker_pool
         from ekc.search.data.options import parse_effort
 
         trials = self.trials or parse_effort(self.effort).trials

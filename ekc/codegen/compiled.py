@@ -6,8 +6,9 @@ What one block touches of each global tensor: what a device model needs to know 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
 from ekc.ir.lowering.nodes import LaunchTree
@@ -78,6 +79,9 @@ class CompiledKernel:
     """Compulsory traffic: every input read once, every output written once."""
     inputs: tuple[TensorSpec, ...] = ()
     """Shapes and types of the operator's inputs; a device that really runs the kernel fills them."""
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Facts that the compile job found out for a device by name, e.g. what a launch executes; may be
+    empty."""
 
 
 def list_footprints(kernel: LaunchTree) -> tuple[Footprint, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
+from ekc.devices.statistics import Interval
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.ir.operator import TensorSpec
@@ -22,14 +23,6 @@ UNREPORTED = "not told"
 """In place of throttle reasons, where the driver does not say whether there are any."""
 ENERGY_COUNTER, POWER_READINGS = "energy counter", "power readings"
 """The two estimators of energy."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A 95 % confidence interval."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -102,6 +95,10 @@ class Metering:
     """Every sample that the power is made of, in order: its mean from tick to tick of the counter."""
 
 
+Measurement = Timing | Metering
+FactCollector = Callable[[CompiledKernel], Mapping[str, Any]]
+
+
 @dataclass(frozen=True)
 class Peaks:
     """Ceilings of the roofline, at the clock the device runs at."""
@@ -130,6 +127,12 @@ class Device(Protocol):
     """Of the GPU; a simulated device says which simulator it is."""
     clock_regime: str
     data_policy: str
+
+    @property
+    def collect_facts(self) -> FactCollector | None:
+        """Function for the compile job, which returns the `facts` of a kernel on which the figures of this
+        device rest, e.g. what a launch executes. It pickles by its module and name, asks nothing of the
+        device and raises `EkcError` where it fails. None for a device that needs no facts."""
 
     @property
     def memory_bytes(self) -> int | None:
@@ -211,18 +214,6 @@ class PhysicalDevice(Protocol):
     """What a device can do that is made of real GPUs: say which, for two of one kind differ."""
 
     uuids: tuple[str, ...]
-
-
-@runtime_checkable
-class CountingDevice(Protocol):
-    """What a device can do whose figures rest on counts of what a kernel executes: leave the counting, which
-    asks nothing of the device, to whoever compiles the kernel, in another process perhaps."""
-
-    count_kernel: Callable[[CompiledKernel], Any]
-    """A function of a module, so that it can be named to that process. Raises `EkcError`."""
-
-    def set_counts(self, kernel: CompiledKernel, counts: Any) -> None:
-        """Take what was counted; a kernel of which nothing was told is counted when it is timed."""
 
 
 @dataclass(frozen=True)

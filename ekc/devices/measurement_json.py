@@ -9,7 +9,8 @@ from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ekc.devices.device import Interval, Metering, Timing
+from ekc.devices.device import Metering, Timing
+from ekc.devices.statistics import Interval
 from ekc.errors import InvalidInput
 
 Read = TypeVar("Read")

@@ -26,10 +26,18 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Interval
 from ekc.errors import InvalidInput
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
 
 MIN_AMOUNTS = 4
 """Amounts, below which nothing can be said."""

@@ -1,5 +1,5 @@
-"""Compiled kernels that can be called: on arrays of any library, in the PTX emulator, and verified against the
-reference.
+"""Compiled kernels that can be called: on arrays of any library, in the PTX emulator, and verified against
+the reference.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.child import RemoteWorker
-from ekc.processes.pool import open_background_worker, open_worker_pool
+from ekc.search.compile_pool import open_background_worker, open_worker_pool
 from ekc.search.data.options import (
     TuneOptions,
     check_executor_and_callback,

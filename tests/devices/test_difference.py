@@ -5,8 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.devices.device import Interval
-from ekc.devices.statistics import Difference, MeasuredValue, compare_pairwise, estimate_mean_interval
+from ekc.devices.statistics import (
+    Difference,
+    Interval,
+    MeasuredValue,
+    compare_pairwise,
+    estimate_mean_interval,
+)
 from ekc.errors import InvalidInput
 
 NOISE = 0.003

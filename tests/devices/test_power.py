@@ -16,7 +16,7 @@ def settled(kernel: CompiledKernel, clock_mhz: float, spec: GpuSpec = A100) -> S
     """Without the seeded residuals."""
     todo = compute_work(spec, kernel, profile_kernel(kernel))
     energies = [power.compute_dynamic_energy(spec, found) for found, _ in todo.launches]
-    return find_steady_state(spec, replace(todo, time_factors=(1.0,), dynamic=energies[0]), clock_mhz)
+    return find_steady_state(spec, replace(todo, time_factors=(1.0,), dynamic_energy=energies[0]), clock_mhz)
 
 
 def board_watts(state: SteadyState, spec: GpuSpec = A100) -> float:

@@ -1,4 +1,5 @@
-"""How limits reach a GPU: through NVML, or zeusd. Nothing is set but under a lease (`ekc.devices.clocks.lease`)."""
+"""How limits reach a GPU: through NVML, or zeusd. Nothing is set but under a lease
+(`ekc.devices.clocks.lease`)."""
 
 from __future__ import annotations
 

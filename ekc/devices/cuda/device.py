@@ -46,6 +46,8 @@ from ekc.ir.interpreter.random_arrays import InputTensor
 from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker
 from ekc.version import __version__
 
+WORKER_MODULE = "ekc.devices.cuda.worker"
+"""Module that the worker process of a GPU runs."""
 ASSUMED_POWER_CAP_W = 300.0
 """Assumed as a board's power cap where nobody tells it: a ceiling for predictions, no measurement uses it."""
 
@@ -74,6 +76,7 @@ class CudaDevice:
         self.clock_regime = "free"
         self.l2 = "cold" if self._rules.is_cold else "warm"
         self.data_policy = f"random (floats normal, integers uniform), seed {DATA_SEED}; L2 {self.l2}"
+        self.collect_facts = None
         self.executed_by = f"{self.label}: the machine code itself"
         detach_in_children(self)
 
@@ -241,9 +244,14 @@ def parse_arch_number(arch: str) -> int:
     return int("".join(character for character in arch if character.isdigit()))
 
 
+def start_gpu_worker(index: int) -> ChildProcess:
+    """Start the worker process of a GPU."""
+    return ChildProcess(WORKER_MODULE, index)
+
+
 def open_cuda(
     text: str,
-    start_worker: Callable[[int], ProcessHandle] = ChildProcess,
+    start_worker: Callable[[int], ProcessHandle] = start_gpu_worker,
     open_sensors: Callable[[str], GpuSensors] = GpuSensors,
 ) -> CudaDevice:
     """The device of a target such as "cuda:0". `hire` starts the worker of a GPU, `sensors` finds those of a

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Peaks
-from ekc.devices.simulated.specs import (
+from ekc.devices.tensor_rates import (
     DATA_CENTER_RATES,
     GEFORCE_RATES,
     GEFORCE_TURING_RATES,
@@ -67,9 +67,9 @@ _SM_THROUGHPUT = {
     120: SmThroughput(128, 64, 512, GEFORCE_RATES),
 }
 """Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that
-`ekc.devices.simulated.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's share of
-`mma.sync` (estimate). 8.6, 8.9 and 12.0 as on GeForce boards, where fp32 sums run at half rate. They are
-ceilings of the roofline and of the prior; no measurement uses them."""
+`ekc.devices.simulated.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's
+share of `mma.sync` (estimate). 8.6, 8.9 and 12.0 as on GeForce boards, where fp32 sums run at half rate. They
+are ceilings of the roofline and of the prior; no measurement uses them."""
 
 
 @dataclass(frozen=True)

@@ -51,23 +51,27 @@ class TimingRules:
 
 
 @dataclass(frozen=True)
+class KernelRequest:
+    """A request about a kernel."""
+
+    work: LoadableKernel
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that go between host and device: all inputs."""
+        return self.work.input_bytes
+
+
+@dataclass(frozen=True)
 class DescribeRequest:
     """Asks for the `Facts`."""
 
 
 @dataclass(frozen=True)
-class TimingRequest:
-    """Asks for `Samples`."""
+class TimingRequest(KernelRequest):
+    """Asks for `TimingSamples`."""
 
-    work: LoadableKernel
     rules: TimingRules
-
-
-@dataclass(frozen=True)
-class TimingEstimate:
-    """Comes before `Samples`: after a first call it is known about how long they take."""
-
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,10 @@ class TimingSamples:
 
 
 @dataclass(frozen=True)
-class ExecuteRequest:
-    """Asks for `Outputs` of the launches on these inputs, whose output buffers start as `blanks`."""
+class ExecuteRequest(KernelRequest):
+    """Asks for the outputs of the launches (`ExecuteReply`) on these inputs; output buffers start as
+    `blanks`."""
 
-    work: LoadableKernel
     arrays: tuple[NDArray[Any], ...]
     blanks: tuple[NDArray[Any], ...]
     """One per launch, of its output's shape and type."""
@@ -99,10 +103,9 @@ class ExecuteReply:
 
 
 @dataclass(frozen=True)
-class SampleRequest:
-    """Asks for `Samplings`: some elements of what each launch leaves in its output on these inputs."""
+class SampleRequest(KernelRequest):
+    """Asks for some elements of the output of each launch on these inputs (`SampleReply`)."""
 
-    work: LoadableKernel
     inputs: tuple[InputTensor, ...]
     selections: tuple[OutputSelection, ...]
     """One per launch."""
@@ -122,10 +125,8 @@ class SampleReply:
 
 
 @dataclass(frozen=True)
-class StartCallsRequest:
-    """Asks to call a kernel back to back; answered by `Started`, ended by `Stop`."""
-
-    work: LoadableKernel
+class StartCallsRequest(KernelRequest):
+    """Asks to call a kernel back to back; answered by `CallsStarted`, ended by `StopCallsRequest`."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,3 @@ class CallsStarted:
 @dataclass(frozen=True)
 class StopCallsRequest:
     """Ends `Call`; answered by the meter's `Calls`, its seconds by the GPU's own events."""
-
-
-@dataclass(frozen=True)
-class DriverFault:
-    """The driver refused; the worker ends, as its context may be lost."""
-
-    reason: str

@@ -24,19 +24,17 @@ from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import (
     CallsStarted,
     DescribeRequest,
-    DriverFault,
     ExecuteReply,
     ExecuteRequest,
     SampleReply,
     SampleRequest,
     StartCallsRequest,
     StopCallsRequest,
-    TimingEstimate,
     TimingRequest,
 )
 from ekc.devices.cuda.timing import KernelTimer, QueueUnit
 from ekc.devices.metering.meter import CompletedCalls
-from ekc.processes.child import exit_with_parent
+from ekc.processes.child import ReplyEstimate, RequestFailure, exit_with_parent
 
 BATCH_DURATION_S = 0.01
 """A hundredth of the interval at which energy counters move."""
@@ -87,7 +85,7 @@ class GpuWorker:
                 return self._properties
             case TimingRequest(work, rules):
                 self._loaded_kernel.load_kernel(work)
-                return self._timer.time(rules, lambda seconds: self._connection.send(TimingEstimate(seconds)))
+                return self._timer.time(rules, lambda seconds: self._connection.send(ReplyEstimate(seconds)))
             case ExecuteRequest(work, arrays, blanks):
                 return ExecuteReply(self._loaded_kernel.execute(work, arrays, blanks))
             case SampleRequest(work, inputs, wanted):
@@ -128,7 +126,7 @@ def serve_requests(connection: Connection, open_driver: Callable[[], Driver], in
             worker = worker or GpuWorker(connection, open_driver(), index)
             connection.send(worker.answer(request))
         except DriverError as fault:
-            connection.send(DriverFault(str(fault)))
+            connection.send(RequestFailure(str(fault)))
             return
 
 

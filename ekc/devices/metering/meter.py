@@ -25,7 +25,6 @@ from ekc.devices.device import (
     ENERGY_COUNTER,
     POWER_READINGS,
     UNREPORTED,
-    Interval,
     MeasurementConditions,
     Metering,
 )
@@ -36,7 +35,7 @@ from ekc.devices.metering.sampling import (
     BoardSensors,
     record_board,
 )
-from ekc.devices.statistics import MIN_AMOUNTS, estimate_mean_rate
+from ekc.devices.statistics import MIN_AMOUNTS, Interval, estimate_mean_rate
 from ekc.errors import DeviceError, EkcError
 
 IDLE_PERIOD_S = 0.5

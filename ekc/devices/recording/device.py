@@ -25,6 +25,7 @@ class RecordedDevice:
         self.limits, self.peaks, self.driver = origin.limits, origin.peaks, origin.driver
         self.clock_regime, self.data_policy = origin.clock_regime, origin.data_policy
         self.label, self.memory_bytes = origin.description, origin.memory_bytes
+        self.collect_facts = None
 
     @classmethod
     def open(cls, target: str) -> RecordedDevice:

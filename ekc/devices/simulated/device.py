@@ -15,12 +15,12 @@ import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.capacity import check_kernel_memory
-from ekc.devices.device import Clocks, Interval, MeasurementConditions, Metering, Timing
+from ekc.devices.device import Clocks, MeasurementConditions, Metering, Timing
 from ekc.devices.digest import digest_kernel, identify_kernel
 from ekc.devices.metering import meter
 from ekc.devices.simulated import power
 from ekc.devices.simulated.board import VirtualBoard
-from ekc.devices.simulated.launch_counts import LaunchProfile, profile_kernel
+from ekc.devices.simulated.launch_counts import collect_facts, get_launch_profiles
 from ekc.devices.simulated.operating_point import (
     KernelWork,
     SteadyState,
@@ -30,7 +30,7 @@ from ekc.devices.simulated.operating_point import (
 )
 from ekc.devices.simulated.residual import make_generator
 from ekc.devices.simulated.specs import GpuSpec
-from ekc.devices.statistics import student_t
+from ekc.devices.statistics import Interval, student_t
 from ekc.errors import DeviceError, InvalidInput
 from ekc.version import __version__
 
@@ -129,7 +129,6 @@ class SimulatedDevice:
         self._spec, self._has_residual = spec, has_residual
         self._clock_mhz = float(clock_mhz or spec.fixed_mhz)
         self._work_by_kernel: dict[tuple[str, tuple[Launch, ...]], KernelWork] = {}
-        self._profiles_by_kernel: dict[tuple[str, tuple[Launch, ...]], tuple[LaunchProfile, ...]] = {}
         self.name = spec.name
         self.simulated = True
         self.arch = spec.arch
@@ -139,6 +138,7 @@ class SimulatedDevice:
         self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
         self.driver = f"simulator {SIMULATOR_VERSION}" + ("" if has_residual else ", no residual")
         self.data_policy = "none (random data assumed)"
+        self.collect_facts = collect_facts
 
     @property
     def label(self) -> str:
@@ -181,12 +181,6 @@ class SimulatedDevice:
         conditions = self._make_conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle)
         return window.to_metering(conditions)
 
-    count_kernel = staticmethod(profile_kernel)
-
-    def set_counts(self, kernel: CompiledKernel, counts: tuple[LaunchProfile, ...]) -> None:
-        """See `Counts`."""
-        self._profiles_by_kernel[identify_kernel(kernel), kernel.launches] = counts
-
     def break_down_energy(self, kernel: CompiledKernel) -> EnergyBreakdown:
         """Where the energy of one call goes, cause by cause."""
         return break_down_energy(self._spec, self._compute_work(kernel), self._clock_mhz)
@@ -199,10 +193,8 @@ class SimulatedDevice:
         key = (identify_kernel(kernel), kernel.launches)
         if key not in self._work_by_kernel:
             check_kernel_memory(kernel, self.label, self.memory_bytes)
-            counted = self._profiles_by_kernel.pop(key, None) or profile_kernel(kernel)
-            self._work_by_kernel[key] = (
-                compute_work if self._has_residual else compute_work_without_residual
-            )(self._spec, kernel, counted)
+            compute = compute_work if self._has_residual else compute_work_without_residual
+            self._work_by_kernel[key] = compute(self._spec, kernel, get_launch_profiles(kernel))
         return self._work_by_kernel[key]
 
     def _check_arch(self, kernel: CompiledKernel) -> None:

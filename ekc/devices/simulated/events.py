@@ -14,7 +14,8 @@ from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
 from ekc.devices.simulated.occupancy import WARP_SIZE, Occupancy
-from ekc.devices.simulated.specs import DATA_CENTER_RATES, WGMMA_SHARE, GpuSpec
+from ekc.devices.simulated.specs import GpuSpec
+from ekc.devices.tensor_rates import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import InstructionCounts
 

@@ -57,8 +57,25 @@ class LaunchProfile:
     """128-byte lines of global memory that a block reads more than once in two trips of its loops."""
 
 
+LAUNCH_PROFILES = "launch profiles"
+"""Name of the profiles among the `facts` of a compiled kernel."""
+
+
+def collect_facts(kernel: CompiledKernel) -> dict[str, tuple[LaunchProfile, ...]]:
+    """The facts that a simulated device needs of a kernel. Raises `EkcError` as `profile_kernel` does."""
+    return {LAUNCH_PROFILES: profile_kernel(kernel)}
+
+
+def get_launch_profiles(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
+    """The profiles among the facts of a kernel; made here where the compile job did not. Raises
+    `EkcError`."""
+    profiles: tuple[LaunchProfile, ...] | None = kernel.facts.get(LAUNCH_PROFILES)
+    return profile_kernel(kernel) if profiles is None else profiles
+
+
 def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
-    """One entry per launch. Raises `EkcError` for PTX that cannot be counted or is not known."""
+    """One profile per launch. Raises `EkcError` for PTX with an unknown instruction or a loop that cannot be
+    counted."""
     return tuple(_profile_launch(kernel.ptx, launch) for launch in kernel.launches)
 
 

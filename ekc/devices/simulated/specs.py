@@ -3,9 +3,6 @@
 Sources are NVIDIA's architecture whitepapers and data sheets, as each `Spec.sources` names them. "CUDA" below
 is the CUDA C++ Programming Guide, table of compute capabilities; "GA102" the Ampere GA102 whitepaper.
 Figures marked *fit* come from recordings (`Spec.sources` names which); *estimate* is our own.
-
-What tensor cores take beside float16, and how much of their rate `mma.sync` feeds: for simulated and real
-GPUs alike. The short names of sources are those of `ekc.devices.simulated.specs`.
 """
 
 from __future__ import annotations
@@ -15,24 +12,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ekc.devices.device import Peaks
+from ekc.devices.tensor_rates import (
+    DATA_CENTER_RATES,
+    GEFORCE_RATES,
+    GEFORCE_TURING_RATES,
+    HOPPER_MMA_SHARE,
+    MMA_SHARE,
+)
 from ekc.ir.hardware.limits import Limits, find_max_shared_bytes
 from ekc.ir.hardware.target import restrict_to_arch
-
-DATA_CENTER_RATES = MappingProxyType({"float16": 1.0, "bfloat16": 1.0, "tf32": 0.5, "int8": 2.0})
-"""Rates of tensor cores (source: A100, H100: 312, 312, 156 and 624 TOP/s of A100)."""
-GEFORCE_RATES = MappingProxyType({**DATA_CENTER_RATES, "int8": 4.0})
-"""fp32 sums at half the rate of fp16 sums (source: GA102, Ada: 71, 71, 35.6 and 284 TOP/s of RTX 3090)."""
-GEFORCE_TURING_RATES = MappingProxyType({"float16": 1.0, "int8": 4.0})
-"""Source: Turing, 53.8 and 215.2 TOP/s of RTX 2080 Ti; neither bfloat16 nor tf32."""
-
-MMA_SHARE = 0.95
-"""As of fp32: operand fetches take the rest (estimate; cuBLAS and CUTLASS end a few percent below peak)."""
-WGMMA_SHARE = MMA_SHARE
-"""Of `wgmma`, where its operands come from shared memory (estimate, as of the others)."""
-HOPPER_MMA_SHARE = 0.62
-"""Only `wgmma` feeds Hopper's tensor cores in full; `mma.sync` gets 62 to 63 % of the published rate
-(estimate after Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
-
 
 KIB = 1024
 MIB = 1024 * 1024

@@ -13,11 +13,9 @@ import platform
 import statistics
 import traceback
 import warnings
-from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +24,13 @@ from ekc.arguments import format_value
 from ekc.codegen import generate, nvrtc
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.device import CountingDevice, Device, Interval, Metering, Timing
-from ekc.devices.statistics import MeasuredValue, estimate_mean_interval
+from ekc.devices.device import Device, FactCollector, Metering, Timing
+from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interval
 from ekc.errors import EkcError, ToolchainError
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.result import Trial
 from ekc.version import __version__
-
-CountFunction = Callable[[CompiledKernel], Any]
 
 
 @dataclass(frozen=True)
@@ -58,13 +54,11 @@ class CompileResult:
     host: str
     """The name of the machine that the worker runs on."""
     kernel: CompiledKernel | None = None
-    counts: Any = None
-    """None where nothing was asked for, or counting failed."""
     error: Exception | None = None
     """Raised by the compile."""
 
-    def unwrap(self, local_versions: ToolchainVersions) -> tuple[CompiledKernel, Any]:
-        """The kernel and its counts. Raises what compiling raised, and `ToolchainError` where other versions
+    def unwrap(self, local_versions: ToolchainVersions) -> CompiledKernel:
+        """The kernel with its facts. Raises what compiling raised, and `ToolchainError` where other versions
         than these made it."""
         if self.versions != local_versions:
             raise ToolchainError(
@@ -74,7 +68,7 @@ class CompileResult:
         if self.error is not None:
             raise self.error
         assert self.kernel is not None  # what else there is to answer was raised
-        return self.kernel, self.counts
+        return self.kernel
 
 
 def read_versions() -> ToolchainVersions:
@@ -95,18 +89,18 @@ def run_compile_job(
     schedule_json: str,
     arch: str,
     limits: Limits,
-    count: CountFunction | None,
+    collect_facts: FactCollector | None,
     required_versions: ToolchainVersions,
 ) -> CompileResult:
-    """The kernel of a schedule given as JSON, and what its device would `count` of it. Where that fails the
-    device counts when it times the kernel, and says why it cannot. Nothing is compiled where this process has
-    other versions than are `wanted`; what compiling raises is in the answer."""
+    """The kernel of a schedule given as JSON, with the facts that its device needs. Where collecting them
+    fails, the device does it when it times the kernel, and says why it cannot. Nothing is compiled where this
+    process has other versions than are required; the exception of a failed compile is in the result."""
     here, host = read_versions(), platform.node()
     if here != required_versions:
         return CompileResult(here, host)
     try:
         kernel = compile_schedule_json(schedule_json, arch, limits)
-        return CompileResult(here, host, kernel, _count_kernel(kernel, count))
+        return CompileResult(here, host, _add_facts(kernel, collect_facts))
     except EkcError as problem:
         return CompileResult(here, host, error=problem)
     except Exception as problem:
@@ -115,11 +109,11 @@ def run_compile_job(
         return CompileResult(here, host, error=problem)
 
 
-def _count_kernel(kernel: CompiledKernel, count: CountFunction | None) -> Any:
+def _add_facts(kernel: CompiledKernel, collect_facts: FactCollector | None) -> CompiledKernel:
     try:
-        return count(kernel) if count else None
+        return replace(kernel, facts=collect_facts(kernel)) if collect_facts else kernel
     except EkcError:
-        return None
+        return kernel
 
 
 @dataclass
@@ -140,15 +134,12 @@ class Candidate:
     in_turn: bool = False
     """Whether its meterings took turns with those of the other finalists."""
     _compile_job: Future[CompileResult] | None = None
-    _counting_device: CountingDevice | None = None
     _target: tuple[str, Limits] = ("sm_80", Limits())
 
     def submit_compile(self, executor: Executor, device: Device) -> None:
-        """Start compiling in the background, and counting where the device leaves that to us."""
+        """Start compiling in the background, and collecting the facts that the device needs."""
         self.set_target(device.arch, device.limits)
-        self._counting_device = device if isinstance(device, CountingDevice) else None
-        count = self._counting_device.count_kernel if self._counting_device else None
-        what = self.schedule.to_json(), device.arch, device.limits, count
+        what = self.schedule.to_json(), device.arch, device.limits, device.collect_facts
         try:
             job = executor.submit(run_compile_job, *what, read_versions())
         except BrokenExecutor as problem:
@@ -160,7 +151,7 @@ class Candidate:
             raise ToolchainError(
                 f"executor: it takes no jobs ({_describe_error(problem)}); give one that is open"
             ) from problem
-        if not callable(getattr(job, "default_result", None)):
+        if not callable(getattr(job, "result", None)):
             raise ToolchainError(
                 f"executor: its submit() returned {format_value(job)}, which has no result(); "
                 "give a concurrent.futures.Executor"
@@ -178,10 +169,7 @@ class Candidate:
         answer = self._get_compile_result()
         if answer is None:
             return compile_schedule_json(self.schedule.to_json(), *self._target)
-        kernel, counted = answer.unwrap(read_versions())
-        if self._counting_device and counted is not None:
-            self._counting_device.set_counts(kernel, counted)
-        return kernel
+        return answer.unwrap(read_versions())
 
     def _get_compile_result(self) -> CompileResult | None:
         """The answer of the worker that was asked; None where none was, or where it died or was stopped,

@@ -95,7 +95,7 @@ def check_executor_and_callback(executor: object, callback: object) -> None:
     if isinstance(executor, type):
         name = executor.__name__
         raise InvalidInput(f"executor: {name} is a class; make one of it, executor={name}()")
-    if executor is not None and not callable(getattr(executor, "submit_compile", None)):
+    if executor is not None and not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
             f"executor: {format_value(executor)} has no submit(); give a concurrent.futures.Executor, or leave it out"
         )

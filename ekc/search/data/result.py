@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ekc.devices.device import Interval, Peaks
-from ekc.devices.statistics import MeasuredValue
+from ekc.devices.device import Peaks
+from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.cost import MeasurementCost, compute_break_even_calls

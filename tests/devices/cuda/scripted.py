@@ -59,7 +59,7 @@ class ScriptedNode:
     def open(self, text: str = "cuda:0", hire: Hire | None = None, **script: Any) -> CudaDevice:
         """The device of a target."""
         opened = open_cuda(text, hire or forked(gpus=len(self.cards), **script), self.sensors)
-        return CudaDevice([replace(g, board=self.board) for g in opened._gpus], opened._rules)
+        return CudaDevice([replace(g, make_board=self.board) for g in opened._gpus], opened._rules)
 
     def board(self, sensors: GpuSensors, caller: Any) -> NvmlBoard:
         """The board of a GPU on the cards' virtual clock."""

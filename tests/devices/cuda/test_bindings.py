@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ekc.devices.cuda.device import WORKER_MODULE
 from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.driver import DriverError
 from ekc.devices.cuda.driver_bindings import CudaBindings
@@ -20,6 +21,7 @@ from ekc.processes.child import ChildProcess, RemoteWorker
 SOURCE = Path(__file__).with_name("libcuda.c")
 SCRIPT = """
 import numpy as np
+from ekc.devices.cuda.device import WORKER_MODULE
 from ekc.devices.cuda.driver_bindings import CudaBindings
 from ekc.devices.cuda.driver import DriverError
 
@@ -131,7 +133,7 @@ def test_every_call_arrives_as_the_driver_wants_it() -> None:
 
 def test_the_worker_process_describes_its_gpu() -> None:
     """`python -m`, pipes, messages and the real bindings; CUDA numbers its attributes from 1 on."""
-    remote = RemoteWorker("cuda:0", partial(ChildProcess, 0))
+    remote = RemoteWorker("cuda:0", partial(ChildProcess, WORKER_MODULE))
     facts = remote.query(DescribeRequest())
     remote.close()
     assert isinstance(facts, GpuProperties)

@@ -19,7 +19,7 @@ from ekc.errors import ActuatorError
 from ekc.search.sketches.naive import make_naive_schedule
 
 clocks.refusal = lambda: ""
-hire = partial(ChildProcess, module="tests.devices.cuda.scripted_worker")
+hire = partial(ChildProcess, "tests.devices.cuda.scripted_worker")
 device = open_cuda("cuda:0", hire, lambda uuid: GpuSensors(sys.argv[1]))
 kernel = compile_schedule(make_naive_schedule(ekc.matmul(16, 16, 16)), "sm_80")
 device.submit(lambda: kernel, 0).result(60)

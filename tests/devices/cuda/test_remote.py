@@ -28,7 +28,7 @@ HUNG = "tests.devices.cuda.hung_worker"
 PARENT = f"""
 import time
 from ekc.processes.child import ChildProcess
-child = ChildProcess(0, "{HUNG}")
+child = ChildProcess("{HUNG}")
 print(child._process.pid, flush=True)
 time.sleep(3600)
 """
@@ -46,7 +46,7 @@ def test_one_that_hangs_is_killed_and_the_line_says_so() -> None:
     hired: list[ChildProcess] = []
 
     def hire() -> ChildProcess:
-        hired.append(ChildProcess(0, HUNG))
+        hired.append(ChildProcess(HUNG))
         return hired[-1]
 
     remote = RemoteWorker("cuda:0", hire, WorkerTimeouts(start_s=0.2, reply_s=0.1))
@@ -96,7 +96,7 @@ def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
 
     remote = RemoteWorker("cuda:0", hire, WorkerTimeouts(start_s=7.0, reply_s=60.0, stop_s=20.0))
     samples = remote.query(TimingRequest(LoadableKernel.from_kernel(kernel), TimingRules(max_seconds=0.0)))
-    assert samples.seconds == pytest.approx((8.5,) * 6, rel=0.02)
+    assert samples.samples_s == pytest.approx((8.5,) * 6, rel=0.02)
     caller = RemoteKernelRunner(remote)
     caller.start(kernel)
     caller.stop()
@@ -106,7 +106,7 @@ def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
 
 
 def test_one_that_never_starts_says_its_last_words() -> None:
-    remote = RemoteWorker("cuda:0", partial(ChildProcess, 0, "ekc.no_such_module"))
+    remote = RemoteWorker("cuda:0", partial(ChildProcess, "ekc.no_such_module"))
     for _ in range(2):
         with pytest.raises(
             DeviceError, match=r"ended with status 1; its last words: .*No module named ekc.no"
@@ -133,7 +133,7 @@ def test_a_worker_ends_when_nobody_holds_its_remote() -> None:
     hired: list[ChildProcess] = []
 
     def hire() -> ChildProcess:
-        hired.append(ChildProcess(0))
+        hired.append(ChildProcess(HUNG))
         return hired[-1]
 
     remote = RemoteWorker("cuda:0", hire)
@@ -147,12 +147,12 @@ import os, signal, sys, time
 from functools import partial
 from ekc.devices.cuda.messages import DescribeRequest
 from ekc.processes.child import ChildProcess, WorkerTimeouts, RemoteWorker
-remote = RemoteWorker("cuda:0", partial(ChildProcess, 0, "{HUNG}"))
-remote.post(DescribeRequest())
-worker = remote._hands[0]._process.pid
+remote = RemoteWorker("cuda:0", partial(ChildProcess, "{HUNG}"))
+remote.send(DescribeRequest())
+worker = remote._processes[0]._process.pid
 child = os.fork()
 if not child:
-    print(f"{{len(remote._hands)}}\\n", end="", flush=True)
+    print(f"{{len(remote._processes)}}\\n", end="", flush=True)
     time.sleep(3600)
 print(f"{{child}} {{worker}}\\n", end="", flush=True)
 time.sleep(3600)
@@ -185,7 +185,7 @@ def test_a_worker_that_cannot_be_started_is_one_line() -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            return ChildProcess(0)
+            return ChildProcess(HUNG)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -211,7 +211,7 @@ def test_after_ctrl_c_no_late_answer_is_taken_for_another() -> None:
     hired: list[ChildProcess] = []
 
     def hire() -> ChildProcess:
-        hired.append(ChildProcess(0, HUNG))
+        hired.append(ChildProcess(HUNG))
         hired[-1].connection = Interrupted(hired[-1].connection)  # type: ignore[assignment]
         return hired[-1]
 

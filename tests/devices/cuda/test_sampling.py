@@ -114,7 +114,9 @@ def test_only_wanted_elements_come_back(device: OnStage) -> None:
     right = op.reference(*(one.to_array() for one in inputs)).reshape(-1)[places]
     np.testing.assert_allclose(found.values, right, rtol=1e-5, atol=1e-5)
     assert (found.is_written.all(), found.unwritten_count) == (True, 0)
-    request = SampleRequest(LoadableKernel.from_kernel(kernel), inputs, (asked, replace(asked, words=(1, 2))))
+    request = SampleRequest(
+        LoadableKernel.from_kernel(kernel), inputs, (asked, replace(asked, blank_words=(1, 2)))
+    )
     moved = sum(spec.bytes for spec in op.inputs) + 6 * op.outputs[0].bytes
     assert request.moved_bytes == moved
     assert WorkerTimeouts(reply_s=1.0, transfer_bytes_per_s=1.0).compute_timeout_s(request) == 1.0 + moved

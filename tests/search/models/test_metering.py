@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 import ekc
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import Device, Interval, Metering
+from ekc.devices.device import Device, Metering
 from ekc.devices.digest import digest_kernel
 from ekc.devices.simulated.residual import make_generator
+from ekc.devices.statistics import Interval
 from ekc.search.cost_model.metering_policy import (
     GROWTH_FACTOR,
     INITIAL_METERINGS,

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc
-from ekc.devices.device import Interval, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.device import MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.statistics import Interval
 from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES
 from ekc.search.cost_model.metering_policy import PredictionBatch

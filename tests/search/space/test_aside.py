@@ -14,15 +14,11 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.processes import pool
 from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.processes.jobs import JobOutcome
-from ekc.processes.pool import (
-    MIN_TRIALS_FOR_BACKGROUND_WORKER,
-    WorkerProcesses,
-    WorkerThreads,
-    open_background_worker,
-)
+from ekc.processes.pool import WorkerProcesses, WorkerThreads
+from ekc.search import compile_pool
+from ekc.search.compile_pool import MIN_TRIALS_FOR_BACKGROUND_WORKER, open_background_worker
 from ekc.search.data.population import Population
 from ekc.search.space.partition import SpacePartition
 from ekc.search.space.space import PARTITION_COUNT, Space
@@ -32,7 +28,7 @@ from tests.search.spaces import LIMITS, OPERATORS, drawn, space
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "count_cores", lambda: 2)
+    monkeypatch.setattr(compile_pool, "count_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -154,7 +150,7 @@ def test_the_same_seed_gives_the_same_winner_with_and_without(
 ) -> None:
     op, trials = ekc.matmul(96, 64, 32), 12
     alone = ekc.tune(op, "a100", trials=trials, records=tmp_path / "r.db", progress=False)
-    monkeypatch.setattr(pool, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
+    monkeypatch.setattr(compile_pool, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
     hired: list[RemoteWorker] = []
     post = RemoteWorker.send
 
