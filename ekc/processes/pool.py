@@ -63,11 +63,11 @@ class WorkerProcesses(WorkerThreads):
 
     def _run_in_process(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         try:
-            done: JobOutcome = self._get_remote().query(WorkerJob(function, arguments), JOB_TIMEOUT_S)
+            outcome: JobOutcome = self._get_remote().query(WorkerJob(function, arguments), JOB_TIMEOUT_S)
         except DeviceError as problem:
             warnings.warn(f"{problem}; its job is left to the caller", RuntimeWarning, stacklevel=1)
             raise BrokenExecutor(str(problem)) from problem
-        value: T = done.unwrap(self._shown_warnings)
+        value: T = outcome.unwrap(self._shown_warnings)
         return value
 
     def _get_remote(self) -> RemoteWorker:

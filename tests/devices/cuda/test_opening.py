@@ -108,7 +108,7 @@ def test_a_driver_that_tells_0_of_a_clock_leaves_ceilings_above_0_and_says_so(
     silent: tuple[str, ...], words: str
 ) -> None:
     """As on Jetson and some virtual GPUs; a recording with a ceiling of 0 could not be read."""
-    with pytest.warns(UserWarning, match=f"the driver does not tell all of Scripted A100: .*{words}"):
+    with pytest.warns(UserWarning, match=f"the driver does not report all of Scripted A100: .*{words}"):
         peaks = opened("cuda:0", facts=FACTS | dict.fromkeys(silent, 0)).peaks
     told = asdict(peaks)
     assert dataclass_from_json(Peaks, told) == peaks

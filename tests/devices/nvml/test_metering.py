@@ -73,7 +73,7 @@ def test_a_driver_that_tells_no_reasons_does_not_pass_for_one_that_throttles_not
         library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
     window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert window.throttle == (UNREPORTED,)
-    assert window.notes == ("the driver does not tell whether something throttles the clock",)
+    assert window.notes == ("the driver does not report whether something throttles the clock",)
 
 
 def test_a_slow_call_gets_at_least_five() -> None:
@@ -97,7 +97,7 @@ def test_averaged_readings_take_a_longer_window_and_no_memory_of_idling() -> Non
 def test_a_counter_that_stalls_costs_a_second_and_no_figure(after_s: float) -> None:
     found = metered(Card(stalls=(after_s, math.inf)))
     assert found.window.estimator == POWER_READINGS
-    assert "stood still for 1.0 s" in found.window.notes[0]
+    assert "did not move for 1.0 s" in found.window.notes[0]
     assert found.error == pytest.approx(0.0, abs=0.005)
 
 
@@ -126,7 +126,7 @@ def test_a_counter_that_runs_backwards_is_not_believed() -> None:
 
 def test_a_board_that_warms_up_slowly_says_so() -> None:
     window = metered(Card(warming_w=120.0, warming_s=4.0)).window
-    assert window.notes == ("power still moved after 5 s of warming up",)
+    assert window.notes == ("power still changed after 5 s of warming up",)
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.3, 1.2, 2.0, 4.0])
@@ -169,7 +169,7 @@ def test_a_gpu_that_does_not_tell_who_it_is_is_one_line(function: str) -> None:
 def test_neither_energy_nor_power() -> None:
     gpu, library = scripted(Card(counts=False, instantaneous=False))
     library.fails["nvmlDeviceGetPowerUsage"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    with pytest.raises(DeviceError, match="tells no power"):
+    with pytest.raises(DeviceError, match="reports no power"):
         meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
 
 
@@ -181,7 +181,7 @@ def test_a_board_with_a_counter_and_no_power_reading_is_metered() -> None:
     assert window.power_w == pytest.approx(260.0, rel=0.01)
     assert window.idle_power_w == pytest.approx(70.0, rel=0.01)
     assert math.isnan(window.sampled_power_w)
-    assert window.notes == ("the board tells no power now; energy is from its counter alone",)
+    assert window.notes == ("the board reports no power now; energy is from its counter alone",)
 
 
 def test_a_reading_of_the_clock_that_fails_leaves_those_that_did_not() -> None:
@@ -199,12 +199,12 @@ def test_a_reading_of_the_clock_that_fails_leaves_those_that_did_not() -> None:
     library.fails["nvmlDeviceGetClockInfo"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert math.isnan(window.clock_mhz)
-    assert window.notes == ("the board does not tell its clock",)
+    assert window.notes == ("the board does not report its clock",)
 
 
 def test_a_counter_and_a_power_sensor_that_both_stand_still() -> None:
     gpu, library = scripted(Card(counts=False, noise=0.0))
-    with pytest.raises(DeviceError, match=r"counts no energy, and the power sensor stands still at 260\.0 W"):
+    with pytest.raises(DeviceError, match=r"counts no energy, and the power sensor stays at 260\.0 W"):
         meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
     assert not gpu.running
 
@@ -227,4 +227,4 @@ def test_without_field_186_readings_are_means_on_most_cards(name: str, arch: int
 @pytest.mark.parametrize(("call_s", "told"), [(0.05, True), (0.1, True), (0.0371, False), (0.0001, False)])
 def test_calls_in_step_with_the_sensor_are_told(call_s: float, told: bool) -> None:
     notes = metered(Card(call_s=call_s, swing_w=40.0, share=0.25)).window.notes
-    assert any("keep step with the sensor (100 ms)" in note for note in notes) is told
+    assert any("are in step with the sensor (100 ms)" in note for note in notes) is told

@@ -27,7 +27,7 @@ NOISE = os.urandom(5000)
 def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "photos.gz"
     file.write_bytes(content)
-    with pytest.raises(RecordError, match=r"photos\.gz (is not a|holds not even the first line)") as refused:
+    with pytest.raises(RecordError, match=r"photos\.gz (is not a|has no complete first line)") as refused:
         RecordingWriter(file, devices.open(TARGET))
     assert "\n" not in str(refused.value)
     assert file.read_bytes() == content
