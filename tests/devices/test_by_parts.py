@@ -105,7 +105,7 @@ from ekc.search.sketches.naive import make_naive_schedule
 n = 10 * 2**30
 op = ekc.compute("scale", axes={"i": n}, inputs={"A": (n,)}, body=lambda A, i: A[i] * 2, dtype="float16")
 kernel = ekc.compile(make_naive_schedule(op))
-print(verify(kernel.schedule, kernel.compiled, ReferenceEvaluator.draw(op, 0)))
+print(verify(kernel.schedule, kernel.compiled, ReferenceEvaluator.from_seed(op, 0)))
 device = ekc.devices.open("h100")
 print(device.time(ekc.compile(make_naive_schedule(op), device=device).compiled).latency_s > 0)
 """

@@ -88,10 +88,10 @@ MEASURING = """
 import signal, sys, time
 # Where the tests run in the background, a shell has Ctrl-C ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from ekc.devices import clocks
-clocks.refusal = lambda: ""
+from ekc.devices.clocks import sm_clock
+sm_clock.explain_refusal = lambda: ""
 from ekc.devices.nvml.sensors import GpuSensors
-with clocks.SmClockControl(GpuSensors(sys.argv[1])).held(900):
+with sm_clock.SmClockControl(GpuSensors(sys.argv[1])).fix_clock(900):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -107,5 +107,5 @@ def test_a_killed_run_leaves_no_clock_behind(boards: ScriptedBoards, number: int
     assert boards.read_limits()[0] == [300, 900]
     os.kill(child.pid, number)
     child.wait()
-    assert boards.wait_for(lambda b: b.limits() == (None, None, CAP_MW), 20.0) < 20.0
+    assert boards.wait_for(lambda b: b.read_limits() == (None, None, CAP_MW), 20.0) < 20.0
     child.stdout.close()

@@ -254,7 +254,7 @@ def test_the_shell_says_that_results_wrapped(
     def draw_large(drawn: RandomTensor, bits: NDArray[Any]) -> NDArray[Any]:
         return np.full(bits.shape, 2**20, np.int32)
 
-    monkeypatch.setattr(RandomTensor, "_compute_values", draw_large)
+    monkeypatch.setattr(RandomTensor, "_values", draw_large)
     asked = [command, "matmul", "4", "4", "64", "--dtype", "int32"]
     assert main(asked) == 0
     assert WRAPPED in " ".join(capsys.readouterr().out.split())

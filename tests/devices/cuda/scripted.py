@@ -39,7 +39,7 @@ class Both:
     def stop(self) -> CompletedCalls:
         # The card goes idle even if the worker is dead.
         calls = self._gpu.stop() if self._gpu.running else None
-        assert self._worker.stop().number >= 1
+        assert self._worker.stop().count >= 1
         assert calls is not None
         return calls
 

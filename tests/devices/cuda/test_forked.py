@@ -11,21 +11,21 @@ import os, sys, threading
 from functools import partial
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices import clocks
+from ekc.devices.clocks import sm_clock
 from ekc.devices.cuda.device import open_cuda
 from ekc.processes.child import ChildProcess
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError
 from ekc.search.sketches.naive import make_naive_schedule
 
-clocks.refusal = lambda: ""
+sm_clock.explain_refusal = lambda: ""
 hire = partial(ChildProcess, "tests.devices.cuda.scripted_worker")
 device = open_cuda("cuda:0", hire, lambda uuid: GpuSensors(sys.argv[1]))
 kernel = compile_schedule(make_naive_schedule(ekc.matmul(16, 16, 16)), "sm_80")
 device.submit(lambda: kernel, 0).result(60)
 slow = device.at_clock(900)
 slow.time(kernel)
-worker = device._gpus[0].remote._hands[0]._process.pid
+worker = device._gpus[0].remote._processes[0]._process.pid
 
 holds, ends = threading.Event(), threading.Event()
 def hold():
@@ -48,7 +48,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 ends.set()
 thread.join()
 slow.time(kernel)
-print("same worker", device._gpus[0].remote._hands[0]._process.pid == worker)
+print("same worker", device._gpus[0].remote._processes[0]._process.pid == worker)
 """
 
 

@@ -62,7 +62,7 @@ def test_one_measurement_does_not_count_as_several(recorded: Path) -> None:
     assert twice.find_timing(2) != twice.find_timing(1)
     with pytest.raises(DeviceError, match="was not timed so often"):
         twice.find_timing(3)
-    with pytest.raises(DeviceError, match="was not metered when"):
+    with pytest.raises(DeviceError, match="was not metered in this recording"):
         read_recording(recorded).find_rows(OP)[1].find_metering()
 
 
