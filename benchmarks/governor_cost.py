@@ -2,7 +2,7 @@
 
     python benchmarks/governor_cost.py [--seconds 180] [--json FILE]
 
-`ekc govern -- sleep SECONDS` as it is, over a scripted NVML (tests/governor/scripted): period detection,
+`ekc govern -- sleep SECONDS` as it is, over a scripted NVML (tests/scripted/nvml): period detection,
 search and watching are the real ones; what a call costs in a driver is not in the figures, what it costs in
 the script is. The governor is billed from the start of its loop, imports of the loop included; the guard from
 its own start.
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ekc.governor.live.job import list_process_family
 from ekc.version import __version__
-from tests.governor.scripted_nvml import ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
 
 BAR = 0.01
 """Of one core."""

@@ -3,7 +3,7 @@
     python benchmarks/governor_kills.py [--kills 20] [--seed 0] [--json FILE]
 
 Real processes and real signals under a scripted NVML (a file that all processes share, see
-tests/governor/scripted): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
+tests/scripted/nvml): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
 sets random SM, memory and power limits every few milliseconds, so that kills come in the middle of setting.
 Rows: who is killed, at how many random moments, how often something was set just then, how long until the
 settings of before were back (a guard: until it was replaced, or after killing the governor too, whichever
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ekc.governor.live.job import list_process_family
 from ekc.version import __version__
-from tests.governor.scripted_nvml import ROOT, ScriptedBoards
+from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0
 BEFORE = (None, None, 280_000)

@@ -18,7 +18,7 @@ from ekc.errors import RecordError
 from ekc.governor.live.pretrained import check_model
 from ekc.governor.predict.model import BoostedModel
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.recording.made import record
+from tests.devices.recording.helpers import record
 
 MV = ekc.matvec(8, 8)
 RESULTS = [

@@ -13,8 +13,8 @@ from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.clocks.zeusd import ZeusdLimits, _describe_refusal
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings
-from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 from tests.governor.zeusd_server import ScriptedZeusd
+from tests.scripted.nvml.boards import GEARS, ScriptedBoards
 
 NO_PERMISSION, NOT_SUPPORTED = 4, 3
 

@@ -14,9 +14,9 @@ from ekc.errors import InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.runtime.kernel import Kernel
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.gpu_arrays import OnGpu
-from tests.devices.cuda.scripted import ScriptedNode
-from tests.devices.cuda.scripted_driver import ScriptedDriver
+from tests.scripted.cuda.arrays import OnGpu
+from tests.scripted.cuda.driver import ScriptedDriver
+from tests.scripted.cuda.node import ScriptedNode
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
 

@@ -13,7 +13,7 @@ import ekc
 from ekc.errors import InvalidInput
 from ekc.runtime.kernel import Kernel
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.scripted import ScriptedNode
+from tests.scripted.cuda.node import ScriptedNode
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
 

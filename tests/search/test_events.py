@@ -20,7 +20,7 @@ from ekc.devices.recording import read_recording
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.search.data.events import EVENTS, STAGES
 from ekc.search.data.result import INTERRUPTED
-from tests.devices.recording.made import OP, record
+from tests.devices.recording.helpers import OP, record
 from tests.search.runs import TRIALS, rows, tune, winner
 
 

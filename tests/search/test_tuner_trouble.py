@@ -21,8 +21,8 @@ from ekc.runtime.verify import Verdict
 from ekc.search.data import candidate
 from ekc.search.loop import finals
 from ekc.search.loop.selection import TIE_TOLERANCE
-from tests.devices import faults
-from tests.devices.faults import spoiled
+from tests.runtime import faults
+from tests.runtime.faults import spoiled
 from tests.search.runs import TRIALS, rows, tune, winner
 
 

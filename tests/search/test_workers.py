@@ -25,7 +25,7 @@ from ekc.search import compile_pool
 from ekc.search.compile_pool import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, open_worker_pool
 from ekc.search.data.candidate import read_versions, run_compile_job
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.test_remote import alive
+from tests.processes.test_child import alive
 
 OP = ekc.matmul(64, 64, 64)
 

@@ -16,10 +16,10 @@ from ekc.search.data.cost import MeasurementCost
 from ekc.search.database.database import RecordStore
 from ekc.search.explain.by_feature import explain_learned
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.faulty import Plan, faulty_hand
-from tests.devices.cuda.hands import Forked
-from tests.devices.cuda.scripted import ScriptedNode
-from tests.devices.nvml.card import Card
+from tests.scripted.cuda.faulty_driver import Plan, faulty_hand
+from tests.scripted.cuda.forked_worker import Forked
+from tests.scripted.cuda.node import ScriptedNode
+from tests.scripted.nvml.card import Card
 
 OP = ekc.matmul(16, 16, 16)
 
