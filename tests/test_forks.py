@@ -171,7 +171,7 @@ thread.join()
 
 
 @pytest.mark.parametrize("library", ["nvrtc", "xgboost", "sqlite", "nvml"])
-def test_a_fork_waits_for_what_another_thread_asks_of_a_library(library: str, tmp_path: Path) -> None:
+def test_fork_waits_for_library_calls_of_other_threads(library: str, tmp_path: Path) -> None:
     assert run_script(tmp_path, INSIDE, library) == ["under way in the child: 0"]
 
 
@@ -211,7 +211,7 @@ print("all forked")
 """
 
 
-def test_forks_of_several_threads_between_calls_of_several(tmp_path: Path) -> None:
+def test_forks_and_calls_of_several_threads_alternate(tmp_path: Path) -> None:
     assert run_script(tmp_path, GATE) == ["all forked"]
 
 
@@ -247,7 +247,7 @@ with threadpool_limits(2, user_api="blas"):
 """
 
 
-def test_a_child_has_blas_back_though_a_thread_of_its_parent_held_it(tmp_path: Path) -> None:
+def test_child_has_blas_threads_though_a_thread_of_its_parent_limited_them(tmp_path: Path) -> None:
     assert run_script(tmp_path, BLAS) == ["child: 2", "parent: {2}"]
 
 
@@ -294,7 +294,7 @@ print("files are removed:", not folder.exists())
 """
 
 
-def test_a_child_that_leaves_through_the_blocks_of_its_parent_ends_nothing(tmp_path: Path) -> None:
+def test_child_that_leaves_the_with_blocks_of_its_parent_ends_nothing(tmp_path: Path) -> None:
     assert run_script(tmp_path, LEAVING) == [
         "worker is there",
         "files are there",
@@ -333,7 +333,7 @@ with RecordStore("some.db") as store:
 """
 
 
-def test_a_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_rows(tmp_path: Path) -> None:
+def test_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_rows(tmp_path: Path) -> None:
     assert run_script(tmp_path, LOG) == ["child: 7"]
 
 
@@ -363,7 +363,7 @@ thread.join()
 """
 
 
-def test_a_child_reads_properties_though_a_thread_of_its_parent_worked_one_out(tmp_path: Path) -> None:
+def test_child_reads_properties_though_a_thread_of_its_parent_computed_one(tmp_path: Path) -> None:
     assert run_script(tmp_path, PROPERTY) == ["child: 16"]
 
 
@@ -394,5 +394,5 @@ thread.join()
 """
 
 
-def test_a_fork_waits_for_a_name_that_another_thread_imports(tmp_path: Path) -> None:
+def test_fork_waits_for_imports_of_other_threads(tmp_path: Path) -> None:
     assert run_script(tmp_path, IMPORT) == ["child: 7"]

@@ -21,7 +21,7 @@ def host(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_available_memory_of_the_machine(tmp_path: Path) -> None:
+def test_machine_memory_is_read(tmp_path: Path) -> None:
     found = find_free_memory(host(tmp_path, {}))
     assert (found.bytes, str(found)) == (16 * GIB, "16 GiB (available memory)")
 
@@ -31,7 +31,7 @@ GROUP_2 = {"proc/self/cgroup": "0::/work/job\n", "sys/fs/cgroup/work/job/memory.
 
 
 @pytest.mark.parametrize("folder", ["sys/fs/cgroup/work/job", "sys/fs/cgroup/work", "sys/fs/cgroup"])
-def test_a_control_group_its_parent_or_that_of_a_container(tmp_path: Path, folder: str) -> None:
+def test_control_group_parent_and_container_limits_count(tmp_path: Path, folder: str) -> None:
     limits = {f"{folder}/memory.max": f"{4 * GIB}\n", f"{folder}/memory.current": f"{3 * GIB}\n",
               f"{folder}/memory.stat": f"anon 5\ninactive_file {GIB}\n"}  # fmt: skip
     found = find_free_memory(host(tmp_path, GROUP_2 | limits))
@@ -39,12 +39,12 @@ def test_a_control_group_its_parent_or_that_of_a_container(tmp_path: Path, folde
     assert found.limit_name == "memory limit of the control group 4 GiB"
 
 
-def test_a_control_group_without_a_limit_is_none(tmp_path: Path) -> None:
+def test_control_group_without_a_limit_is_ignored(tmp_path: Path) -> None:
     assert find_free_memory(host(tmp_path, GROUP_2)).bytes == 16 * GIB
 
 
 @pytest.mark.parametrize(("limit", "left"), [(8 * GIB, 6 * GIB), (9223372036854771712, 16 * GIB), (GIB, 0)])
-def test_a_control_group_of_version_1(tmp_path: Path, limit: int, left: int) -> None:
+def test_control_group_of_version_1_is_read(tmp_path: Path, limit: int, left: int) -> None:
     folder = "sys/fs/cgroup/memory/job"
     files = {"proc/self/cgroup": "4:cpu,cpuacct:/\n3:memory:/job\n", f"{folder}/memory.stat": "cache 7\n",
              f"{folder}/memory.limit_in_bytes": str(limit),
@@ -52,7 +52,7 @@ def test_a_control_group_of_version_1(tmp_path: Path, limit: int, left: int) -> 
     assert find_free_memory(host(tmp_path, files)).bytes == left
 
 
-def test_the_limit_of_the_process_itself() -> None:
+def test_address_space_limit_of_the_process_counts() -> None:
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 29, resource.RLIM_INFINITY))
@@ -66,7 +66,7 @@ print(find_free_memory())
     assert 100 < float(printed.split()[0]) < 512
 
 
-def test_this_machine_tells() -> None:
+def test_memory_of_this_machine_is_found() -> None:
     assert 0 < find_free_memory().bytes < 1 << 50
 
 
@@ -74,5 +74,5 @@ def test_this_machine_tells() -> None:
     ("count", "text"),
     [(0, "0 bytes"), (1023, "1023 bytes"), (6.4e6, "6.1 MiB"), (160e9, "149 GiB"), (2**50, "1,048,576 GiB")],
 )  # fmt: skip
-def test_bytes_in_words(count: float, text: str) -> None:
+def test_bytes_are_formatted(count: float, text: str) -> None:
     assert format_bytes(count) == text

@@ -38,20 +38,20 @@ def in_turn(
 
 @pytest.mark.parametrize("rounds", [2, 3, 4, 8])
 @pytest.mark.parametrize(("drift", "between"), [(0.0, 0.0), (0.002, 0.0), (0.002, 0.006)])
-def test_equal_kernels_are_seldom_told_apart(rounds: int, drift: float, between: float) -> None:
+def test_equal_kernels_are_seldom_significant(rounds: int, drift: float, between: float) -> None:
     random = np.random.default_rng(4)
     wrong = [in_turn(random, 1.0, rounds, drift, between).is_significant for _ in range(1000)]
     assert np.mean(wrong) < 0.065  # 5 %, and what 1000 draws may show of it.
 
 
 @pytest.mark.parametrize("rounds", [3, 8])
-def test_the_interval_holds_the_true_ratio(rounds: int) -> None:
+def test_interval_contains_the_true_ratio(rounds: int) -> None:
     random = np.random.default_rng(5)
     found = [in_turn(random, 0.97, rounds, 0.001, 0.003) for _ in range(1000)]
     assert np.mean([one.interval.low <= 0.97 <= one.interval.high for one in found]) > 0.935
 
 
-def test_a_real_difference_of_three_percent_counts_from_three_rounds() -> None:
+def test_difference_of_three_percent_is_significant_after_three_rounds() -> None:
     random = np.random.default_rng(6)
     found = [in_turn(random, 0.97, 3, drift=0.001) for _ in range(500)]
     assert np.mean([one.is_significant for one in found]) > 0.9
@@ -59,9 +59,7 @@ def test_a_real_difference_of_three_percent_counts_from_three_rounds() -> None:
 
 @pytest.mark.parametrize("repeats", [2, 3, 8])
 @pytest.mark.parametrize("between", [0.0, 0.012])
-def test_the_interval_of_a_mean_holds_the_truth_whatever_changes_between_windows(
-    repeats: int, between: float
-) -> None:
+def test_interval_of_a_mean_contains_the_true_value(repeats: int, between: float) -> None:
     random = np.random.default_rng(7)
     held = []
     for _ in range(4000):
@@ -74,7 +72,7 @@ def test_the_interval_of_a_mean_holds_the_truth_whatever_changes_between_windows
     assert np.mean(held) > 0.94  # 95 %, less three standard errors of 4000 draws.
 
 
-def test_the_interval_of_a_mean_of_one_is_that_of_its_window() -> None:
+def test_interval_of_a_mean_of_one_is_that_of_its_window() -> None:
     one = figure(3.0)
     found = estimate_mean_interval([one])
     assert found is not None
@@ -82,13 +80,13 @@ def test_the_interval_of_a_mean_of_one_is_that_of_its_window() -> None:
     assert estimate_mean_interval([]) is None
 
 
-def test_a_single_pair_never_counts() -> None:
+def test_single_pair_is_never_significant() -> None:
     found = compare_pairwise([figure(1.0)], [figure(2.0)])
     assert found.ratio == pytest.approx(0.5)
     assert not found.is_significant
 
 
-def test_ratios_that_agree_by_luck_are_no_surer_than_their_windows() -> None:
+def test_ratios_that_agree_by_chance_keep_the_intervals_of_their_windows() -> None:
     found = compare_pairwise([figure(1.003)] * 3, [figure(1.0)] * 3)
     assert found.interval.high / found.interval.low > 1 + 2 * 1.9 * NOISE * np.sqrt(2 / 3)
     assert not found.is_significant
@@ -111,11 +109,11 @@ def test_exchanged_kernels_give_the_inverse_and_units_do_not_matter(
     assert scaled.interval.low == pytest.approx(there.interval.low, rel=1e-6)
 
 
-def test_it_prints_as_percent() -> None:
+def test_difference_prints_as_percent() -> None:
     assert str(Difference(0.969, Interval(0.961, 0.977), 3)) == "-3.1 % (-3.9 to -2.3)"
 
 
 @pytest.mark.parametrize(("one", "other"), [([], []), ([figure(1.0)], [])])
-def test_measurements_come_in_pairs(one: list[MeasuredValue], other: list[MeasuredValue]) -> None:
+def test_unpaired_measurements_are_refused(one: list[MeasuredValue], other: list[MeasuredValue]) -> None:
     with pytest.raises(InvalidInput, match="needs pairs"):
         compare_pairwise(one, other)

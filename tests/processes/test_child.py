@@ -42,7 +42,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_one_that_hangs_is_killed_and_the_line_says_so() -> None:
+def test_hung_worker_is_killed_and_reported() -> None:
     hired: list[ChildProcess] = []
 
     def hire() -> ChildProcess:
@@ -55,7 +55,7 @@ def test_one_that_hangs_is_killed_and_the_line_says_so() -> None:
     assert hired[0].wait_for_exit(0) == -signal.SIGKILL
 
 
-def test_large_inputs_are_given_the_time_to_be_filled() -> None:
+def test_large_inputs_extend_the_time_limit() -> None:
     """Two inputs of 4 GiB take a busy host minutes; else every trial would count as hung."""
     large, small = ekc.matmul(2**15, 2**15, 2**15), ekc.matmul(64, 64, 64)
     asked = [TimingRequest(LoadableKernel("k", b"", (), op.inputs), TimingRules()) for op in (large, small)]
@@ -81,9 +81,7 @@ class Noting:
         return getattr(self._connection, name)
 
 
-def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_calls_extend_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six samples of 8.5 s and a first look are 60 s; nobody hangs there."""
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     kernel = ekc.compile(make_naive_schedule(ekc.matmul(4, 8, 4))).compiled
@@ -105,7 +103,7 @@ def test_calls_of_many_seconds_are_given_the_time_and_do_not_count_as_hung(
     assert (second, stopped) == pytest.approx((60.0 + 6 * 8.5, 20.0 + 2 * 8.5), rel=0.02)
 
 
-def test_one_that_never_starts_says_its_last_words() -> None:
+def test_worker_that_does_not_start_reports_its_last_line() -> None:
     remote = RemoteWorker("cuda:0", partial(ChildProcess, "ekc.no_such_module"))
     for _ in range(2):
         with pytest.raises(
@@ -114,7 +112,7 @@ def test_one_that_never_starts_says_its_last_words() -> None:
             remote.query(DescribeRequest())
 
 
-def test_a_worker_that_hangs_ends_with_its_parent() -> None:
+def test_worker_that_hangs_ends_with_its_parent() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment
@@ -129,7 +127,7 @@ def test_a_worker_that_hangs_ends_with_its_parent() -> None:
         time.sleep(0.01)
 
 
-def test_a_worker_ends_when_nobody_holds_its_remote() -> None:
+def test_worker_ends_with_its_remote() -> None:
     hired: list[ChildProcess] = []
 
     def hire() -> ChildProcess:
@@ -159,7 +157,7 @@ time.sleep(3600)
 """
 
 
-def test_a_worker_ends_with_its_parent_though_a_child_that_was_forked_lives_on() -> None:
+def test_worker_ends_with_its_parent_though_a_forked_child_lives_on() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     parent = subprocess.Popen(
         [sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True, env=environment
@@ -180,7 +178,7 @@ def test_a_worker_ends_with_its_parent_though_a_child_that_was_forked_lives_on()
     assert not outlived
 
 
-def test_a_worker_that_cannot_be_started_is_one_line() -> None:
+def test_worker_that_cannot_be_started_is_one_line() -> None:
     def hire() -> ChildProcess:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
@@ -195,7 +193,7 @@ def test_a_worker_that_cannot_be_started_is_one_line() -> None:
     assert "\n" not in str(told.value)
 
 
-def test_after_ctrl_c_no_late_answer_is_taken_for_another() -> None:
+def test_late_reply_after_ctrl_c_is_not_taken_for_another() -> None:
     class Interrupted:
         """A connection during whose wait somebody presses Ctrl-C."""
 

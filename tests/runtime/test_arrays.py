@@ -28,7 +28,7 @@ def kernel() -> Kernel:
     return ekc.compile(make_naive_schedule(OP))
 
 
-def test_the_array_api_standard_answers_in_its_library(kernel: Kernel) -> None:
+def test_array_api_library_gets_its_own_array(kernel: Kernel) -> None:
     arrays = array_api_strict.asarray(A), array_api_strict.asarray(B)
     for found in (kernel(*arrays), OP.reference(*arrays), kernel(arrays[0], B)):
         assert isinstance(found, type(arrays[0]))
@@ -36,7 +36,7 @@ def test_the_array_api_standard_answers_in_its_library(kernel: Kernel) -> None:
     assert isinstance(kernel(A, arrays[1]), np.ndarray), "the first input decides"
 
 
-def test_the_result_lies_on_the_device_of_the_first_input(kernel: Kernel) -> None:
+def test_result_is_on_the_device_of_the_first_input(kernel: Kernel) -> None:
     device = array_api_strict.Device("device1")
     a, b = (array_api_strict.asarray(x, device=device) for x in (A, B))
     for call in (kernel, OP.reference):
@@ -80,7 +80,7 @@ PROTOCOLS: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_numpy_can_read_is_answered_in_numpy(kernel: Kernel, protocol: str) -> None:
+def test_array_that_numpy_can_read_gives_numpy(kernel: Kernel, protocol: str) -> None:
     given = PROTOCOLS[protocol]
     found = kernel(given(A), given(B))
     assert type(found) is np.ndarray
@@ -94,13 +94,13 @@ class Unreadable:
         raise TypeError("traced\nand so on")
 
 
-def test_a_library_that_refuses_is_one_line(kernel: Kernel) -> None:
+def test_library_that_refuses_is_one_line(kernel: Kernel) -> None:
     for call in (kernel, OP.reference):
         with pytest.raises(InvalidInput, match=r"^B cannot be read: traced$"):
             call(A, Unreadable())
 
 
-def test_an_array_of_objects_is_refused_by_its_type(kernel: Kernel) -> None:
+def test_array_of_objects_is_refused_by_its_type(kernel: Kernel) -> None:
     with pytest.raises(InvalidInput, match=r"A is object, needed float32; try A\.astype\('float32'\)"):
         kernel(A.astype(object), B)
 
@@ -116,5 +116,5 @@ assert "torch" not in sys.modules
 """
 
 
-def test_a_call_does_not_import_pytorch() -> None:
+def test_call_does_not_import_pytorch() -> None:
     subprocess.run([sys.executable, "-c", CALL], check=True)

@@ -45,7 +45,7 @@ def assert_right(schedule: Schedule) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 @given(st.data())
-def test_drawn_sums_that_blocks_share_are_right(data: st.DataObject) -> None:
+def test_drawn_atomic_schedules_match_the_reference(data: st.DataObject) -> None:
     def choose(options: Sequence[Any]) -> Any:
         return data.draw(st.sampled_from(options))
 
@@ -87,11 +87,11 @@ def products_shared() -> Schedule:
     ],
     ids=["edges", "integers", "bfloat16", "lanes", "products"],
 )
-def test_shared_sums_are_right(schedule: Schedule) -> None:
+def test_atomic_sums_match_the_reference(schedule: Schedule) -> None:
     assert_right(schedule)
 
 
-def test_a_call_gives_the_whole_result() -> None:
+def test_call_gives_the_complete_result() -> None:
     schedule = shared_sum(33, 70, 600)
     arrays = make_random_input_arrays(schedule.op)
     kernel = ekc.compile(schedule, arch="sm_80")
@@ -107,7 +107,7 @@ def test_sums_that_are_0_count_as_written() -> None:
     assert not ekc.compile(schedule, arch="sm_80")(*nothing).any()
 
 
-def test_of_a_large_grid_whole_sums_are_sampled() -> None:
+def test_samples_of_a_large_grid_contain_complete_sums() -> None:
     schedule = shared_sum(512, 1024, 1024)
     kernel = compile_schedule(schedule)
     verdict = verify(schedule, kernel, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
@@ -145,7 +145,7 @@ def mixed(ptx: str) -> str:
 
 
 @pytest.mark.parametrize("fault", [plain, unguarded, mixed], ids=lambda f: f.__name__)
-def test_a_store_in_the_place_of_an_atomic_is_found(fault: Callable[[str], str]) -> None:
+def test_store_in_place_of_an_atomic_is_found(fault: Callable[[str], str]) -> None:
     schedule = shared_sum(16, 32, 512)
     wrong = spoiled(compile_schedule(schedule), fault)
     verdict = verify(schedule, wrong, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
@@ -153,7 +153,7 @@ def test_a_store_in_the_place_of_an_atomic_is_found(fault: Callable[[str], str])
     assert {f.kind for f in verdict.findings} == {"block-conflict"}
 
 
-def test_a_kernel_that_clears_nothing_is_wrong() -> None:
+def test_kernel_that_clears_nothing_is_wrong() -> None:
     schedule = shared_sum(16, 32, 512)
     kernel = compile_schedule(schedule)
     clear = re.compile(r"st\.global\.v4\.f32[^;]*;")
@@ -167,7 +167,7 @@ def test_a_kernel_that_clears_nothing_is_wrong() -> None:
     assert not verdict.launches[0].agreement.complete
 
 
-def test_a_part_left_out_is_wrong() -> None:
+def test_part_left_out_is_wrong() -> None:
     schedule = shared_sum(16, 32, 512)
     kernel = compile_schedule(schedule)
     fewer = replace(kernel.launches[1], grid=(*kernel.launches[1].grid[:2], 1))
@@ -176,7 +176,7 @@ def test_a_part_left_out_is_wrong() -> None:
     assert not np.allclose(found[-1].output, schedule.op.reference(*arrays), atol=1e-3)
 
 
-def test_the_c_interface_asks_for_no_workspace(tmp_path: Path) -> None:
+def test_c_interface_asks_for_no_workspace(tmp_path: Path) -> None:
     schedule = shared_sum(16, 32, 512)
     kernel = compile_schedule(schedule)
     assert kernel.workspace_bytes == 0
@@ -187,13 +187,13 @@ def test_the_c_interface_asks_for_no_workspace(tmp_path: Path) -> None:
     assert "any order" in (tmp_path / "matmul.h").read_text()
 
 
-def test_the_header_promises_the_same_result_where_it_is(tmp_path: Path) -> None:
+def test_header_promises_the_same_result_where_it_is(tmp_path: Path) -> None:
     schedule = shared_sum(16, 32, 512, dtype="int8", out_dtype="int32")
     export(compile_schedule(schedule), schedule, tmp_path)
     assert "any order" not in (tmp_path / "matmul.h").read_text()
 
 
-def test_a_gpu_is_judged_by_the_whole_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_on_a_gpu_uses_the_complete_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The scripted driver looks a module up in the compile cache, and a user's holds thousands.
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     schedule = shared_sum(33, 70, 600)
@@ -230,7 +230,7 @@ def test_few_rows_fill_the_device_by_atomics() -> None:
     assert many < few / 2
 
 
-def test_the_search_takes_it_where_it_is_given_and_says_so() -> None:
+def test_search_uses_and_reports_a_given_atomic_schedule() -> None:
     op = ekc.matvec(64, 65536)
     given = matvec_shared(2048)
     result = ekc.tune(op, target="a100", trials=8, seed=0, start=[given], progress=False)

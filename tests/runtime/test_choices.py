@@ -20,7 +20,7 @@ def choose(yes: float, no: float, size: int = 256) -> ekc.Operator:
 
 
 @pytest.mark.parametrize(("yes", "no", "right"), [(0, 1, True), (1, 0, False), (0, 0, False), (1, 1, False)])
-def test_one_element_near_the_threshold_excuses_no_other(yes: float, no: float, right: bool) -> None:
+def test_element_near_the_threshold_excuses_no_other(yes: float, no: float, right: bool) -> None:
     wanted = choose(0, 1)
     kernel = compile_schedule(make_naive_schedule(choose(yes, no)), "sm_80")
     verdict = verify(make_naive_schedule(wanted), kernel, ReferenceEvaluator.from_seed(wanted, 0))
@@ -28,7 +28,7 @@ def test_one_element_near_the_threshold_excuses_no_other(yes: float, no: float, 
 
 
 @pytest.mark.parametrize(("yes", "right"), [(1, True), (0, False)])
-def test_what_is_computed_of_a_choice_excuses_no_other_element(yes: float, right: bool) -> None:
+def test_value_computed_from_a_choice_excuses_no_other_element(yes: float, right: bool) -> None:
     def scale(number: float) -> ekc.Operator:
         return choose(number, 2).epilogue(lambda d: d * 3 + 1)
 
@@ -39,7 +39,7 @@ def test_what_is_computed_of_a_choice_excuses_no_other_element(yes: float, right
 
 
 @pytest.mark.parametrize("number", [0.1, 0.3, 0.7, 1e-3, 1 / 3])
-def test_a_constant_is_a_float32_in_kernel_and_reference(number: float) -> None:
+def test_constants_are_float32_in_kernel_and_reference(number: float) -> None:
     op = ekc.compute(
         "hits",
         axes={"i": 2},
@@ -51,7 +51,7 @@ def test_a_constant_is_a_float32_in_kernel_and_reference(number: float) -> None:
 
 
 @pytest.mark.parametrize("combine", ["argmax", "argmin"])
-def test_indices_are_computed_with(combine: str) -> None:
+def test_indices_are_usable_in_expressions(combine: str) -> None:
     op = ekc.reduce((6, 50), 1, combine).epilogue(lambda c: c * 2 + 1)
     x = np.random.default_rng(1).standard_normal((6, 50)).astype(np.float32)
     right = getattr(np, combine)(x, axis=1) * 2 + 1

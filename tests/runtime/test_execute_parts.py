@@ -68,7 +68,7 @@ def judge(schedule: Schedule) -> Verdict:
      lambda: scaling(2**24).epilogue(lambda c, b: c + b, b=(2**24,))],
     ids=["2**25", "2**31 - 1", "int8 of 3 * 2**30", "product", "convolution", "chain"],
 )  # fmt: skip
-def test_no_array_is_longer_than_the_share_of_the_blocks(
+def test_arrays_are_no_longer_than_the_share_of_the_blocks(
     make: Callable[[], Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = make_naive_schedule(make())
@@ -81,7 +81,7 @@ def test_no_array_is_longer_than_the_share_of_the_blocks(
     assert seen.size <= max(2**21, tensors * 4 // PAGE_BYTES) < tensors // 20
 
 
-def test_the_memory_of_a_check_does_not_grow_with_an_extent() -> None:
+def test_memory_of_a_check_does_not_grow_with_an_extent() -> None:
     peaks = []
     for extent in (2**25, 2**27):
         schedule = make_naive_schedule(scaling(extent))
@@ -94,7 +94,7 @@ def test_the_memory_of_a_check_does_not_grow_with_an_extent() -> None:
     assert peaks[1] - peaks[0] < 8 * 2**20 < 4 * (2**27 - 2**25)
 
 
-def test_an_operator_of_40_gb_is_checked_in_a_process_of_3_gib() -> None:
+def test_operator_of_40_gb_is_checked_in_a_process_of_3_gib() -> None:
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
@@ -115,7 +115,7 @@ print(device.time(ekc.compile(make_naive_schedule(op), device=device).compiled).
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
-def test_any_part_of_random_inputs_is_that_of_the_whole(dtype: str) -> None:
+def test_parts_of_random_inputs_equal_the_complete_input(dtype: str) -> None:
     drawn = RandomTensor(TensorSpec("A", (37, 1001), parse_dtype(dtype)), 5, 1)
     whole, random = drawn.to_array(), np.random.default_rng(0)
     places = random.integers(0, whole.size, (3, 50))
@@ -166,7 +166,7 @@ def test_inputs_drawn_where_they_are_read_give_the_verdict_of_arrays(
     assert drawn.ok
 
 
-def test_a_part_of_a_chain_has_the_right_values_of_the_whole() -> None:
+def test_part_of_a_chain_equals_the_complete_chain() -> None:
     """A compute is worked out for the elements that its reader asks for."""
     op = ekc.softmax((24, 40), axis=0)
     expected, last = ReferenceEvaluator.from_seed(op, 0), op.computes[-1]
@@ -179,7 +179,7 @@ def test_a_part_of_a_chain_has_the_right_values_of_the_whole() -> None:
     assert not expected._full_tensors
 
 
-def test_a_launch_by_pages_reports_and_leaves_what_one_in_whole_does() -> None:
+def test_launch_by_pages_equals_the_complete_launch() -> None:
     schedule = examples.tiled_matmul(64, 64, 32)
     compiled = compile_schedule(schedule)
     one, arrays = compiled.launches[0], make_random_input_arrays(schedule.op)
@@ -200,7 +200,7 @@ def test_a_launch_by_pages_reports_and_leaves_what_one_in_whole_does() -> None:
     assert results[0] == results[1]
 
 
-def test_a_stray_store_is_found_by_pages_too() -> None:
+def test_stray_store_is_found_by_pages_too() -> None:
     text = """.version 8.0
 .target sm_80
 .address_size 64
@@ -223,7 +223,7 @@ ret;
     assert held.raw[8192:].view(np.uint32).tolist() == list(range(16))
 
 
-def test_a_survey_by_pages_sees_what_one_in_whole_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_survey_by_pages_equals_the_complete_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = compile_schedule(examples.tiled_matmul(64, 64, 32))
     one = compiled.launches[0]
 

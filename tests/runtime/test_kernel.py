@@ -26,7 +26,7 @@ def kernel() -> Kernel:
     return compile(s)
 
 
-def test_a_kernel_shows_what_it_was_compiled_to(kernel: Kernel) -> None:
+def test_kernel_shows_what_it_was_compiled_to(kernel: Kernel) -> None:
     assert kernel.cuda_source.startswith("// matmul(")
     assert ".target sm_80" in kernel.ptx
     assert kernel.cubin.startswith(b"\x7fELF")
@@ -35,7 +35,7 @@ def test_a_kernel_shows_what_it_was_compiled_to(kernel: Kernel) -> None:
     assert kernel.arch == "sm_80"
 
 
-def test_a_call_takes_and_gives_numpy(kernel: Kernel) -> None:
+def test_call_takes_and_gives_numpy(kernel: Kernel) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((12, 7), np.float32), rng.standard_normal((7, 9), np.float32)
     c = kernel(a, b)
@@ -43,7 +43,7 @@ def test_a_call_takes_and_gives_numpy(kernel: Kernel) -> None:
     np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
 
 
-def test_it_says_who_computes_the_result(kernel: Kernel) -> None:
+def test_executed_by_names_the_machine(kernel: Kernel) -> None:
     assert kernel.executed_by == "ekc.emulator: the compiled PTX, on the CPU"
     assert kernel.executed_by in repr(kernel)
     assert "matmul(A[12, 7] float32, B[7, 9] float32), sm_80" in repr(kernel)
@@ -53,14 +53,16 @@ def test_it_says_who_computes_the_result(kernel: Kernel) -> None:
     ("shape", "dtype", "message"),
     [((12, 8), "float32", r"A has shape \(12, 8\), needed \(12, 7\)"), ((12, 7), "float64", "A is float64")],
 )
-def test_other_arrays_are_refused(kernel: Kernel, shape: tuple[int, ...], dtype: str, message: str) -> None:
+def test_unsuitable_arrays_are_refused(
+    kernel: Kernel, shape: tuple[int, ...], dtype: str, message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         kernel(np.zeros(shape, dtype), np.zeros((7, 9), np.float32))
     with pytest.raises(InvalidInput, match="takes 2 arrays"):
         kernel(np.zeros((12, 7), np.float32))
 
 
-def test_an_unknown_arch_and_a_broken_limit_are_refused() -> None:
+def test_unknown_arch_and_a_broken_limit_are_refused() -> None:
     s = Schedule(o.matmul(12, 9, 7)).bind("i", "block.x").bind("j", "thread.x")
     with pytest.raises(InvalidInput, match="arch 'sm_81' is unknown"):
         compile(s, arch="sm_81")
@@ -70,7 +72,7 @@ def test_an_unknown_arch_and_a_broken_limit_are_refused() -> None:
         compile(s, limits=Limits(threads_per_block=8))
 
 
-def test_a_call_that_would_seem_to_hang_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_call_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -84,7 +86,7 @@ def test_a_call_that_would_seem_to_hang_says_so_first(monkeypatch: pytest.Monkey
         alone(*arrays)
 
 
-def test_a_short_call_says_nothing(kernel: Kernel) -> None:
+def test_short_call_gives_no_warning(kernel: Kernel) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel(np.zeros((12, 7), np.float32), np.zeros((7, 9), np.float32))

@@ -153,7 +153,7 @@ def test_nan_and_infinities_are_where_the_reference_has_them(name: str, data: st
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_nan_in_each_input_reaches_the_result(name: str) -> None:
+def test_nan_in_each_input_reaches_the_result(name: str) -> None:
     schedule, compiled = made(name)
     for number in range(len(schedule.op.inputs)):
         arrays = [a.copy() for a in make_random_input_arrays(schedule.op)]
@@ -168,9 +168,7 @@ def test_a_nan_in_each_input_reaches_the_result(name: str) -> None:
 
 @pytest.mark.parametrize("combine", ["max", "min"])
 @pytest.mark.parametrize(("arch", "selects"), [(OLD, True), (AMPERE, False), (HOPPER, False)])
-def test_the_instruction_that_keeps_nan_is_taken_where_there_is_one(
-    combine: str, arch: str, selects: bool
-) -> None:
+def test_nan_keeping_instruction_is_used_where_it_exists(combine: str, arch: str, selects: bool) -> None:
     ptx = compile_schedule(_over_lanes(combine, "float32"), arch).ptx
     plain, kept = (len(re.findall(rf"\b{combine}{way}\.f32", ptx)) for way in ("", r"\.NaN"))
     assert (plain > 0, kept > 0) == (selects, not selects)

@@ -28,7 +28,7 @@ def test_parts_lanes_and_tails_multiply_by_one(dtype: str) -> None:
     np.testing.assert_allclose(found, schedule.op.reference(*expected.arrays).astype(np.float64), rtol=0.01)
 
 
-def test_a_product_on_the_spot() -> None:
+def test_fused_product_matches_the_reference() -> None:
     """Each row over the geometric mean of another, as one launch: the product is made by two warps."""
     op = ekc.compute(
         "shares",
@@ -56,7 +56,7 @@ def test_a_product_on_the_spot() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "terms"), [("int32", 40), ("int8", 4)])
-def test_integers_are_those_of_numpy(dtype: str, terms: int) -> None:
+def test_integer_products_equal_numpy(dtype: str, terms: int) -> None:
     op = ekc.reduce((6, terms), 1, "prod", dtype=dtype)
     x = np.random.default_rng(1).integers(-99, 100, (6, terms)).astype(dtype) | np.ones((), dtype)
     right = np.prod(x, 1, dtype=np.int32)
@@ -67,7 +67,7 @@ def test_integers_are_those_of_numpy(dtype: str, terms: int) -> None:
     np.testing.assert_array_equal(execute(op, compile_schedule(schedule), [x])[-1].output, right)
 
 
-def test_a_product_cannot_be_made_by_atomic_additions() -> None:
+def test_product_cannot_be_made_by_atomic_additions() -> None:
     with pytest.raises(ScheduleError, match=r"Y to be a sum.* it is a prod.*rfactor\(\"k1\", ...\)"):
         ekc.Schedule(ekc.reduce((4, 64), 1, "prod")).atomic("Y")
 
@@ -85,7 +85,7 @@ def test_random_factors_leave_a_product_that_shows_each_of_them(dtype: str) -> N
     assert describe_input_policy(ekc.reduce((4, 4096), 1)) == "normal(0, 1)"
 
 
-def test_a_kernel_that_leaves_factors_out_is_found_wrong() -> None:
+def test_kernel_that_leaves_factors_out_is_found_wrong() -> None:
     """A kernel of the first 4000 of 4096 factors, held against all of them."""
     whole, less = (ekc.reduce((4, n), 1, "prod") for n in (4096, 4000))
     assert difference(whole, whole) < 1

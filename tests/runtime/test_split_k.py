@@ -46,7 +46,7 @@ def assert_right(schedule: Schedule) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 @given(st.data())
-def test_drawn_schedules_in_parts_are_right(data: st.DataObject) -> None:
+def test_drawn_split_k_schedules_match_the_reference(data: st.DataObject) -> None:
     def choose(options: Sequence[Any]) -> Any:
         return data.draw(st.sampled_from(options))
 
@@ -67,7 +67,7 @@ PARTED = {
 
 
 @pytest.mark.parametrize("name", PARTED)
-def test_what_the_search_derives_is_right(name: str) -> None:
+def test_structures_of_the_search_match_the_reference(name: str) -> None:
     """The first and the last structure in parts, with the first legal numbers drawn."""
     op = PARTED[name]
     parted = [s for s in derive_structures(op, Limits()) if " parts of " in s.name]
@@ -102,7 +102,7 @@ def matvec_in_parts(parts: int) -> Schedule:
     return rows.bind("k.1", "thread.x").cache_write("y_parts").bind("i_", "thread.x").cache_write("y")
 
 
-def test_the_c_interface_asks_for_the_workspace(tmp_path: Path) -> None:
+def test_c_interface_asks_for_the_workspace(tmp_path: Path) -> None:
     schedule = matvec_in_parts(16)
     kernel = compile_schedule(schedule)
     assert kernel.workspace_bytes == 16 * 64 * 4
@@ -124,7 +124,7 @@ def test_both_launches_and_the_workspace_are_counted() -> None:
     assert workspace + 64 * 4 <= second.traffic.l2_bytes <= 2 * workspace
 
 
-def test_few_rows_fill_the_device_in_parts_alone() -> None:
+def test_few_rows_fill_the_device_by_split_k_only() -> None:
     device = ekc.devices.open("a100")
     whole = (
         Schedule(ekc.matvec(64, 65536))
@@ -148,7 +148,7 @@ def greatest_part(ptx: str) -> str:
 
 
 @pytest.mark.parametrize("fault", [squared, greatest_part])
-def test_a_fault_in_either_launch_is_found(fault: Callable[[str], str]) -> None:
+def test_fault_in_either_launch_is_found(fault: Callable[[str], str]) -> None:
     schedule = matvec_in_parts(16)
     wrong = spoiled(compile_schedule(schedule), fault)
     verdict = verify(schedule, wrong, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
@@ -156,7 +156,7 @@ def test_a_fault_in_either_launch_is_found(fault: Callable[[str], str]) -> None:
     assert [x.agreement.ok for x in verdict.launches] == [fault is greatest_part, False]
 
 
-def test_a_gpu_is_judged_launch_by_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_on_a_gpu_goes_launch_by_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The scripted driver looks a module up in the compile cache, and a user's holds thousands.
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     schedule = matvec_in_parts(16)

@@ -12,5 +12,5 @@ import ekc, ekc.runtime.kernel, ekc.devices.cuda.call, ekc.devices.cuda.arrays
 """
 
 
-def test_nothing_needs_pytorch() -> None:
+def test_ekc_imports_without_pytorch() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT], check=True)

@@ -38,7 +38,7 @@ def checked(schedule: Schedule) -> str:
         (lambda A, B, D, i: (A[i] + B[i]) % D[i], (1.0, 2.0, 2.0), 1.0),
     ],
 )
-def test_the_text_keeps_the_order_of_the_expression(
+def test_cuda_text_keeps_the_order_of_the_expression(
     body: Callable[..., Expr], values: tuple[float, ...], right: float
 ) -> None:
     op = ekc.compute("order", axes={"i": 4}, inputs=dict.fromkeys("ABD", (4,)), body=body)
@@ -55,12 +55,12 @@ def test_the_text_keeps_the_order_of_the_expression(
     ],
     ids=["int8 to float16", "fifth power", "roots of negatives"],
 )
-def test_infinities_and_no_numbers_are_right_where_the_reference_has_them(op: Operator) -> None:
+def test_infinities_and_nan_match_the_reference(op: Operator) -> None:
     assert not np.isfinite(op.reference(*make_random_input_arrays(op)).astype(np.float64)).all()
     assert checked(make_naive_schedule(op)).startswith("compiled PTX executed")
 
 
-def test_an_infinity_explains_no_error_beside_it() -> None:
+def test_infinity_explains_no_error_beside_it() -> None:
     op = ekc.matmul(16, 16, 64, dtype="float16").epilogue(lambda c: c * c * c * c * c)
     right = ReferenceEvaluator(op, make_random_input_arrays(op)).evaluate_at(
         op.computes[-1], list_all_indices(op.computes[-1])
@@ -73,7 +73,7 @@ def test_an_infinity_explains_no_error_beside_it() -> None:
     ).startswith("wrong result")
 
 
-def test_integers_are_scaled_in_floats_behind_their_sum() -> None:
+def test_integer_sums_are_scaled_as_floats() -> None:
     op = ekc.matmul(16, 24, 32, dtype="int8").epilogue(
         lambda c, scale: c * scale * 0.5, scale=(24,), out_dtype="float32"
     )
@@ -94,7 +94,7 @@ def test_integers_stay_integers_up_to_where_they_are_scaled() -> None:
     )
 
 
-def test_what_storing_cuts_off_is_not_computed_on_the_spot() -> None:
+def test_value_rounded_by_a_store_is_not_fused() -> None:
     op = ekc.reduce((8, 96), (1,), "sum", dtype="int8", out_dtype="int8")
     (held,) = (c.output.name for c in op.computes)
     follower = op.then("Z", axes={"p": 8, "q": 96}, body=lambda X, Y, p, q: X[p, q] + Y[p])

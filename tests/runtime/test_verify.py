@@ -72,7 +72,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT)
-def test_right_kernels_pass_whole_and_sampled(
+def test_correct_kernels_pass_complete_and_sampled(
     make: Callable[[], Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = make()
@@ -118,7 +118,7 @@ def test_integers_that_are_never_written_are_noticed(out_dtype: str) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_every_launch_is_judged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_are_all_checked(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     few_blocks(monkeypatch)
 
     def fault(ptx: str) -> str:
@@ -141,7 +141,7 @@ def test_every_launch_is_judged(number: int, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 @pytest.mark.parametrize("part", [False, True], ids=["whole", "sampled"])
-def test_each_mistake_is_named(
+def test_mistakes_are_named(
     fault: Callable[[str], str], words: str, part: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if part:
@@ -161,7 +161,7 @@ def test_blocks_that_write_what_others_own_are_strays(monkeypatch: pytest.Monkey
     assert "belong to other blocks" in str(verdict)
 
 
-def test_an_unknown_instruction_is_an_error_and_no_verdict() -> None:
+def test_unknown_instruction_is_an_error() -> None:
     with pytest.raises(EkcError, match=r"frob\.rn\.f32"):
         judged(tiled(), faults.unknown_word)
 
@@ -170,7 +170,7 @@ def test_an_unknown_instruction_is_an_error_and_no_verdict() -> None:
     ("fault", "words"),
     [(faults.far_store, "the first: out-of-bounds"), (faults.no_store, "of its output unwritten")],
 )
-def test_a_call_of_a_faulty_kernel_raises(fault: Callable[[str], str], words: str) -> None:
+def test_call_of_a_faulty_kernel_raises(fault: Callable[[str], str], words: str) -> None:
     schedule = tiled()
     kernel = Kernel(schedule, spoiled(compile_schedule(schedule), fault))
     with pytest.raises(KernelFault, match=words):

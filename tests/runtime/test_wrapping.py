@@ -167,7 +167,7 @@ def _drawn(op: Operator, seed: int) -> Arrays:
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**32))
 @example(seed=0)
-def test_all_wrap_as_numpy_does(name: str, seed: int) -> None:
+def test_int32_wraps_as_in_numpy(name: str, seed: int) -> None:
     schedule, compiled = made(name)
     arrays = _drawn(schedule.op, seed)
     right = KERNELS[name][1](*arrays)
@@ -183,7 +183,7 @@ def test_all_wrap_as_numpy_does(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("value", [2**20, -(2**20), 2**16])
-def test_the_product_that_was_0_without_a_word_says_that_it_wrapped(value: int) -> None:
+def test_product_that_wraps_to_0_is_reported(value: int) -> None:
     schedule, compiled = made("matmul")
     arrays = [np.full(t.shape, value, np.int32) for t in schedule.op.inputs]
     assert not schedule.op.reference(*arrays).any()
@@ -195,7 +195,7 @@ def test_the_product_that_was_0_without_a_word_says_that_it_wrapped(value: int) 
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_verdict_says_that_a_result_wrapped_and_only_then(name: str) -> None:
+def test_verdict_says_that_a_result_wrapped_and_only_then(name: str) -> None:
     schedule, compiled = made(name)
     for fill, wraps in ((_large, True), (_few, False)):
         arrays = tuple(_arrays(schedule.op, fill))
@@ -214,7 +214,7 @@ def _few(shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
     return np.arange(int(np.prod(shape))).reshape(shape) % 7 - 3
 
 
-def test_an_intermediate_result_that_wraps_is_reported_too() -> None:
+def test_intermediate_result_that_wraps_is_reported_too() -> None:
     """The result fits, and yet is not the exact one."""
     schedule = _each(lambda a, b, i: ex.minimum(a * b, 5))
     arrays = (np.full(32, 2**16 + 1, np.int32), np.full(32, 2**15, np.int32))
@@ -222,14 +222,14 @@ def test_an_intermediate_result_that_wraps_is_reported_too() -> None:
     assert (right.wrapped, set(right.values.ravel())) == (True, {float(LEAST + 2**15)})
 
 
-def test_a_tensor_that_wrapped_makes_what_reads_it_wrapped() -> None:
+def test_readers_of_a_wrapped_tensor_count_as_wrapped() -> None:
     op = o.matmul(2, 2, 4, dtype="int32").epilogue(lambda c: ex.minimum(c, 0))
     arrays = tuple(np.full(t.shape, 2**15, np.int32) for t in op.inputs)
     right = ReferenceEvaluator(op, arrays).evaluate_tensor("C_out")
     assert (right.wrapped, right.values.tolist()) == (True, [[0, 0], [0, 0]])
 
 
-def test_sums_beyond_what_float64_holds_are_exact() -> None:
+def test_sums_beyond_float64_are_exact() -> None:
     """63 products of 2**61 and one of 1: float64 would lose the last."""
     a, b = np.full((4, 64), 2**30, np.int32), np.full((64, 4), 2**31 - 1, np.int32)
     a[:, 5], b[5] = 1, 1
@@ -248,7 +248,7 @@ def test_sums_of_int8_are_refused_by_their_extents() -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_the_shell_says_that_results_wrapped(
+def test_shell_says_that_results_wrapped(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def draw_large(drawn: RandomTensor, bits: NDArray[Any]) -> NDArray[Any]:
@@ -263,7 +263,7 @@ def test_the_shell_says_that_results_wrapped(
     assert launch.get("executed", launch)["wrapped"] is True
 
 
-def test_the_summary_of_a_run_says_that_results_wrapped() -> None:
+def test_summary_of_a_run_says_that_results_wrapped() -> None:
     """Sums of products of the usual inputs, squared, leave int32."""
     op = o.matmul(2, 2, 64, dtype="int32").epilogue(lambda c: c * c)
     result = ekc.tune(op, target="a100", trials=1, seed=0, progress=False)

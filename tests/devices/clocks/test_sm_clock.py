@@ -26,7 +26,7 @@ def held(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> Any:
     found.close()
 
 
-def test_a_clock_is_held_and_let_go(held: SmClockControl, here: ScriptedBoards) -> None:
+def test_clock_is_fixed_and_restored(held: SmClockControl, here: ScriptedBoards) -> None:
     assert held.list_clocks().mhz == tuple(GEARS)
     for mhz in (1200, 600):
         with held.fix_clock(mhz):
@@ -36,20 +36,20 @@ def test_a_clock_is_held_and_let_go(held: SmClockControl, here: ScriptedBoards) 
     assert not list(here.leases.glob("*.json"))
 
 
-def test_an_error_within_lets_go_too(held: SmClockControl, here: ScriptedBoards) -> None:
+def test_clock_is_restored_after_an_error(held: SmClockControl, here: ScriptedBoards) -> None:
     with pytest.raises(ZeroDivisionError), held.fix_clock(900):
         raise ZeroDivisionError
     assert here.read_limits() == (None, None, CAP_MW)
 
 
-def test_a_clock_that_is_not_offered(held: SmClockControl, here: ScriptedBoards) -> None:
+def test_clock_that_is_not_offered_is_refused(held: SmClockControl, here: ScriptedBoards) -> None:
     words = "cannot be set to 1201 MHz: it offers 300 to 1995 MHz; nearest: 1200"
     with pytest.raises(DeviceError, match=words), held.fix_clock(1201):
         pytest.fail("it was set")
     assert here.read_limits() == (None, None, CAP_MW)
 
 
-def test_a_driver_that_refuses_is_one_line_and_nothing_is_set(
+def test_driver_that_refuses_is_one_line_and_nothing_is_set(
     held: SmClockControl,
     here: ScriptedBoards,
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_driver_that_refuses_is_one_line_and_nothing_is_set(
     assert here.read_calls() == []
 
 
-def test_no_right_is_told_and_not_tried(
+def test_missing_right_is_reported_without_a_try(
     held: SmClockControl,
     here: ScriptedBoards,
     monkeypatch: pytest.MonkeyPatch,
@@ -76,7 +76,7 @@ def test_no_right_is_told_and_not_tried(
     assert here.read_calls() == []
 
 
-def test_a_gpu_that_is_governed_is_not_touched(held: SmClockControl, here: ScriptedBoards) -> None:
+def test_gpu_that_is_governed_is_not_touched(held: SmClockControl, here: ScriptedBoards) -> None:
     other = SmClockControl(GpuSensors(here.get_uuid()))
     with held.fix_clock(900):
         with pytest.raises(ActuatorError, match="governed by process"), other.fix_clock(1200):
@@ -98,7 +98,7 @@ with sm_clock.SmClockControl(GpuSensors(sys.argv[1])).fix_clock(900):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_run_leaves_no_clock_behind(boards: ScriptedBoards, number: int) -> None:
+def test_killed_run_leaves_no_clock_behind(boards: ScriptedBoards, number: int) -> None:
     child = boards.start_python(
         "-c", MEASURING, boards.get_uuid(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

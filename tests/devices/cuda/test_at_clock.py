@@ -37,7 +37,7 @@ def device(
     found.close()
 
 
-def test_a_clock_is_held_while_a_kernel_is_timed(
+def test_clock_is_fixed_while_a_kernel_is_timed(
     device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel
 ) -> None:
     before = here.read_limits()
@@ -51,7 +51,7 @@ def test_a_clock_is_held_while_a_kernel_is_timed(
     assert slow.peaks.fp32_flops < device.peaks.fp32_flops
 
 
-def test_a_clock_that_is_not_offered(device: CudaDevice) -> None:
+def test_clock_that_is_not_offered_is_refused(device: CudaDevice) -> None:
     with pytest.raises(
         DeviceError, match="cannot be set to 901 MHz: it offers 300 to 1995 MHz; nearest: 900"
     ):
@@ -60,7 +60,9 @@ def test_a_clock_that_is_not_offered(device: CudaDevice) -> None:
         device.at_clock("900")  # type: ignore[arg-type]
 
 
-def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel) -> None:
+def test_driver_that_refuses_a_clock_is_one_line(
+    device: CudaDevice, here: ScriptedBoards, kernel: CompiledKernel
+) -> None:
     here.update_script(fail={"nvmlDeviceSetPowerManagementLimit": pynvml.NVML_ERROR_NO_PERMISSION})
     with pytest.raises(ActuatorError, match="root or CAP_SYS_ADMIN"):
         device.at_clock(900).time(kernel)
@@ -68,7 +70,9 @@ def test_a_driver_that_refuses(device: CudaDevice, here: ScriptedBoards, kernel:
     assert device.time(kernel).latency_s > 0
 
 
-def test_no_right_is_a_reason(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_right_is_the_reason_for_no_clocks(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         sm_clock, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
     )

@@ -50,7 +50,7 @@ def near(found: np.ndarray, op: ekc.Operator) -> None:
     np.testing.assert_allclose(found, op.reference(*make_random_input_arrays(op)), rtol=1e-5, atol=1e-5)
 
 
-def test_a_sum_in_parts_borrows_its_workspace(driver: ScriptedDriver) -> None:
+def test_split_k_kernel_allocates_its_workspace_on_the_stream(driver: ScriptedDriver) -> None:
     arrays, out = on_gpu(driver, OP)
     before = len(driver.memory)
     ekc.compile(ekc.Schedule(OP).rfactor("k", 2).bind("k_part", "block.x"))(*arrays, out=out)
@@ -58,7 +58,7 @@ def test_a_sum_in_parts_borrows_its_workspace(driver: ScriptedDriver) -> None:
     assert len(driver.memory) == before, "the workspace was given back"
 
 
-def test_by_interface_into_out_on_the_stream_named(driver: ScriptedDriver) -> None:
+def test_arrays_by_interface_are_written_on_the_given_stream(driver: ScriptedDriver) -> None:
     arrays, out = on_gpu(driver, OP)
     before = len(driver.memory)
     assert kernel_of(OP)(*arrays, out=out, stream=7) is out
@@ -68,7 +68,7 @@ def test_by_interface_into_out_on_the_stream_named(driver: ScriptedDriver) -> No
     assert not driver.opened, "the caller's context is current again"
 
 
-def test_by_dlpack_the_owner_is_told_the_stream(driver: ScriptedDriver) -> None:
+def test_dlpack_owner_gets_the_stream(driver: ScriptedDriver) -> None:
     arrays, out = on_gpu(driver, OP)
     wrapped = [ByDlpack(a) for a in (*arrays, out)]
     kernel = kernel_of(OP)
@@ -79,7 +79,7 @@ def test_by_dlpack_the_owner_is_told_the_stream(driver: ScriptedDriver) -> None:
     assert driver.streams == [9, 0]
 
 
-def test_a_stream_that_an_array_names_is_followed(driver: ScriptedDriver) -> None:
+def test_stream_that_an_array_names_is_followed(driver: ScriptedDriver) -> None:
     arrays, out = on_gpu(driver, OP, stream=5)
     kernel_of(OP)(*arrays, out=out)
     assert (driver.streams, driver.followed) == ([5], [])
@@ -87,7 +87,7 @@ def test_a_stream_that_an_array_names_is_followed(driver: ScriptedDriver) -> Non
     assert driver.followed == [(6, 5), (6, 5)]
 
 
-def test_tensors_between_launches_are_borrowed(driver: ScriptedDriver) -> None:
+def test_tensors_between_launches_are_allocated_on_the_stream(driver: ScriptedDriver) -> None:
     op = ekc.softmax((4, 16))
     arrays, out = on_gpu(driver, op)
     kernel = kernel_of(op)
@@ -98,7 +98,7 @@ def test_tensors_between_launches_are_borrowed(driver: ScriptedDriver) -> None:
     assert set(driver.memory) == before
 
 
-def test_half_precision_and_bfloat16(driver: ScriptedDriver) -> None:
+def test_float16_and_bfloat16_arrays_are_taken(driver: ScriptedDriver) -> None:
     for name in ("float16", "bfloat16"):
         op = ekc.matmul(8, 8, 8, dtype=name)
         arrays, out = on_gpu(driver, op)
@@ -109,7 +109,7 @@ def test_half_precision_and_bfloat16(driver: ScriptedDriver) -> None:
     assert out.host.dtype == ml_dtypes.bfloat16
 
 
-def test_what_does_not_fit_is_refused_in_one_line(driver: ScriptedDriver) -> None:
+def test_unsuitable_arrays_are_refused_in_one_line(driver: ScriptedDriver) -> None:
     kernel = kernel_of(OP)
     (a, b), out = on_gpu(driver, OP)
     wide = OnGpu(driver, np.zeros((4, 12), np.float64))
@@ -154,7 +154,7 @@ class Moved:
         return told | {"data": (told["data"][0] + self.by, False)}
 
 
-def test_an_array_must_be_aligned_to_the_widest_access(driver: ScriptedDriver) -> None:
+def test_array_must_be_aligned_to_the_widest_access(driver: ScriptedDriver) -> None:
     (a, b), out = on_gpu(driver, OP)
     schedule = ekc.Schedule(OP).split("j", (4,)).reorder("i", "k", "j.0", "j.1").vectorize("j.1")
     wide = ekc.compile(schedule.bind("i", "block.x"))
@@ -176,7 +176,7 @@ def test_asynchronous_copies_are_accesses_too() -> None:
     assert find_widest_access("ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];") == 1
 
 
-def test_a_result_is_not_written_over_an_input(driver: ScriptedDriver) -> None:
+def test_result_is_not_written_over_an_input(driver: ScriptedDriver) -> None:
     op = ekc.matmul(8, 8, 8)
     (a, b), out = on_gpu(driver, op)
     for under, name in ((a, "A"), (b, "B"), (Moved(a, 128), "A")):
@@ -186,7 +186,7 @@ def test_a_result_is_not_written_over_an_input(driver: ScriptedDriver) -> None:
     assert len(driver.streams) == 1
 
 
-def test_it_is_refused_also_where_the_same_text_ran_before(driver: ScriptedDriver) -> None:
+def test_kernel_for_another_gpu_is_refused_though_its_text_ran_before(driver: ScriptedDriver) -> None:
     arrays, out = on_gpu(driver, OP)
     kernel_of(OP)(*arrays, out=out)
     with pytest.raises(DeviceError, match=r"compiled for sm_90, .* is sm_80"):
@@ -201,7 +201,7 @@ def library(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> type[
     return type("Tensor", (OnGpu,), {"__module__": name})
 
 
-def test_the_current_stream_and_new_arrays_of_pytorch(
+def test_pytorch_stream_and_allocator_are_used(
     driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[Any, ...]] = []
@@ -243,7 +243,7 @@ def test_the_current_stream_and_new_arrays_of_pytorch(
         kernel_of(OP)(*arrays)
 
 
-def test_numpy_goes_to_the_gpu_that_was_named_and_it_is_said(driver: ScriptedDriver) -> None:
+def test_numpy_arrays_run_on_the_named_gpu(driver: ScriptedDriver) -> None:
     device = ScriptedNode().open()
     kernel = ekc.compile(make_naive_schedule(OP), device=device)
     near(kernel(*make_random_input_arrays(OP)), OP)

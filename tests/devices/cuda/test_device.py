@@ -35,17 +35,17 @@ def opened(text: str, **script: Any) -> CudaDevice:
         ("cuda@warm", CudaTarget((0,), False)),
     ],
 )
-def test_a_target_in_parts(text: str, target: CudaTarget) -> None:
+def test_target_is_parsed(text: str, target: CudaTarget) -> None:
     assert parse_target(text) == target
 
 
 @pytest.mark.parametrize("text", ["cuda:one", "cuda:", "cuda:-1", "cuda:0@hot", "cuda:0,", "cuda:all,1"])
-def test_other_forms_are_refused(text: str) -> None:
+def test_targets_of_other_forms_are_refused(text: str) -> None:
     with pytest.raises(DeviceError, match="the index must be a number"):
         parse_target(text)
 
 
-def test_a_gpu_as_its_driver_describes_it() -> None:
+def test_gpu_as_its_driver_describes_it() -> None:
     device = opened("cuda:0")
     assert (device.name, device.simulated, device.arch) == ("Scripted A100", False, "sm_80")
     assert device.label == "Scripted A100 (cuda:0)"
@@ -59,7 +59,7 @@ def test_a_gpu_as_its_driver_describes_it() -> None:
     assert device.peaks.dram_bytes_per_s == pytest.approx(1555e9, rel=1e-3)
 
 
-def test_all_gpus_and_those_that_are_not_there() -> None:
+def test_missing_gpus_are_refused() -> None:
     assert opened("cuda:all", gpus=3).label == "Scripted A100 (cuda:0,1,2)"
     with pytest.raises(DeviceError, match=r"there are 2 GPU\(s\), cuda:0 to cuda:1"):
         opened("cuda:0,2", gpus=2)
@@ -75,7 +75,7 @@ def test_figures_of_unlike_gpus_are_not_mixed() -> None:
         ScriptedNode(2).open("cuda:all", make)
 
 
-def test_a_driver_that_is_too_old_says_so_in_one_line() -> None:
+def test_driver_that_is_too_old_says_so_in_one_line() -> None:
     needed = version().split(".")[0]
     words = rf"its driver is for CUDA 11\.8, too old.* CUDA {needed}\.0 or later"
     with pytest.raises(DeviceError, match=words) as no:
@@ -83,13 +83,13 @@ def test_a_driver_that_is_too_old_says_so_in_one_line() -> None:
     assert "\n" not in str(no.value)
 
 
-def test_a_driver_for_cuda_12_is_told_what_to_install() -> None:
+def test_driver_for_cuda_12_gets_the_install_command() -> None:
     assert explain_old_driver(12040, "12.9") is None
     assert CUDA_12_INSTALL_COMMAND in str(explain_old_driver(12040, "13.5"))
     assert CUDA_12_INSTALL_COMMAND not in str(explain_old_driver(11080, "12.9"))
 
 
-def test_a_newer_driver_and_an_unknown_gpu() -> None:
+def test_newer_driver_and_unknown_gpu_open() -> None:
     assert opened("cuda:0", cuda=14010).driver == "570.86.15, CUDA 14.1"
     assert opened("cuda:0", facts=FACTS | {"COMPUTE_CAPABILITY_MINOR": 5}).arch == "sm_80"
     with pytest.raises(DeviceError, match=r"no machine code for compute capability 3\.0"):
@@ -104,9 +104,7 @@ def test_a_newer_driver_and_an_unknown_gpu() -> None:
         (("CLOCK_RATE", "MEMORY_CLOCK_RATE"), "is a clock of 1000 MHz, memory of 553 GB/s"),
     ],
 )
-def test_a_driver_that_tells_0_of_a_clock_leaves_ceilings_above_0_and_says_so(
-    silent: tuple[str, ...], words: str
-) -> None:
+def test_clock_of_0_leaves_ceilings_above_0_with_a_warning(silent: tuple[str, ...], words: str) -> None:
     """As on Jetson and some virtual GPUs; a recording with a ceiling of 0 could not be read."""
     with pytest.warns(UserWarning, match=f"the driver does not report all of Scripted A100: .*{words}"):
         peaks = opened("cuda:0", facts=FACTS | dict.fromkeys(silent, 0)).peaks
@@ -115,7 +113,7 @@ def test_a_driver_that_tells_0_of_a_clock_leaves_ceilings_above_0_and_says_so(
     assert all(flops > 0 for flops in peaks.flops_by_type.values())
 
 
-def test_the_real_worker_process_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_process_reports_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """No script here: `python -m`, cuda.bindings, and a machine whose GPUs are hidden or absent."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(nvml, "count_gpus", lambda: 1)

@@ -126,12 +126,12 @@ def _libcuda(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyp
         yield
 
 
-def test_every_call_arrives_as_the_driver_wants_it() -> None:
+def test_calls_reach_the_driver_in_its_form() -> None:
     found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert found.stdout == SAID.removeprefix("\n")
 
 
-def test_the_worker_process_describes_its_gpu() -> None:
+def test_worker_process_describes_its_gpu() -> None:
     """`python -m`, pipes, messages and the real bindings; CUDA numbers its attributes from 1 on."""
     remote = RemoteWorker("cuda:0", partial(ChildProcess, WORKER_MODULE))
     facts = remote.query(DescribeRequest())
@@ -145,7 +145,7 @@ def test_the_worker_process_describes_its_gpu() -> None:
 
 
 @pytest.mark.parametrize("unknown", [ValueError("4242 is not a valid CUresult"), KeyError(4242)])
-def test_a_status_that_the_bindings_cannot_name_is_a_fault(unknown: Exception) -> None:
+def test_status_that_the_bindings_cannot_name_is_a_fault(unknown: Exception) -> None:
     def answers(*arguments: object) -> None:
         raise unknown
 

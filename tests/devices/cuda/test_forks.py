@@ -52,7 +52,7 @@ print("same worker", device._gpus[0].remote._processes[0]._process.pid == worker
 """
 
 
-def test_a_child_has_workers_threads_and_locks_of_its_own_and_no_lease(boards: ScriptedBoards) -> None:
+def test_forked_child_has_its_own_workers_threads_and_locks_and_no_lease(boards: ScriptedBoards) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = boards.start_python("-c", SCRIPT, boards.get_uuid(), **pipes, start_new_session=True)
     out, err = process.communicate(timeout=120)

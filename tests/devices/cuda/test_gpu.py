@@ -33,7 +33,7 @@ def sensors_of(node: ScriptedNode, kind: Any = GpuSensors) -> Any:
     return kind("0", node.library)
 
 
-def test_a_clock_that_is_not_told_once_is_what_it_was() -> None:
+def test_clock_keeps_its_last_value_when_a_reading_fails() -> None:
     sensors = sensors_of(ScriptedNode(), Busy)
     sensors.working = True
     watch = SensorPoller(sensors)
@@ -43,7 +43,7 @@ def test_a_clock_that_is_not_told_once_is_what_it_was() -> None:
     assert watch.read_state().clock_mhz == 1410.0
 
 
-def test_the_clock_is_that_of_the_work_and_no_reason_is_lost() -> None:
+def test_clock_is_that_of_the_work_and_all_reasons_are_kept() -> None:
     sensors = sensors_of(ScriptedNode(), Busy)
     with SensorPoller(sensors) as watch:
         sensors.working, sensors.reasons = True, ("power cap",)
@@ -60,13 +60,13 @@ def test_the_clock_is_that_of_the_work_and_no_reason_is_lost() -> None:
     assert seen.power_cap_w == 400.0
 
 
-def test_a_short_measurement_is_followed_by_a_look() -> None:
+def test_short_measurement_is_followed_by_a_reading() -> None:
     with SensorPoller(sensors_of(ScriptedNode())) as watch:
         pass
     assert watch.read_state().clock_mhz == 1410.0
 
 
-def test_a_gpu_that_is_lost_ends_the_watch_and_is_told() -> None:
+def test_lost_gpu_ends_the_poller_and_is_reported() -> None:
     node = ScriptedNode()
     sensors = sensors_of(node)
     node.library.fails = dict.fromkeys(

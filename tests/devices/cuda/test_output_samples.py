@@ -83,7 +83,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
-def test_a_right_kernel_passes_by_chunks(op: Operator, device: OnStage) -> None:
+def test_correct_kernel_passes_by_chunks(op: Operator, device: OnStage) -> None:
     schedule = make_naive_schedule(op)
     verdict = verify_on_device(
         device, schedule, ekc.compile(schedule).compiled, ReferenceEvaluator.from_seed(op, 0)
@@ -93,7 +93,7 @@ def test_a_right_kernel_passes_by_chunks(op: Operator, device: OnStage) -> None:
 
 
 @pytest.mark.parametrize("name", ["floats", "integers", "bytes"])
-def test_elements_that_keep_every_blank_are_missed(name: str, device: OnStage) -> None:
+def test_elements_that_keep_every_blank_are_reported(name: str, device: OnStage) -> None:
     op = OPERATORS[name]
     schedule = make_naive_schedule(op)
     # Far from its start: in a chunk that is not the first.
@@ -105,7 +105,7 @@ def test_elements_that_keep_every_blank_are_missed(name: str, device: OnStage) -
     assert not verdict.worst_agreement.complete
 
 
-def test_only_wanted_elements_come_back(device: OnStage) -> None:
+def test_selected_elements_alone_come_back(device: OnStage) -> None:
     op = OPERATORS["floats"]
     kernel, places = ekc.compile(make_naive_schedule(op)).compiled, np.array([0, 127, 128, 959])
     inputs = ReferenceEvaluator.from_seed(op, 0).arrays

@@ -75,19 +75,25 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
 
 @pytest.mark.parametrize("kind", REASONS)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_fault_costs_its_own_row(method: str, kind: str, kernels: dict[str, CompiledKernel]) -> None:
+def test_fault_during_timing_costs_its_own_row(
+    method: str, kind: str, kernels: dict[str, CompiledKernel]
+) -> None:
     struck(Plan(method, kind), kernels)
 
 
 @pytest.mark.parametrize("kind", REASONS)
 @pytest.mark.parametrize("method", ["launch", "record", "wait", "elapsed_s"])
-def test_also_where_it_is_metered(method: str, kind: str, kernels: dict[str, CompiledKernel]) -> None:
+def test_fault_during_metering_costs_its_own_row(
+    method: str, kind: str, kernels: dict[str, CompiledKernel]
+) -> None:
     struck(Plan(method, kind, "meter"), kernels)
 
 
 @pytest.mark.parametrize("kind", REASONS)
 @pytest.mark.parametrize("method", ["allocate", "upload", "launch", "download", "free"])
-def test_also_where_it_is_checked(method: str, kind: str, kernels: dict[str, CompiledKernel]) -> None:
+def test_fault_during_a_check_costs_its_own_row(
+    method: str, kind: str, kernels: dict[str, CompiledKernel]
+) -> None:
     struck(Plan(method, kind, "check"), kernels)
 
 
@@ -111,5 +117,5 @@ def struck(plan: Plan, kernels: dict[str, CompiledKernel]) -> None:
     assert "\n" not in hit.status
 
 
-def test_there_are_enough_kinds_and_places() -> None:
+def test_faults_of_all_kinds_at_all_driver_calls_are_tested() -> None:
     assert len(METHODS) * len(REASONS) >= 30

@@ -43,37 +43,37 @@ def test_power_is_right_within_a_percent(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("call_s", [1e-5, 9e-3])
-def test_the_interval_holds_the_truth_as_often_as_it_says(call_s: float) -> None:
+def test_interval_contains_the_true_power_95_percent_of_the_time(call_s: float) -> None:
     draws = [metered(call_s, 1.0, seed) for seed in range(200)]
     held = [window.power_interval_w.low <= true <= window.power_interval_w.high for window, true in draws]
     assert 0.90 <= np.mean(held) <= 0.99
 
 
-def test_both_estimators_agree() -> None:
+def test_estimators_agree() -> None:
     window, _ = metered(1e-4, 2.0, 7)
     assert window.sampled_power_w == pytest.approx(window.power_w, rel=0.02)
 
 
-def test_time_per_call_and_idle_power() -> None:
+def test_window_has_time_per_call_and_idle_power() -> None:
     window, _ = metered(1e-4, 1.0, 3)
     assert window.call_s == pytest.approx(1e-4)
     assert 40 < window.idle_power_w < 52
 
 
-def test_the_window_is_made_of_whole_ticks() -> None:
+def test_window_is_made_of_whole_ticks() -> None:
     window, _ = metered(1e-4, 1.0, 5)
     assert window.seconds == pytest.approx(window.samples * TICK_S, abs=0.003)
     assert 1.0 <= window.seconds < 1.2
 
 
-def test_a_slow_kernel_gets_a_longer_window() -> None:
+def test_slow_kernel_gets_a_longer_window() -> None:
     window, true = metered(0.8, 1.0, 1)
     assert window.seconds >= 4.0
     assert window.call_s == pytest.approx(0.8)
     assert window.power_w == pytest.approx(true, rel=0.01)
 
 
-def test_the_counter_moves_on_ticks_only() -> None:
+def test_counter_moves_on_ticks_only() -> None:
     counter = EnergyCounter(np.random.default_rng(0))
     seen = []
     for _ in range(1000):
@@ -97,5 +97,5 @@ QUANTILES = {
 
 
 @pytest.mark.parametrize("freedom", QUANTILES)
-def test_student_t(freedom: int) -> None:
+def test_student_t_matches_the_table(freedom: int) -> None:
     assert student_t(freedom) == pytest.approx(QUANTILES[freedom], rel=0.0015 if freedom == 3 else 0.0004)

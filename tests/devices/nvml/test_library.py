@@ -25,7 +25,7 @@ def test_gpus_are_counted(driver: pytest.MonkeyPatch) -> None:
     assert nvml.count_gpus() == 2
 
 
-def test_a_driver_without_gpus(driver: pytest.MonkeyPatch) -> None:
+def test_driver_without_gpus_is_no_gpu(driver: pytest.MonkeyPatch) -> None:
     driver.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
     assert nvml.count_gpus() == nvml.GpuAbsence("the NVIDIA driver sees no GPU")
 
@@ -47,12 +47,12 @@ def refusing(monkeypatch: pytest.MonkeyPatch, code: int, *traces: Path) -> nvml.
     return found
 
 
-def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = refusing(monkeypatch, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, tmp_path / "absent")
     assert found == nvml.GpuAbsence("no NVIDIA driver here (NVML Shared Library Not Found)")
 
 
-def test_a_driver_without_its_library_is_not_called_absent(
+def test_driver_without_its_library_is_not_called_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As in a container that was given compute alone: CUDA works there."""
@@ -63,13 +63,13 @@ def test_a_driver_without_its_library_is_not_called_absent(
         assert devices.open("auto").label == "a100 (simulated)"
 
 
-def test_a_library_of_another_version_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_another_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     found = refusing(monkeypatch, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     assert found.reason.startswith("the NVIDIA driver's library NVML does not start (RM has detected")
     assert found.is_uncertain
 
 
-def test_python_without_pynvml_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pynvml_gives_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(library, "_initialised", False)
     with pytest.raises(ActuatorError, match=r"pynvml cannot be loaded \(.*\): pip install nvidia-ml-py"):

@@ -23,7 +23,7 @@ def _tuned(recorded: Path, objective: str = "energy", seed: int = 0) -> TuningRe
     return ekc.tune(OP, target=f"recorded:{recorded}", objective=objective, seed=seed, progress=False)
 
 
-def test_the_same_recording_and_seed_give_the_same_run(recorded: Path) -> None:
+def test_same_recording_and_seed_give_the_same_run(recorded: Path) -> None:
     one, two = _tuned(recorded), _tuned(recorded)
     assert [t.to_json() for t in one.trials] == [t.to_json() for t in two.trials]
     assert one.best == two.best
@@ -31,7 +31,7 @@ def test_the_same_recording_and_seed_give_the_same_run(recorded: Path) -> None:
     assert "Simulated" in one.summary()
 
 
-def test_a_replay_of_a_real_gpu_does_not_pass_for_a_measurement(recorded: Path, tmp_path: Path) -> None:
+def test_replay_of_a_real_gpu_does_not_pass_for_a_measurement(recorded: Path, tmp_path: Path) -> None:
     told, *events = map(json.loads, unpack_members(recorded.read_bytes()).text.splitlines())
     told["device"] |= {"simulated": False, "label": "Real GPU (cuda:0)"}
     for event in events:
@@ -44,7 +44,7 @@ def test_a_replay_of_a_real_gpu_does_not_pass_for_a_measurement(recorded: Path, 
     assert "nothing now, this is a replay; when it was recorded" in " ".join(found.summary().split())
 
 
-def test_only_what_was_recorded_is_tried_and_the_best_of_it_wins(recorded: Path) -> None:
+def test_search_tries_recorded_schedules_only_and_finds_the_best(recorded: Path) -> None:
     rows = {r.digest: r for r in read_recording(recorded).find_rows(OP)}
     found = _tuned(recorded, "latency")
     assert {t.schedule.digest for t in found.trials} == set(rows) - {schedules()[0][0].digest}
@@ -56,7 +56,7 @@ def test_only_what_was_recorded_is_tried_and_the_best_of_it_wins(recorded: Path)
     assert found.baseline.latency_s == timed[found.baseline.schedule.digest]
 
 
-def test_energy_is_searched_among_what_was_metered(recorded: Path) -> None:
+def test_energy_search_uses_metered_rows(recorded: Path) -> None:
     found = _tuned(recorded)
     tried = {t.schedule.digest for t in found.trials if t.ok}
     assert tried == {r.digest for r in read_recording(recorded).find_rows(OP)[1:] if r.meterings}
@@ -65,7 +65,7 @@ def test_energy_is_searched_among_what_was_metered(recorded: Path) -> None:
     assert found.best.energy_j == pytest.approx(best.find_metering().power_w * best.find_timing(1).latency_s)
 
 
-def test_one_figure_does_not_grow_surer_by_being_repeated(recorded: Path) -> None:
+def test_single_recorded_figure_does_not_count_as_repeats(recorded: Path) -> None:
     best = _tuned(recorded).best
     row = read_recording(recorded).by_digest[best.schedule.digest]
     assert best.latency_interval_s is not None
@@ -76,7 +76,7 @@ def test_one_figure_does_not_grow_surer_by_being_repeated(recorded: Path) -> Non
         )
 
 
-def test_nothing_is_compiled_but_finalists(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finalists_alone_are_compiled(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     real = candidate.compile_schedule_json
 
@@ -90,7 +90,7 @@ def test_nothing_is_compiled_but_finalists(recorded: Path, monkeypatch: pytest.M
     assert found.trial_count == COUNT - 1
 
 
-def test_what_is_not_there_is_told_in_one_line(recorded: Path, tmp_path: Path) -> None:
+def test_missing_row_is_one_line(recorded: Path, tmp_path: Path) -> None:
     with pytest.raises(
         RecordError, match=r"has no row of matmul\(A\[8, 8\].*it holds matmul\(A\[32, 32\].*matvec"
     ):
@@ -115,7 +115,9 @@ def test_kernels_are_known_by_their_schedule(recorded: Path) -> None:
         replayed.time(strange)
 
 
-def test_the_command_line(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_replays_a_recording(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["tune", "matmul", "32", "32", "32", "--target", f"recorded:{recorded}", "--out", str(tmp_path)]
     assert main(words) == 0
     told = capsys.readouterr()

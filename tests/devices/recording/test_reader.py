@@ -22,7 +22,7 @@ from tests.devices.recording.full_disk import no_room_beyond
 from tests.devices.recording.helpers import COUNT, OP, OTHER, TARGET, schedules
 
 
-def test_everything_comes_back(recorded: Path) -> None:
+def test_recording_reads_back_completely(recorded: Path) -> None:
     device, found = devices.open(TARGET), read_recording(recorded)
     assert found.operators == (OP, OTHER)
     assert [r.digest for r in found.find_rows(OP)] == [s.digest for s, _ in schedules()]
@@ -42,7 +42,7 @@ def test_everything_comes_back(recorded: Path) -> None:
     assert found.find_rows(OP)[-1].failure == "compile: made up for the test"
 
 
-def test_a_recording_of_a_simulation_says_so(recorded: Path) -> None:
+def test_recording_of_a_simulation_says_so(recorded: Path) -> None:
     device = devices.open(f"recorded:{recorded}")
     assert device.simulated
     assert device.label.startswith("a100 (simulated), recorded 20")
@@ -54,7 +54,7 @@ def test_rows_are_small(recorded: Path) -> None:
     assert recorded.stat().st_size / COUNT < 10_000
 
 
-def test_one_measurement_does_not_count_as_several(recorded: Path) -> None:
+def test_one_measurement_does_not_count_as_repeats(recorded: Path) -> None:
     once, twice = read_recording(recorded).find_rows(OP)[0], read_recording(recorded).find_rows(OP)[2]
     assert once.find_timing(0) == once.find_timing(1)
     with pytest.raises(DeviceError, match="was not timed so often"):
@@ -66,7 +66,7 @@ def test_one_measurement_does_not_count_as_several(recorded: Path) -> None:
         read_recording(recorded).find_rows(OP)[1].find_metering()
 
 
-def test_a_schedule_under_another_digest_is_refused(recorded: Path) -> None:
+def test_schedule_under_another_digest_is_refused(recorded: Path) -> None:
     one, other, *_ = read_recording(recorded).rows
     with pytest.raises(RecordError, match=f"{one.digest} .* reads back as {other.digest}: another ekc"):
         _ = replace(one, schedule_json=other.schedule_json).schedule
@@ -92,7 +92,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, line: object, told:
     assert "\n" not in str(problem.value)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path, recorded: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path, recorded: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot be read: No such file.*did you mean .*small\.jsonl\.gz"):
         read_recording(recorded.with_name("smal.jsonl.gz"))
     (tmp_path / "text").write_text("hello")
@@ -108,7 +108,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, recorded: Path) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0.0, 1.0))
-def test_a_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: float) -> None:
+def test_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: float) -> None:
     data = recorded.read_bytes()
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(data[: int(share * len(data))])
@@ -128,7 +128,7 @@ def test_a_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: 
     read_recording(cut)
 
 
-def test_a_disk_that_fills_up_costs_the_last_event_only(tmp_path: Path) -> None:
+def test_disk_that_fills_up_costs_the_last_event_only(tmp_path: Path) -> None:
     file, (schedule, structure) = tmp_path / "full.jsonl.gz", schedules()[0]
     with no_room_beyond(20), pytest.raises(RecordError, match="cannot be written"):
         RecordingWriter(file, devices.open(TARGET))
@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_costs_the_last_event_only(tmp_path: Path) -> None:
     assert row.checked == "kept"
 
 
-def test_a_cut_is_told(recorded: Path, tmp_path: Path) -> None:
+def test_cut_is_warned_of(recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(recorded.read_bytes()[:-7])
     with pytest.warns(UserWarning, match="the last event was cut short"):
         read_recording(tmp_path / "cut")
@@ -180,7 +180,7 @@ def _changed(recorded: Path, event: str, **fields: object) -> bytes:
         ("failure", "status", 5, "status is 5"),
     ],
 )
-def test_a_changed_event_is_refused_in_one_line(
+def test_changed_event_is_refused_in_one_line(
     recorded: Path, tmp_path: Path, event: str, field: str, value: object, told: str
 ) -> None:
     (tmp_path / "bad").write_bytes(_changed(recorded, event, **{field: value}))
@@ -189,7 +189,7 @@ def test_a_changed_event_is_refused_in_one_line(
     assert "\n" not in str(problem.value)
 
 
-def test_an_event_of_too_many_brackets_is_refused(tmp_path: Path) -> None:
+def test_event_of_too_many_brackets_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deep").write_bytes(pack_line(b"[" * 200_000 + b"\n"))
     with pytest.raises(RecordError, match="is not a recording of ekc, or is damaged"):
         read_recording(tmp_path / "deep")
@@ -213,7 +213,7 @@ def test_damage_is_refused(recorded: Path, tmp_path: Path, before_the_next: int)
         read_recording(tmp_path / "bad")
 
 
-def test_a_file_is_continued_by_the_same_device_only(recorded: Path, tmp_path: Path) -> None:
+def test_file_is_continued_by_the_same_device_only(recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "more.jsonl.gz"
     file.write_bytes(recorded.read_bytes())
     device = devices.open(TARGET)

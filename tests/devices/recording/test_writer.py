@@ -24,7 +24,7 @@ NOISE = os.urandom(5000)
     "content",
     [gzip.compress(NOISE)[:-10], gzip.compress(b"valuable") + gzip.compress(NOISE)[:-10], b"hello"],
 )
-def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_recording_is_not_changed(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "photos.gz"
     file.write_bytes(content)
     with pytest.raises(RecordError, match=r"photos\.gz (is not a|has no complete first line)") as refused:
@@ -33,7 +33,7 @@ def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path: Path, content: b
     assert file.read_bytes() == content
 
 
-def test_a_cut_recording_of_another_device_is_left_as_it_is(recorded: Path, tmp_path: Path) -> None:
+def test_cut_recording_of_another_device_is_not_changed(recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "cut.gz"
     file.write_bytes(recorded.read_bytes()[:-7])
     with pytest.raises(RecordError, match="begin another file"):
@@ -41,13 +41,13 @@ def test_a_cut_recording_of_another_device_is_left_as_it_is(recorded: Path, tmp_
     assert file.read_bytes() == recorded.read_bytes()[:-7]
 
 
-def test_an_empty_file_is_begun(tmp_path: Path) -> None:
+def test_empty_file_is_begun(tmp_path: Path) -> None:
     (tmp_path / "new.gz").touch()
     RecordingWriter(tmp_path / "new.gz", devices.open(TARGET)).close()
     assert read_recording(tmp_path / "new.gz").rows == ()
 
 
-def test_there_is_one_writer_at_a_time(tmp_path: Path) -> None:
+def test_second_writer_is_refused(tmp_path: Path) -> None:
     file, device = tmp_path / "two.gz", devices.open(TARGET)
     with (
         RecordingWriter(file, device),
@@ -57,7 +57,7 @@ def test_there_is_one_writer_at_a_time(tmp_path: Path) -> None:
     RecordingWriter(file, device).close()
 
 
-def test_a_file_that_is_deleted_meanwhile_is_told(tmp_path: Path) -> None:
+def test_file_that_is_deleted_meanwhile_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "gone.gz"
     with RecordingWriter(file, devices.open(TARGET)) as writer:
         file.unlink()

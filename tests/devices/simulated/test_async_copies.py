@@ -66,7 +66,7 @@ def test_groups_and_waits_are_counted_from_the_text(stages: int) -> None:
     assert events_of(product(stages, "async")).tiles_ahead == stages - 1
 
 
-def test_a_copy_reads_and_writes_but_passes_no_register() -> None:
+def test_copy_reads_and_writes_but_passes_no_register() -> None:
     through, past = events_of(product(2, "register")), events_of(product(2, "async"))
     assert past.traffic.sectors == through.traffic.sectors
     assert past.traffic.requests == through.traffic.requests
@@ -78,7 +78,7 @@ def test_a_copy_reads_and_writes_but_passes_no_register() -> None:
 
 
 @pytest.mark.parametrize("vector", [4, 2])
-def test_what_goes_past_l1_passes_the_banks_once(vector: int) -> None:
+def test_copies_past_l1_pass_the_banks_once(vector: int) -> None:
     """A copy of 16 bytes a lane only makes addresses where it reads; a narrower one goes through L1."""
     kernel = product(3, "async", vector)
     (ran,) = profile_kernel(kernel)
@@ -92,7 +92,7 @@ def test_what_goes_past_l1_passes_the_banks_once(vector: int) -> None:
     assert events_of(kernel).lsu_cycles == pytest.approx(16 * cycles)
 
 
-def test_more_tiles_on_the_way_hide_more_and_less_each_time() -> None:
+def test_tiles_in_flight_hide_latency_with_diminishing_returns() -> None:
     two, three, five = (seconds(product(stages, "async")) for stages in (2, 3, 5))
     assert two > three > five
     assert two - three > 1.5 * (three - five)
@@ -100,14 +100,14 @@ def test_more_tiles_on_the_way_hide_more_and_less_each_time() -> None:
     assert two == pytest.approx(seconds(product(2, "register")), rel=0.15)
 
 
-def test_shallow_waits_hide_nothing_more() -> None:
+def test_shallow_waits_hide_no_more() -> None:
     """Three copies of each tile, but a wait that leaves none of them on its way."""
     kernel = product(3, "async")
     wait = nvrtc.compile(kernel.cuda_source.replace("wait_copies<1>", "wait_copies<0>"), "sm_80")
     assert seconds(replace(kernel, ptx=wait.ptx)) > seconds(kernel)
 
 
-def test_a_wait_for_copies_just_issued_hides_nothing() -> None:
+def test_wait_for_copies_just_issued_hides_nothing() -> None:
     text = """extern "C" __global__ void k(const float* a, float* b) {
         __shared__ __align__(16) float s[128]; const int t = threadIdx.x; float v = 0;
         const unsigned int to = static_cast<unsigned int>(__cvta_generic_to_shared(s + 4 * t));

@@ -19,13 +19,13 @@ def a100() -> Device:
     return devices.open("a100")
 
 
-def test_it_says_that_it_is_simulated(a100: Device) -> None:
+def test_label_says_simulated(a100: Device) -> None:
     assert a100.simulated
     assert a100.label == "a100 (simulated)"
     assert a100.meter(samples.copy(1 << 20)).conditions.simulated
 
 
-def test_order_and_company_change_nothing(a100: Device) -> None:
+def test_order_of_measurements_changes_no_figure(a100: Device) -> None:
     first, second = samples.copy(1 << 20), samples.matvec(2048)
     ahead = (a100.time(first), a100.meter(first, repeat=2), a100.time(second))
     other = devices.open("a100")
@@ -33,7 +33,7 @@ def test_order_and_company_change_nothing(a100: Device) -> None:
     assert ahead == (behind[2], behind[1], behind[0])
 
 
-def test_another_process_answers_the_same(a100: Device) -> None:
+def test_other_process_gives_the_same_figures(a100: Device) -> None:
     script = (
         "from ekc import devices; from tests.devices import samples\n"
         "print(repr(devices.open('a100').meter(samples.copy(1 << 20)).energy_j))"
@@ -42,14 +42,14 @@ def test_another_process_answers_the_same(a100: Device) -> None:
     assert float(said.stdout) == a100.meter(samples.copy(1 << 20)).energy_j
 
 
-def test_draws_differ_a_little(a100: Device) -> None:
+def test_repeats_differ_a_little(a100: Device) -> None:
     kernel = samples.matvec(2048)
     times = [a100.time(kernel, repeat=draw).latency_s for draw in range(20)]
     assert len(set(times)) == 20
     assert np.std(times) / np.mean(times) < 0.003
 
 
-def test_a_header_comment_is_no_part_of_the_kernel(a100: Device) -> None:
+def test_header_comment_does_not_change_figures(a100: Device) -> None:
     kernel = samples.copy(1 << 20)
     dressed = replace(kernel, cuda_source="/* made\n today */\n\n// by ekc\n" + kernel.cuda_source)
     assert digest_kernel(dressed) == digest_kernel(kernel)
@@ -67,7 +67,7 @@ def test_one_text_compiled_twice_is_two_kernels_whichever_comes_first(a100: Devi
     assert ahead[0] != ahead[1]
 
 
-def test_without_its_residual_it_draws_nothing_of_its_own_for_a_kernel(a100: Device) -> None:
+def test_device_without_residual_follows_its_models(a100: Device) -> None:
     plain = SimulatedDevice(find_spec("a100"), has_residual=False)
     kernel = samples.copy(1 << 20)
     other = replace(kernel, cuda_source=kernel.cuda_source.replace("+", "+ 0 +"))
@@ -86,7 +86,7 @@ def test_energy_is_power_times_time(a100: Device) -> None:
     assert found.energy_interval_j.low < found.energy_j < found.energy_interval_j.high
 
 
-def test_the_power_cap_shows_in_the_conditions(a100: Device) -> None:
+def test_power_cap_shows_in_the_conditions(a100: Device) -> None:
     # Bank conflicts on every shared access make it draw more than any seeded residual could hide.
     greedy = samples.sgemm(4096, conflicts=True)
     hot, cool = a100.at_clock(1410).meter(greedy), a100.at_clock(1005).meter(greedy)
@@ -104,7 +104,7 @@ def test_clocks_that_are_not_offered_are_refused(a100: Device) -> None:
 
 
 @pytest.mark.parametrize("mhz", ["1275", 1275.0, None, True])
-def test_a_clock_that_is_no_whole_number_is_one_line(a100: Device, mhz: object) -> None:
+def test_fractional_clock_is_one_line(a100: Device, mhz: object) -> None:
     with pytest.raises(DeviceError, match="a clock is a whole number of MHz, not "):
         a100.at_clock(mhz)  # type: ignore[arg-type]
 
@@ -113,12 +113,12 @@ def test_peaks_follow_the_clock(a100: Device) -> None:
     assert a100.at_clock(1410).peaks.fp32_flops == pytest.approx(19.5e12, rel=0.01)
 
 
-def test_a_kernel_for_a_newer_gpu_is_refused(a100: Device) -> None:
+def test_kernel_for_a_newer_gpu_is_refused(a100: Device) -> None:
     with pytest.raises(DeviceError, match="sm_90"):
         a100.time(samples.copy(1 << 20, "sm_90"))
 
 
-def test_a_block_that_does_not_fit_is_refused(a100: Device) -> None:
+def test_block_that_does_not_fit_is_refused(a100: Device) -> None:
     kernel = samples.copy(1 << 20)
     greedy = replace(kernel, launches=(replace(kernel.launches[0], shared_bytes=200_000),))
     with pytest.raises(DeviceError, match="shared memory"):
@@ -126,6 +126,6 @@ def test_a_block_that_does_not_fit_is_refused(a100: Device) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_window_that_cannot_be_is_refused(a100: Device, seconds: float) -> None:
+def test_metering_window_must_be_positive(a100: Device, seconds: float) -> None:
     with pytest.raises(InvalidInput, match="window"):
         a100.meter(samples.copy(1 << 20), seconds=seconds)

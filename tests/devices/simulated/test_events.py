@@ -16,17 +16,17 @@ def counted(kernel: CompiledKernel, resources: Resources | None = None) -> Event
     return count_events(A100, launch, found, profile_kernel(kernel)[0], resident)
 
 
-def test_a_product_multiplies_as_often_as_it_must() -> None:
+def test_matmul_multiplies_m_n_k_times() -> None:
     kernel = samples.sgemm(1024)
     assert counted(kernel).fma32 * 32 * 2 == kernel.flops
 
 
-def test_a_copy_moves_every_byte_once() -> None:
+def test_copy_moves_every_byte_once() -> None:
     moved = counted(samples.copy(1 << 26)).traffic
     assert moved.sectors * 32 == moved.l2_bytes == moved.dram_bytes == 8 * (1 << 26)
 
 
-def test_dram_stays_between_what_must_and_what_was_asked() -> None:
+def test_dram_bytes_are_between_touched_and_requested() -> None:
     for kernel in (samples.sgemm(4096), samples.naive(4096), samples.matvec(2048)):
         moved = counted(kernel).traffic
         assert 0.999 * kernel.min_bytes <= moved.dram_bytes <= moved.l2_bytes <= moved.sectors * 32
@@ -61,7 +61,7 @@ def test_spills_cost_local_accesses_in_every_trip_of_the_hottest_loop() -> None:
     assert spilled.traffic.l2_bytes > clean.traffic.l2_bytes
 
 
-def test_accesses_are_those_of_the_machine_code() -> None:
+def test_accesses_include_those_of_the_machine_code() -> None:
     """By hand: 8 tiles of K; copies of float4, transposed stores of A, reads of 64 + 64 columns."""
     (found,) = profile_kernel(samples.sgemm(64 * 2))
     trips = 128 / 8

@@ -29,7 +29,7 @@ def product(n: int, group: int, tile: tuple[int, int] = (16, 4)) -> Schedule:
 
 
 @pytest.mark.parametrize(("n", "group"), [(32, 2), (45, 2), (50, 3)])
-def test_a_grouped_grid_computes_the_same(n: int, group: int) -> None:
+def test_grouped_grid_computes_the_same(n: int, group: int) -> None:
     assert_same(product(n, group, (4, 2)))
 
 

@@ -26,7 +26,7 @@ def bandwidth_share(kernel: CompiledKernel) -> float:
     return kernel.min_bytes / seconds(kernel) / A100.memory_bytes_per_s
 
 
-def test_a_good_product_comes_near_the_peak() -> None:
+def test_good_product_comes_near_the_peak() -> None:
     assert 0.75 <= flops_share(samples.sgemm(4096)) <= 0.90
 
 
@@ -44,7 +44,7 @@ def test_one_block_more_than_a_wave_costs_a_wave() -> None:
     assert two == pytest.approx(2 * one, rel=0.1)
 
 
-def test_what_no_model_explains_is_of_the_work_and_not_of_starting_it() -> None:
+def test_residual_scales_the_work_and_not_the_launch() -> None:
     kernel = samples.sgemm(1024)
     todo = compute_work(A100, kernel, profile_kernel(kernel))
     ((found, resident),), (factor,) = todo.launches, todo.time_factors
@@ -59,7 +59,7 @@ def _resized(kernel: CompiledKernel, blocks: int) -> Launch:
     return replace(kernel.launches[0], grid=(blocks, 1, 1), footprints=())
 
 
-def test_the_naive_product_stays_far_below() -> None:
+def test_naive_product_stays_far_below() -> None:
     # At least what CLBlast with one output a thread and nothing staged was recorded at, its loop being less
     # unrolled (a100_gemm_energy: 57.7 ms, 0.135), and at most what two requests a multiply-add allow.
     assert 0.135 <= flops_share(samples.naive(4096)) <= 0.25
@@ -71,7 +71,7 @@ def test_streams_reach_most_of_dram(kernel: CompiledKernel) -> None:
     assert 0.83 <= bandwidth_share(kernel) <= 0.93
 
 
-def test_scattered_accesses_do_not() -> None:
+def test_scattered_accesses_do_not_reach_dram_bandwidth() -> None:
     assert bandwidth_share(samples.copy(1 << 26, coalesced=False)) < 0.5
 
 
@@ -80,7 +80,7 @@ def test_memory_bound_work_does_not_follow_the_clock() -> None:
     assert seconds(kernel, clock_mhz=1005.0) == pytest.approx(seconds(kernel), rel=0.02)
 
 
-def test_compute_bound_work_does() -> None:
+def test_compute_bound_work_follows_the_clock() -> None:
     kernel = samples.sgemm(4096)
     assert seconds(kernel, clock_mhz=705.0) == pytest.approx(2 * seconds(kernel), rel=0.02)
 
@@ -103,22 +103,22 @@ def _seconds_of(kernel: CompiledKernel, ran: LaunchProfile) -> float:
     return estimate_latency(A100, *compute_work(A100, kernel, (ran,)).launches[0], 1410.0).seconds
 
 
-def test_a_launch_costs_its_overhead() -> None:
+def test_launch_costs_its_overhead() -> None:
     assert LAUNCH_OVERHEAD_S < seconds(samples.copy(1024)) < 3 * LAUNCH_OVERHEAD_S
 
 
-def test_another_gpu_ranks_the_same() -> None:
+def test_kernels_rank_alike_on_another_gpu() -> None:
     good, poor = samples.sgemm(4096, "sm_86"), samples.naive(4096, "sm_86")
     assert seconds(good, RTX3090, 1695.0) < seconds(poor, RTX3090, 1695.0) / 8
 
 
-def test_smooth_max_bounds() -> None:
+def test_smooth_max_is_at_least_the_maximum() -> None:
     assert compute_smooth_max([], 8.0) == 0.0
     assert compute_smooth_max([3.0, 0.0], 8.0) == 3.0
     assert 3.0 < compute_smooth_max([3.0, 2.9], 8.0) < 3.3
 
 
-def test_a_second_buffer_hides_the_loads() -> None:
+def test_second_buffer_hides_the_loads() -> None:
     kernel = samples.sgemm(4096)
     (ran,) = profile_kernel(kernel)
     waits_twice = replace(ran, counts=replace(ran.counts, barrier=2 * ran.counts.barrier))

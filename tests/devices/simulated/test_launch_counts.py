@@ -66,7 +66,7 @@ def ratios(name: str) -> dict[str, list[float]]:
     return found
 
 
-def test_what_is_told_is_what_happens() -> None:
+def test_surveyed_accesses_match_full_execution() -> None:
     """Measured: medians 1.00 to 1.03, nine of ten within 1.2. The rest are copies with tails, where some
     warps take part in some trips only: what is told is then an upper estimate."""
     every: dict[str, list[float]] = {}
@@ -81,7 +81,7 @@ def test_what_is_told_is_what_happens() -> None:
 
 
 @pytest.mark.parametrize("side", [256, 512])
-def test_a_product_of_whole_tiles_is_told_exactly(side: int) -> None:
+def test_matmul_of_whole_tiles_is_counted_exactly(side: int) -> None:
     kernel = samples.sgemm(side)
     (ran,) = profile_kernel(kernel)
     blocks, warps, tiles = (side // 128) ** 2, 8, side // 8

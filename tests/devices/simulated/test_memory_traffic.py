@@ -18,14 +18,14 @@ def panels(tiles: int) -> tuple[Footprint, ...]:
     )
 
 
-def test_a_product_that_fits_is_read_once() -> None:
+def test_product_that_fits_is_read_once() -> None:
     footprints = panels(8)
     assert memory_traffic.compute_dram_bytes(footprints, 108, 40 * MIB) == tuple(
         float(f.tensor_bytes) for f in footprints
     )
 
 
-def test_without_room_the_reused_operand_is_read_once_per_wave() -> None:
+def test_reused_operand_that_does_not_fit_is_read_once_per_wave() -> None:
     tiles, wave = 64, 128
     a, b, c = memory_traffic.compute_dram_bytes(panels(tiles), wave, 1.0)
     size = 4.0 * (128 * tiles) ** 2
@@ -33,7 +33,7 @@ def test_without_room_the_reused_operand_is_read_once_per_wave() -> None:
     assert 0.99 * size * tiles * tiles / wave <= b <= size * tiles * tiles / wave
 
 
-def test_a_block_alone_reads_its_panel() -> None:
+def test_block_alone_reads_its_panel() -> None:
     footprint = Footprint("x", "load", 4096, 4096.0, ((1, False),))
     assert memory_traffic.compute_dram_bytes((footprint,), 100, 40 * MIB) == (4096.0,)
 
@@ -44,7 +44,7 @@ def test_a_block_alone_reads_its_panel() -> None:
     small=st.floats(1, 1e9),
     more=st.floats(1, 100),
 )
-def test_a_larger_l2_never_costs_traffic(tiles: int, wave: int, small: float, more: float) -> None:
+def test_larger_l2_never_costs_traffic(tiles: int, wave: int, small: float, more: float) -> None:
     before, after = (
         memory_traffic.compute_dram_bytes(panels(tiles), wave, size) for size in (small, small * more)
     )
@@ -52,7 +52,7 @@ def test_a_larger_l2_never_costs_traffic(tiles: int, wave: int, small: float, mo
 
 
 @given(tiles=st.integers(1, 128), wave=st.integers(1, 2000), size=st.floats(1, 1e9))
-def test_never_below_what_must_be_touched(tiles: int, wave: int, size: float) -> None:
+def test_dram_bytes_are_at_least_the_touched_bytes(tiles: int, wave: int, size: float) -> None:
     footprints = panels(tiles)
     for footprint, crossed in zip(
         footprints, memory_traffic.compute_dram_bytes(footprints, wave, size), strict=True

@@ -28,12 +28,12 @@ KIB = 1024
         (SM_90, 128, 32, 100 * KIB, 2, "shared memory"),
     ],
 )
-def test_known_answers(
+def test_occupancy_matches_the_calculator(
     capability: Capability, threads: int, registers: int, shared: int, blocks: int, limited_by: str
 ) -> None:
     found = compute_occupancy(capability, threads, registers, shared)
     assert (found.blocks, found.limited_by) == (blocks, limited_by)
 
 
-def test_a_partial_warp_counts_as_a_whole_one() -> None:
+def test_partial_warp_counts_as_a_whole_one() -> None:
     assert compute_occupancy(SM_80, 33, 32, 0).warps_per_block == 2

@@ -28,11 +28,11 @@ def board_watts(state: SteadyState, spec: GpuSpec = A100) -> float:
     ("clock_mhz", "watts"),
     [(330, 63.0), (690, 94.0), (1050, 120.7), (1230, 176.4)],
 )
-def test_a_good_product_draws_what_was_recorded(clock_mhz: float, watts: float) -> None:
+def test_good_product_draws_what_was_recorded(clock_mhz: float, watts: float) -> None:
     assert board_watts(settled(samples.sgemm(4096), clock_mhz)) == pytest.approx(watts, rel=0.1)
 
 
-def test_at_the_top_clock_it_hits_the_cap() -> None:
+def test_top_clock_reaches_the_power_cap() -> None:
     asked = settled(samples.sgemm(4096), 1410)
     hot = A100.power.ambient_c + A100.power.kelvin_per_w * A100.power.tdp_w
     assert asked.throttle == (POWER_CAP,)
@@ -42,7 +42,7 @@ def test_at_the_top_clock_it_hits_the_cap() -> None:
     )
 
 
-def test_a_lower_cap_costs_clock_and_time() -> None:
+def test_lower_cap_costs_clock_and_time() -> None:
     poor = replace(A100, power=replace(A100.power, tdp_w=150.0))
     free, capped = settled(samples.sgemm(4096), 1275), settled(samples.sgemm(4096), 1275, poor)
     assert not free.throttle

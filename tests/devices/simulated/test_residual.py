@@ -41,7 +41,7 @@ def looks(kernel: CompiledKernel) -> NDArray[np.float64]:
     return compute_traits(*todo(kernel).launches[0])
 
 
-def test_the_shared_part_has_the_size_it_says() -> None:
+def test_shared_part_has_the_size_it_says() -> None:
     place = looks(samples.sgemm(1024))
     for shared, size in (
         (sample_shared_time_factor, SHARED_TIME_SIGMA),
@@ -53,7 +53,7 @@ def test_the_shared_part_has_the_size_it_says() -> None:
 
 
 @pytest.mark.parametrize("apart", [0.25, 1.0, 2.0])
-def test_the_shared_part_is_forgotten_over_its_length(apart: float) -> None:
+def test_shared_part_decorrelates_over_its_length_scale(apart: float) -> None:
     here = looks(samples.sgemm(1024))
     there = here + apart * LENGTH_SCALE_OCTAVES / np.sqrt(DIMENSIONS)
     pairs = np.log(
@@ -102,7 +102,7 @@ def test_another_text_of_the_same_work_differs_by_its_own_part_only() -> None:
     assert abs(np.log(one / other)) < 10 * OWN_TIME_SIGMA
 
 
-def test_traits_tell_kinds_of_kernels_apart_and_not_sizes() -> None:
+def test_traits_separate_kinds_of_kernels_and_not_sizes() -> None:
     small, large = looks(samples.sgemm(2048)), looks(samples.sgemm(4096))
     other = looks(samples.naive(4096))
     assert np.isfinite(other).all()
@@ -110,7 +110,7 @@ def test_traits_tell_kinds_of_kernels_apart_and_not_sizes() -> None:
     assert np.linalg.norm(small - large) < LENGTH_SCALE_OCTAVES < np.linalg.norm(large - other)
 
 
-def test_a_call_of_several_launches_has_a_factor_for_each() -> None:
+def test_call_of_several_launches_has_a_factor_for_each() -> None:
     first, second = samples.sgemm(1024), samples.naive(1024)
     both = replace(
         first, launches=first.launches + second.launches, resources=first.resources + second.resources
@@ -124,7 +124,7 @@ def test_a_call_of_several_launches_has_a_factor_for_each() -> None:
     )
 
 
-def test_a_kernel_that_fits_elsewhere_has_other_factors_there() -> None:
+def test_kernel_that_fits_elsewhere_has_other_factors_there() -> None:
     kernel = samples.sgemm(1024)
     there = compute_work(RTX3090, kernel, profile_kernel(kernel))
     assert there.time_factors != todo(kernel).time_factors

@@ -53,7 +53,7 @@ def test_ceilings_by_type_are_those_of_the_whitepapers(name: str, dtype: str, pu
     assert spec.peaks(spec.tensor_boost_mhz).flops_by_type[dtype] == pytest.approx(published, rel=0.05)
 
 
-def test_an_unknown_name_has_no_spec() -> None:
+def test_unknown_name_has_no_spec() -> None:
     assert specs.find_spec("gtx9999") is None
 
 

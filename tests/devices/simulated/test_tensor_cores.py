@@ -38,7 +38,7 @@ def test_operations_are_counted_by_type(dtype: str) -> None:
     assert counts.fma32 == 0
 
 
-def test_matrices_are_accesses_of_shared_memory() -> None:
+def test_ldmatrix_accesses_shared_memory() -> None:
     ran = profile_kernel(compiled(half_matmul()))[0]
     loads = [a for a in ran.accesses if a.space == "shared" and a.kind == "load"]
     # 2 iterations of 2 steps in each of 4 warps: 2 loads of A and 2 of B, four matrices each.
@@ -46,7 +46,7 @@ def test_matrices_are_accesses_of_shared_memory() -> None:
     assert all(a.bytes_per_lane == 16 and a.wavefronts == 4 for a in loads)
 
 
-def test_a_time_keeps_to_the_rate_of_the_tensor_cores() -> None:
+def test_latency_respects_the_rate_of_the_tensor_cores() -> None:
     """Far beyond float32's rate, and never beyond what mma.sync can sustain; narrower types go faster."""
     large = {d: compiled(product(d, 2048, 2048, 2048)) for d in ("float16", "tf32", "int8")}
     device = ekc.devices.open("a100")
@@ -70,7 +70,7 @@ def test_products_of_a_warpgroup_are_counted_a_quarter_for_each_warp() -> None:
     assert counts.group_waits == 4
 
 
-def test_they_go_beyond_what_a_warp_alone_can_do_on_hopper_and_not_beyond_the_tensor_cores() -> None:
+def test_wgmma_on_hopper_exceeds_mma_rates_and_not_the_peak() -> None:
     device, flops = ekc.devices.open("h200@no-residual"), 2 * 4096.0**3
     grouped = group_matmul(o.matmul(4096, 4096, 4096, dtype="float16"), GroupCut(2, strips=32, stages=4))
     found = device.time(compile_schedule(grouped, "sm_90a", device.limits))
@@ -81,7 +81,7 @@ def test_they_go_beyond_what_a_warp_alone_can_do_on_hopper_and_not_beyond_the_te
     assert 1.3 * slower < rate < 0.95 * peak
 
 
-def test_no_earlier_target_takes_them() -> None:
+def test_wgmma_is_refused_by_earlier_targets() -> None:
     schedule = tensor_matmul(o.matmul(64, 64, 64, dtype="float16"), Cut(stages=1, pad=8))
     with pytest.raises(ScheduleError, match=r"tensorize mma\.m16n8k16: needs mma.* sm_80"):
         ekc.compile(schedule, arch="sm_75")
