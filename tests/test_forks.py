@@ -1,4 +1,4 @@
-"""Children forked from a process that tunes: none waits for ever, none harms what is its parent's."""
+"""Children forked from a process that tunes: none hangs, none harms objects of its parent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 PATIENCE_S = 120
-"""A hang is what is looked for; the scripts take a few seconds."""
+"""Seconds for a script, which takes a few: the tests look for hangs."""
 
 
 def run_script(folder: Path, text: str, *words: str) -> list[str]:
-    """Lines that a script prints in a process of its own, which has not forked or tuned before."""
+    """Lines printed by a script in a new process, which has not forked or tuned before."""
     script = folder / "script.py"
     script.write_text(text)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -1,4 +1,4 @@
-"""The memory that is left: of the machine, of control groups of both versions, of the process itself."""
+"""Memory that is available: by the machine, control groups of both versions, and the limit of the process."""
 
 from __future__ import annotations
 

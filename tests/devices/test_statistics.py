@@ -1,4 +1,4 @@
-"""Whether a difference counts, from figures whose truth is known."""
+"""Significance of differences, from figures whose true value is known."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from ekc.devices.statistics import (
 from ekc.errors import InvalidInput
 
 NOISE = 0.003
-"""Of one window, relative, as its interval says."""
+"""Relative standard error of one window, by its interval."""
 
 
 def figure(value: float, noise: float = NOISE) -> MeasuredValue:
@@ -25,7 +25,7 @@ def figure(value: float, noise: float = NOISE) -> MeasuredValue:
 def in_turn(
     random: np.random.Generator, ratio: float, rounds: int, drift: float = 0.0, between: float = 0.0
 ) -> Difference:
-    """A B, B A, ... on a board that drifts, and differs from one measurement to the next."""
+    """Measurements A B, B A, ... on a board that drifts, and differs from one measurement to the next."""
     level, taken = 1.0, ([], [])
     for number in range(rounds):
         for kernel in (0, 1) if number % 2 == 0 else (1, 0):

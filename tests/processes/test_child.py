@@ -1,4 +1,4 @@
-"""Real worker processes: what becomes of those that hang, die, or lose their parent."""
+"""Real worker processes that hang, die, or lose their parent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ time.sleep(3600)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs: not gone, and not a zombie that nobody here can bury."""
+    """Whether a process runs: it exists and is no zombie of another parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def test_hung_worker_is_killed_and_reported() -> None:
 
 
 def test_large_inputs_extend_the_time_limit() -> None:
-    """Two inputs of 4 GiB take a busy host minutes; else every trial would count as hung."""
+    """Two inputs of 4 GiB take a busy host minutes; without the time every trial would count as hung."""
     large, small = ekc.matmul(2**15, 2**15, 2**15), ekc.matmul(64, 64, 64)
     asked = [TimingRequest(LoadableKernel("k", b"", (), op.inputs), TimingRules()) for op in (large, small)]
     limits = [
@@ -68,7 +68,7 @@ def test_large_inputs_extend_the_time_limit() -> None:
 
 
 class Noting:
-    """A connection that waits as long as it must, and notes how long it was to wait."""
+    """A connection that waits without a limit, and records the limits."""
 
     def __init__(self, connection: Any, limits: list[float]) -> None:
         self._connection, self._limits = connection, limits
@@ -82,7 +82,7 @@ class Noting:
 
 
 def test_long_calls_extend_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six samples of 8.5 s and a first look are 60 s; nobody hangs there."""
+    """Six samples of 8.5 s and a first measurement are 60 s, more than the time for a reply."""
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     kernel = ekc.compile(make_naive_schedule(ekc.matmul(4, 8, 4))).compiled
     limits: list[float] = []

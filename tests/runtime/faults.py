@@ -1,4 +1,4 @@
-"""Mistakes put into the PTX of a right kernel: each does one thing wrong, and the machine still runs it."""
+"""Mistakes in the PTX of a correct kernel: each does one thing wrong, and the machine still runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def squared(ptx: str) -> str:
 
 
 def far_store(ptx: str) -> str:
-    """One store lands a tensor away."""
+    """One store goes to an address a tensor away."""
     return _first(_STORE, ptx, lambda m: f"{m[1]}[{m[2]}+{int(m[3] or 0) + (1 << 26)}]")
 
 
@@ -40,7 +40,7 @@ def no_store(ptx: str) -> str:
 
 
 def other_block(ptx: str) -> str:
-    """Blocks take themselves for their mirror image across the diagonal."""
+    """Blocks use the indices of their mirror image across the diagonal."""
     swapped = ptx.replace("%ctaid.x", "%ctaid.?").replace("%ctaid.y", "%ctaid.x")
     return swapped.replace("%ctaid.?", "%ctaid.y")
 

@@ -43,7 +43,7 @@ def test_parts_and_lanes_find_the_first(dtype: str, how: str) -> None:
 
 
 def test_index_that_is_not_the_first_is_found_wrong() -> None:
-    """Indices are held against the reference exactly, whatever the extremes were rounded to."""
+    """Indices are compared with the reference exactly, whatever the rounding of the extremes."""
     op = ekc.reduce((4, 3000), 1, "argmax")
     (x,) = (np.random.default_rng(3).standard_normal((4, 3000)).astype(np.float32),)
     right = ReferenceEvaluator(op, (x,)).evaluate_tensor("Y")

@@ -1,4 +1,4 @@
-"""Sums that blocks share as compiled kernels: right, safe, with no workspace, and counted in whole."""
+"""Sums by atomics as compiled kernels: correct, race-free, without a workspace, and counted completely."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_drawn_atomic_schedules_match_the_reference(data: st.DataObject) -> None
 
 
 def matvec_shared(each: int) -> Schedule:
-    """A row to a warp, so many terms of it to a block."""
+    """A row per warp, with so many terms of it per block."""
     rows = Schedule(ekc.matvec(64, 65536)).cache_write("y").atomic("y").split("k", (each // 32, 32))
     rows = rows.reorder("k.0", "i", "k.2", "k.1").bind("k.0", "block.y").bind("i", "block.x")
     return rows.bind("k.2", "thread.x")
 
 
 def products_shared() -> Schedule:
-    """Products of tensor cores, parts of their depth in blocks."""
+    """Matrix products on tensor cores, with parts of the depth in different blocks."""
     op = ekc.matmul(48, 40, 256, dtype="float16", out_dtype="float32")
     s = Schedule(op).cache_write("C").atomic("C")
     s = s.split("i", (1, 2, 2, 8)).split("j", (1, 2, 4, 2)).split("k", (2, 2, 16))
@@ -136,7 +136,7 @@ def unguarded(ptx: str) -> str:
 
 
 def mixed(ptx: str) -> str:
-    """The first part stores, later ones add: right in the order in which this machine runs blocks."""
+    """The first part stores, later ones add: correct in the order in which this machine runs blocks."""
     either = (
         "{{.reg .pred %first; .reg .u32 %part; mov.u32 %part, %ctaid.z; setp.eq.u32 %first, %part, 0; "
         "@%first st.global.{0} {1}, {2}; @!%first red.global.add.{0} {1}, {2};}}"

@@ -1,5 +1,5 @@
-"""Kernels that choose by a comparison: a wrong one is found however many elements there are, and constants
-are those that the kernel has."""
+"""Kernels with comparisons: a wrong choice is found for any number of elements, and constants are those of
+the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check of some blocks makes what these blocks touch of each tensor, and no whole tensor."""
+"""A check of some blocks makes only the parts of tensors that these blocks touch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scaling(extent: int, dtype: str = "float32") -> Operator:
 
 
 class Longest:
-    """Notes the longest array that NumPy makes."""
+    """Records the longest array that NumPy makes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.size, self.made = 0, 0
@@ -167,7 +167,7 @@ def test_inputs_drawn_where_they_are_read_give_the_verdict_of_arrays(
 
 
 def test_part_of_a_chain_equals_the_complete_chain() -> None:
-    """A compute is worked out for the elements that its reader asks for."""
+    """A compute runs only for the elements that its reader needs."""
     op = ekc.softmax((24, 40), axis=0)
     expected, last = ReferenceEvaluator.from_seed(op, 0), op.computes[-1]
     whole = op.reference(*make_random_input_arrays(op))

@@ -1,4 +1,4 @@
-"""A compiled schedule as something to call."""
+"""Kernels: compiled schedules that can be called."""
 
 from __future__ import annotations
 

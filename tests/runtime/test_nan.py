@@ -82,7 +82,7 @@ def _layer(dtype: str) -> Schedule:
 
 
 def _clipped_convolution(dtype: str) -> Schedule:
-    """Padding, whose zeros meet infinite weights, and tiles that stick out."""
+    """Padding, whose zeros meet infinite weights, and tiles that exceed the tensor."""
     op = o.conv1d(1, 3, 9, out_channels=4, kernel=3, padding=1, dtype=dtype)
     op = op.epilogue(lambda y: ex.minimum(ex.relu(y), 6))
     s = Schedule(op).split("c", (2,)).bind("o", "thread.x").cache_write("Y").compute_inline("Y")

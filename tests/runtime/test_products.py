@@ -1,4 +1,4 @@
-"""Reductions by multiplication: nothing beyond an end enters as 0, in any schedule; how they are verified."""
+"""Products as reductions: masked elements count as 1 in any schedule, and how products are verified."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_product_cannot_be_made_by_atomic_additions() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_random_factors_leave_a_product_that_shows_each_of_them(dtype: str) -> None:
-    """The product of 4096 standard normal numbers is 0 in float32, whatever is left out."""
+    """The product of 4096 standard normal numbers is 0 in float32, whichever factor is left out."""
     op = ekc.reduce((4, 4096), 1, "prod", dtype=dtype)
     (x,) = make_random_input_arrays(op)
     products = np.prod(x.astype(np.int32 if dtype == "int32" else np.float64), 1)
@@ -86,7 +86,7 @@ def test_random_factors_leave_a_product_that_shows_each_of_them(dtype: str) -> N
 
 
 def test_kernel_that_leaves_factors_out_is_found_wrong() -> None:
-    """A kernel of the first 4000 of 4096 factors, held against all of them."""
+    """A kernel of the first 4000 of 4096 factors, compared with all of them."""
     whole, less = (ekc.reduce((4, n), 1, "prod") for n in (4096, 4000))
     assert difference(whole, whole) < 1
     assert difference(whole, less) > 1

@@ -1,4 +1,4 @@
-"""Sums in parts as compiled kernels: right, in a workspace that has a name, and counted in whole."""
+"""Split-K sums as compiled kernels: correct, with a named workspace, and counted completely."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ PARTED = {
 
 @pytest.mark.parametrize("name", PARTED)
 def test_structures_of_the_search_match_the_reference(name: str) -> None:
-    """The first and the last structure in parts, with the first legal numbers drawn."""
+    """The first and the last split-K structure, with the first legal numbers drawn."""
     op = PARTED[name]
     parted = [s for s in derive_structures(op, Limits()) if " parts of " in s.name]
     for structure in (parted[0], parted[-1]):
@@ -96,7 +96,7 @@ def drawn(op: ekc.Operator, structure: Structure) -> Schedule:
 
 
 def matvec_in_parts(parts: int) -> Schedule:
-    """A row to a warp, parts of rows to blocks."""
+    """A row per warp, with parts of rows in different blocks."""
     rows = Schedule(ekc.matvec(64, 65536)).rfactor("k", parts).split("k", (32,))
     rows = rows.reorder("k_part", "i", "k.1", "k.0").bind("k_part", "block.y").bind("i", "block.x")
     return rows.bind("k.1", "thread.x").cache_write("y_parts").bind("i_", "thread.x").cache_write("y")
@@ -141,7 +141,7 @@ def test_few_rows_fill_the_device_by_split_k_only() -> None:
 
 
 def greatest_part(ptx: str) -> str:
-    """The second launch takes the greatest of the parts for their sum."""
+    """A mistake: the second launch takes the largest of the parts instead of their sum."""
     first, entry, second = ptx.partition(".entry ekc_matvec_1(")
     assert "add.f32" in second
     return first + entry + second.replace("add.f32", "max.f32", 1)

@@ -1,4 +1,4 @@
-"""Values on which kernels and reference could part: order of arithmetic, infinities, types in between."""
+"""Values on which kernel and reference could differ: order of arithmetic, infinities, intermediate types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiled kernel is executed and judged: right ones pass, each kind of mistake is named."""
+"""Verdicts on compiled kernels: correct ones pass, each kind of mistake is named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def judged(schedule: Schedule, fault: Callable[[str], str] = lambda ptx: ptx) ->
 
 
 def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every launch were large."""
+    """Treat every launch as large."""
     monkeypatch.setattr(room, "OPERATION_BUDGET", 0.0)
 
 
@@ -88,7 +88,7 @@ def test_correct_kernels_pass_complete_and_sampled(
 
 @pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT)
 def test_blocks_of_the_grid_are_blocks_of_the_loops(make: Callable[[], Schedule]) -> None:
-    """What some blocks of the last launch write is what the tree says that they write, element by element."""
+    """The output of some blocks of the last launch is that of the loop tree, element by element."""
     schedule = make()
     *earlier, last = derive_launches(schedule.program)
     expected = ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op))
@@ -109,7 +109,7 @@ def test_blocks_of_the_grid_are_blocks_of_the_loops(make: Callable[[], Schedule]
 
 @pytest.mark.parametrize("out_dtype", ["int32", "int8"])
 def test_integers_that_are_never_written_are_noticed(out_dtype: str) -> None:
-    """No pattern in memory tells them, as every pattern is a number."""
+    """Elements without a mark in memory, because every pattern is a number."""
     verdict = judged(
         make_naive_schedule(ekc.matmul(31, 33, 17, dtype="int8", out_dtype=out_dtype)), faults.no_store
     )
@@ -152,7 +152,7 @@ def test_mistakes_are_named(
 
 
 def test_blocks_that_write_what_others_own_are_strays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result of these blocks is right, but lies in another block's place."""
+    """The result of these blocks is correct, but at the address of another block."""
     few_blocks(monkeypatch)
     schedule = examples.tiled_matmul(512, 512, 16)
     verdict = judged(schedule, faults.other_block)

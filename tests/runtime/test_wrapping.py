@@ -152,7 +152,7 @@ def _arrays(op: Operator, fill: Callable[[tuple[int, ...], int, int], NDArray[An
 
 
 def _drawn(op: Operator, seed: int) -> Arrays:
-    """Over the whole range, and its ends often."""
+    """Values over the whole range, often its ends."""
     rng = np.random.default_rng(seed)
 
     def fill(shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:

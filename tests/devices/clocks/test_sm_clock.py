@@ -1,4 +1,4 @@
-"""Clocks are held for a measurement, and what was before comes back whatever happens."""
+"""SM clocks are fixed for a measurement, and previous settings come back in every case."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from ekc.errors import ActuatorError, DeviceError
 from tests.scripted.nvml.boards import GEARS, ScriptedBoards
 
 CAP_MW = 280_000
-"""As an administrator set it."""
+"""The GPU with a clock limit that an administrator set."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A real GPU at other clocks: held while it is measured, put back after, refused in a line."""
+"""A real GPU at other clocks: fixed during a measurement, restored after it, refused in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.scripted.nvml.boards import GEARS, ScriptedBoards
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledKernel:
-    """In a cache of its own, which the scripted driver looks through."""
+    """Compile in a cache of its own, in which the scripted driver finds kernels."""
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path / "cache"))
     return compile_schedule(make_naive_schedule(ekc.matmul(16, 16, 16)), "sm_80")
 

@@ -143,7 +143,7 @@ def test_machine_code_for_another_gpu_is_refused(driver: ScriptedDriver) -> None
 
 @dataclass
 class Moved:
-    """A view of an array that begins a few bytes later, for what nobody reads."""
+    """A view of an array that begins a few bytes later, for an argument that is not read."""
 
     array: OnGpu
     by: int

@@ -1,4 +1,4 @@
-"""What "cuda:..." opens, over scripted drivers in worker processes."""
+"""Targets "cuda:...", opened over scripted drivers in worker processes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_clock_of_0_leaves_ceilings_above_0_with_a_warning(silent: tuple[str, ..
 
 
 def test_worker_process_reports_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No script here: `python -m`, cuda.bindings, and a machine whose GPUs are hidden or absent."""
+    """Without a script: `python -m`, cuda.bindings, and a machine whose GPUs are hidden or absent."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(nvml, "count_gpus", lambda: 1)
     with pytest.raises(DeviceError) as refused:

@@ -1,4 +1,4 @@
-"""The real driver class over the real cuda.bindings, on a libcuda of our own that says what it was asked."""
+"""The real driver class over the real cuda.bindings, on a scripted libcuda that prints its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noted of a GPU while it works."""
+"""Sensor readings of a GPU while it works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scripted.cuda.node import ScriptedNode
 
 
 class Busy(GpuSensors):
-    """A clock that is low before and after, and high while something is done."""
+    """A clock that is low before and after the work, and high during it."""
 
     working = False
     looked = threading.Event()

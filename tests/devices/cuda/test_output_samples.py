@@ -26,7 +26,7 @@ CHUNK = 512
 
 
 class Measuring(ScriptedDriver):
-    """Notes the largest copy between host and device, and may spoil what a kernel wrote."""
+    """Records the largest copy between host and device, and may change the output of a kernel."""
 
     largest = 0
     spoil: int | None = None

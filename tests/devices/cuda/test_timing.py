@@ -1,4 +1,4 @@
-"""Timing on a scripted driver whose clock is virtual: what lies between two events, and when it is enough."""
+"""Timing on a scripted driver with a virtual clock: calls between two events, and when samples are enough."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompiledKernel]
 
 
 class Spy(ScriptedDriver):
-    """Notes the order of what is queued, and may make each launch last as long as a test wants."""
+    """Records the order of queued work; each launch may last as long as a test needs."""
 
     def __init__(self, durations: Iterator[float] | None = None, **script: object) -> None:
         super().__init__(**script)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_short_calls_are_replayed_so_that_the_host_does_not_count(kernel: Compil
 
 
 def test_call_that_the_host_launches_slowly_is_replayed_too(kernel: CompiledKernel) -> None:
-    """Three short launches, say: a first look at an idle GPU sees the host, not the kernel."""
+    """Three short launches, say: the first measurement of an idle GPU shows the host, not the kernel."""
 
     class SlowHost(Spy):
         def launch(self, *arguments: object) -> None:
@@ -214,7 +214,7 @@ def test_interval_contains_the_median_of_the_samples(number: int, seed: int) -> 
 
 @pytest.mark.parametrize("number", [6, 8, 16, 32, 128])
 def test_interval_of_one_check_covers_the_true_median(number: int) -> None:
-    """Of 4000 draws from a skewed distribution: what is more is for the looks before."""
+    """Coverage over 4000 draws from a skewed distribution; the margin is for earlier checks."""
     draws = np.random.default_rng(number).exponential(size=(4000, number))
     found = [compute_median_interval(row) for row in draws.tolist()]
     held = np.mean([x.low <= math.log(2) <= x.high for x in found])
@@ -222,8 +222,8 @@ def test_interval_of_one_check_covers_the_true_median(number: int) -> None:
 
 
 def test_interval_covers_the_true_median_after_any_number_of_checks() -> None:
-    """Samples in one of two clock states by chance, half of them in each: those that chance put into one look
-    steady, and end it. Of 4000 such measurements."""
+    """Samples in one of two clock states by chance, half of them in each: a check that sees one state alone
+    finds steady samples and ends the sampling. Share over 4000 such measurements."""
     rules, held, taken = TimingRules(), 0, 0
     for seed in range(4000):
         random = np.random.default_rng(seed)
@@ -241,8 +241,8 @@ def test_interval_covers_the_true_median_after_any_number_of_checks() -> None:
 
 
 def test_stopping_rules_keep_the_coverage_of_the_interval() -> None:
-    """Exactly, for any distribution: how many samples lie below the true median goes as heads of a coin. The
-    share of walks that were beyond the interval at one of the looks, or when time was over, whenever."""
+    """Exact for any distribution: the number of samples below the true median is binomial. The share of walks
+    that were outside the interval at one of the checks, or when time was over."""
     rules = TimingRules()
     looks = [rules.first_check_samples]
     while looks[-1] < rules.max_samples:

@@ -129,7 +129,7 @@ def test_gpu_that_cannot_be_metered_is_tuned_for_latency_only(monkeypatch: pytes
 
 
 def test_cost_of_timing_counts_every_call_of_a_sample() -> None:
-    """The meter of the search: a sample of a short kernel is the mean of hundreds of calls."""
+    """The cost account of the search: a sample of a short kernel is the mean of hundreds of calls."""
     timing = ScriptedNode().open(launch_s=5e-6).time(ekc.compile(make_naive_schedule(OP)).compiled)
     spent = MeasurementCost()
     spent.add_timing(timing, 100.0)

@@ -1,4 +1,4 @@
-"""A fault at every call of the driver in turn, in every way: it costs its own row, which says why."""
+"""Faults of every kind at every call of the driver: each costs its own row, which gives the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
 COLUMNS = Schedule(OP).bind("j", "block.x").bind("i", "thread.x").cache_write("C")
 SCHEDULES = (ROWS, COLUMNS, ROWS.unroll("k"))
 IN_PROCESS = {"borrow", "give_back", "follow", "holder", "leave"}
-"""Used by calls on the caller's own stream, not by a worker; see test_calls.py."""
+"""Calls for arrays on the caller's stream, which a worker does not make; see test_call.py."""
 DESCRIBING = {"version", "count", "name", "uuid", "memory_bytes", "attribute"}
 AT_START = DESCRIBING | {"open", "stream", "event"}
 """Called when a worker starts: these tests let one start."""
@@ -98,7 +98,7 @@ def test_fault_during_a_check_costs_its_own_row(
 
 
 def struck(plan: Plan, kernels: dict[str, CompiledKernel]) -> None:
-    """Run, and see that the fault cost what it may."""
+    """Run, and check that the fault cost no more than its row."""
     with RecordStore(None) as store:
         before, hit, after = run(plan, kernels, store)
         kinds: tuple[RecordKind, ...] = ("timing", "failure", "check", "metering")

@@ -11,7 +11,7 @@ from tests.devices import samples
 
 
 class OpenBoard(VirtualBoard):
-    """Remembers what the meter cannot see."""
+    """Records the true power, which the meter cannot read."""
 
     def __init__(self, state: SteadyState, seed: int) -> None:
         super().__init__(A100, 1275.0, state, make_generator("test", seed))

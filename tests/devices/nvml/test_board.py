@@ -224,7 +224,9 @@ def test_readings_without_field_186_are_means_on_most_cards(name: str, arch: int
     assert board_of(gpu, library).averaging_s == averaging_s
 
 
-@pytest.mark.parametrize(("call_s", "told"), [(0.05, True), (0.1, True), (0.0371, False), (0.0001, False)])
-def test_calls_in_step_with_the_sensor_are_noted(call_s: float, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("call_s", "is_noted"), [(0.05, True), (0.1, True), (0.0371, False), (0.0001, False)]
+)
+def test_calls_in_step_with_the_sensor_are_noted(call_s: float, is_noted: bool) -> None:
     notes = metered(Card(call_s=call_s, swing_w=40.0, share=0.25)).window.notes
-    assert any("are in step with the sensor (100 ms)" in note for note in notes) is told
+    assert any("are in step with the sensor (100 ms)" in note for note in notes) is is_noted

@@ -14,7 +14,7 @@ from ekc.errors import ActuatorError, DeviceError
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A driver that starts and stops without complaint."""
+    """A driver that starts and stops without an error."""
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     return monkeypatch
@@ -31,7 +31,7 @@ def test_driver_without_gpus_is_no_gpu(driver: pytest.MonkeyPatch) -> None:
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, code: int, *traces: Path) -> nvml.GpuAbsence:
-    """What is told where NVML does not start."""
+    """The reason where NVML does not start."""
 
     def refuse() -> None:
         raise pynvml.NVMLError(code)
@@ -55,7 +55,7 @@ def test_missing_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_driver_without_its_library_is_not_called_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As in a container that was given compute alone: CUDA works there."""
+    """As in a container with compute capability alone: CUDA works there."""
     found = refusing(monkeypatch, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, tmp_path)
     assert found.reason.startswith(f"there is an NVIDIA driver ({tmp_path}), but its library NVML (libnv")
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in found.reason

@@ -1,4 +1,4 @@
-"""A small recording of the simulated a100, made for real: compiled, timed, metered."""
+"""A small recording of the simulated a100: compiled, timed and metered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGET = "a100"
 
 @cache
 def schedules() -> list[tuple[ekc.Schedule, str]]:
-    """The naive one, and legal ones that were drawn."""
+    """The naive schedule, and drawn legal ones."""
     space = Space(OP, devices.open(TARGET).limits)
     random = np.random.default_rng(0)
     legal, _ = space.repair(random, space.sample(random, 4 * COUNT))
@@ -35,8 +35,8 @@ def schedules() -> list[tuple[ekc.Schedule, str]]:
 
 
 def record(path: Path, count: int = COUNT, every: int = 2) -> Path:
-    """All timed, of `every` so many one metered, one timed twice, the last failed; then one of another
-    operator."""
+    """Record schedules: all timed, one of `every` metered, one timed twice, the last failed; then one
+    schedule of another operator."""
     device = devices.open(TARGET)
     with RecordingWriter(path, device) as writer:
         for number, (schedule, structure) in enumerate(schedules()[:count]):

@@ -1,4 +1,4 @@
-"""A recording as a device: the search tries what was recorded and nothing else, the same every time."""
+"""A recording as a device: the search tries recorded schedules only, with the same result every time."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_same_recording_and_seed_give_the_same_run(recorded: Path) -> None:
 
 
 def test_replay_of_a_real_gpu_does_not_pass_for_a_measurement(recorded: Path, tmp_path: Path) -> None:
-    told, *events = map(json.loads, unpack_members(recorded.read_bytes()).text.splitlines())
-    told["device"] |= {"simulated": False, "label": "Real GPU (cuda:0)"}
+    header, *events = map(json.loads, unpack_members(recorded.read_bytes()).text.splitlines())
+    header["device"] |= {"simulated": False, "label": "Real GPU (cuda:0)"}
     for event in events:
         if event["event"] in ("timing", "metering"):
             event[event["event"]]["conditions"]["simulated"] = False
     file = tmp_path / "real.jsonl.gz"
-    file.write_bytes(b"".join(pack_line(json.dumps(line).encode() + b"\n") for line in (told, *events)))
+    file.write_bytes(b"".join(pack_line(json.dumps(line).encode() + b"\n") for line in (header, *events)))
     found = _tuned(file)
-    assert found.to_json()["device"]["label"] == f"Real GPU (cuda:0), recorded {told['created'][:10]}"
+    assert found.to_json()["device"]["label"] == f"Real GPU (cuda:0), recorded {header['created'][:10]}"
     assert "nothing now, this is a replay; when it was recorded" in " ".join(found.summary().split())
 
 
@@ -120,9 +120,9 @@ def test_command_line_replays_a_recording(
 ) -> None:
     words = ["tune", "matmul", "32", "32", "32", "--target", f"recorded:{recorded}", "--out", str(tmp_path)]
     assert main(words) == 0
-    told = capsys.readouterr()
-    assert "replay of" in told.err
-    assert "a100 (simulated), recorded" in told.out
+    header = capsys.readouterr()
+    assert "replay of" in header.err
+    assert "a100 (simulated), recorded" in header.out
     assert main(["recording", "show", str(recorded)]) == 0
     assert "a100 (simulated), recorded" in capsys.readouterr().out
     assert main(["tune", "matmul", "8", "8", "8", "--target", f"recorded:{recorded}"]) == 2

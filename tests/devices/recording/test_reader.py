@@ -1,4 +1,5 @@
-"""The file: everything comes back, a cut costs the last event only, and what is no recording is refused."""
+"""Recording files: they read back completely, a cut costs the last event only, and other files are
+refused."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_schedule_under_another_digest_is_refused(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ({"format": "ekc recording", "version": 2, "ekc_version": "9.9"}, "format 2; this is ekc .* reads"),
         ({"format": "other", "version": 1}, "does not say 'ekc recording'"),
@@ -84,10 +85,10 @@ def test_schedule_under_another_digest_is_refused(recorded: Path) -> None:
         ),
     ],
 )
-def test_other_files_are_refused_in_one_line(tmp_path: Path, line: object, told: str) -> None:
+def test_other_files_are_refused_in_one_line(tmp_path: Path, line: object, message: str) -> None:
     file = tmp_path / "x.jsonl.gz"
     file.write_bytes(gzip.compress(json.dumps(line).encode()))
-    with pytest.raises(RecordError, match=told) as problem:
+    with pytest.raises(RecordError, match=message) as problem:
         read_recording(file)
     assert "\n" not in str(problem.value)
 
@@ -116,7 +117,7 @@ def test_cut_costs_the_last_event_only(recorded: Path, tmp_path: Path, share: fl
     kept = unpack_members(cut.read_bytes()).text.splitlines()
     assert kept == whole[: len(kept)]
     if not kept:
-        # Not even the first line: nobody knows any more whose file it is.
+        # Without the complete first line the device of the file is unknown.
         with pytest.raises(RecordError):
             read_recording(cut)
         return
@@ -148,7 +149,7 @@ def test_cut_is_warned_of(recorded: Path, tmp_path: Path) -> None:
 
 
 def _changed(recorded: Path, event: str, **fields: object) -> bytes:
-    """The recording, but for some fields of its first line or of its first event of a kind."""
+    """The recording with some fields of its first line, or of its first event of a kind, changed."""
     lines = [json.loads(line) for line in unpack_members(recorded.read_bytes()).text.splitlines()]
     place = next(line for line in lines if line.get("event", "head") == event)
     for path, value in fields.items():
@@ -161,7 +162,7 @@ def _changed(recorded: Path, event: str, **fields: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("event", "field", "value", "told"),
+    ("event", "field", "value", "message"),
     [
         ("head", "created", 5, "created is 5"),
         ("head", "device__simulated", "no", "simulated is 'no'"),
@@ -181,10 +182,10 @@ def _changed(recorded: Path, event: str, **fields: object) -> bytes:
     ],
 )
 def test_changed_event_is_refused_in_one_line(
-    recorded: Path, tmp_path: Path, event: str, field: str, value: object, told: str
+    recorded: Path, tmp_path: Path, event: str, field: str, value: object, message: str
 ) -> None:
     (tmp_path / "bad").write_bytes(_changed(recorded, event, **{field: value}))
-    with pytest.raises(RecordError, match=told) as problem:
+    with pytest.raises(RecordError, match=message) as problem:
         read_recording(tmp_path / "bad")
     assert "\n" not in str(problem.value)
 
@@ -204,8 +205,8 @@ def test_members_are_packed_and_unpacked(lines: list[bytes]) -> None:
 
 @pytest.mark.parametrize("before_the_next", [1, 4, 5, 8])
 def test_damage_is_refused(recorded: Path, tmp_path: Path, before_the_next: int) -> None:
-    """A member ends with what tells damage, its checksum and its length; of when it was packed, at its
-    beginning, nobody would miss a byte."""
+    """Damage of a member shows in the checksum and length at its end. The time of packing at its beginning is
+    not checked."""
     data = bytearray(recorded.read_bytes())
     data[data.index(b"\x1f\x8b\x08\x00", len(data) // 2) - before_the_next] ^= 0xFF
     (tmp_path / "bad").write_bytes(data)

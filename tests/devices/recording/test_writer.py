@@ -1,4 +1,4 @@
-"""Which files a recording is continued in: its own device's, one writer at a time, nobody else's at all."""
+"""Files that a recording continues: those of its own device alone, one writer at a time."""
 
 from __future__ import annotations
 

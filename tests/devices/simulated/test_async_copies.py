@@ -1,4 +1,4 @@
-"""What a simulated device makes of asynchronous copies: no credit that the PTX does not show."""
+"""Asynchronous copies on a simulated device: latency is hidden only as far as the PTX shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TILES = 1024 // 8
 
 @cache
 def product(stages: int, copy: str, vector: int = 2) -> CompiledKernel:
-    """A block of 64 x 64 on each of few SMs, so that the loads of a block are what it waits for."""
+    """A block of 64 x 64 on each of few SMs, so that a block waits for its loads."""
     return compile_schedule(
         Schedule(o.matmul(256, 256, 1024))
         .split("i", (16, 4))
@@ -48,7 +48,8 @@ def events_of(kernel: CompiledKernel) -> Events:
 
 
 def seconds(kernel: CompiledKernel) -> float:
-    """With as many registers each time: ptxas takes one more or less by chance, and the model sees it."""
+    """With the same number of registers each time: ptxas takes one more or less by chance, which changes the
+    model."""
     alike = replace(kernel, resources=(replace(kernel.resources[0], registers=42),))
     return estimate_latency(
         A100, *compute_work(A100, alike, profile_kernel(kernel)).launches[0], 1410.0
@@ -101,7 +102,7 @@ def test_tiles_in_flight_hide_latency_with_diminishing_returns() -> None:
 
 
 def test_shallow_waits_hide_no_more() -> None:
-    """Three copies of each tile, but a wait that leaves none of them on its way."""
+    """Three copies of each tile, but a wait that leaves none of them in flight."""
     kernel = product(3, "async")
     wait = nvrtc.compile(kernel.cuda_source.replace("wait_copies<1>", "wait_copies<0>"), "sm_80")
     assert seconds(replace(kernel, ptx=wait.ptx)) > seconds(kernel)

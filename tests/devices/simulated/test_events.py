@@ -34,8 +34,8 @@ def test_dram_bytes_are_between_touched_and_requested() -> None:
 
 def test_neighbours_find_each_other_in_l1() -> None:
     scattered, dense = (counted(samples.naive(4096, coalesced=way)) for way in (False, True))
-    # Lanes that lie rows apart take a pass each, but the lines they share with the next trips stay: recorded
-    # GEMMs whose lanes are strided (RTX 3090, RTX 2080 Ti) are as fast as that allows and no slower.
+    # Lanes with a distance of rows take a pass each, but the lines they share with the next trips stay:
+    # recorded GEMMs whose lanes are strided (RTX 3090, RTX 2080 Ti) are as fast as that allows and no slower.
     assert scattered.lsu_cycles > 8 * dense.lsu_cycles
     assert scattered.traffic.l2_bytes < 0.1 * scattered.traffic.sectors * 32
 
@@ -73,7 +73,7 @@ def test_accesses_include_those_of_the_machine_code() -> None:
         # The first tile is loaded ahead of the loop, every other one in the trip before its use.
         ("A", "global", "load", 16, 16.0, 16.0): 8 * trips,  # 16 rows: 16 lines
         ("B", "global", "load", 16, 16.0, 4.0): 8 * trips,
-        # Two rows of a lane pair lie 4 x 132 words apart: 16 banks.
+        # Two rows of a lane pair have a distance of 4 x 132 words: 16 banks.
         ("", "shared", "store", 4, 0.0, 1.0): 32 * trips,
         ("", "shared", "store", 16, 0.0, 4.0): 8 * trips,
         # Four registers a lane take four passes; two where neighbours read the same.

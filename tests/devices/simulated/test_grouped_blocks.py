@@ -1,4 +1,4 @@
-"""Blocks started in groups of rows, for reuse in L2: split, reorder and bind say it, all models see it."""
+"""Blocks in groups of rows, for reuse in L2, by split, reorder and bind: seen by all models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accesses told from loops and a survey of a few blocks, against counts of the whole grid executed."""
+"""Accesses counted from loops and a survey of a few blocks, against full execution of the grid."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def told(found: LaunchProfile, blocks: int) -> dict[str, float]:
 
 
 def ratios(name: str) -> dict[str, list[float]]:
-    """Told over counted, for random legal schedules of a warp at least. (One thread alone may copy a tile in
-    hundreds of trips, the first ones in the padding: the two that are surveyed do not show the rest.)"""
+    """Predicted over executed accesses, for random legal schedules with at least a warp. (A single thread may
+    copy a tile in hundreds of trips, the first ones in the padding: the two that are surveyed do not show the
+    rest.)"""
     op = OPERATORS[name]
     space, random = Space(op, LIMITS), np.random.default_rng(5)
     population, _ = space.repair(random, space.sample(random, 4 * DRAWN))
@@ -68,7 +69,7 @@ def ratios(name: str) -> dict[str, list[float]]:
 
 def test_surveyed_accesses_match_full_execution() -> None:
     """Measured: medians 1.00 to 1.03, nine of ten within 1.2. The rest are copies with tails, where some
-    warps take part in some trips only: what is told is then an upper estimate."""
+    warps take part in some trips only: the prediction is then an upper estimate."""
     every: dict[str, list[float]] = {}
     for name in OPERATORS:
         for what, figures in ratios(name).items():

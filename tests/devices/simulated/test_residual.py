@@ -1,4 +1,5 @@
-"""What the models do not explain of a kernel: shared by kernels alike, apart from a small part of its own."""
+"""Residuals of simulated devices: similar kernels share most of a factor, a small part is the kernel's
+own."""
 
 from dataclasses import replace
 
@@ -29,7 +30,7 @@ from tests.devices import samples
 
 DIMENSIONS = 24
 DEVICES = [f"device {n}" for n in range(1500)]
-"""Names of many, as one device has one path only."""
+"""Names of many devices, because one device has one path only."""
 octaves = arrays(np.float64, DIMENSIONS, elements=st.floats(0.0, 12.0))
 
 
@@ -52,15 +53,15 @@ def test_shared_part_has_the_size_it_says() -> None:
         assert abs(np.mean(logs)) < 4 * size / np.sqrt(len(DEVICES))
 
 
-@pytest.mark.parametrize("apart", [0.25, 1.0, 2.0])
-def test_shared_part_decorrelates_over_its_length_scale(apart: float) -> None:
+@pytest.mark.parametrize("distance", [0.25, 1.0, 2.0])
+def test_shared_part_decorrelates_over_its_length_scale(distance: float) -> None:
     here = looks(samples.sgemm(1024))
-    there = here + apart * LENGTH_SCALE_OCTAVES / np.sqrt(DIMENSIONS)
+    there = here + distance * LENGTH_SCALE_OCTAVES / np.sqrt(DIMENSIONS)
     pairs = np.log(
         [[sample_shared_time_factor(d, here), sample_shared_time_factor(d, there)] for d in DEVICES]
     )
     # Four standard errors of a correlation, and what so few cosines add.
-    assert np.corrcoef(pairs.T)[0, 1] == pytest.approx(np.exp(-0.5 * apart**2), abs=0.12)
+    assert np.corrcoef(pairs.T)[0, 1] == pytest.approx(np.exp(-0.5 * distance**2), abs=0.12)
 
 
 @given(octaves, octaves)

@@ -1,4 +1,4 @@
-"""What simulated devices count of products on tensor cores, and what they make of it."""
+"""Tensor cores of simulated devices: counts of operations, and their latency."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ldmatrix_accesses_shared_memory() -> None:
 
 
 def test_latency_respects_the_rate_of_the_tensor_cores() -> None:
-    """Far beyond float32's rate, and never beyond what mma.sync can sustain; narrower types go faster."""
+    """Far above the rate of float32, never above that of mma.sync; narrower types are faster."""
     large = {d: compiled(product(d, 2048, 2048, 2048)) for d in ("float16", "tf32", "int8")}
     device = ekc.devices.open("a100")
     flops = 2 * 2048.0**3

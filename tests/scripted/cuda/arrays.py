@@ -1,4 +1,4 @@
-"""Arrays in the memory of a scripted driver, handed out as real libraries do: by interface, or by DLPack."""
+"""Arrays in the memory of a scripted driver, given out as by real libraries: by interface, or by DLPack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEW.restype, _NEW.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_
 
 @dataclass
 class OnGpu:
-    """An array of a library that ekc does not know; it speaks `__cuda_array_interface__`."""
+    """An array of a library that ekc does not know, with `__cuda_array_interface__`."""
 
     driver: ScriptedDriver
     host: np.ndarray
@@ -51,7 +51,7 @@ class OnGpu:
 
 @dataclass
 class ByDlpack:
-    """The same by DLPack alone."""
+    """An array with DLPack alone."""
 
     array: OnGpu
     kind: int = 2

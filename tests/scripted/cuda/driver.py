@@ -1,7 +1,7 @@
-"""A CUDA driver without a GPU: what it launches the PTX machine executes, and its clock is virtual.
+"""A CUDA driver without a GPU: the PTX machine executes its launches, and its clock is virtual.
 
-A module's PTX is found beside its CUBIN in the compile cache. A launch whose tensors have not changed since
-it last ran would write the same again, so only its time passes.
+The PTX of a module is found beside its CUBIN in the compile cache. A launch whose tensors have not changed
+since it last ran would write the same again, so only its time passes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ScriptedDriver:
     noise: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     last: int = 0x1000
     streams: list[int] = field(default_factory=list)
-    """Of the launches, in order."""
+    """Streams of the launches, in order."""
     followed: list[tuple[int, int]] = field(default_factory=list)
 
     def get_version(self) -> int:
@@ -132,7 +132,7 @@ class ScriptedDriver:
         self.free(address)
 
     def upload(self, address: int, array: np.ndarray) -> None:
-        assert array.flags.c_contiguous, "the driver copies bytes as they lie"
+        assert array.flags.c_contiguous, "the driver copies bytes in memory order"
         memory, offset = self._held(address)
         memory.data[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
         memory.version += 1
@@ -142,7 +142,7 @@ class ScriptedDriver:
         array.reshape(-1).view(np.uint8)[:] = memory.data[offset : offset + array.nbytes]
 
     def _held(self, address: int) -> tuple[Memory, int]:
-        """The allocation in which an address lies, and how far from its start."""
+        """The allocation that contains an address, and the offset in it."""
         start = max(start for start in self.memory if start <= address)
         assert address - start < self.memory[start].data.size, "an address of no allocation"
         return self.memory[start], address - start
@@ -189,7 +189,7 @@ class ScriptedDriver:
             raise DriverError(call, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal")
 
     def _next(self, size: int = 1) -> int:
-        """Addresses and handles never come twice, so that a stale one is found out."""
+        """A new address or handle. Values are never used twice, so that a stale one is noticed."""
         self.last += -(-size // 256) * 256
         return self.last
 

@@ -1,4 +1,4 @@
-"""A driver that goes wrong once: at a chosen call, in a chosen way, when it is armed."""
+"""A driver that fails once: at a chosen call, in a chosen way, when it is armed."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ REASONS = {
     "exit": "ended with status 3",
     "raise": "ended with status 1",
 }
-"""By kind of fault: what the row must say."""
+"""Text that the row must contain, by kind of fault."""
 
 
 @dataclass
 class Plan:
-    """Shared by parent and workers: where, how, whether it is time, and what came of it."""
+    """A planned fault, shared by parent and workers: the call, the kind, whether it is armed, and its
+    outcome."""
 
     method: str
     kind: str
     place: str = "time"
-    """When it is armed: before the kernel is timed, checked or metered."""
+    """Step before which it is armed: the kernel is timed, checked or metered."""
     armed: Any = field(default_factory=lambda: CONTEXT.Value("b", 0))
     fired: Any = field(default_factory=lambda: CONTEXT.Value("b", 0))
     hanging: Any = field(default_factory=lambda: CONTEXT.Value("i", 0))
-    """The process that hangs, if one does."""
+    """Id of the process that hangs, if one does."""
 
     def strike(self) -> bool:
-        """Whether this is the moment; only the first is."""
+        """Whether the fault happens now; it happens once."""
         if not self.armed.value or self.fired.value:
             return False
         self.fired.value = 1
@@ -47,7 +48,7 @@ class Plan:
 
 
 class FaultyDriver:
-    """The scripted driver, but for what is planned."""
+    """The scripted driver with the planned fault."""
 
     def __init__(self, plan: Plan, **script: Any) -> None:
         self._plan, self._inner, self._lost = plan, ScriptedDriver(**script), False
@@ -83,8 +84,8 @@ class FaultyDriver:
 
 
 class Impatient:
-    """A connection that waits as long as its worker works, and not at all once that hangs: no test of ours
-    depends on how fast this machine is."""
+    """A connection that waits while its worker works, and not at all once the worker hangs: no test depends
+    on the speed of this machine."""
 
     def __init__(self, connection: Any, hangs: Callable[[], bool]) -> None:
         self._connection, self._hangs = connection, hangs

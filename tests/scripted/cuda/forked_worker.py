@@ -1,6 +1,6 @@
-"""Workers for tests: forked from one clean process that has imported everything, so that starting one costs
-milliseconds. Not from the test itself: its threads may hold a lock at that moment, and no child would see it
-opened."""
+"""Workers for tests, forked from one clean process that has imported everything, so that starting one takes
+milliseconds. They are not forked from the test: its threads may hold a lock at that moment, which the child
+would never see released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTEXT.set_forkserver_preload(["__main__", "tests.scripted.cuda.faulty_driver"]
 
 
 class Forked:
-    """See `ekc.processes.child.ProcessHandle`. `make` travels by pickle."""
+    """See `ekc.processes.child.ProcessHandle`. `make` is pickled."""
 
     def __init__(self, make: Callable[[], Driver], index: int = 0) -> None:
         self.connection, theirs = Pipe()

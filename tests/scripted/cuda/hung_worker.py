@@ -1,4 +1,4 @@
-"""A worker whose kernel never ends: it answers nothing, and is held by its lifeline alone."""
+"""A worker whose kernel never ends: it does not reply, and ends only with its parent."""
 
 from __future__ import annotations
 

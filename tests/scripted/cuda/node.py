@@ -1,4 +1,4 @@
-"""Whole devices for tests: scripted drivers in forked workers, scripted NVML, a virtual clock."""
+"""Complete devices for tests: scripted drivers in forked workers, scripted NVML, a virtual clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def forked(**script: Any) -> Hire:
 
 
 class Both:
-    """A caller that keeps the worker's kernel running, and the scripted card busy for as long."""
+    """A `KernelRunner` that keeps the kernel of the worker running, and the scripted card busy."""
 
     def __init__(self, worker: Any, gpu: ScriptedGpu) -> None:
         self._worker, self._gpu = worker, gpu
@@ -53,7 +53,7 @@ class ScriptedNode:
         self.library = ScriptedNvml(*self.cards)
 
     def sensors(self, uuid: str) -> GpuSensors:
-        """By the scripted driver's UUID, whose end is the index."""
+        """Sensors by the UUID of the scripted driver, whose end is the index."""
         return GpuSensors(str(int(uuid[-12:])), self.library)
 
     def open(self, text: str = "cuda:0", hire: Hire | None = None, **script: Any) -> CudaDevice:

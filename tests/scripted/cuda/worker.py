@@ -1,4 +1,4 @@
-"""A worker on a scripted driver, in a process that the parent started as it starts any."""
+"""A worker on a scripted driver, in a process that is started like any worker."""
 
 from __future__ import annotations
 

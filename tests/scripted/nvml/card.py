@@ -1,7 +1,7 @@
 """A scripted GPU on a virtual clock, whose power is known exactly.
 
-Scripted, not simulated: no GPU has this power. Energy is a closed form of time, so that a test knows it without
-the sensors, and a thousand readings cost little time.
+Scripted, not simulated: no GPU has this power. Energy is a closed form of time, so that a test knows it
+without the sensors, and a thousand readings cost little time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Readings that `process/pynvml.py` leaves out: rising instantaneous power, and the counters of Hopper (GPM)."""
+"""Readings that `process/pynvml.py` leaves out: rising instantaneous power, and the counters of Hopper
+(GPM)."""
 
 from __future__ import annotations
 

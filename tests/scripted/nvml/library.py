@@ -1,8 +1,8 @@
 """A scripted NVML: the functions of pynvml that ekc calls to read GPUs, for scripted GPUs.
 
-`ScriptedNvml` takes the place of the module pynvml within this process, with GPUs on a virtual clock (`card.py`).
-`process/pynvml.py` extends it for other processes, with GPUs in files on the real clock (`boards.py`). Error
-classes, constants and structures are those of the real package.
+`ScriptedNvml` takes the place of the module pynvml within this process, with GPUs on a virtual clock
+(`card.py`). `process/pynvml.py` extends it for other processes, with GPUs in files on the real clock
+(`boards.py`). Error classes, constants and structures are those of the real package.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The scripted NVML for other processes: with this folder on PYTHONPATH, `import pynvml` gives scripted boards.
+"""The scripted NVML for other processes: with this folder on PYTHONPATH, `import pynvml` gives scripted
+boards.
 
-The boards are in the JSON file that EKC_SCRIPTED_GPU names. Limits that are set are one file each beside it, so
-that no process can be stopped or killed between reading and writing. `boards.py` makes and reads these files.
-Power is a square wave with a period of two seconds or more, which depends on the SM clock: scripted, not
-simulated.
+The boards are in the JSON file that EKC_SCRIPTED_GPU names. Limits that are set are one file each beside it,
+so that no process can be stopped or killed between reading and writing. `boards.py` makes and reads these
+files. Power is a square wave with a period of two seconds or more, which depends on the SM clock: scripted,
+not simulated.
 """
 
 import importlib.util
