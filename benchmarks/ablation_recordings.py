@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 from ablation_variants import DEFAULT
-from numpy.typing import NDArray
-from recordings import RECORDINGS, Recording, read
-from search_quality import quality
-
 from ekc.search.breeding import Breeder
 from ekc.search.models.gaussian import GaussianProcess
 from ekc.search.models.trees import ResidualModel
 from ekc.search.recordings.recorded_space import RecordedSpace
 from ekc.search.recordings.replay import ONE_BY_ONE, Replay
 from ekc.search.rounds import Rounds, population_size
+from numpy.typing import NDArray
+from recordings import RECORDINGS, Recording, read
+from search_quality import quality
 
 Array = NDArray[np.float64]
 TREES, BOTH = "trees alone", "both"

@@ -20,13 +20,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ablation_variants import VARIANTS, Variant, changed
-from paper_runs import OPERATORS, code
-
-from ekc import devices
-from ekc.codegen.generate import generate
 from ekc.devices.base import Device, Timing
 from ekc.devices.cuda.remote import Child, Remote
-from ekc.devices.digest import digest_of_text
 from ekc.devices.latency import LAUNCH_S
 from ekc.devices.residual import own_time
 from ekc.search.candidate import Candidate
@@ -34,6 +29,11 @@ from ekc.search.measuring import Bench, Failure
 from ekc.search.method import Method
 from ekc.search.options import Wish
 from ekc.search.records.store import RecordStore
+from paper_runs import OPERATORS, code
+
+from ekc import devices
+from ekc.codegen.generate import generate
+from ekc.devices.digest import digest_of_text
 from ekc.search.run import Run
 from ekc.search.space.space import Space
 

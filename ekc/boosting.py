@@ -1,7 +1,7 @@
 """Boosted trees (XGBoost), in one thread: the only module that calls XGBoost.
 
-XGBoost works with OpenMP, whose threads a forked child does not have: whatever asks for more than one there
-waits for ever. So every matrix and every booster gets `nthread=1`, which is also the quickest for tables of
+XGBoost uses OpenMP, whose threads a forked child does not have: a request for more than one thread waits
+forever there. So every matrix and every booster gets `nthread=1`, which is also the fastest for tables of
 some hundred rows.
 """
 
@@ -26,7 +26,7 @@ def train_trees(
     rounds: int,
     weights: NDArray[Any] | None = None,
 ) -> Any:
-    """A booster that predicts values of rows."""
+    """Train a booster that predicts values of rows."""
     with hold_forks():
         xgboost = _import_xgboost()
         table = xgboost.DMatrix(rows, label=values, weight=weights, **_SINGLE_THREAD)
@@ -34,13 +34,13 @@ def train_trees(
 
 
 def predict_values(booster: Any, rows: NDArray[Any]) -> NDArray[np.float32]:
-    """A value of each row."""
+    """Predict a value of each row."""
     with hold_forks():
         return np.asarray(booster.inplace_predict(rows))
 
 
 def _import_xgboost() -> Any:
-    """The library, its threads set not to spin while they wait."""
+    """The library, whose threads do not spin while they wait."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import xgboost
 

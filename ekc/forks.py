@@ -1,9 +1,9 @@
 """Safe forks of a process that uses ekc in several threads.
 
-A library in C (NVRTC, XGBoost, SQLite, NVML) holds locks of its own during a call. A process that is forked
-meanwhile by another thread inherits them locked, and its first call of that library never returns. So a fork
-waits until such calls end; the first use of a name of ekc, which imports it, counts as one. What belongs to
-the parent alone (worker processes, leases) a child lets go of.
+A library in C (NVRTC, XGBoost, SQLite, NVML) holds locks of its own during a call. A process that another
+thread forks meanwhile inherits them locked, and its first call of that library never returns. So a fork waits
+until such calls end; the first use of a name of ekc, which imports it, counts as such a call. A child
+detaches from objects of the parent (worker processes, leases).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from functools import cached_property
 from typing import Protocol
 
 CALL_TIMEOUT_S = 60.0
-"""A call that takes longer does not stop a fork: its library may hang."""
+"""Seconds after which a call no longer delays a fork: its library may hang."""
 
 
 class ParentOwned(Protocol):
-    """An object that a forked child must not use, end or delete."""
+    """An object of the parent, which a forked child must not use, end or delete."""
 
     def detach(self) -> None:
-        """In the child: let go of it, without a word to it and without a lock."""
+        """In the child: drop the object without a message to it and without a lock."""
 
 
 class _ForkGate:
-    """Counts the calls under way in each thread; one fork at a time waits for those of other threads."""
+    """Counts the running calls of each thread; one fork at a time waits for those of other threads."""
 
     def __init__(self) -> None:
         self._reset({})
@@ -69,7 +69,7 @@ class _ForkGate:
                 self._condition.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Only the thread that forked is here; another may have held the condition."""
+        """Only the thread that forked exists here; another may have held the condition."""
         me = threading.get_ident()
         self._reset({thread: calls for thread, calls in self._calls_by_thread.items() if thread == me})
 
@@ -84,8 +84,8 @@ def _detach_owned_objects() -> None:
 
 
 def _replace_cached_property_locks() -> None:
-    """Give each cached property of ekc a new lock. Before Python 3.12 it has one for all instances of its
-    class, and a thread of the parent may have held it."""
+    """Give each cached property of ekc a new lock. Before Python 3.12 it has one lock for all instances of
+    its class, which a thread of the parent may have held."""
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "ekc"]
     classes = {c for module in modules for c in vars(module).values() if isinstance(c, type)}
     for one in (value for c in classes for value in vars(c).values() if isinstance(value, cached_property)):
@@ -105,7 +105,7 @@ if sys.version_info < (3, 12):
 @contextmanager
 def hold_forks() -> Iterator[None]:
     """No other thread forks within the block: for a call into a library that holds locks, or for a step that
-    a child must inherit whole or not at all. Keep it short, and wait for no other thread in it."""
+    a child must inherit completely or not at all. Keep it short, and wait for no other thread in it."""
     _fork_gate.enter()
     try:
         yield
@@ -114,5 +114,5 @@ def hold_forks() -> Iterator[None]:
 
 
 def detach_in_children(owned_object: ParentOwned) -> None:
-    """In every process that is forked while this object lives, its `abandon` is called first."""
+    """Call `detach` of an object first in each process that is forked while the object lives."""
     _owned_objects.add(owned_object)

@@ -1,4 +1,4 @@
-"""Memory that this process may still take: of the machine, of its control groups, of its own limit."""
+"""Memory that this process may still use: by the machine, its control groups and its own limit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _UNLIMITED_BYTES = 1 << 60
-"""A control group of version 1 says a number above this where it has no limit."""
+"""Limit in bytes above which a control group of version 1 has no limit."""
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The least of all limits, and which one that is."""
+    """The smallest limit, and its name."""
 
     bytes: int
     limit_name: str
@@ -24,7 +24,7 @@ class HostMemory:
 
 
 def find_free_memory(root: Path = Path("/")) -> HostMemory:
-    """The memory that is left now; `root` is where /proc and /sys are."""
+    """Memory that is available now; `root` is the folder of /proc and /sys."""
     found = [*_read_available_memory(root), *_read_cgroup_limits(root), *_read_address_space_limit(root)]
     return min(found, key=lambda one: one.bytes, default=HostMemory(_UNLIMITED_BYTES, "no limit is known"))
 
@@ -48,8 +48,8 @@ def _read_available_memory(root: Path) -> Iterator[HostMemory]:
 
 
 def _read_cgroup_limits(root: Path) -> Iterator[HostMemory]:
-    """Limits of control groups of both versions. The group's own folder may not be in sight from inside a
-    container, whose root then is the group; a limit of a parent counts too."""
+    """Limits of control groups of both versions. Inside a container the folder of the group may be hidden;
+    the root is then the group. A limit of a parent counts too."""
     for line in _read_lines(root / "proc/self/cgroup"):
         _, controllers, path = line.strip().split(":", 2)
         if controllers == "":
@@ -63,17 +63,19 @@ def _read_cgroup_limits(root: Path) -> Iterator[HostMemory]:
         for folder in (root / base / each for each in (group, *group.parents)):
             limit, used = _read_number(folder / most), _read_number(folder / now)
             if limit is not None and used is not None and limit < _UNLIMITED_BYTES:
-                # Memory that only caches files is given up when memory runs short.
-                left = limit - used + _read_statistic(folder / "memory.stat", cache)
-                yield HostMemory(max(left, 0), f"memory limit of the control group {format_bytes(limit)}")
+                # Memory that only caches files is released when memory runs short.
+                free_bytes = limit - used + _read_statistic(folder / "memory.stat", cache)
+                yield HostMemory(
+                    max(free_bytes, 0), f"memory limit of the control group {format_bytes(limit)}"
+                )
 
 
 def _read_address_space_limit(root: Path) -> Iterator[HostMemory]:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     words = next(iter(_read_lines(root / "proc/self/statm")), "0").split()
     if limit != resource.RLIM_INFINITY:
-        left = max(limit - int(words[0]) * os.sysconf("SC_PAGE_SIZE"), 0)
-        yield HostMemory(left, f"address space limit (ulimit -v) {format_bytes(limit)}")
+        free_bytes = max(limit - int(words[0]) * os.sysconf("SC_PAGE_SIZE"), 0)
+        yield HostMemory(free_bytes, f"address space limit (ulimit -v) {format_bytes(limit)}")
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
-"""Tables as plain text: ASCII, no colour codes, as wide as a terminal of 100 columns.
+"""Tables as plain text: ASCII, no colour codes, 100 columns wide.
 
-The text depends on nothing else: not on the terminal, on variables such as COLUMNS and FORCE_COLOR, nor on a
-notebook, whose page rich would otherwise write the table to.
+The text does not depend on the terminal, on variables such as COLUMNS and FORCE_COLOR, or on a notebook, to
+whose page rich would otherwise write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TABLE_WIDTH = 100
 def format_table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", label_count: int = 1
 ) -> str:
-    """A table; the first `labels` columns stand to the left, the figures after them to the right."""
+    """A table; the first `labels` columns are aligned left, the figures after them right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

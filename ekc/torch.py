@@ -1,4 +1,4 @@
-"""A kernel as an operator of PyTorch. Nothing else in ekc imports this module, and PyTorch is no dependency.
+"""Kernels as operators of PyTorch. Nothing else in ekc imports this module, and PyTorch is no dependency.
 
 >>> import ekc.torch
 >>> gemm = ekc.torch.register(kernel, "mine::gemm")
@@ -28,18 +28,18 @@ _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 
 
 def register(kernel: Kernel, name: str) -> Any:
-    """Make a kernel the operator `name`, "namespace::operator", and return it.
+    """Register a kernel as the operator `name`, "namespace::operator", and return the operator.
 
-    It takes the operator's inputs in order and returns a new tensor; `torch.compile` and export see it as one
-    operator whose shape and type are known. It has no gradient: `register_autograd` of the result gives it
-    one. Inputs that are not contiguous are copied first.
+    The operator takes the kernel's inputs in order and returns a new tensor; `torch.compile` and export see
+    one operator of known shape and type. It has no gradient: `register_autograd` of the result adds one.
+    Inputs that are not contiguous are copied first.
 
-    Tensors on a GPU: its work is queued on the current stream. Tensors on the CPU: `kernel.executed_by`
-    computes, as for NumPy arrays, which is the PTX machine unless the kernel was compiled for a device of its
-    own. The first such call of an operator says so by a `UserWarning`, later ones do not.
+    Tensors on a GPU: the kernel is queued on the current stream. Tensors on the CPU: `kernel.executed_by`
+    computes, as for NumPy arrays, which is the PTX machine unless the kernel was compiled for a real device.
+    The first such call of an operator warns with a `UserWarning`, later ones do not.
 
     Raises `InvalidInput` for arguments of another type or form and for a kernel without inputs. Calls raise
-    `InvalidInput` for tensors of another shape, type or place, also under `torch.compile` and export.
+    `InvalidInput` for tensors of another shape, type or device, also under `torch.compile` and export.
     """
     if not isinstance(kernel, Kernel):
         raise InvalidInput(
@@ -67,10 +67,10 @@ def register(kernel: Kernel, name: str) -> Any:
     def compute(*tensors: torch.Tensor) -> torch.Tensor:
         if all(tensor.device.type == "cpu" for tensor in tensors):
             warn_once()
-        # Autograd is above this: the gradient is not lost here.
+        # Autograd works above this function: no gradient is lost here.
         plain = (detach_tensor(x.name, tensor.detach()) for x, tensor in zip(op.inputs, tensors, strict=True))
-        made: torch.Tensor = kernel(*(tensor.contiguous() for tensor in plain))
-        return made
+        result: torch.Tensor = kernel(*(tensor.contiguous() for tensor in plain))
+        return result
 
     def make_fake(*tensors: torch.Tensor) -> torch.Tensor:
         for spec, tensor in zip(op.inputs, tensors, strict=True):
@@ -88,7 +88,8 @@ def _find_dtype(spec: TensorSpec) -> torch.dtype:
 
 
 def _check_tensor(spec: TensorSpec, tensor: torch.Tensor, device: torch.device) -> None:
-    """`InvalidInput` for a tensor without memory that is not as declared, or not where the first one is."""
+    """Raises `InvalidInput` for a tensor without memory that is not as declared, or not on the device of the
+    first one."""
     if tuple(tensor.shape) != spec.shape:
         raise InvalidInput(f"{spec.name} has shape {tuple(tensor.shape)}, needed {spec.shape}")
     if tensor.dtype != _find_dtype(spec):

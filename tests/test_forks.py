@@ -1,4 +1,4 @@
-"""Children forked from a process that tunes: none waits for ever, none harms what is its parent's."""
+"""Children forked from a process that tunes: none hangs, none harms objects of its parent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 PATIENCE_S = 120
-"""A hang is what is looked for; the scripts take a few seconds."""
+"""Seconds for a script, which takes a few: the tests look for hangs."""
 
 
 def run_script(folder: Path, text: str, *words: str) -> list[str]:
-    """Lines that a script prints in a process of its own, which has not forked or tuned before."""
+    """Lines printed by a script in a new process, which has not forked or tuned before."""
     script = folder / "script.py"
     script.write_text(text)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -79,7 +79,7 @@ def learn():
     model = ResidualModel(seed=0)
     rows = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32)
     for number, row in enumerate(rows):
-        model.add(row, 1.0, 1.0 + number, 1.0 + number)
+        model.add_row(row, 1.0, 1.0 + number, 1.0 + number)
     model.fit()
     assert len(model.predict(rows, np.ones(16))) == 16
     table = np.random.default_rng(0).uniform(0.5, 1.0, (16, 8))
@@ -134,7 +134,7 @@ def xgboost():
     library.train = watched(library.train)
     model = ResidualModel(seed=0)
     for number in range(8):
-        model.add(np.ones(3, np.float32) * number, 1.0, 1.0, 1.0)
+        model.add_row(np.ones(3, np.float32) * number, 1.0, 1.0, 1.0)
     return model.fit
 
 def sqlite():
@@ -149,7 +149,7 @@ def sqlite():
             if statement.startswith(("commit", "rollback")):
                 under_way.clear()
         store._connection.set_trace_callback(traced)
-        with store._one_line(), store._transaction():
+        with store._raise_record_errors(), store._transaction():
             pass
     return add
 
@@ -171,7 +171,7 @@ thread.join()
 
 
 @pytest.mark.parametrize("library", ["nvrtc", "xgboost", "sqlite", "nvml"])
-def test_a_fork_waits_for_what_another_thread_asks_of_a_library(library: str, tmp_path: Path) -> None:
+def test_fork_waits_for_library_calls_of_other_threads(library: str, tmp_path: Path) -> None:
     assert run_script(tmp_path, INSIDE, library) == ["under way in the child: 0"]
 
 
@@ -211,7 +211,7 @@ print("all forked")
 """
 
 
-def test_forks_of_several_threads_between_calls_of_several(tmp_path: Path) -> None:
+def test_forks_and_calls_of_several_threads_alternate(tmp_path: Path) -> None:
     assert run_script(tmp_path, GATE) == ["all forked"]
 
 
@@ -247,7 +247,7 @@ with threadpool_limits(2, user_api="blas"):
 """
 
 
-def test_a_child_has_blas_back_though_a_thread_of_its_parent_held_it(tmp_path: Path) -> None:
+def test_child_has_blas_threads_though_a_thread_of_its_parent_limited_them(tmp_path: Path) -> None:
     assert run_script(tmp_path, BLAS) == ["child: 2", "parent: {2}"]
 
 
@@ -257,16 +257,17 @@ from pathlib import Path
 import ekc
 from ekc.devices.recording.writer import RecordingWriter
 from ekc.errors import RecordError
-from ekc.search.database.database import Key, RecordStore, Row
+from ekc.search.database.database import RecordStore
+from ekc.search.database.rows import RecordKey, RecordRow
 from ekc.processes.pool import WorkerProcesses
 
 device = ekc.devices.open("a100")
-key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+key = RecordKey("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
 with WorkerProcesses(1) as pool, RecordingWriter("some.jsonl", device), RecordStore("some.db") as store:
     worker = pool.submit(os.getpid).result()
     governor = ekc.Governor(quiet=True)
     folder = governor._folder if isinstance(governor._folder, Path) else Path(governor._folder.name)
-    store.add(Row("timing", key, "{}", "ok", {}))
+    store.add(RecordRow("timing", key, "{}", "ok", {}))
     child = os.fork()
     if child == 0:
         with governor.step():
@@ -284,8 +285,8 @@ with WorkerProcesses(1) as pool, RecordingWriter("some.jsonl", device), RecordSt
             os._exit(0)
         os._exit(1)
     print("lock is held:", os.wait()[1] == 0)
-    store.add(Row("timing", key, "{}", "ok", {}))
-    assert len(list(store.rows())) == 2
+    store.add(RecordRow("timing", key, "{}", "ok", {}))
+    assert len(list(store.read_rows())) == 2
     assert Path("some.db-wal").exists()
     print("records are there")
 del governor
@@ -293,7 +294,7 @@ print("files are removed:", not folder.exists())
 """
 
 
-def test_a_child_that_leaves_through_the_blocks_of_its_parent_ends_nothing(tmp_path: Path) -> None:
+def test_child_that_leaves_the_with_blocks_of_its_parent_ends_nothing(tmp_path: Path) -> None:
     assert run_script(tmp_path, LEAVING) == [
         "worker is there",
         "files are there",
@@ -305,11 +306,12 @@ def test_a_child_that_leaves_through_the_blocks_of_its_parent_ends_nothing(tmp_p
 
 LOG = """
 import os, threading
-from ekc.search.database.database import Key, RecordStore, Row
+from ekc.search.database.database import RecordStore
+from ekc.search.database.rows import RecordKey, RecordRow
 
-key = Key("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+key = RecordKey("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
 with RecordStore("some.db") as store:
-    store.add(Row("timing", key, "{}", "ok", {}))
+    store.add(RecordRow("timing", key, "{}", "ok", {}))
     held, ends = threading.Event(), threading.Event()
 
     def hold():
@@ -331,7 +333,7 @@ with RecordStore("some.db") as store:
 """
 
 
-def test_a_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_rows(tmp_path: Path) -> None:
+def test_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_rows(tmp_path: Path) -> None:
     assert run_script(tmp_path, LOG) == ["child: 7"]
 
 
@@ -361,7 +363,7 @@ thread.join()
 """
 
 
-def test_a_child_reads_properties_though_a_thread_of_its_parent_worked_one_out(tmp_path: Path) -> None:
+def test_child_reads_properties_though_a_thread_of_its_parent_computed_one(tmp_path: Path) -> None:
     assert run_script(tmp_path, PROPERTY) == ["child: 16"]
 
 
@@ -392,5 +394,5 @@ thread.join()
 """
 
 
-def test_a_fork_waits_for_a_name_that_another_thread_imports(tmp_path: Path) -> None:
+def test_fork_waits_for_imports_of_other_threads(tmp_path: Path) -> None:
     assert run_script(tmp_path, IMPORT) == ["child: 7"]

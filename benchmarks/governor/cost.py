@@ -2,7 +2,7 @@
 
     python -m benchmarks.governor.cost [--seconds 180] [--json FILE]
 
-Runs `ekc govern -- sleep SECONDS` on a scripted NVML (tests/governor/scripted). Period detection, search and
+Runs `ekc govern -- sleep SECONDS` on a scripted NVML (tests/scripted/nvml). Period detection, search and
 watching are the real ones. Figures include the cost of calls in the script, but not of calls in a driver.
 The governor is billed from the start of its loop, imports of the loop included; the guard from its own
 start.
@@ -24,7 +24,7 @@ from typing import Any
 
 from ekc.governor.live.job import list_process_family
 from ekc.version import __version__
-from tests.governor.scripted_nvml import ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
 
 BAR = 0.01
 """Share of one core that governor and guard may take together."""

@@ -3,7 +3,7 @@
     python -m benchmarks.governor.kills [--kills 20] [--seed 0] [--json FILE]
 
 Real processes and real signals under a scripted NVML (a file that all processes share, see
-tests/governor/scripted): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
+tests/scripted/nvml): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
 sets random SM, memory and power limits every few milliseconds, so that kills come in the middle of setting.
 Columns: the process killed, the number of kills at random times, how often a limit was set at that time,
 seconds until the previous settings were back (a guard: until it was replaced, or after killing the governor
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ekc.governor.live.job import list_process_family
 from ekc.version import __version__
-from tests.governor.scripted_nvml import ROOT, ScriptedBoards
+from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0
 """Seconds within which the previous settings must be back."""

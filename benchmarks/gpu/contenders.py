@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import Device, Interval, Metering, Timing
-from ekc.devices.statistics import Difference, MeasuredValue, compare_pairwise
+from ekc.devices.device import Device, Metering, Timing
+from ekc.devices.statistics import Difference, Interval, MeasuredValue, compare_pairwise
 from ekc.errors import EkcError
 
 

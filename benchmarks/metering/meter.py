@@ -2,7 +2,7 @@
 
     python -m benchmarks.metering.meter [--draws 500] [--seconds 3] [--seed 0] [--json FILE]
 
-The meter and the sensors are the real ones, over a scripted NVML on a virtual clock (tests/devices/nvml); no
+The meter and the sensors are the real ones, over a scripted NVML on a virtual clock (tests/scripted/nvml); no
 GPU draws these powers. "any" mixes all kinds. The last rows have no bar: calls as long as the sensor's own
 rhythm, of which a sensor that looks a quarter of the time sees the same part again and again. "noted" is the
 share of rows that say so (docs/metering.md).
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ekc.version import __version__
-from tests.devices.nvml.card import Card, any_card
-from tests.devices.nvml.metered import metered
+from tests.scripted.nvml.card import Card, any_card
+from tests.scripted.nvml.metering import metered
 
 ERROR, HELD = 0.01, (0.90, 0.98)
 """Bars for all draws at once: the largest error, and the share of intervals that hold the truth."""

@@ -39,7 +39,7 @@ from ekc.devices.device import Device
 from ekc.devices.digest import digest_cuda_source
 from ekc.devices.simulated.latency import LAUNCH_OVERHEAD_S
 from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_time_factor
-from ekc.processes.pool import open_worker_pool
+from ekc.search.compile_pool import open_worker_pool
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import TuneOptions

@@ -30,9 +30,10 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.codegen.compiled import Resources
-from ekc.devices.device import Interval, MeasurementConditions, Metering, Timing
+from ekc.devices.device import MeasurementConditions, Metering, Timing
+from ekc.devices.statistics import Interval
 from ekc.processes.child import RemoteWorker
-from ekc.processes.pool import open_background_worker
+from ekc.search.compile_pool import open_background_worker
 from ekc.search.cost_model.features import REGISTERS_COLUMN
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate

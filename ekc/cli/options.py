@@ -50,7 +50,7 @@ class TuneArguments:
         """Run `ekc.tune` and write its events to the log, with the name of the layer if there is one."""
         import ekc
         from ekc import devices
-        from ekc.processes.pool import open_worker_pool
+        from ekc.search.compile_pool import open_worker_pool
         from ekc.search.data.options import parse_effort
 
         trials = self.trials or parse_effort(self.effort).trials

@@ -6,8 +6,9 @@ It cannot be called; `ekc.runtime.Kernel` can.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # NVRTC alone must load without NumPy.
@@ -76,3 +77,6 @@ class CompiledKernel:
     """Compulsory traffic: every input read once, every output written once."""
     inputs: tuple[TensorSpec, ...] = ()
     """Shapes and types of the operator's inputs; a device that executes the kernel allocates them."""
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Facts that the compile job found out for a device by name, e.g. what a launch executes; may be
+    empty."""

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 __all__ = ["open"]
 
 DEFAULT_TARGET = "a100"
-"""What "auto" opens where there is no GPU."""
+"""Device of target "auto" where there is no GPU."""
 NO_RESIDUAL = "no-residual"
-"""Asks for a simulated device that does as its models explain."""
+"""Suffix of a simulated device that follows its models exactly."""
 
 
 def open(target: str = "auto") -> Device:
-    """A device: "auto", "cuda:N" (all forms: `cuda/target.py`), a simulated GPU such as "a100", or
-    "recorded:FILE". "a100@no-residual" is one that does as its models explain, without the seeded part that
-    they do not (docs/simulated-devices.md): kernels can be compared without luck.
+    """Open a device: "auto", "cuda:N" (all forms: `cuda/target.py`), a simulated GPU such as "a100", or
+    "recorded:FILE". "a100@no-residual" follows its models exactly, without the seeded residual
+    (docs/simulated-devices.md): kernels can be compared without chance.
 
-    "auto" is the first GPU, where there is one; where nobody can tell, a warning says so. Raises
-    `DeviceError` when there is no such device here; the message names the nearest choice. Raises
-    `RecordError` for a file that is no recording.
+    "auto" is the first GPU, where there is one; a warning says where that is uncertain. Raises `DeviceError`
+    for an unknown device; the message names the nearest choice. Raises `RecordError` for a file that is no
+    recording.
     """
     if not isinstance(target, str):
         from ekc.arguments import format_value
@@ -65,17 +65,17 @@ def _open_simulated(target: str) -> Device:
 
 
 def _open_cuda(target: str) -> Device:
-    """A real GPU; where it cannot be had, the line says why and what can be had."""
+    """Open a real GPU; an error says why it cannot be opened and which device to use instead."""
     from ekc.devices import nvml
     from ekc.devices.cuda.device import open_cuda
     from ekc.devices.cuda.target import parse_target
 
     choice = f"or use a simulated device, such as --target {DEFAULT_TARGET}"
     try:
-        wanted, found = parse_target(target), nvml.count_gpus()
+        target_gpus, found = parse_target(target), nvml.count_gpus()
         if isinstance(found, nvml.GpuAbsence):
             raise DeviceError(f"no device {target!r}: {found.reason}")
-        wanted.choose_gpus(found, target)
+        target_gpus.choose_gpus(found, target)
         return open_cuda(target)
     except DeviceError as problem:
         raise DeviceError(f"{problem}; {choice}") from problem

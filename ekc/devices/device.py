@@ -1,4 +1,4 @@
-"""The protocol every device keeps: real, simulated or recorded. The tuner never asks which."""
+"""The protocol of devices, real, simulated or recorded, and the measurements that they return."""
 
 from __future__ import annotations
 
@@ -6,35 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
+from ekc.devices.statistics import Interval
 from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.random_arrays import InputTensor
 
 POWER_CAP = "power cap"
-"""The throttle reason of a board that draws all it may."""
-UNREPORTED = "not told"
-"""In place of throttle reasons, where the driver does not say whether there are any."""
+"""Throttle reason of a board at its power cap."""
+UNREPORTED = "unreported"
+"""Throttle reason where the driver does not report any."""
 ENERGY_COUNTER, POWER_READINGS = "energy counter", "power readings"
 """The two estimators of energy."""
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A 95 % confidence interval."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class MeasurementConditions:
-    """What a measurement is evidence about."""
+    """Conditions of a measurement: the device, its clock and temperature, and the software."""
 
     device: str
     simulated: bool
@@ -43,19 +36,20 @@ class MeasurementConditions:
     clock_regime: str
     """"fixed 1275 MHz" or "free"."""
     clock_mhz: float
-    """What the clock was: lower than the regime's where the power cap throttled it."""
+    """SM clock in MHz during the measurement; lower than that of the regime where the power cap throttled
+    it."""
     temperature_c: float
     throttle: tuple[str, ...]
-    """Throttle reasons in force, e.g. (POWER_CAP,); (NOT_TOLD,) where nobody knows."""
+    """Throttle reasons in force, e.g. (POWER_CAP,); (UNREPORTED,) where the driver does not report them."""
     data_policy: str
     """How the inputs were filled, e.g. "normal(0,1) seed 0"."""
     ekc_version: str
     l2: str = ""
-    """"warm" (calls follow each other, as metered ones do) or "cold" (the L2 is overwritten before)."""
+    """"warm" (calls follow each other, as metered ones do) or "cold" (the L2 is overwritten before each)."""
     gpu: str = ""
-    """Which of several GPUs, by its UUID."""
+    """UUID of the GPU."""
     power_cap_w: float | None = None
-    """What the board may draw; None where it has no cap or did not tell."""
+    """Power cap of the board in watts; None where it has none or does not report it."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +63,12 @@ class Timing:
     method: str = ""
     """"events" or "graph replay" on a real GPU."""
     samples_s: tuple[float, ...] = ()
-    """Every sample that the latency is made of, in the order they were taken."""
+    """Samples in seconds from which the latency is computed, in the order they were taken."""
     calls: int = 1
-    """So many calls each sample is the mean of."""
+    """Calls per sample; each sample is their mean."""
     resources: tuple[Resources, ...] = ()
-    """What ptxas gave the kernel, one per launch, if who had it timed said so. A tuning run does, and learns
-    from it what will spill."""
+    """Registers, shared memory and spills by ptxas, one entry per launch, if the caller added them. A tuning
+    run does, and learns from them which schedules spill."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +80,8 @@ class Metering:
     energy_j: float
     energy_interval_j: Interval
     counter_energy_j: float
-    """First estimator: difference of the total-energy counter between two of its ticks; NaN where none
-    moved."""
+    """First estimator: difference of the total-energy counter between two of its ticks, per call; NaN where
+    no counter moved."""
     sampled_energy_j: float
     """Second estimator: mean of the power readings times time."""
     idle_power_w: float
@@ -95,31 +89,37 @@ class Metering:
     samples: int
     conditions: MeasurementConditions
     estimator: str = ENERGY_COUNTER
-    """Which of the two `energy_j` is: `COUNTER`, or `READINGS` where no counter moved."""
+    """The estimator that `energy_j` comes from: `ENERGY_COUNTER`, or `POWER_READINGS` where no counter
+    moved."""
     notes: tuple[str, ...] = ()
-    """What else a reader of the figures must know, in words."""
+    """Notes for readers of the figures."""
     samples_w: tuple[float, ...] = ()
-    """Every sample that the power is made of, in order: its mean from tick to tick of the counter."""
+    """Samples in watts from which the power is computed, in order: means from tick to tick of the counter."""
+
+
+Measurement = Timing | Metering
+MeasurementT = TypeVar("MeasurementT", Timing, Metering)
+FactCollector = Callable[[CompiledKernel], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Ceilings of the roofline, at the clock the device runs at."""
+    """Ceilings of the roofline, at the clock of the device."""
 
     fp32_flops: float
     flops_by_type: Mapping[str, float]
-    """By element type of the inputs: operations per second on the fastest unit that takes it."""
+    """Operations per second by element type of the inputs, on the fastest unit for that type."""
     dram_bytes_per_s: float
     board_power_w: float
-    """The power cap of the board."""
+    """Power cap of the board in watts."""
     mma_share: float = 1.0
-    """Of what tensor cores do, what products of a warp get, where only those of a warpgroup get all."""
+    """Share of the rate of the tensor cores that `mma.sync` reaches, where only `wgmma` reaches all of it."""
     source: str = ""
-    """Who says what the device does a clock; "" in recordings of before this was kept."""
+    """Source of the rates per clock; "" in recordings made before this was kept."""
 
 
 class Device(Protocol):
-    """A thing that times and meters compiled kernels."""
+    """A device that times and meters compiled kernels."""
 
     name: str
     simulated: bool
@@ -127,102 +127,97 @@ class Device(Protocol):
     limits: Limits
     peaks: Peaks
     driver: str
-    """Of the GPU; a simulated device says which simulator it is."""
+    """Version of the driver; for a simulated device, version of the simulator."""
     clock_regime: str
     data_policy: str
 
     @property
+    def collect_facts(self) -> FactCollector | None:
+        """Function for the compile job, which returns the `facts` of a kernel on which the figures of this
+        device rest, e.g. what a launch executes. It pickles by its module and name, asks nothing of the
+        device and raises `EkcError` where it fails. None for a device that needs no facts."""
+
+    @property
     def memory_bytes(self) -> int | None:
-        """Memory of the device in bytes; None where that is not known."""
+        """Memory of the device in bytes; None where it is unknown."""
 
     @property
     def label(self) -> str:
-        """`a100 (simulated)` or the product name: what is printed wherever its numbers are."""
+        """Name that is printed with all figures of the device: `a100 (simulated)` or the product name."""
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Latency. `draw` numbers repeated measurements of one kernel, so that each is seeded."""
+        """Measure the latency. `repeat` numbers repeated measurements of one kernel, so that each has its own
+        seed."""
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
-        """Power and energy over a window of about `seconds`."""
+        """Measure power and energy over a window of about `seconds`."""
 
     def clocks(self) -> Clocks:
-        """The graphics clocks that can be set here, or why none can."""
+        """Clocks that can be set here, or the reason why none can."""
 
     def at_clock(self, mhz: int) -> Device:
-        """The same device with its SM clock fixed at one of `clocks().mhz`; `DeviceError` otherwise."""
+        """The same device with its SM clock fixed at one of `clocks().mhz`; `DeviceError` for others."""
 
 
 @dataclass(frozen=True, eq=False)
 class OutputSelection:
-    """Elements of a launch's output to look at."""
+    """Selected elements of the output of a launch."""
 
     spec: TensorSpec
     blank_words: tuple[int, ...]
-    """Bits that all elements hold before a run, of which there is one for each."""
+    """Bits of all elements before a run; there is one run for each word."""
     positions: NDArray[np.int64]
-    """Linear positions, rising."""
+    """Linear positions, ascending."""
 
 
 @dataclass(frozen=True, eq=False)
 class OutputSample:
-    """The elements seen there after the last run."""
+    """Values of selected elements after the last run."""
 
     values: NDArray[Any]
     is_written: NDArray[np.bool_]
-    """Whether the elements differed from what they began as, after any run."""
+    """Whether each element differed from its blank after any run."""
     unwritten_count: int
-    """Elements of the whole output that never did."""
+    """Elements of the whole output that kept their blank in all runs."""
 
 
 @runtime_checkable
 class ExecutionDevice(Protocol):
-    """What a device can do that really runs kernels: give their results."""
+    """A device that executes kernels and returns their results."""
 
     executed_by: str
-    """Who computes, wherever a result is shown."""
+    """Description of what computes the results, shown with each result."""
 
     @property
     def label(self) -> str:
-        """As of `Device`."""
+        """See `Device`."""
 
     def execute(
         self, kernel: CompiledKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
     ) -> tuple[NDArray[Any], ...]:
-        """What each launch leaves in its output, which begins as its blank; inputs as the operator's."""
+        """Output of each launch, which starts as its blank; inputs in the order of the operator."""
 
     def sample(
         self, kernel: CompiledKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
     ) -> tuple[OutputSample, ...]:
-        """Some elements of what each launch leaves in its output; of no tensor the whole is made here."""
+        """Some elements of the output of each launch; no whole tensor is made in this process."""
 
 
 @runtime_checkable
 class ParallelDevice(Protocol):
-    """What a device can do that has several GPUs: time kernels side by side."""
+    """A device with several GPUs, which times kernels in parallel."""
 
     workers: int
 
     def submit(self, kernel: Callable[[], CompiledKernel], number: int) -> Future[Timing]:
-        """Time a kernel in the background; a running number says on which GPU."""
+        """Time a kernel in the background; a running number chooses the GPU."""
 
 
 @runtime_checkable
 class PhysicalDevice(Protocol):
-    """What a device can do that is made of real GPUs: say which, for two of one kind differ."""
+    """A device of real GPUs, which have UUIDs: two GPUs of one kind differ."""
 
     uuids: tuple[str, ...]
-
-
-@runtime_checkable
-class CountingDevice(Protocol):
-    """What a device can do whose figures rest on counts of what a kernel executes: leave the counting, which
-    asks nothing of the device, to whoever compiles the kernel, in another process perhaps."""
-
-    count_kernel: Callable[[CompiledKernel], Any]
-    """A function of a module, so that it can be named to that process. Raises `EkcError`."""
-
-    def set_counts(self, kernel: CompiledKernel, counts: Any) -> None:
-        """Take what was counted; a kernel of which nothing was told is counted when it is timed."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +229,7 @@ class Clocks:
     current_mhz: float = field(default=0.0)
 
     def explain_refusal(self, mhz: object) -> str:
-        """Why a clock cannot be set, and the nearest that can; "" for one that can."""
+        """Why a clock cannot be set, and the nearest one that can; "" for a clock that can be set."""
         if isinstance(mhz, bool) or not isinstance(mhz, Integral):
             return f"a clock is a whole number of MHz, not {mhz!r:.40}"
         if mhz in self.mhz:
@@ -243,3 +238,8 @@ class Clocks:
             return self.reason
         nearest = min(self.mhz, key=lambda clock: abs(clock - int(mhz)))
         return f"it offers {self.mhz[0]} to {self.mhz[-1]} MHz; nearest: {nearest}"
+
+
+def parse_arch_number(arch: str) -> int:
+    """Number of an architecture: 80 of "sm_80", 90 of "sm_90a"."""
+    return int("".join(character for character in arch if character.isdigit()))

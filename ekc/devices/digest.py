@@ -1,4 +1,4 @@
-"""What tells one kernel from another: by its text, or by what was made of it as well."""
+"""Identity of a compiled kernel: a digest of its text, or of text and machine code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def digest_kernel(kernel: CompiledKernel) -> str:
 
 
 def identify_kernel(kernel: CompiledKernel) -> str:
-    """The digest, and that of the machine code: one text is compiled for several GPUs. What was found out
-    about a compiled kernel is kept by this; what is drawn for it is seeded by its text alone."""
+    """The digest and that of the machine code, because one text is compiled for several GPUs. Data about a
+    compiled kernel are kept by this key; random draws for it are seeded by the text alone."""
     return f"{digest_kernel(kernel)} {_hash_sha256(kernel.cubin)}"
 
 
 def digest_cuda_source(cuda_source: str) -> str:
-    """The digest of the kernel that a CUDA text, more than comments, compiles to."""
+    """Digest of the kernel that a CUDA text compiles to; the text has more than comments."""
     return _hash_sha256(_strip_comments(cuda_source))
 
 

@@ -1,4 +1,4 @@
-"""Measurements as plain JSON values, and back; every value is held against the type of its field."""
+"""Measurements as plain JSON values and back; each value is checked against the type of its field."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ekc.devices.device import Interval, Metering, Timing
+from ekc.devices.device import Measurement, Metering, Timing
+from ekc.devices.statistics import Interval
 from ekc.errors import InvalidInput
 
 Read = TypeVar("Read")
 POSITIVE_FIELDS = ("latency_s", "power_w", "energy_j", "fp32_flops", "dram_bytes_per_s", "board_power_w")
-"""Figures that others are divided by, or whose logarithm is taken."""
+"""Fields that are divisors, or whose logarithm is taken."""
 
 
-def measurement_to_json(measurement: Timing | Metering) -> dict[str, Any]:
+def measurement_to_json(measurement: Measurement) -> dict[str, Any]:
     """The fields by name, tuples as lists."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(measurement)))
     return values
 
 
 def timing_from_json(data: Mapping[str, Any]) -> Timing:
-    """The inverse of `plain`. Fields that an earlier ekc did not write have their defaults, those of a newer
-    one are left out. Raises `InvalidInput` for what is no timing."""
+    """The timing of `measurement_to_json`. Fields that an earlier ekc did not write have their defaults,
+    fields of a newer one are left out. Raises `InvalidInput` for other data."""
     return dataclass_from_json(Timing, data)
 
 
 def metering_from_json(data: Mapping[str, Any]) -> Metering:
-    """The inverse of `plain`, likewise."""
+    """The metering of `measurement_to_json`, as `timing_from_json`."""
     return dataclass_from_json(Metering, data)
 
 
 def dataclass_from_json(kind: type[Read], data: Mapping[str, Any]) -> Read:
-    """A dataclass of any kind out of its fields by name, likewise."""
+    """A dataclass from its fields by name, as `timing_from_json`."""
     needed, types = _inspect_fields(cast(Hashable, kind))
     missing = [name for name in needed if name not in data]
     if missing:
@@ -45,7 +46,7 @@ def dataclass_from_json(kind: type[Read], data: Mapping[str, Any]) -> Read:
 
 @cache
 def _inspect_fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Which have no default, and the types of all."""
+    """Names of fields without a default, and types of all fields."""
     fields = dataclasses.fields(kind)
     return tuple(f.name for f in fields if f.default is dataclasses.MISSING), get_type_hints(kind)
 
@@ -54,10 +55,12 @@ def _value_from_json(name: str, kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
         found = dataclass_from_json(kind, value)
         if isinstance(found, Interval) and not (found.low <= found.high and found.low + found.high > 0):
-            raise InvalidInput(f"{name} is {found.low} to {found.high}; it must lie about a number above 0")
+            raise InvalidInput(
+                f"{name} is {found.low} to {found.high}; low <= high and low + high > 0 are needed"
+            )
         return found
     if get_origin(kind) is tuple and isinstance(value, list):
-        # JSON knows no tuples.
+        # JSON has no tuples.
         return tuple(_value_from_json(name, get_args(kind)[0], one) for one in value)
     if get_origin(kind) is Mapping and isinstance(value, dict):
         return {key: _value_from_json(key, get_args(kind)[1], one) for key, one in value.items()}
@@ -69,7 +72,7 @@ def _value_from_json(name: str, kind: Any, value: Any) -> Any:
 
 
 def _matches_type(kind: Any, value: Any) -> bool:
-    """Whether a JSON value is of a plain type; whole numbers are fractions too."""
+    """Whether a JSON value has a plain type; integers count as floats too."""
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))

@@ -1,18 +1,16 @@
-"""How sure a mean over time is: the 95 % interval of a rate from amounts and the spans they fell in.
+"""Means, medians and ratios of measurements with their 95 % intervals.
 
-The amounts are what a sensor gave tick by tick. Their scatter about a straight line over time says how sure
-their mean is; the line itself (a board that warms up) is no doubt about the mean of the window. Neighbours
-that err alike, or one against the other, are allowed for as in W. Newey and K. West, Econometrica 55 (1987),
-703.
+A rate over time comes from amounts that a sensor gave tick by tick, and the time spans of the ticks. The
+scatter of the amounts about a straight line over time gives the interval of their mean; the line itself (a
+board that warms up) adds no uncertainty to the mean of the window. Correlated errors of neighbours are
+allowed for as in W. Newey and K. West, Econometrica 55 (1987), 703.
 
-The median and a 95 % interval of it that assumes no distribution.
+The median has an interval that assumes no distribution.
 
-How sure a mean of several measurements is, and when a difference between two kernels counts.
-
-Measured in turn (A B, then B A, and so on), so that what drifts slowly falls on both alike: each pair gives
-one ratio. Two things say how sure a mean is, of ratios or of figures: their scatter, which holds all that
-changes between measurements, and the intervals of the measurements themselves, which hold what is left within
-a window. A few may agree by luck, so the larger of the two counts.
+Two kernels are compared by measurements in turn (A B, then B A, and so on), so that slow drift affects both
+alike: each pair gives one ratio. The error of a mean, of ratios or of figures, has two estimates: the
+scatter, which contains all changes between measurements, and the intervals of the measurements, which contain
+the noise within a window. A few measurements may agree by chance, so the larger estimate counts.
 """
 
 from __future__ import annotations
@@ -26,22 +24,30 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Interval
 from ekc.errors import InvalidInput
 
 Array = NDArray[np.float64]
 
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
 MIN_AMOUNTS = 4
-"""Amounts, below which nothing can be said."""
+"""Number of amounts below which there is no estimate."""
 NORMAL_QUANTILE_95 = 1.959964
 """97.5 % quantile of the normal distribution."""
 
 
 def estimate_mean_rate(amounts: Array, spans: Array) -> tuple[float, Interval]:
-    """Sum of the amounts over the sum of the spans, and its interval. At least `FEWEST` of them.
+    """Sum of the amounts over the sum of the spans, with its interval. Needs at least `MIN_AMOUNTS` amounts.
 
-    Where the amounts are steadier than the spans explain, the ticks came regularly and were seen late: then
-    only the lateness of the first and the last counts.
+    Where the amounts are steadier than the spans explain, the ticks were regular and were read late: then
+    only the delays of the first and the last tick count.
     """
     total = float(spans.sum())
     mean = float(amounts.sum()) / total
@@ -55,7 +61,7 @@ def estimate_mean_rate(amounts: Array, spans: Array) -> tuple[float, Interval]:
 
 
 def _compute_detrended_errors(amounts: Array, spans: Array, mean: float) -> Array:
-    """What each amount differs from a rate that changes steadily."""
+    """Difference of each amount from a rate that changes linearly."""
     at = np.cumsum(spans) - spans / 2
     at -= np.average(at, weights=spans)
     slope = float(np.sum(at * (amounts - mean * spans)) / np.sum(spans * at**2))
@@ -63,18 +69,18 @@ def _compute_detrended_errors(amounts: Array, spans: Array, mean: float) -> Arra
 
 
 def _estimate_sum_variance(errors: Array) -> tuple[float, int]:
-    """Variance of the sum of some errors, and the degrees of freedom that it is known with."""
+    """Variance of the sum of some errors, and its degrees of freedom."""
     number, lags = len(errors), _compute_bartlett_weights(len(errors))
     together = float(np.sum(errors**2))
     together += 2 * sum(w * float(np.sum(errors[k:] * errors[:-k])) for k, w in enumerate(lags, 1))
-    # What the fit of mean and slope took out of the sums above.
-    taken = 2 + 2 * float(lags.sum())
+    # The fit of mean and slope removed this much from the sums above.
+    removed = 2 + 2 * float(lags.sum())
     freedom = max(2, math.floor((number - 2) / (1 + 2 * float(np.sum(lags**2)))))
-    return max(together, 0.0) * number / (number - taken), freedom
+    return max(together, 0.0) * number / (number - removed), freedom
 
 
 def _compute_bartlett_weights(amount_count: int) -> Array:
-    """Bartlett's, of lags 1, 2, ...; none for the fewest amounts."""
+    """Bartlett weights of lags 1, 2, ...; none for the smallest number of amounts."""
     lags = min(round(amount_count ** (1 / 3)), amount_count // 4) if amount_count >= 2 * MIN_AMOUNTS else 0
     return 1.0 - np.arange(1, lags + 1) / (lags + 1.0)
 
@@ -95,21 +101,21 @@ def student_t(degrees_of_freedom: int) -> float:
 
 
 _TAIL_PROBABILITY = 1 / 128
-"""By so much at most one look misses the median on either side. `timing.enough` looks again and again, and
-ends when it likes what it sees. With 2.5 % it could end on an interval that misses in 14 of 100 cases; with
-this, and looks after 8, 16, 32, ... samples, in 4 (a test adds them up)."""
+"""Probability that one check misses the median on either side, at most. `timing.sample_until_narrow` checks
+again and again, and stops when the interval is narrow. With 2.5 % it could stop on an interval that misses in
+14 of 100 cases; with this value, and checks after 8, 16, 32, ... samples, in 4 (a test adds them up)."""
 
 
 def compute_median(samples: Sequence[float]) -> float:
-    """The middle of the samples."""
+    """Median of the samples."""
     return float(np.median(samples))
 
 
 def compute_median_interval(samples: Sequence[float]) -> Interval:
-    """Two of the samples that hold the median with at least 95 %, however often it was looked before: how
-    many lie below it is binomial.
+    """Two of the samples between which the median is with at least 95 %, after any number of checks: the
+    number of samples below the median is binomial.
 
-    Fewer than eight samples leave their range, which alone holds it with 1 - 2**(1 - n): 97 % of six.
+    Fewer than eight samples give their range, which contains the median with 1 - 2**(1 - n): 97 % for six.
     """
     ranked = np.sort(np.asarray(samples, dtype=np.float64))
     rank = _find_interval_rank(len(ranked))
@@ -124,7 +130,8 @@ def compute_relative_width(samples: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def _find_interval_rank(number: int) -> int:
-    """The largest rank (from 0) whose sample lies above the median with no more than `_TAIL`."""
+    """The largest rank (from 0) whose sample exceeds the median with a probability of `_TAIL_PROBABILITY` at
+    most."""
     below, rank = 0.0, 0
     for k in range(number // 2):
         below += math.comb(number, k) / 2.0**number
@@ -136,7 +143,7 @@ def _find_interval_rank(number: int) -> int:
 
 @dataclass(frozen=True)
 class MeasuredValue:
-    """One figure (joules, seconds) and its 95 % interval."""
+    """A figure (joules, seconds) with its 95 % interval."""
 
     value: float
     interval: Interval
@@ -144,7 +151,7 @@ class MeasuredValue:
 
 @dataclass(frozen=True)
 class Difference:
-    """The ratio of one kernel's figure to another's, from interleaved measurements."""
+    """Ratio of one kernel's figure to another's, from interleaved measurements."""
 
     ratio: float
     interval: Interval
@@ -152,7 +159,7 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether one is better: the interval does not hold 1. From a single pair nobody can say."""
+        """Whether the kernels differ: the interval does not contain 1. A single pair is never significant."""
         return self.pair_count > 1 and not self.interval.low <= 1.0 <= self.interval.high
 
     def __str__(self) -> str:
@@ -162,10 +169,11 @@ class Difference:
 
 
 def compare_pairwise(first: Sequence[MeasuredValue], second: Sequence[MeasuredValue]) -> Difference:
-    """Of `one` to `other`, measurement by measurement in the order in which they were taken.
+    """Ratio of `first` to `second`, measurement by measurement in the order in which they were taken.
 
-    With a single pair nothing is known of what changes between measurements: its interval is that of the two
-    windows alone, and it does not count. Raises `InvalidInput` where there are not as many of both, or none.
+    A single pair shows nothing of the changes between measurements: its interval is that of the two windows
+    alone, and it is not significant. Raises `InvalidInput` where the numbers of measurements differ, or are
+    0.
     """
     if len(first) != len(second) or not first:
         raise InvalidInput(
@@ -181,8 +189,8 @@ def compare_pairwise(first: Sequence[MeasuredValue], second: Sequence[MeasuredVa
 
 
 def estimate_mean_interval(measured: Sequence[MeasuredValue]) -> Interval | None:
-    """Where the mean of independent measurements of one figure lies, 95 %; None of none. Of a single one it
-    is the interval of its own window: what changes between windows shows in no less than two."""
+    """95 % interval of the mean of independent measurements of one figure; None without measurements. For a
+    single one it is the interval of its own window: changes between windows show only with two or more."""
     if not measured:
         return None
     mean = statistics.fmean(m.value for m in measured)
@@ -195,7 +203,7 @@ def estimate_mean_interval(measured: Sequence[MeasuredValue]) -> Interval | None
 
 
 def _compute_half_width(values: NDArray[np.float64], within_variance: float) -> float:
-    """Half the interval of the mean of some values, the sum of whose own variances is `within`."""
+    """Half the interval of the mean of some values; `within_variance` is the sum of their own variances."""
     number = len(values)
     half = NORMAL_QUANTILE_95 * math.sqrt(within_variance) / number
     if number > 1:
@@ -204,5 +212,5 @@ def _compute_half_width(values: NDArray[np.float64], within_variance: float) -> 
 
 
 def _compute_relative_error(measured: MeasuredValue) -> float:
-    """Standard error of a figure, relative to it."""
+    """Relative standard error of a figure."""
     return (measured.interval.high - measured.interval.low) / (2 * NORMAL_QUANTILE_95 * measured.value)

@@ -1,9 +1,8 @@
-"""The parent's end of a worker: asks with a time limit, buries the dead, hires anew.
+"""A child process that answers requests: started when first asked, with a time limit for each reply.
 
-What goes wrong is one `DeviceError` for the request that met it: the driver's own words, "hung", or how the
-process ended. The next request gets a fresh worker.
-
-A worker's end of its lifeline: a pipe that its parent holds open as long as it lives.
+A failure is one `DeviceError` for the request that met it: the worker's own words, "hung", or how the process
+ended. The next request gets a new process. A child holds one end of a pipe, its lifeline; the parent holds
+the other end open, so the child notices when the parent ends.
 """
 
 from __future__ import annotations
@@ -22,64 +21,78 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from ekc.devices.cuda.messages import DriverFault, LoadableKernel, TimingEstimate
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children, hold_forks
 
 EXIT_TIMEOUT_S = 10.0
-"""For a killed worker to end: the driver first takes the context down."""
+"""Seconds for a killed process to end: a GPU driver first destroys the context."""
+
+
+@dataclass(frozen=True)
+class RequestFailure:
+    """Reply of a worker that cannot answer a request; the worker ends after it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReplyEstimate:
+    """Precedes a reply that takes long: the parent waits so many seconds more for it."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)
 class WorkerTimeouts:
-    """Seconds to wait for an answer before the worker counts as hung."""
+    """Seconds to wait for a reply before the worker counts as hung."""
 
     start_s: float = 60.0
-    """To import and to load the driver; added to the first request."""
+    """Seconds to start: imports, and loading a GPU driver. Added to the first request."""
     reply_s: float = 60.0
-    """Making the context, loading and a first call of a kernel; the samples have a time of their own."""
+    """Seconds for any reply: on a GPU the context, loading and a first call of a kernel. A reply that takes
+    longer is announced by a `ReplyEstimate`."""
     transfer_bytes_per_s: float = 50e6
-    """Inputs drawn and sent up, and outputs looked at, in bytes a second on a host that compiles on all its
-    cores: time for them comes on top."""
+    """Bytes a second at which inputs are drawn and sent and outputs are read, while the host compiles on all
+    cores. The time for the `moved_bytes` of a request is added to `reply_s`."""
     stop_s: float = 20.0
-    """From `Stop` to the answer, beside what is queued."""
+    """Seconds for a kernel that runs back to back to stop, beside the calls that are queued."""
 
     def compute_timeout_s(self, request: Any) -> float:
-        """For the answer to a request."""
-        work: LoadableKernel | None = getattr(request, "compute_work", None)
-        moved = getattr(request, "moved_bytes", work.input_bytes if work is not None else 0)
+        """Seconds to wait for the reply to a request."""
+        moved: int = getattr(request, "moved_bytes", 0)
         return self.reply_s + moved / self.transfer_bytes_per_s
 
 
 class ProcessHandle(Protocol):
-    """A worker process."""
+    """A worker process, as its parent sees it."""
 
     connection: Connection
 
     def kill(self) -> None:
-        """End it by force."""
+        """End the process by force."""
 
     def wait_for_exit(self, seconds: float) -> int | None:
-        """Its exit status (minus the signal that killed it), or None if it runs on after so long."""
+        """Exit status (minus the signal that killed it); None where the process still runs after so long."""
 
     def read_last_stderr_line(self) -> str:
-        """The last line it wrote to stderr."""
+        """The last line that the process wrote to stderr."""
 
     def detach(self) -> None:
-        """In a forked child: let go of its pipes, and leave it to our parent."""
+        """In a forked copy of the parent: close the pipes; the process belongs to the original."""
 
 
 class ChildProcess:
-    """`python -m` in a session of its own: neither Ctrl-C nor the caller's `__main__` reaches it."""
+    """`python -m MODULE INDEX MESSAGES LIFELINE` in a session of its own: neither Ctrl-C nor the caller's
+    `__main__` reaches it. MESSAGES and LIFELINE are file descriptors that it inherits."""
 
-    def __init__(self, index: int, module: str = "ekc.devices.cuda.worker") -> None:
+    def __init__(self, module: str, index: int = 0) -> None:
         self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self.connection, theirs = Pipe()
         far, self._lifeline = os.pipe()
         descriptors = (theirs.fileno(), far)
         try:
             self._process = subprocess.Popen(
-                # It imports what we would: without -P, what lies in the folder we run in came first.
+                # The child imports the same modules; without -P the working folder would come first.
                 [sys.executable, "-P", "-m", module, str(index), *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
@@ -96,11 +109,11 @@ class ChildProcess:
             os.close(far)
 
     def kill(self) -> None:
-        """See `Hand`."""
+        """See `ProcessHandle`."""
         self._process.kill()
 
     def wait_for_exit(self, seconds: float) -> int | None:
-        """See `Hand`; what belongs to an ended process is let go."""
+        """See `ProcessHandle`; closes the lifeline of an ended process."""
         try:
             status = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -109,7 +122,7 @@ class ChildProcess:
         return status
 
     def detach(self) -> None:
-        """See `Hand`."""
+        """See `ProcessHandle`."""
         self.connection.close()
         self._close_lifeline()
 
@@ -119,14 +132,14 @@ class ChildProcess:
             self._lifeline = -1
 
     def read_last_stderr_line(self) -> str:
-        """See `Hand`."""
+        """See `ProcessHandle`."""
         self._stderr_file.seek(0)
         lines = self._stderr_file.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
 
 class RemoteWorker:
-    """One GPU's worker, hired when first asked."""
+    """A worker that is started by the first request, and started again after a failure."""
 
     def __init__(
         self, name: str, start_worker: Callable[[], ProcessHandle], timeouts: WorkerTimeouts | None = None
@@ -135,8 +148,8 @@ class RemoteWorker:
         self._processes: list[ProcessHandle] = []
         self._timeout_s = 0.0
         self._is_reply_pending = False
-        """Whether an answer has been asked for and not fetched."""
-        # Not a method: that would keep this object alive, and the worker with it.
+        """Whether a reply was asked for and not received."""
+        # A function, not a method: a method would keep this object alive, and its process with it.
         self._finalizer = weakref.finalize(self, _end_processes, self._processes)
         detach_in_children(self)
 
@@ -146,24 +159,23 @@ class RemoteWorker:
         return self.receive()
 
     def send(self, request: Any, timeout_s: float | None = None) -> None:
-        """Send a request, whose reply is to be fetched before the next; `seconds` are for that reply."""
+        """Send a request; its reply must be received before the next request is sent."""
         self._timeout_s = self.timeouts.compute_timeout_s(request) if timeout_s is None else timeout_s
         if self._is_reply_pending:
-            # Ctrl-C came before that answer was fetched: it must not be taken for the one to this question.
+            # Ctrl-C came before that reply was received: it must not be taken for the reply to this request.
             _end_processes(self._processes)
         if not self._processes:
-            with (
-                hold_forks()
-            ):  # With its pipes open in a child that knows nothing of it, it would outlive us.
+            # A child that is forked now would hold the pipes open, and the worker would outlive this process.
+            with hold_forks():
                 self._processes.append(self._start_process())
             self._timeout_s += self.timeouts.start_s
         self._is_reply_pending = True
-        # A worker that ended since can still be read: what it said last is the reason.
+        # The messages of a worker that ended since can still be read: the last one is the reason.
         with suppress(OSError):
             self._processes[0].connection.send(request)
 
     def receive(self) -> Any:
-        """To what was posted; see `ask`."""
+        """The reply to the request that was sent. Raises as `query` does."""
         try:
             reply = self._receive_reply(self._processes[0], self._timeout_s)
         except BaseException:
@@ -177,8 +189,8 @@ class RemoteWorker:
         _end_processes(self._processes)
 
     def detach(self) -> None:
-        """In a forked child: the worker is its parent's; who asks here gets another. With its pipes open here
-        it would outlive that parent."""
+        """In a forked child: the worker belongs to the parent; a request here starts another. With its pipes
+        open here the worker would outlive the parent."""
         self._is_reply_pending = False
         while self._processes:
             self._processes.pop().detach()
@@ -195,14 +207,14 @@ class RemoteWorker:
     def _receive_reply(self, process: ProcessHandle, timeout_s: float) -> Any:
         try:
             reply = self._wait_for_message(process, timeout_s)
-            if isinstance(reply, TimingEstimate):
+            if isinstance(reply, ReplyEstimate):
                 reply = self._wait_for_message(process, reply.seconds + self.timeouts.reply_s)
         except (EOFError, OSError):
             status = process.wait_for_exit(EXIT_TIMEOUT_S)
             words = process.read_last_stderr_line()
-            told = f"; its last words: {words}" if words else ""
-            raise DeviceError(f"{self.name}: the worker {_describe_exit(status)}{told}") from None
-        if isinstance(reply, DriverFault):
+            last_line = f"; its last words: {words}" if words else ""
+            raise DeviceError(f"{self.name}: the worker {_describe_exit(status)}{last_line}") from None
+        if isinstance(reply, RequestFailure):
             raise DeviceError(f"{self.name}: {reply.reason}")
         return reply
 
@@ -214,10 +226,10 @@ class RemoteWorker:
 
 def _end_processes(processes: list[ProcessHandle]) -> None:
     while processes:
-        hand = processes.pop()
-        hand.connection.close()
-        hand.kill()
-        hand.wait_for_exit(EXIT_TIMEOUT_S)
+        process = processes.pop()
+        process.connection.close()
+        process.kill()
+        process.wait_for_exit(EXIT_TIMEOUT_S)
 
 
 def _describe_exit(status: int | None) -> str:
@@ -229,7 +241,8 @@ def _describe_exit(status: int | None) -> str:
 
 
 def exit_with_parent(lifeline: int) -> None:
-    """End this process when the parent is gone, even while a kernel hangs: its end of the pipe closes."""
+    """End this process when its parent ends, even while a kernel hangs: the parent's end of the pipe
+    closes."""
 
     def watch() -> None:
         with suppress(OSError):

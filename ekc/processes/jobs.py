@@ -1,7 +1,6 @@
-"""What a worker process is asked, and what it answers.
+"""Jobs for a worker process: a function with its arguments, the outcome, and the process that runs them.
 
-A process that does jobs for its parent: the far end of `workers.py`, started by
-`python -m ekc.processes.jobs NUMBER MESSAGES LIFELINE`; the last two are file descriptors that it inherits.
+The process is `python -m ekc.processes.jobs INDEX MESSAGES LIFELINE`, started by `child.ChildProcess`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from ekc.errors import EkcError
 from ekc.processes.child import exit_with_parent
 
 ShownWarnings = dict[str | tuple[str, type[Warning], int], int]
-"""Warnings that were shown, as `warnings` keeps them."""
-
+"""Warnings that were shown, in the form of `__warningregistry__`."""
 
 JOB_TIMEOUT_S = 600.0
-"""A job whose answer takes longer is given up, and its process with it."""
+"""Seconds after which a job without a reply is given up; its process is ended."""
 
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """A function, known by its module and name, and what it is called with."""
+    """A function, which pickles by its module and name, and its arguments."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -35,15 +33,15 @@ class WorkerJob:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What came of a job."""
+    """Result of a job: a value or an error, and the warnings."""
 
     value: Any
     error: Exception | None
     warnings: tuple[tuple[str, type[Warning], str, int], ...]
-    """Text, category, file and line of each; it is the parent who shows them."""
+    """Text, category, file and line of each warning; the parent shows them."""
 
     def unwrap(self, shown: ShownWarnings) -> Any:
-        """The value, or what was raised; warns of what was not yet shown."""
+        """Return the value or raise the error; show the warnings that are not in `shown`."""
         for text, category, file, line in self.warnings:
             warnings.warn_explicit(text, category, file, line, registry=shown)
         if self.error is not None:
@@ -52,22 +50,22 @@ class JobOutcome:
 
 
 def run_job(job: WorkerJob) -> JobOutcome:
-    """Call the function; what it raises travels."""
+    """Call the function; the outcome has the exception that it raises."""
     value, error = None, None
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             value = job.function(*job.arguments)
         except Exception as problem:
             error = problem
             if not isinstance(problem, EkcError):
-                # A bug: the parent's traceback would end where the job was sent off.
+                # A bug: the traceback of the parent would end where the job was sent.
                 problem.add_note(traceback.format_exc())
-    return JobOutcome(value, error, tuple((str(w.message), w.category, w.filename, w.lineno) for w in seen))
+    return JobOutcome(value, error, tuple((str(w.message), w.category, w.filename, w.lineno) for w in caught))
 
 
 def serve_jobs(connection: Connection) -> None:
-    """Do jobs until the parent hangs up."""
+    """Run jobs until the parent closes the connection."""
     while True:
         try:
             job = connection.recv()
@@ -76,13 +74,15 @@ def serve_jobs(connection: Connection) -> None:
         connection.send(run_job(job))
 
 
-def _main(messages_fd: int, lifeline_fd: int) -> None:
+def main(messages_fd: int, lifeline_fd: int) -> None:
+    """Serve the parent that holds the other ends of these file descriptors."""
     exit_with_parent(lifeline_fd)
     serve_jobs(Connection(messages_fd))
 
 
 if __name__ == "__main__":
-    # Outcomes must pickle as classes of `ekc.processes.jobs`, not of `__main__`.
+    # Not the functions of this module: outcomes must pickle as classes of `ekc.processes.jobs`, not of
+    # `__main__`.
     from ekc.processes import jobs
 
-    jobs._main(*map(int, sys.argv[2:]))
+    jobs.main(*map(int, sys.argv[2:]))

@@ -1,6 +1,4 @@
-"""Compiled kernels that can be called: on arrays of any library, in the PTX emulator, and verified against the
-reference.
-"""
+"""Compiled kernels: called on arrays of any library, run in the PTX machine, and checked."""
 
 from __future__ import annotations
 

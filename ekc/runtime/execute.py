@@ -1,4 +1,4 @@
-"""A compiled kernel run in the PTX machine: launch after launch, NumPy in, NumPy out."""
+"""Run a compiled kernel in the PTX machine: launch after launch, NumPy in, NumPy out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ekc.ir.compute import TensorSpec
 from ekc.ir.operator import Operator
 
 EXECUTED_BY = "ekc.emulator: the compiled PTX, on the CPU"
-"""Who computes a result, wherever a result is shown."""
+"""Description of what computes the results, shown with each result."""
 
 BLANK_WORDS: dict[str, tuple[int, ...]] = {
     "float32": (0x7FC0E4C5,),
@@ -25,30 +25,30 @@ BLANK_WORDS: dict[str, tuple[int, ...]] = {
     "int32": (0x9BADF00D, 0x80C0FFEE),
     "int8": (0x95, 0x6A),
 }
-"""By type, the words that an output starts as, to tell what was never written. Of a float type a NaN that no
-arithmetic makes. Every integer can be a result: what holds the first of two after one run and the second
-after another was never written."""
+"""Words that an output starts as, by type, to detect elements that are never written. A float type has a NaN
+that no arithmetic produces. Each integer can be a result: an element that has the first of two words after
+one run and the second after another was never written."""
 _INSTRUCTIONS_PER_OPERATION = 100
-"""Instructions that an honest kernel may need for an operation or a byte: addresses, guards, copies."""
+"""Instructions that a correct kernel may need per operation or byte, at most: addresses, guards, copies."""
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchRun:
-    """What one launch wrote, and what the sanitizer and the counters say of it."""
+    """Output of one launch, and the report of the sanitizer and the counters."""
 
     output: NDArray[Any]
     is_written: NDArray[np.bool_]
-    """Which elements of the output were written."""
+    """Elements of the output that were written."""
     report: Report
 
 
 def execute(op: Operator, compiled: CompiledKernel, arrays: Sequence[NDArray[Any]]) -> tuple[LaunchRun, ...]:
     """Run all launches in order, whole grids, on inputs in the operator's order, under the sanitizer.
 
-    Output buffers start as NaN; launches that write integers run twice, as no integer says that it was never
-    written. A launch that adds to what an earlier one wrote starts from that.
-    Raises `InvalidInput` for arrays of another shape or dtype than declared, `EkcError` for PTX that the
-    machine cannot run.
+    Output buffers start as NaN. Launches that write integers run twice, because no integer marks an element
+    as never written. A launch that adds to the output of an earlier one starts from that output. Raises
+    `InvalidInput` for arrays of another shape or dtype than declared, `EkcError` for PTX that the machine
+    cannot run.
     """
     memory = dict(zip((t.name for t in op.inputs), op.check_arrays(tuple(arrays)), strict=True))
     runs = []
@@ -75,7 +75,7 @@ def _run_launch(
 def _run_from_start(
     compiled: CompiledKernel, launch_spec: Launch, memory: Mapping[str, NDArray[Any]], start: NDArray[Any]
 ) -> LaunchRun:
-    """A launch whose output starts as given; an element that stays as it was counts as not written."""
+    """Run a launch whose output starts as given; an element that does not change counts as not written."""
     output = start.copy()
     report = launch(
         compiled.ptx,
@@ -91,19 +91,19 @@ def _run_from_start(
 
 
 def make_blank(spec: TensorSpec, word: int) -> NDArray[Any]:
-    """An array of a tensor's shape and type whose elements all hold the bits of a word."""
+    """An array of a tensor's shape and type whose elements all have the bits of a word."""
     return np.full(spec.shape, word, f"u{spec.dtype.bytes}").view(spec.dtype.numpy_dtype)
 
 
 def _make_read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The array, protected: the sanitizer reports a store to an input."""
+    """A read-only view: the sanitizer reports a store to an input."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def compute_instruction_limit(compiled: CompiledKernel, launch_spec: Launch) -> int:
-    """Beyond these a thread must be caught in a loop."""
+    """Instructions above which a thread counts as caught in a loop."""
     threads = float(np.prod(launch_spec.grid, dtype=float) * np.prod(launch_spec.block, dtype=float))
     return max(
         MAX_INSTRUCTIONS, int(_INSTRUCTIONS_PER_OPERATION * (compiled.flops + compiled.min_bytes) / threads)

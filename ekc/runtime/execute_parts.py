@@ -1,7 +1,5 @@
-"""Tensors as the PTX machine asks for them: the pages that a launch touches, made where they are read.
-
-Some blocks of a compiled kernel run in the PTX machine, without any whole tensor.
-"""
+"""Run some blocks of a compiled kernel in the PTX machine. No tensor is made as a whole: a page of it is made
+when a launch touches it."""
 
 from __future__ import annotations
 
@@ -25,26 +23,26 @@ from ekc.runtime.execute import BLANK_WORDS, compute_instruction_limit
 
 @dataclass(frozen=True)
 class _ReadOnlyPages:
-    """The tensors that a launch may not write."""
+    """A tensor that a launch must not write."""
 
     spec: TensorSpec
 
     @property
     def nbytes(self) -> int:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return self.spec.bytes
 
     @property
     def writable(self) -> bool:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return False
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         raise AssertionError(f"{self.spec.name} is only read")
 
     def _count_page_elements(self) -> int:
-        """Bytes of a page."""
+        """Elements in a page."""
         return PAGE_BYTES // self.spec.dtype.bytes
 
 
@@ -55,7 +53,7 @@ class RandomInputPages(_ReadOnlyPages):
     random_tensor: RandomTensor
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return self.random_tensor.make_runs(
             pages * self._count_page_elements(), self._count_page_elements()
         ).view(np.uint8)
@@ -63,26 +61,26 @@ class RandomInputPages(_ReadOnlyPages):
 
 @dataclass(frozen=True)
 class BlankPages(_ReadOnlyPages):
-    """An output before anything is written: every element holds the bits of a word."""
+    """An output before any write: every element has the bits of a word."""
 
     word: int
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         shape = len(pages), self._count_page_elements()
         return np.full(shape, self.word, f"u{self.spec.dtype.bytes}").view(np.uint8)
 
 
 @dataclass(frozen=True)
 class ReferencePages(_ReadOnlyPages):
-    """The elements that all blocks of a launch leave in its output, by the reference."""
+    """Output of all blocks of a launch, by the reference."""
 
     expected: ReferenceEvaluator
     is_cleared: bool
-    """They leave zeros."""
+    """Whether the launch leaves zeros."""
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         found = np.zeros((len(pages), self._count_page_elements()), self.spec.dtype.numpy_dtype)
         for row, page in zip(found, () if self.is_cleared else pages.tolist(), strict=not self.is_cleared):
             start = page * self._count_page_elements()
@@ -99,7 +97,7 @@ class ReferencePages(_ReadOnlyPages):
 
 @dataclass(frozen=True, eq=False)
 class OutputPages:
-    """An output of a launch: it begins as another source has it, and keeps the pages that were touched."""
+    """An output of a launch: it starts as another source, and keeps the pages that were touched."""
 
     spec: TensorSpec
     initial_pages: PagedSource
@@ -107,24 +105,24 @@ class OutputPages:
 
     @property
     def nbytes(self) -> int:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return self.spec.bytes
 
     @property
     def writable(self) -> bool:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return True
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         return self.initial_pages.read_pages(pages)
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         self._written_pages.append((pages, content))
 
     def collect_written(self) -> WrittenOutput:
-        """The elements that are not as they began."""
+        """Elements that differ from their start."""
         word, size = f"u{self.spec.dtype.bytes}", PAGE_BYTES // self.spec.dtype.bytes
         places, values = [np.zeros(0, np.int64)], [np.zeros(0, self.spec.dtype.numpy_dtype)]
         for pages, content in self._written_pages:
@@ -136,13 +134,13 @@ class OutputPages:
 
 @dataclass(frozen=True, eq=False)
 class OverlaidPages(_ReadOnlyPages):
-    """A tensor between two launches: what the blocks that ran wrote, elsewhere what all would have."""
+    """A tensor between two launches: the output of blocks that ran, elsewhere the output by the reference."""
 
     output: WrittenOutput
     fallback_pages: PagedSource
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `OnDemand`."""
+        """See `PagedSource`."""
         found = self.fallback_pages.read_pages(pages).view(self.spec.dtype.numpy_dtype)
         size = self._count_page_elements()
         for row, page in zip(found, pages.tolist(), strict=True):
@@ -152,24 +150,24 @@ class OverlaidPages(_ReadOnlyPages):
 
 
 def make_input_pages(spec: TensorSpec, tensor: InputTensor) -> PagedSource:
-    """An input by pages."""
+    """Pages of an input."""
     if isinstance(tensor, RandomTensor):
         return RandomInputPages(spec, tensor)
     return LoadedArray(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8), writable=False)
 
 
 def split_into_boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[list[range]]:
-    """Neighbours in memory, from one linear position up to another, as boxes of the tensor in order."""
+    """The range of linear positions from `start` to `stop`, as boxes of the tensor in order."""
     if len(shape) == 1:
         yield [range(start, stop)]
         return
     inner = int(np.prod(shape[1:], dtype=object))
     while start < stop:
         row, begin = divmod(start, inner)
-        whole = (stop - start) // inner
-        if begin == 0 and whole:
-            yield [range(row, row + whole), *(range(extent) for extent in shape[1:])]
-            start += whole * inner
+        row_count = (stop - start) // inner
+        if begin == 0 and row_count:
+            yield [range(row, row + row_count), *(range(extent) for extent in shape[1:])]
+            start += row_count * inner
             continue
         end = min(inner, begin + stop - start)
         yield from ([range(row, row + 1), *box] for box in split_into_boxes(begin, end, shape[1:]))
@@ -182,10 +180,10 @@ def execute_blocks(
     trees: Sequence[LaunchTree],
     blocks: Sequence[NDArray[np.int64]],
 ) -> list[tuple[WrittenOutput, Report]]:
-    """The elements that the chosen `blocks` (linear numbers) of each launch leave in its output; the report.
+    """Elements that the chosen `blocks` (linear numbers) of each launch write to its output, and the report.
 
-    As `execute` has it: what earlier launches left out is the reference; an output begins as blanks, and is
-    written twice where it holds integers.
+    As in `execute`: the reference replaces the output of earlier blocks that did not run; an output starts as
+    blanks, and is written twice where it has integers.
     """
     op = expected.op
     inputs = zip(op.inputs, expected.arrays, strict=True)
@@ -209,8 +207,12 @@ def _run_launch(
     spec: TensorSpec,
     blocks: NDArray[np.int64],
 ) -> tuple[WrittenOutput, Report]:
-    known = memory.get(spec.name)
-    starts = [BlankPages(spec, word) for word in BLANK_WORDS[spec.dtype.name]] if known is None else [known]
+    earlier_output = memory.get(spec.name)
+    starts = (
+        [BlankPages(spec, word) for word in BLANK_WORDS[spec.dtype.name]]
+        if earlier_output is None
+        else [earlier_output]
+    )
     first, *others = (
         _run_from_start(compiled, launch_spec, memory, OutputPages(spec, start), blocks) for start in starts
     )

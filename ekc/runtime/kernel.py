@@ -1,8 +1,6 @@
-"""A compiled schedule that can be called with arrays of NumPy, PyTorch and other libraries.
+"""Kernels: compiled schedules that can be called with arrays of NumPy, PyTorch and other libraries.
 
-How long the PTX machine will take for a whole call, said before it starts where that is long.
-
-From a schedule to a kernel that can be called.
+`compile` makes a kernel from a schedule. A call in the PTX machine that takes long is announced by a warning.
 """
 
 from __future__ import annotations
@@ -31,14 +29,15 @@ from ekc.ir.validate import check_identifier
 from ekc.runtime.execute import EXECUTED_BY, execute
 
 _SINGLE_OPERATION_S = 1e-4
-"""For an operation of one thread with nobody beside it: NumPy's calls, whatever they hold."""
+"""Seconds of an operation of one thread that runs alone: calls of NumPy, whatever they do."""
 _LANE_OPERATION_S = 3e-9
-"""For an operation of one lane of many. Both are of one machine (2 cores of a shared EPYC) and round."""
+"""Seconds of an operation per lane of many. Both are rounded, from one machine (2 cores of a shared EPYC)."""
 _WARNING_THRESHOLD_S = 60.0
 
 
 def estimate_emulation_s(compiled: CompiledKernel) -> float:
-    """Seconds, to an order of magnitude, by the operator's arithmetic and the lanes that do it together."""
+    """Seconds of an emulated call, to an order of magnitude, by the operator's arithmetic and the lanes that
+    run together."""
     operations = compiled.flops / len(compiled.launches)
     return sum(
         operations
@@ -51,7 +50,7 @@ def estimate_emulation_s(compiled: CompiledKernel) -> float:
 
 
 def warn_if_slow(compiled: CompiledKernel) -> None:
-    """One line for whoever would think that the call hangs."""
+    """Warn of a call that takes so long that it could seem to hang."""
     seconds = estimate_emulation_s(compiled)
     if seconds < _WARNING_THRESHOLD_S:
         return
@@ -69,7 +68,7 @@ def warn_if_slow(compiled: CompiledKernel) -> None:
 
 
 def _format_duration(seconds: float) -> str:
-    """A round figure in the unit that a person would use."""
+    """A rounded duration in a fitting unit."""
     for limit, unit, word in ((5400, 60, "minutes"), (172800, 3600, "hours")):
         if seconds < limit:
             return f"{seconds / unit:.0f} {word}"
@@ -80,19 +79,19 @@ def _format_duration(seconds: float) -> str:
 class Kernel:
     """A schedule, and the CUDA, PTX and CUBIN made of it. Call it: arrays in, an array out.
 
-    NumPy in, NumPy out; tensors of PyTorch in, a tensor out. Of several libraries in one call, that of the
-    first input makes the result.
+    NumPy in, NumPy out; tensors of PyTorch in, a tensor out. With several libraries in one call, the library
+    of the first input makes the result.
 
-    Arrays in the memory of the host: the call executes the compiled PTX in a machine made of NumPy, under a
-    sanitizer: every launch, every thread, and no GPU. That shows what the kernel computes, not how fast it
-    is. If it was compiled for a real device (`ekc.compile(schedule, device=ekc.devices.open("cuda:0"))`) it
+    Arrays in the memory of the host: the call executes the compiled PTX in the PTX machine, under a
+    sanitizer: every launch, every thread, no GPU. That shows the result of the kernel, not its speed. A
+    kernel that was compiled for a real device (`ekc.compile(schedule, device=ekc.devices.open("cuda:0"))`)
     runs there, in a worker, so that a fault costs no more than the call. `executed_by` says which of the two.
-    Libraries with the array API standard (JAX) get their own arrays back, all else that NumPy can read is
-    answered in NumPy.
+    Libraries with the array API standard (JAX) get their own arrays back; for any other array that NumPy can
+    read the result is a NumPy array.
 
-    Arrays on a GPU (PyTorch, CuPy, Numba: anything with DLPack or `__cuda_array_interface__`) stay there. The
-    kernel is queued on the library's current stream, or on `stream`, a CUDA handle; nothing is copied or
-    waited for. The result is a new array, or `out`.
+    Arrays on a GPU (PyTorch, CuPy, Numba: any with DLPack or `__cuda_array_interface__`) stay there. The
+    kernel is queued on the library's current stream, or on `stream`, a CUDA handle, without a copy and
+    without waiting. The result is a new array, or `out`.
 
     A kernel has no gradient: a tensor that requires one is refused unless PyTorch's gradients are off
     (`torch.no_grad()`). `ekc.torch.register` makes an operator, for gradients, `torch.compile` and export.
@@ -101,26 +100,26 @@ class Kernel:
     schedule: Schedule
     compiled: CompiledKernel
     device: ExecutionDevice | None = field(default=None, compare=False)
-    """The GPU that arrays of the host are sent to, if one was named."""
+    """GPU for arrays in the memory of the host, if one was given."""
 
     @property
     def executed_by(self) -> str:
-        """Who computes the result for arrays in the memory of the host."""
+        """Description of what computes the result for arrays in the memory of the host."""
         return EXECUTED_BY if self.device is None else self.device.executed_by
 
     @property
     def cuda_source(self) -> str:
-        """The CUDA C++ text of all launches."""
+        """CUDA C++ text of all launches."""
         return self.compiled.cuda_source
 
     @property
     def ptx(self) -> str:
-        """The PTX of all launches."""
+        """PTX of all launches."""
         return self.compiled.ptx
 
     @property
     def cubin(self) -> bytes:
-        """The machine code for `arch`, an ELF file."""
+        """Machine code for `arch`, an ELF file."""
         return self.compiled.cubin
 
     @property
@@ -130,25 +129,24 @@ class Kernel:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """What to start, in order, with which grid and block."""
+        """Launches in order, with grid and block."""
         return self.compiled.launches
 
     @property
     def arch(self) -> str:
-        """The target it was compiled for, such as "sm_80"."""
+        """Architecture that the kernel was compiled for, such as "sm_80"."""
         return self.compiled.arch
 
     def __call__(self, *arrays: Any, out: Any = None, stream: int | None = None) -> Any:
         """The result for input arrays in the operator's order; see the class.
 
         Raises `InvalidInput` for an array of another shape or dtype than declared and where memory does not
-        suffice, `KernelFault` when the
-        sanitizer sees a stray access, a race or the like, or when an element is never written,
-        `DeviceError` where a GPU's driver refuses, and `EkcError` for an instruction that the machine does
-        not know.
+        suffice, `KernelFault` when the sanitizer finds an access out of bounds, a race or the like, or when
+        an element is never written, `DeviceError` where the driver of a GPU refuses, and `EkcError` for an
+        instruction that the machine does not support.
         """
         if "torch._dynamo" in sys.modules and any(map(is_torch_tensor, arrays)):
-            # torch.compile would follow Python into the PTX machine.
+            # torch.compile would trace the Python code of the PTX machine.
             return sys.modules["torch"].compiler.disable(self._dispatch)(arrays, out, stream)
         return self._dispatch(arrays, out, stream)
 
@@ -160,11 +158,13 @@ class Kernel:
             return call_kernel(self.schedule.op, self.compiled, arrays, out, stream)
         if out is not None or stream is not None:
             raise InvalidInput("out and stream are for arrays on a GPU; these are not: leave both out")
-        made = self._run_emulated(arrays) if self.device is None else self._run_on_device(self.device, arrays)
-        return convert_like(arrays[0], made) if arrays else made
+        result = (
+            self._run_emulated(arrays) if self.device is None else self._run_on_device(self.device, arrays)
+        )
+        return convert_like(arrays[0], result) if arrays else result
 
     def _run_on_device(self, device: ExecutionDevice, arrays: tuple[Any, ...]) -> NDArray[Any]:
-        """Run on the GPU of `device`, by way of its worker."""
+        """Run on the GPU of `device`, in its worker."""
         op = self.schedule.program.op
         check_transfer_memory(op)
         specs = [op.tensors[one.arguments[-1]] for one in self.launches]
@@ -172,7 +172,7 @@ class Kernel:
         return device.execute(self.compiled, op.check_arrays(arrays), blanks)[-1]
 
     def _run_emulated(self, arrays: tuple[Any, ...]) -> NDArray[Any]:
-        """Run by the machine made of NumPy."""
+        """Run in the PTX machine."""
         check_emulation_memory(self.schedule.program.op, self.compiled)
         warn_if_slow(self.compiled)
         runs = execute(self.schedule.program.op, self.compiled, arrays)
@@ -180,7 +180,7 @@ class Kernel:
         for one, run in zip(self.launches, runs, strict=True):
             if run.report.findings:
                 raise KernelFault(f"{len(run.report.findings)} findings; the first: {run.report.findings[0]}")
-            # One that adds to its output need not change what an earlier one wrote there.
+            # A launch that adds to its output need not change elements of an earlier one.
             name = one.arguments[-1]
             written[name] = written.get(name, False) | run.is_written
             if not written[name].all():
@@ -194,7 +194,7 @@ class Kernel:
 
 
 DEFAULT_ARCH = "sm_80"
-"""What is compiled for where nothing is said."""
+"""Architecture by default."""
 
 
 def compile(
@@ -204,15 +204,14 @@ def compile(
     device: Device | None = None,
     name: str | None = None,
 ) -> Kernel:
-    """The kernel of a schedule for `arch` ("sm_80" if nothing is said); needs no GPU. `limits` default to an
-    A100's, with the shared memory that `arch` has; whether there are asynchronous copies and products of a
-    warp is always up to `arch`. With a `device`, such as `ekc.devices.open("cuda:0")`, both are the device's,
-    and one that really runs kernels runs this one when it is called with NumPy arrays. `name` is what its
-    functions and files are called instead of the operator's name: two shapes of one operator need two to be
-    linked into one program.
+    """Compile a schedule for `arch` ("sm_80" by default); needs no GPU. `limits` default to those of an A100,
+    with the shared memory of `arch`; asynchronous copies and matrix instructions depend on `arch` alone. With
+    a `device`, such as `ekc.devices.open("cuda:0")`, both are the device's, and a device that executes
+    kernels runs this one when it is called with NumPy arrays. `name` replaces the operator's name in
+    functions and files: two shapes of one operator need two names to be linked into one program.
 
-    Raises `ScheduleError` for a schedule that breaks a rule or a limit, `InvalidInput` for an arch that
-    NVRTC does not know, an arch beside a device, a name that C cannot have.
+    Raises `ScheduleError` for a schedule that breaks a rule or a limit, `InvalidInput` for an arch that NVRTC
+    does not support, an arch beside a device, a name that C cannot have.
     """
     if not isinstance(schedule, Schedule):
         raise InvalidInput(

@@ -1,15 +1,13 @@
-"""Is a compiled kernel right? Its PTX is executed under the sanitizer and held against the reference.
+"""Correctness checks of a compiled kernel: in the PTX machine under the sanitizer, and on a device.
 
-Large launches run only some blocks (first, last, corners, random), so that the cost stays bounded;
-a launch that reads what an earlier one left out reads the reference there. Of every tensor only what these
-blocks touch is made, however large it is.
+In the PTX machine, large launches run only some blocks (first, last, corners, random), so that the cost stays
+bounded; a launch that reads the output of earlier blocks that did not run reads the reference there. Only the
+parts of tensors that these blocks touch are made.
 
-Is a kernel right where it will run? It is executed on the device itself, in whole, and sampled blocks of
-what it wrote are held against the reference in float64.
-
-A GPU shows that this machine code computes the operator here; it does not show that it was no luck. So
-whoever decides on a kernel asks the PTX machine as well (`verify.py`), whose sanitizer sees a race or a stray
-access that happened to do no harm.
+On a device the whole kernel runs, and the output of sampled blocks is compared with the reference in float64.
+That shows that this machine code is right on that device once. It does not exclude luck, so a decision about
+a kernel needs the check in the PTX machine as well: its sanitizer finds a race or an access out of bounds
+that happened to do no harm.
 """
 
 from __future__ import annotations
@@ -40,16 +38,17 @@ from ekc.runtime.execute_parts import execute_blocks
 WRONG_RESULT, UNSAFE_KERNEL = "wrong result", "unsafe kernel"
 
 OPERATION_BUDGET = 2.0**26
-"""Operations to run of a launch, about a second; but never fewer than `_FEWEST` blocks."""
+"""Operations to run of a launch, about a second; but never fewer than `_MIN_BLOCKS` blocks."""
 _OPERATIONS_PER_STORE = 8
-"""How many operations an element costs that is stored."""
+"""Operations that count for a stored element."""
 _MIN_BLOCKS, _MAX_BLOCKS = 4, 64
-"""Blocks of a sample. Each is compared by itself, so many small ones cost more than they tell."""
+"""Bounds of the blocks of a sample. Each is compared separately, so many small ones cost more than they
+show."""
 
 
 @dataclass(frozen=True)
 class LaunchCheck:
-    """One launch that ran."""
+    """Check of one launch that ran."""
 
     agreement: OutputComparison
     report: Report
@@ -57,18 +56,18 @@ class LaunchCheck:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of executing a kernel."""
+    """Result of the check in the PTX machine."""
 
     launches: tuple[LaunchCheck, ...]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the sanitizer saw, of all launches."""
+        """Findings of the sanitizer, of all launches."""
         return tuple(f for x in self.launches for f in x.report.findings)
 
     @property
     def worst_agreement(self) -> OutputComparison:
-        """The agreement of the launch furthest beyond what rounding explains; it wrapped if any did."""
+        """Agreement of the launch with the largest error beyond rounding; wrapped if any launch wrapped."""
         agreements = [x.agreement for x in self.launches]
         return replace(max(agreements, key=_rank_disagreement), wrapped=any(x.wrapped for x in agreements))
 
@@ -81,12 +80,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every launch is right and the sanitizer saw nothing."""
+        """Whether every launch is right and the sanitizer found nothing."""
         return not self.fault
 
     @property
     def coverage(self) -> str:
-        """How much ran, launch by launch: "8 of 512 blocks" or "64 of 64 blocks"."""
+        """Blocks that ran, launch by launch: "8 of 512 blocks" or "64 of 64 blocks"."""
         return ", then ".join(
             f"{x.agreement.blocks} of {x.agreement.total_blocks} blocks" for x in self.launches
         )
@@ -102,7 +101,8 @@ class Verdict:
 def verify(
     schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator, seed: int = 0
 ) -> Verdict:
-    """Execute a kernel on the inputs of `expected` and compare launch by launch; `seed` draws the blocks.
+    """Execute a kernel in the PTX machine on the inputs of `expected` and compare each launch; `seed` draws
+    the blocks.
 
     Raises `EkcError` when the machine cannot run the PTX.
     """
@@ -118,7 +118,7 @@ def verify(
 
 
 def choose_blocks(kernel: LaunchTree, seed: int) -> NDArray[np.int64]:
-    """The linear numbers of all blocks of a small launch, of some of a large one."""
+    """Linear numbers of all blocks of a small launch, of some of a large one."""
     compute = kernel.nest.compute
     total = count_output_tiles(kernel)
     work = compute.flops + _OPERATIONS_PER_STORE * compute.output.elements
@@ -127,13 +127,13 @@ def choose_blocks(kernel: LaunchTree, seed: int) -> NDArray[np.int64]:
 
 
 def _rank_disagreement(agreement: OutputComparison) -> tuple[bool, bool, float]:
-    # A launch without any error, such as one that clears, is not the worst of several.
+    # A launch without any error, such as one that clears its output, is not the worst of several.
     return not agreement.ok, agreement.max_error > 0, agreement.max_error - agreement.tolerance
 
 
 @dataclass(frozen=True)
 class DeviceVerdict:
-    """What came of executing a kernel on a device."""
+    """Result of the check on a device."""
 
     label: str
     launches: tuple[OutputComparison, ...]
@@ -145,13 +145,13 @@ class DeviceVerdict:
 
     @property
     def worst_agreement(self) -> OutputComparison:
-        """The launch furthest beyond what rounding explains; it wrapped if any did."""
+        """Agreement of the launch with the largest error beyond rounding; wrapped if any launch wrapped."""
         worst = max(self.launches, key=lambda x: (not x.ok, x.max_error - x.tolerance))
         return replace(worst, wrapped=any(x.wrapped for x in self.launches))
 
     @property
     def coverage(self) -> str:
-        """How much was compared, launch by launch."""
+        """Blocks that were compared, launch by launch."""
         return ", then ".join(f"{x.blocks} of {x.total_blocks} blocks" for x in self.launches)
 
     def __str__(self) -> str:
@@ -173,29 +173,31 @@ def verify_on_device(
     expected, trees = expected.for_operator(schedule.program.op), derive_launches(schedule.program)
     blocks = [choose_blocks(tree, seed) for tree in trees]
     specs = [expected.op.tensors[one.arguments[-1]] for one in compiled.launches]
-    wanted = [
+    selections = [
         OutputSelection(
             spec, BLANK_WORDS[spec.dtype.name], list_compared_positions(expected.op, tree, chosen)
         )
         for spec, tree, chosen in zip(specs, trees, blocks, strict=True)
     ]
-    found = device.sample(compiled, expected.arrays, wanted)
+    found = device.sample(compiled, expected.arrays, selections)
     agreements = []
-    for tree, chosen, asked, seen in zip(trees, blocks, wanted, found, strict=True):
+    for tree, chosen, selection, sample in zip(trees, blocks, selections, found, strict=True):
         if tree.is_zero_fill:
-            # What it left is no longer there to see: the next launch added to it.
+            # Its output cannot be read any more: the next launch added to it.
             continue
-        output = WrittenOutput(asked.spec, asked.positions[seen.is_written], seen.values[seen.is_written])
+        output = WrittenOutput(
+            selection.spec, selection.positions[sample.is_written], sample.values[sample.is_written]
+        )
         agreement = compare_output(expected, tree, output, chosen)
-        # All blocks ran: what others own was written by them, and everything must be.
-        agreements.append(replace(agreement, strays=0, complete=seen.unwritten_count == 0))
+        # All blocks ran: elements of other blocks are written by those, and all elements must be written.
+        agreements.append(replace(agreement, strays=0, complete=sample.unwritten_count == 0))
     return DeviceVerdict(device.label, tuple(agreements))
 
 
 def verify_if_executable(
     device: object, schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator
 ) -> DeviceVerdict | None:
-    """The verdict of a device that can give one, else None."""
+    """The verdict of a device that can execute kernels; None for others."""
     return (
         verify_on_device(device, schedule, compiled, expected)
         if isinstance(device, ExecutionDevice)

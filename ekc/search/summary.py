@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ekc.devices.device import Interval
-from ekc.devices.statistics import Difference, compare_pairwise
+from ekc.devices.statistics import Difference, Interval, compare_pairwise
 from ekc.search.data.result import ModelCard, Trial, TuningData
 from ekc.tables import TABLE_WIDTH, format_table
 

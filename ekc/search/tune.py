@@ -21,7 +21,7 @@ from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.processes.pool import open_background_worker, open_worker_pool
+from ekc.search.compile_pool import open_background_worker, open_worker_pool
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.data.events import EventListener
 from ekc.search.data.options import (

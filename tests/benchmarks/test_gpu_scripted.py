@@ -13,7 +13,7 @@ from benchmarks.gpu import check, fidelity, items, plan, record, tune, versus
 from benchmarks.gpu.__main__ import main
 from ekc import devices
 from ekc.devices.recording import read_recording
-from tests.devices.cuda.scripted import ScriptedNode
+from tests.scripted.cuda.node import ScriptedNode
 
 OP = ekc.matmul(16, 16, 16)
 

@@ -10,7 +10,7 @@ import pytest
 
 from ekc.devices.recording import read_recording
 from tests.benchmarks.running import run
-from tests.devices.recording.made import COUNT, record
+from tests.devices.recording.helpers import COUNT, record
 
 
 @pytest.fixture

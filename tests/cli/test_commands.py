@@ -21,9 +21,9 @@ from ekc.cli import main
 from ekc.cli.main import ekc as command_group
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from tests.devices import faults
-from tests.devices.test_atomic import matvec_shared
 from tests.ir.warpgroup_examples import half_group_matmul
+from tests.runtime import faults
+from tests.runtime.test_atomic import matvec_shared
 
 EKC = [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())"]
 SIZE = ["matmul", "32", "32", "32"]

@@ -14,8 +14,8 @@ from ekc.cli import doctor_gpus, main
 from ekc.codegen.nvrtc import version
 from ekc.devices.nvml import sensors
 from ekc.devices.nvml.library import explain_refusal
-from tests.devices.nvml.card import Card, Clock, ScriptedGpu
-from tests.devices.nvml.library import ScriptedNvml
+from tests.scripted.nvml.card import Card, Clock, ScriptedGpu
+from tests.scripted.nvml.library import ScriptedNvml
 
 
 @pytest.fixture

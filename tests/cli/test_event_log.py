@@ -12,7 +12,7 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from tests.devices.recording.made import record
+from tests.devices.recording.helpers import record
 
 TUNE = ["tune", "matmul", "16", "24", "8", "--target", "a100", "--trials", "2", "--out", "o"]
 LAYERS = """

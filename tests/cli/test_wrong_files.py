@@ -15,7 +15,7 @@ import pytest
 import ekc
 from ekc.cli import main
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.recording.made import record
+from tests.devices.recording.helpers import record
 
 MV = ekc.matvec(8, 8)
 RESULTS = [

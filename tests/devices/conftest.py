@@ -1,4 +1,4 @@
-"""Scripted boards that other processes see too, as for the governor."""
+"""Scripted boards that other processes see too, as in tests of the governor."""
 
 from tests.governor.conftest import boards, here
 

@@ -120,7 +120,7 @@ def _panels(n: int, blocks: int, tile: int) -> tuple[Footprint, ...]:
 
 
 def sgemm(n: int, arch: str = "sm_80", *, conflicts: bool = False) -> CompiledKernel:
-    """128x128x8 tile, 8x8 per thread, double buffered; `conflicts`: its lanes meet in the same banks, and
+    """128x128x8 tile, 8x8 per thread, double buffered; with `conflicts` its lanes access the same banks, and
     the result is not the product."""
     text = _SGEMM.replace("tx * 4]", "tx * 32 % 128 + tx / 4]") if conflicts else _SGEMM
     grid = (n // 128, n // 128, 1)
@@ -139,7 +139,7 @@ def naive(n: int, arch: str = "sm_80", *, coalesced: bool = True) -> CompiledKer
 
 
 def copy(n: int, arch: str = "sm_80", *, coalesced: bool = True) -> CompiledKernel:
-    """n floats from x to y, 16 bytes a lane; uncoalesced where lanes are 4 KiB apart, 4 bytes each."""
+    """n floats from x to y, 16 bytes a lane; uncoalesced: 4 bytes each, at a distance of 4 KiB."""
     blocks = n // 1024
     loops = ((blocks, True),)
     footprints = tuple(

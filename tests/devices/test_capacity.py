@@ -27,7 +27,7 @@ from ekc.ir.tensor_memory import find_largest_extent
 from ekc.search.sketches.naive import make_naive_schedule
 
 
-def test_the_shell_refuses_in_one_line() -> None:
+def test_shell_refuses_an_operator_that_does_not_fit() -> None:
     command = [sys.executable, "-m", "ekc", "tune", "matmul", "200000", "200000", "8", "--target", "a100"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     line = (
@@ -46,7 +46,7 @@ OPERATORS: dict[str, tuple[Callable[[int], Operator], int]] = {
 
 
 @pytest.mark.parametrize(("make", "extent"), OPERATORS.values(), ids=OPERATORS)
-def test_the_extent_that_the_line_proposes_is_the_largest_that_fits(
+def test_extent_that_the_line_proposes_is_the_largest_that_fits(
     make: Callable[[int], Operator], extent: int
 ) -> None:
     device = ekc.devices.open("a100")
@@ -58,7 +58,7 @@ def test_the_extent_that_the_line_proposes_is_the_largest_that_fits(
         check_device_memory(make(proposed + 1), device)
 
 
-def test_axes_that_walk_one_dimension_shrink_together() -> None:
+def test_axes_of_one_dimension_shrink_together() -> None:
     square = ekc.compute(
         "gram", axes={"i": 1000, "j": 1000}, reduce={"k": 10}, inputs={"A": (1000, 10)},
         body=lambda A, i, j, k: A[i, k] * A[j, k],
@@ -75,7 +75,7 @@ def test_every_simulated_device_knows_its_memory() -> None:
     assert sizes == {"a100": 40, "h100": 80, "h200": 141, "rtx4090": 24, "rtx3090": 24, "rtx2080ti": 11}
 
 
-def test_what_lies_between_launches_counts() -> None:
+def test_tensors_between_launches_count() -> None:
     device, op = ekc.devices.open("a100"), ekc.softmax((1024, 64))
     kernel = ekc.compile(make_naive_schedule(op), device=device).compiled
     check_kernel_memory(kernel, "it", 10 * 2**20)
@@ -86,7 +86,7 @@ def test_what_lies_between_launches_counts() -> None:
         small.time(kernel)
 
 
-def test_a_recording_keeps_the_memory_of_its_device(tmp_path: Path) -> None:
+def test_recording_keeps_the_memory_of_its_device(tmp_path: Path) -> None:
     path = tmp_path / "here.gz"
     with RecordingWriter(path, ekc.devices.open("rtx3090")):
         pass
@@ -103,7 +103,7 @@ def small_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_host")
-def test_a_call_and_a_reference_say_what_they_need() -> None:
+def test_call_and_reference_report_the_memory_they_need() -> None:
     op = ekc.matmul(64, 32, 16)
     arrays = np.ones((64, 16), np.float32), np.ones((16, 32), np.float32)
     kernel = ekc.compile(make_naive_schedule(op))
@@ -115,7 +115,7 @@ def test_a_call_and_a_reference_say_what_they_need() -> None:
         op.reference(*arrays)
 
 
-def test_what_a_call_is_said_to_need_is_about_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predicted_memory_of_a_call_matches_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
     op = ekc.compute(
         "scale", axes={"i": 2**20}, inputs={"A": (2**20,)}, body=lambda A, i: A[i] * 2, dtype="int8"
     )

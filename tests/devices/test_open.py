@@ -16,14 +16,14 @@ def test_every_simulated_gpu_opens(name: str) -> None:
     assert device.limits.sms > 0
 
 
-def test_a_simulated_gpu_opens_without_its_residual() -> None:
+def test_simulated_gpu_opens_without_its_residual() -> None:
     plain, drawn = devices.open("h200@no-residual"), devices.open("h200")
     assert (plain.name, plain.label) == ("h200", "h200, no residual (simulated)")
     assert plain.driver == f"{drawn.driver}, no residual"
 
 
 @pytest.mark.parametrize("target", ["a100@", "a100@warm", "a100@noresidual"])
-def test_another_way_to_simulate_is_refused(target: str) -> None:
+def test_unknown_suffix_is_refused(target: str) -> None:
     with pytest.raises(DeviceError, match="choose a100 or a100@no-residual"):
         devices.open(target)
 
@@ -64,19 +64,19 @@ def test_cuda_is_refused_in_one_line(
         ("auto@no-residual", "auto"),
     ],
 )
-def test_a_slip_of_the_pen_is_told(target: str, near: str) -> None:
+def test_misspelt_target_gets_a_suggestion(target: str, near: str) -> None:
     with pytest.raises(DeviceError, match=f"did you mean '{near}'") as refused:
         devices.open(target)
     assert all(name in str(refused.value) for name in specs.list_names())
 
 
-def test_nonsense_gets_the_list_alone() -> None:
+def test_unknown_target_gets_the_list() -> None:
     with pytest.raises(DeviceError) as refused:
         devices.open("toaster")
     assert "did you mean" not in str(refused.value)
 
 
-def test_importing_the_package_stays_light() -> None:
+def test_import_of_the_package_is_light() -> None:
     script = "import sys, ekc.devices; print([m for m in ('numpy', 'pynvml', 'cuda') if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ import pytest
 
 from ekc.cli import main
 from tests.docs.blocks import ROOT, blocks
-from tests.governor.scripted_nvml import ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
 
 FOUND = blocks((ROOT / "docs" / "governor.md").read_text())
 COMMANDS = [line for block in FOUND if block.language == "sh" for line in block.text.splitlines()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.governor.scripted_nvml import HERE, ScriptedBoards
+from tests.scripted.nvml.boards import MODULE_FOLDER, ScriptedBoards
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def here(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> ScriptedBoa
         monkeypatch.setenv(name, boards.environment[name])
     for name in ("ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    spec = importlib.util.spec_from_file_location("pynvml", HERE / "scripted" / "pynvml.py")
+    spec = importlib.util.spec_from_file_location("pynvml", MODULE_FOLDER / "pynvml.py")
     assert spec is not None
     assert spec.loader is not None
     scripted = importlib.util.module_from_spec(spec)

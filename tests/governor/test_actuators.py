@@ -13,8 +13,8 @@ from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.clocks.zeusd import ZeusdLimits, _describe_refusal
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings
-from tests.governor.scripted_nvml import GEARS, ScriptedBoards
 from tests.governor.zeusd_server import ScriptedZeusd
+from tests.scripted.nvml.boards import GEARS, ScriptedBoards
 
 NO_PERMISSION, NOT_SUPPORTED = 4, 3
 
@@ -159,7 +159,9 @@ def test_zeusd_token_with_bad_characters_is_one_line(
     here: ScriptedBoards, zeusd: ScriptedZeusd, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZEUSD_TOKEN", token)
-    with pytest.raises(ActuatorError, match="ZEUSD_TOKEN holds what no HTTP header may") as told:
+    with pytest.raises(
+        ActuatorError, match="ZEUSD_TOKEN has characters that an HTTP header cannot have"
+    ) as told:
         ZeusdLimits(here.get_uuid(), zeusd.address)
     assert "\n" not in str(told.value)
 
@@ -205,7 +207,7 @@ def test_missing_zeusd_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, t
 )
 def test_bad_zeusd_answer_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, odd: object) -> None:
     zeusd.discovery = odd  # type: ignore[assignment]
-    with pytest.raises(ActuatorError, match="in a way that is not known here") as told:
+    with pytest.raises(ActuatorError, match="lists its GPUs in an unknown form") as told:
         ZeusdLimits(here.get_uuid(), zeusd.address)
     assert "\n" not in str(told.value)
 

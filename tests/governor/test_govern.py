@@ -16,7 +16,7 @@ import pytest
 
 from ekc.devices.clocks import lease_file
 from ekc.governor.protocols import Settings
-from tests.governor.scripted_nvml import ROOT, ScriptedBoards
+from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 LIMITS_BEFORE = (None, None, 280_000)
 NO_PERMISSION, UNKNOWN = 4, 999

@@ -13,7 +13,7 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput
-from tests.governor.scripted_nvml import ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
 
 SCRIPT = """
 import json, os, time

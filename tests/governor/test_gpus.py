@@ -12,7 +12,7 @@ import pytest
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live import gpus
 from ekc.governor.live.job import AttachedJob
-from tests.governor.scripted_nvml import ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
 
 
 @pytest.mark.parametrize("named", [0, 1])

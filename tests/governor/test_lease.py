@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.governor.scripted_nvml import ROOT, ScriptedBoards
 from tests.governor.zeusd_server import ScriptedZeusd
+from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 LIMITS_BEFORE = (None, None, 280_000)
 TIMEOUT_S = 5.0

@@ -20,7 +20,7 @@ from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings
-from tests.governor.scripted_nvml import ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
 
 LOW_LIMIT = Settings(sm_mhz=1200)
 SET_AGAIN_MESSAGE = "the governor was stopped for a while and its guard put settings back; set again"

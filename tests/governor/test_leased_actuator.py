@@ -17,7 +17,7 @@ from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError, InvalidInput, RecordError
 from ekc.governor.protocols import Settings
 from tests.devices.recording.full_disk import no_room_beyond
-from tests.governor.scripted_nvml import ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
 
 
 def _make_keeper(

@@ -32,7 +32,7 @@ from ekc.governor.simulation.card import SIMULATED_CARDS
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.run import SimulatedRun
 from ekc.processes.signals import EXTERNAL_SIGNALS
-from tests.governor.scripted_nvml import ROOT
+from tests.scripted.nvml.boards import ROOT
 
 
 class RecordingListener:

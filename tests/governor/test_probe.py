@@ -18,8 +18,8 @@ from ekc.governor.live.sensors import BoardEnergy, SensorSampler
 from ekc.governor.measure import JobMeter
 from ekc.governor.progress import ProgressSource
 from ekc.governor.protocols import Gears, NullActuator
-from tests.governor.scripted_nvml import ScriptedBoards
-from tests.governor.scripted_reads import ScriptedGpm, script_instant_power
+from tests.scripted.nvml.boards import ScriptedBoards
+from tests.scripted.nvml.extra_reads import ScriptedGpm, script_instant_power
 
 
 def make_probe(here: ScriptedBoards) -> NvmlProbe:

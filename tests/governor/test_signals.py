@@ -19,7 +19,6 @@ import pytest
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.processes.signals import EXTERNAL_SIGNALS
-from tests.governor.scripted_nvml import ScriptedBoards
 from tests.governor.test_govern import (
     _read_until,
     extract_messages,
@@ -28,6 +27,7 @@ from tests.governor.test_govern import (
     start_govern,
     wait_until_governed,
 )
+from tests.scripted.nvml.boards import ScriptedBoards
 
 COUNTING_JOB = """
 import signal, sys

@@ -14,9 +14,9 @@ from ekc.errors import InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.runtime.kernel import Kernel
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.gpu_arrays import OnGpu
-from tests.devices.cuda.scripted import ScriptedNode
-from tests.devices.cuda.scripted_driver import ScriptedDriver
+from tests.scripted.cuda.arrays import OnGpu
+from tests.scripted.cuda.driver import ScriptedDriver
+from tests.scripted.cuda.node import ScriptedNode
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
 
@@ -63,7 +63,7 @@ def test_tensors_in_a_tensor_out(name: str) -> None:
         torch.testing.assert_close(found, right, rtol=0, atol=0)
 
 
-def test_a_result_of_another_type_than_the_inputs() -> None:
+def test_result_of_another_type_than_the_inputs() -> None:
     op = ekc.matmul(3, 5, 4, dtype="float16", out_dtype="bfloat16")
     x, y = small(torch.float16, 3, 4), small(torch.float16, 4, 5)
     torch.testing.assert_close(ekc.compile(make_naive_schedule(op))(x, y), (x @ y).bfloat16())
@@ -81,7 +81,7 @@ VIEWS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_views(kernel: Kernel, view: str, b: Any) -> None:
+def test_views_are_taken(kernel: Kernel, view: str, b: Any) -> None:
     x = VIEWS[view]()
     torch.testing.assert_close(kernel(x, b), x @ b)
     torch.testing.assert_close(OP.reference(x, b), x @ b)
@@ -94,7 +94,7 @@ def test_views_of_bfloat16() -> None:
         torch.testing.assert_close(kernel(view, view), view @ view)
 
 
-def test_a_gradient_is_refused_and_not_lost(kernel: Kernel, a: Any, b: Any) -> None:
+def test_gradient_is_refused(kernel: Kernel, a: Any, b: Any) -> None:
     weight = torch.nn.Parameter(b)
     for call in (kernel, OP.reference):
         with pytest.raises(InvalidInput, match=r"^B requires a gradient, .*; pass B\.detach\(\), or reg"):
@@ -114,11 +114,11 @@ class Own(torch.Tensor):
     """A class that a user derives."""
 
 
-def test_a_derived_class(kernel: Kernel, a: Any, b: Any) -> None:
+def test_derived_class_is_taken(kernel: Kernel, a: Any, b: Any) -> None:
     torch.testing.assert_close(kernel(a.as_subclass(Own), b), a @ b)
 
 
-def test_the_default_device_does_not_matter(kernel: Kernel, a: Any, b: Any) -> None:
+def test_default_device_does_not_matter(kernel: Kernel, a: Any, b: Any) -> None:
     with torch.device("meta"):
         found = kernel(a, b)
     torch.testing.assert_close(found, a @ b)
@@ -147,7 +147,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_the_rest_is_refused_in_one_line(kernel: Kernel, message: str, b: Any) -> None:
+def test_unsuitable_tensors_are_refused_in_one_line(kernel: Kernel, message: str, b: Any) -> None:
     for call in (kernel, OP.reference):
         with pytest.raises(InvalidInput, match=message) as caught:
             call(REFUSED[message](), b)
@@ -161,7 +161,7 @@ def test_words_that_may_be_bfloat16_are_viewed() -> None:
         op.reference(x.view(torch.uint16), x)
 
 
-def test_of_two_libraries_the_first_makes_the_result(kernel: Kernel, a: Any, b: Any) -> None:
+def test_library_of_the_first_input_makes_the_result(kernel: Kernel, a: Any, b: Any) -> None:
     assert isinstance(kernel(a, b.numpy()), torch.Tensor)
     assert isinstance(kernel(a.numpy(), b), np.ndarray)
     torch.testing.assert_close(kernel(a, b.numpy()), torch.from_numpy(kernel(a.numpy(), b)))
@@ -191,13 +191,13 @@ def test_tensors_go_to_the_gpu_that_was_named() -> None:
     torch.testing.assert_close(found, x @ y.T)
 
 
-def test_a_result_is_not_memory_of_an_input(kernel: Kernel, a: Any, b: Any) -> None:
+def test_result_is_not_memory_of_an_input(kernel: Kernel, a: Any, b: Any) -> None:
     found, before = kernel(a, b), kernel(a, b)
     found.zero_()
     torch.testing.assert_close(kernel(a, b), before)
 
 
-def test_under_torch_compile_it_is_called_between_two_graphs(kernel: Kernel, a: Any, b: Any) -> None:
+def test_torch_compile_calls_the_kernel_between_two_graphs(kernel: Kernel, a: Any, b: Any) -> None:
     compiled = torch.compile(lambda x, y: kernel(x + 1, y) * 2, backend="eager")
     torch.testing.assert_close(compiled(a, b), (a + 1) @ b * 2)
 

@@ -13,7 +13,7 @@ import ekc
 from ekc.errors import InvalidInput
 from ekc.runtime.kernel import Kernel
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.scripted import ScriptedNode
+from tests.scripted.cuda.node import ScriptedNode
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
 
@@ -51,7 +51,7 @@ def b() -> Any:
     return torch.randn(4, 12)
 
 
-def test_on_the_cpu_it_says_once_who_computes(kernel: Kernel, a: Any, b: Any) -> None:
+def test_operator_on_the_cpu_warns_once(kernel: Kernel, a: Any, b: Any) -> None:
     for _ in range(2):  # Once for each operator, not for each process.
         name, gemm = register(kernel)
         with pytest.warns(UserWarning, match=f"^{name}: tensors on the CPU are computed by ekc.emulator: "):
@@ -63,7 +63,7 @@ def test_on_the_cpu_it_says_once_who_computes(kernel: Kernel, a: Any, b: Any) ->
             torch.testing.assert_close(gemm(a + 1, b), (a + 1) @ b)
 
 
-def test_it_names_the_gpu_that_computes_for_the_cpu(a: Any, b: Any) -> None:
+def test_warning_names_the_gpu_that_computes(a: Any, b: Any) -> None:
     _, gemm = register(ekc.compile(make_naive_schedule(OP), device=ScriptedNode().open()))
     with pytest.warns(UserWarning, match=r"computed by Scripted A100 \(cuda:0\): the machine code itself"):
         found = gemm(a, b)
@@ -80,7 +80,7 @@ def test_it_names_the_gpu_that_computes_for_the_cpu(a: Any, b: Any) -> None:
         ("int8", torch.int8, torch.int32),
     ],
 )
-def test_other_types(name: str, given: Any, made: Any) -> None:
+def test_operator_takes_other_types(name: str, given: Any, made: Any) -> None:
     _, gemm = register(ekc.compile(make_naive_schedule(ekc.matmul(4, 4, 4, dtype=name))))
     x, y = (torch.randint(-3, 4, (4, 4)).to(given) for _ in range(2))
     torch.testing.assert_close(gemm(x, y), (x.double() @ y.double()).to(made), rtol=0, atol=0)
@@ -88,20 +88,20 @@ def test_other_types(name: str, given: Any, made: Any) -> None:
     torch.library.opcheck(gemm, (x, y), test_utils=("test_schema", "test_faketensor"))
 
 
-def test_views(gemm: Any, b: Any) -> None:
+def test_operator_takes_views(gemm: Any, b: Any) -> None:
     conjugated = torch.randn(8, 4, dtype=torch.complex64).conj().imag
     for x in (torch.randn(4, 8).T, torch.randn(4).expand(8, 4), torch.randn(9, 4)[1:], conjugated):
         torch.testing.assert_close(gemm(x, b), x @ b)
 
 
-def test_pytorch_finds_no_fault_in_it(gemm: Any, a: Any, b: Any) -> None:
+def test_opcheck_passes(gemm: Any, a: Any, b: Any) -> None:
     assert str(gemm._opoverload._schema).endswith("(Tensor A, Tensor B) -> Tensor")
     torch.library.opcheck(gemm, (a, b))
     torch.library.opcheck(gemm, (a.T.contiguous().T, b))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_under_torch_compile_it_is_one_operator(gemm: Any, a: Any, b: Any, backend: str) -> None:
+def test_torch_compile_sees_one_operator(gemm: Any, a: Any, b: Any, backend: str) -> None:
     compiled = torch.compile(lambda x, y: gemm(x + 1, y) * 2, backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(a, b), (a + 1) @ b * 2)
 
@@ -131,7 +131,7 @@ def test_export_for_other_extents_is_refused(gemm: Any, a: Any, b: Any) -> None:
         torch.export.export(Module(gemm), (a, b), dynamic_shapes=({0: rows}, None))
 
 
-def test_a_gradient_that_a_user_registers(gemm: Any, a: Any, b: Any) -> None:
+def test_registered_gradient_is_used(gemm: Any, a: Any, b: Any) -> None:
     with pytest.raises(RuntimeError, match="no autograd formula was registered"):
         gemm(a.requires_grad_(), b).sum().backward()
 
@@ -148,7 +148,7 @@ def test_a_gradient_that_a_user_registers(gemm: Any, a: Any, b: Any) -> None:
     torch.testing.assert_close(found, (a.grad, b.grad))
 
 
-def test_without_numbers_shape_type_and_place_are_known(gemm: Any) -> None:
+def test_fake_tensors_give_shape_type_and_device(gemm: Any) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -165,7 +165,7 @@ def test_without_numbers_shape_type_and_place_are_known(gemm: Any) -> None:
     assert gemm(*meta).device.type == "meta"
 
 
-def test_the_rest_is_refused_in_one_line(gemm: Any, a: Any, b: Any) -> None:
+def test_unsuitable_tensors_are_refused_in_one_line(gemm: Any, a: Any, b: Any) -> None:
     for x, message in (
         (a.to_sparse(), r"A is torch\.sparse_coo, needed torch\.strided"),
         (a.double(), r"A is torch\.float64, needed float32; try A\.to\(torch\.float32\)"),
@@ -177,7 +177,7 @@ def test_the_rest_is_refused_in_one_line(gemm: Any, a: Any, b: Any) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_kernel_without_inputs_is_refused() -> None:
+def test_kernel_without_inputs_is_refused() -> None:
     op = ekc.compute("ones", output="C", axes={"i": 4}, inputs={}, body=lambda i: 1.0)
     kernel = ekc.compile(make_naive_schedule(op))
     assert kernel().tolist() == [1.0] * 4
@@ -188,7 +188,7 @@ def test_a_kernel_without_inputs_is_refused() -> None:
 @pytest.mark.parametrize(
     "name", ["gemm", 3, None, "", "mine::", "a::b::c", "1a::x", "mine::x y", "mine::x\n"]
 )
-def test_a_name_of_another_form_is_refused(name: Any, kernel: Kernel) -> None:
+def test_name_of_another_form_is_refused(name: Any, kernel: Kernel) -> None:
     import ekc.torch
 
     with pytest.raises(InvalidInput) as caught:
@@ -197,7 +197,7 @@ def test_a_name_of_another_form_is_refused(name: Any, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("other", [None, "mine::x", make_naive_schedule(OP)])
-def test_what_is_no_kernel_is_refused(other: Any) -> None:
+def test_other_object_than_a_kernel_is_refused(other: Any) -> None:
     import ekc.torch
 
     with pytest.raises(
@@ -209,7 +209,7 @@ def test_what_is_no_kernel_is_refused(other: Any) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
-def test_on_a_gpu(gemm: Any, a: Any, b: Any) -> None:
+def test_operator_runs_on_a_gpu(gemm: Any, a: Any, b: Any) -> None:
     a, b = a.cuda(), b.cuda()
     torch.testing.assert_close(gemm(a, b), a @ b)
     torch.library.opcheck(gemm, (a, b))

@@ -21,8 +21,8 @@ from ekc.runtime.verify import Verdict
 from ekc.search.data.defaults import SELECTION
 from ekc.search.database.database import RecordStore
 from ekc.search.loop import compile_job, finals
-from tests.devices import faults
-from tests.devices.faults import spoiled
+from tests.runtime import faults
+from tests.runtime.faults import spoiled
 from tests.search.helpers import TRIALS, rows, tune, winner
 
 

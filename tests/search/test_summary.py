@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ekc.devices.device import Interval
-from ekc.devices.statistics import MeasuredValue
+from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.search.data.cost import MeasurementCost
 from ekc.search.data.result import ModelCard
 from ekc.search.summary import MAX_LINES, format_model_card

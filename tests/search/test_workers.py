@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,13 @@ import ekc
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
-from ekc.devices.device import CountingDevice
-from ekc.devices.simulated.launch_counts import profile_kernel
-from ekc.processes import pool as workers
-from ekc.processes.pool import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, WorkerProcesses, open_worker_pool
+from ekc.devices.simulated.launch_counts import LAUNCH_PROFILES, profile_kernel
+from ekc.processes.pool import WorkerProcesses
+from ekc.search import compile_pool
+from ekc.search.compile_pool import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, open_worker_pool
 from ekc.search.loop.compile_job import read_versions, run_compile_job
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.test_remote import alive
+from tests.processes.test_child import alive
 
 OP = ekc.matmul(64, 64, 64)
 
@@ -43,23 +44,31 @@ def wait_for_the_end_of(pids: Iterable[int]) -> None:
 
 def test_what_a_worker_prepares_is_what_is_prepared_here(two: WorkerProcesses) -> None:
     device = devices.open("a100")
-    assert isinstance(device, CountingDevice)
     asked = (
         make_naive_schedule(OP).to_json(),
         device.arch,
         device.limits,
-        device.count_kernel,
+        device.collect_facts,
         read_versions(),
     )
     there, here = two.submit(run_compile_job, *asked).result(), run_compile_job(*asked)
     assert there == here
-    kernel, counted = there.unwrap(read_versions())
-    assert counted == profile_kernel(kernel)
-    told, untold = devices.open("a100"), devices.open("a100")
-    assert isinstance(told, CountingDevice)
-    told.set_counts(kernel, counted)
-    assert told.time(kernel) == untold.time(kernel)
-    assert told.meter(kernel) == untold.meter(kernel)
+    kernel = there.unwrap(read_versions())
+    assert kernel.facts == here.unwrap(read_versions()).facts == {LAUNCH_PROFILES: profile_kernel(kernel)}
+    one, other, bare = devices.open("a100"), devices.open("a100"), replace(kernel, facts={})
+    assert one.time(kernel) == other.time(bare)
+    assert one.meter(kernel) == other.meter(bare)
+
+
+def test_a_simulated_device_reads_the_facts_of_a_kernel(two: WorkerProcesses) -> None:
+    device, op = devices.open("a100"), ekc.matmul(64, 64, 4096)
+    here = read_versions()
+    asked = device.arch, device.limits, device.collect_facts, here
+    small, large = (
+        run_compile_job(make_naive_schedule(one).to_json(), *asked).unwrap(here) for one in (OP, op)
+    )
+    swapped = replace(small, facts=large.facts)
+    assert device.time(swapped).latency_s > 2 * devices.open("a100").time(small).latency_s
 
 
 def test_errors_and_warnings_travel(two: WorkerProcesses) -> None:
@@ -68,7 +77,7 @@ def test_errors_and_warnings_travel(two: WorkerProcesses) -> None:
     assert refused.value.log
     with pytest.raises(ZeroDivisionError) as bug:
         two.submit(divmod, 1, 0).result()
-    assert "in do" in "".join(bug.value.__notes__), "a bug's note says where it was"
+    assert "in run_job" in "".join(bug.value.__notes__), "a bug's note says where it was"
     with pytest.warns(UserWarning, match="all is well"):
         two.submit(warnings.warn, "all is well").result()
 
@@ -127,11 +136,11 @@ def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: 
     """Counted where they are asked for: none is started."""
     numbers: list[int] = []
 
-    def started(number: int) -> ThreadPoolExecutor:
+    def started(number: int, _: object) -> ThreadPoolExecutor:
         numbers.append(number)
         return ThreadPoolExecutor(1)
 
-    monkeypatch.setattr(workers, "WorkerProcesses", started)
+    monkeypatch.setattr(compile_pool, "WorkerProcesses", started)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(200), raising=False)
     with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES, asked):
         pass

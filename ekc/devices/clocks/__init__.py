@@ -1,4 +1,5 @@
-"""How limits reach a GPU: through NVML, or zeusd. Nothing is set but under a lease (`ekc.devices.clocks.lease`)."""
+"""Clock and power limits of a GPU, set through NVML or zeusd, always under a lease
+(`ekc.devices.clocks.lease`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ __all__ = ["LIMITS", "ActuatorReference", "Limit", "LimitSetter", "reopen_actuat
 
 
 def reopen_actuator(reference: ActuatorReference) -> LimitSetter:
-    """The actuator that another process spoke of. Raises `ActuatorError`."""
+    """The actuator that a reference of another process names. Raises `ActuatorError`."""
     if reference.kind == "nvml":
         from ekc.devices.clocks.nvml_limits import NvmlLimits
 
@@ -18,4 +19,4 @@ def reopen_actuator(reference: ActuatorReference) -> LimitSetter:
         from ekc.devices.clocks.zeusd import ZeusdLimits
 
         return ZeusdLimits(reference.gpu, reference.address)
-    raise ActuatorError(f"no actuator is called {reference.kind!r}; there are nvml and zeusd")
+    raise ActuatorError(f"actuator: no {reference.kind!r}; actuators are nvml and zeusd")

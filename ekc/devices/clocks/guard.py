@@ -1,10 +1,9 @@
 """The guard: a small process that puts settings back when its governor dies or hangs.
 
-`python -m ekc.devices.clocks.lease GPU ID [GPU ID ...]`. The governor writes a byte to our stdin every
-now and then. The kernel closes that pipe when the governor ends, however it ends; and where no byte
-comes for `SILENCE_S`, the governor hangs or was stopped. Either way what is still leased is put back.
-
-`python -m ekc.devices.clocks.lease` is the guard; a `Keeper` starts it, people do not.
+`python -m ekc.devices.clocks.guard GPU LEASE_ID [GPU LEASE_ID ...]`, started by a `LeaseKeeper`. The governor
+writes a byte to the guard's stdin every half second. The kernel closes that pipe when the governor ends, for
+any reason. Where no byte comes for `SILENCE_TIMEOUT_S`, the governor hangs or was stopped. In both cases the
+guard puts back every setting that is still leased.
 """
 
 from __future__ import annotations
@@ -28,47 +27,48 @@ SILENCE_TIMEOUT_S = 2.5
 RETRY_INTERVAL_S = 1.0
 MAX_TRIES = 60
 RESTORE_AGAIN_DELAY_S = 0.3
-"""A call of the dead may still be on its way to a daemon: settings are put back twice, this far apart."""
+"""Seconds between the two times that settings are put back: a call of the dead governor may still be under
+way to a daemon."""
 
 
 @dataclass(frozen=True)
 class _GuardedLease:
-    """A lease that we guard; its actuator is opened before there is need, since drivers may be slow."""
+    """A lease of this guard; its actuator is opened at once, because drivers may be slow later."""
 
     gpu: str
     lease_id: str
     limit_setter: LimitSetter
 
     def read_lease(self) -> Lease | None:
-        """As the file has it now; None where it ended."""
+        """The lease as its file has it now; None where the lease has ended."""
         now = lease_file.read_lease(lease_file.make_lease_path(self.gpu))
         return now if now is not None and now.id == self.lease_id else None
 
 
 def main(arguments: list[str]) -> int:
-    """Watch, then put back. Status 1 where that failed to the end."""
+    """Watch the governor, then put settings back. Exit status 1 where that failed to the end."""
     for number in EXTERNAL_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # Whatever ends the governor must not end us first.
+        signal.signal(number, signal.SIG_IGN)  # A signal that ends the governor must not end its guard first.
     try:
-        held = [_open_guarded_lease(*pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
+        leases = [_open_guarded_lease(*pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
     except EkcError as problem:
         _print_line(f"ekc guard: {problem}")
         return 1
-    with contextlib.suppress(BrokenPipeError):  # A governor may be dead by now: all the more reason to go on.
+    with contextlib.suppress(BrokenPipeError):  # The governor may be dead by now, and needs a guard then.
         os.write(sys.stdout.fileno(), GUARD_READY)
     why = _wait_for_governor_end(sys.stdin.fileno())
-    return _restore_leases(held, why)
+    return _restore_leases(leases, why)
 
 
 def _open_guarded_lease(gpu: str, lease_id: str) -> _GuardedLease:
     lease = lease_file.read_lease(lease_file.make_lease_path(gpu))
     if lease is None:
-        raise RecordError(f"{lease_file.make_lease_path(gpu)} is not there to be guarded")
+        raise RecordError(f"{lease_file.make_lease_path(gpu)} does not exist; there is no lease to guard")
     return _GuardedLease(gpu, lease_id, reopen_actuator(lease.reference))
 
 
 def _wait_for_governor_end(pipe: int) -> str:
-    """Return when the governor is gone or silent, and which."""
+    """Wait until the governor is gone or silent; returns "died" or "hangs"."""
     while select.select([pipe], [], [], SILENCE_TIMEOUT_S)[0]:
         if not os.read(pipe, 1 << 16):
             return "died"
@@ -76,7 +76,7 @@ def _wait_for_governor_end(pipe: int) -> str:
 
 
 def _restore_leases(leases: list[_GuardedLease], governor_end: str) -> int:
-    """What fails is tried again for a minute; leases that ended as they should are passed over."""
+    """Put settings back, and repeat for a minute what fails; leases that ended normally are skipped."""
     problems: list[str] = []
     for _ in range(MAX_TRIES):
         if not any(lease_file.make_lease_path(x.gpu).exists() for x in leases):
@@ -88,12 +88,12 @@ def _restore_leases(leases: list[_GuardedLease], governor_end: str) -> int:
             return 0
         time.sleep(RETRY_INTERVAL_S)
     for problem in problems:
-        _print_line(f"ekc guard: {problem}; when that is mended: ekc govern --restore")
+        _print_line(f"ekc guard: {problem}; then run ekc govern --restore")
     return 1
 
 
 def _collect_problems(action: Callable[[_GuardedLease], None], leases: list[_GuardedLease]) -> list[str]:
-    """Do it for each; why it failed where it did."""
+    """Call the action for each lease; returns the reasons of failures."""
     problems = []
     for one in leases:
         try:
@@ -113,12 +113,12 @@ def _restore_settings(guarded_lease: _GuardedLease) -> None:
 def _end_lease(guarded_lease: _GuardedLease, governor_end: str) -> None:
     lease = guarded_lease.read_lease()
     if lease is not None:
-        done = end_lease(lease, guarded_lease.limit_setter)
-        _print_line(f"ekc guard: governor {lease.governor} {governor_end}; {lease.label}: {done}")
+        outcome = end_lease(lease, guarded_lease.limit_setter)
+        _print_line(f"ekc guard: governor {lease.governor} {governor_end}; {lease.label}: {outcome}")
 
 
 def _print_line(line: str) -> None:
-    """The terminal may be gone."""
+    """Print to stderr; the terminal may be gone."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:

@@ -1,13 +1,10 @@
-"""The promise that previous settings come back, whatever ends the process that set them.
+"""Leases: previous settings of a GPU come back, whatever ends the process that set others.
 
-`Keeper` writes a lease file per GPU before anything is set, starts a guard process that watches the
-governor (whoever holds the lease: a tuning run too), and puts everything back at the end. Where governor and
-guard both die, the file stays, and `restore_all` (`ekc govern --restore`) or the next governor puts back what
-it tells.
-
-The actuator that the control loop gets: every setting passes the lease first.
-
-Holds the leases of a governor: starts the guard, beats for it, and puts everything back at the end.
+`LeaseKeeper` writes a lease file per GPU before anything is set, starts a guard process that watches this
+process, sends the guard a heartbeat, and puts everything back at the end. Where this process and the guard
+both die, the lease file stays, and `restore_all` (`ekc govern --restore`) or the next governor restores the
+settings in it. A `LeasedActuator` is the actuator for the control loop: each setting passes the lease first.
+"Governor" is any process with a lease, also a tuning run.
 """
 
 from __future__ import annotations
@@ -33,10 +30,11 @@ from ekc.forks import detach_in_children, hold_forks
 
 
 class LeasedActuator:
-    """One GPU under lease; an `Actuator`.
+    """An `Actuator` of one GPU under a lease.
 
-    What was in force before is a bound: None means "as before", not "the driver's default", and
-    nothing is ever looser than before. `before` tells what NVML cannot: clock limits that hold already.
+    The settings before the lease are bounds: None means "as before", not "the default of the driver", and no
+    limit is ever looser than before. The argument `before` has the limits that NVML cannot read: clock limits
+    already in force.
     """
 
     simulated = False
@@ -47,11 +45,12 @@ class LeasedActuator:
         self._limit_setter = limit_setter
         self._renew_lease = renew_lease
         self._lock = threading.Lock()
-        """Loop and heart both set limits: one after the other, and last what was asked for last."""
+        """Serialises the control loop and the heartbeat, which both set limits; the last request is set
+        last."""
         self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
         try:
             self.restored: RestoreResult | None = end_stale_lease(limit_setter.reference.gpu)
-            """What an earlier governor had left behind."""
+            """Result of restoring the settings that an earlier governor left behind."""
             self.lease = _make_lease(limit_setter, previous_settings)
             self._settings_in_force = self.lease.previous
             self._requested_settings = Settings()
@@ -63,29 +62,30 @@ class LeasedActuator:
 
     @property
     def label(self) -> str:
-        """That of the actuator."""
+        """Label of the actuator."""
         return self._limit_setter.label
 
     def gears(self) -> Gears:
-        """What can be set, up to what was in force before."""
+        """Values that can be set, up to the limits before the lease."""
         gears: dict[str, Any] = {limit: self._list_allowed_values(limit) for limit in LIMITS}
         return Gears(**gears)
 
     def settings(self) -> Settings:
-        """What was asked for last, None where it is as before."""
+        """Settings requested last; None for a limit that is as before."""
         return self._requested_settings
 
     def apply(self, settings: Settings) -> None:
-        """Set what differs from now. Raises `ActuatorError`; what was set until then stays leased."""
-        wanted = self._bound_settings(settings)
+        """Set the limits that differ from the present ones. Raises `ActuatorError`; limits set until then
+        stay leased."""
+        bounded = self._bound_settings(settings)
         if not self.is_active():
             self._renew_lease()
         with self._lock:
             self._requested_settings = settings
-            self._set_limits(wanted)
+            self._set_limits(bounded)
 
     def reapply(self) -> None:
-        """Put in force once more what was asked for last, whoever asks for what meanwhile."""
+        """Set the limits requested last once more; a request by another thread meanwhile wins."""
         with self._lock:
             self._set_limits(self._bound_settings(self._requested_settings))
 
@@ -93,8 +93,8 @@ class LeasedActuator:
         return _make_settings({limit: self._bound_value(limit, getattr(settings, limit)) for limit in LIMITS})
 
     def _set_limits(self, settings: Settings) -> None:
-        known = {x: getattr(self._settings_in_force, x) for x in LIMITS if x not in self._uncertain_limits}
-        changed = [x for x in LIMITS if x not in known or getattr(settings, x) != known[x]]
+        current = {x: getattr(self._settings_in_force, x) for x in LIMITS if x not in self._uncertain_limits}
+        changed = [x for x in LIMITS if x not in current or getattr(settings, x) != current[x]]
         if not changed:
             return
         with lease_file.lock_lease(self.lease.reference.gpu):
@@ -102,7 +102,7 @@ class LeasedActuator:
             for limit in changed:
                 self._uncertain_limits.add(
                     limit
-                )  # What fails (a late answer, say) may have been done all the same.
+                )  # A call that fails (a late reply, say) may have had its effect.
                 self._limit_setter.set_limit(limit, getattr(settings, limit))
                 self._settings_in_force = replace(
                     self._settings_in_force, **{limit: getattr(settings, limit)}
@@ -110,19 +110,19 @@ class LeasedActuator:
                 self._uncertain_limits.discard(limit)
 
     def is_active(self) -> bool:
-        """Whether the lease is still ours; a guard ends that of a governor that was stopped or hung."""
+        """Whether the lease is still ours; a guard ends the lease of a governor that was stopped or hung."""
         now = lease_file.read_lease(lease_file.make_lease_path(self.lease.reference.gpu))
         return now is not None and now.id == self.lease.id
 
     def close_queries(self) -> None:
-        """Of processes that have asked who governs this GPU."""
+        """Close the connections of processes that asked who governs this GPU."""
         self._governor_lock.close_queries()
 
     def retake(self) -> None:
-        """Lease once more.
+        """Take the lease again.
 
-        The guard has put everything back, but we may have been stopped in the middle of setting: what was
-        touched is touched still, and set again whatever it seems to be.
+        The guard has put everything back, but this process may have been stopped while it set something:
+        limits that were touched stay marked as touched, and are set again whatever their value seems to be.
         """
         with self._lock:
             self.lease = replace(self.lease, id=uuid.uuid4().hex)
@@ -130,18 +130,18 @@ class LeasedActuator:
             self._uncertain_limits = set(self.lease.touched)
 
     def end(self) -> None:
-        """Previous settings back, lease over. Raises `ActuatorError`; the lease file stays then."""
+        """Restore previous settings and end the lease. Raises `ActuatorError`; the lease file stays then."""
         try:
             end_lease(self.lease, self._limit_setter)
         finally:
             self._governor_lock.close()
 
     def detach(self) -> None:
-        """In a forked child: the lease is its parent's, and ends with that one."""
+        """In a forked child: the lease belongs to the parent and ends with it."""
         self._governor_lock.close()
 
     def _mark_touched(self, limits: list[Limit]) -> None:
-        """Written down before it is done."""
+        """Record limits as touched in the lease file, before they are set."""
         touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
         if touched != self.lease.touched:
             fresh = replace(self.lease, touched=touched)
@@ -161,7 +161,7 @@ class LeasedActuator:
 
 
 def _make_lease(limit_setter: LimitSetter, previous_settings: Settings) -> Lease:
-    """What was told of before counts where it can not be read."""
+    """A new lease; given settings count where the driver cannot read them."""
     read = limit_setter.settings()
     previous = _make_settings(
         {
@@ -182,16 +182,16 @@ def _find_first_value(*values: float | None) -> float | None:
 
 
 HEARTBEAT_INTERVAL_S = 0.5
-"""Between two signs of life; a guard waits for several times as long."""
+"""Seconds between two heartbeats; the guard waits for several times as long."""
 GUARD_START_TIMEOUT_S = 20.0
-"""A guard that has not opened its actuators by then never will: the driver does not answer."""
+"""Seconds for a guard to open its actuators; after that the driver counts as hung."""
 
 
 class LeaseKeeper:
     """Leases for all GPUs of one governor, from creation until `close` or the end of the `with` block.
 
-    Raises `ActuatorError` where a GPU has a governor already or the guard cannot be started; nothing has
-    been set then. `tell` gets one line for what happens later on.
+    Raises `ActuatorError` where a GPU has a governor already or the guard cannot be started; nothing has been
+    set then. `on_message` gets one line for each later event.
     """
 
     def __init__(
@@ -204,12 +204,12 @@ class LeaseKeeper:
         self._closed = threading.Event()
         self._owner_pid = os.getpid()
         self._lease_lock = threading.RLock()
-        """Loop and heart both renew leases: while one does, the guard of the other is not there."""
+        """Serialises the control loop and the heartbeat, which both renew leases and replace the guard."""
         self._needs_reapply = False
-        """Whether leases ended, and what had been set under them is not in force again."""
+        """Whether leases ended, and settings made under them are not in force again."""
         self.actuators: list[LeasedActuator] = []
         try:
-            # A child that is forked half way would hold locks and a pipe of which it does not know.
+            # A child that is forked in between would hold locks and a pipe unknowingly.
             with hold_forks():
                 for settable in limit_setters:
                     self.actuators.append(
@@ -229,21 +229,19 @@ class LeaseKeeper:
         return self._guard_process.pid
 
     def close(self) -> list[str]:
-        """Put everything back; why that failed, a line per GPU where it did. A second call does nothing, nor
-        one in a process that was forked meanwhile."""
+        """Put everything back; returns the reason for each GPU where that failed. A second call does nothing,
+        nor does a call in a process that was forked meanwhile."""
         if self._closed.is_set() or os.getpid() != self._owner_pid:
             return []
         self._closed.set()
         self._heartbeat_thread.join()
         problems = self._end_leases()
-        self._dismiss_guard(
-            wait=not problems
-        )  # A guard with something left to put back goes on trying alone.
+        self._dismiss_guard(wait=not problems)  # A guard with settings to put back goes on trying.
         return problems
 
     def detach(self) -> None:
-        """Leave the lease to the process that we were forked from; no lock is safe to take here. With its
-        lock and its pipe open here it would outlive that process."""
+        """In a forked child: leave the lease to the parent; no lock is safe to take here. With lock and pipe
+        open in the child, the guard would outlive the parent."""
         assert self._guard_process.stdin is not None
         self._guard_process.stdin.close()
         for actuator in self.actuators:
@@ -259,7 +257,8 @@ class LeaseKeeper:
             self._report(line)
 
     def _report(self, line: str) -> None:
-        """Whoever listens may raise (`warnings.warn` where warnings are errors): the lease goes on."""
+        """Pass a line to `on_message`. It may raise (`warnings.warn` where warnings are errors): the lease
+        goes on."""
         with contextlib.suppress(Exception):
             self._on_message(line)
 
@@ -275,14 +274,15 @@ class LeaseKeeper:
         return problems
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
-        """Of its own session, so that what a terminal sends to us does not reach it; back when it watches."""
+        """Start the guard in a session of its own, so that signals of a terminal do not reach it; returns
+        when the guard watches."""
         leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
         try:
             guard = subprocess.Popen(
                 [sys.executable, "-m", "ekc.devices.clocks.guard", *leases],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                bufsize=0,  # No lock of a buffer, which another thread may hold while somebody forks.
+                bufsize=0,  # No buffer: another thread may hold its lock at a fork.
                 start_new_session=True,
             )
         except OSError as problem:
@@ -301,15 +301,17 @@ class LeaseKeeper:
         return guard
 
     def _run_heartbeat(self) -> None:
-        told = None
+        last_problem = None
         while not self._closed.wait(HEARTBEAT_INTERVAL_S):
             try:
                 self._send_heartbeat()
-                told = None
-            except Exception as problem:  # Whatever it is: without a heart the guard takes us for dead.
-                if str(problem) != told:
-                    told = str(problem)
-                    self._report(f"{told}; it is tried again until it is done")
+                last_problem = None
+            except (
+                Exception
+            ) as problem:  # Any error: without a heartbeat the guard assumes that this process died.
+                if str(problem) != last_problem:
+                    last_problem = str(problem)
+                    self._report(f"{last_problem}; it is tried again until it is done")
 
     def _send_heartbeat(self) -> None:
         with self._lease_lock:
@@ -317,39 +319,42 @@ class LeaseKeeper:
                 self._retake_leases()
             elif self._guard_process.poll() is not None:
                 self._restart_guard()
-                self._report("the guard was gone; a new one is there")
+                self._report("the guard had ended; a new one was started")
             self._signal_guard()
             for actuator in self.actuators:
                 actuator.close_queries()
             self._reapply_settings()
 
     def _signal_guard(self) -> None:
-        """A sign of it for the guard."""
+        """Send the guard a heartbeat."""
         assert self._guard_process.stdin is not None
         try:
             os.write(self._guard_process.stdin.fileno(), b".")
         except (BlockingIOError, BrokenPipeError):
-            self._guard_process.kill()  # It has not read for hours, or died just now; the next beat starts another.
+            # The guard has not read for hours, or died just now; the next heartbeat starts another.
+            self._guard_process.kill()
 
     def _has_all_leases(self) -> bool:
         return all(x.is_active() for x in self.actuators)
 
     def _renew_leases(self) -> None:
-        """For the loop, which is about to set something."""
+        """Renew leases before the control loop sets something."""
         with self._lease_lock:
-            if not self._has_all_leases():  # Else the heart was faster.
+            if not self._has_all_leases():  # Else the heartbeat renewed them.
                 self._retake_leases()
             self._reapply_settings()
 
     def _retake_leases(self) -> None:
-        """New leases, and a guard for them; what was set under the old ones is owed from here on."""
+        """Take the leases again and start a guard for them; settings made under the old leases are due
+        again."""
         self._needs_reapply = True
         for actuator in self.actuators:
             actuator.retake()
         self._restart_guard()
 
     def _reapply_settings(self) -> None:
-        """What is owed, until all of it was done: leases that are held again do not tell that it was not."""
+        """Set again the settings that are due, until all of them are: the state of the leases does not show
+        it."""
         if not self._needs_reapply:
             return
         for actuator in self.actuators:
@@ -363,7 +368,7 @@ class LeaseKeeper:
             self._guard_process = self._start_guard()
 
     def _dismiss_guard(self, wait: bool = True) -> None:
-        """A guard whose leases are over leaves when its pipe closes."""
+        """Close the pipe of a guard whose leases are over; the guard then ends."""
         assert self._guard_process.stdin is not None
         self._guard_process.stdin.close()
         if wait:

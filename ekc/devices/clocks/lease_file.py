@@ -1,10 +1,8 @@
-"""The lease file of a GPU: what was in force before, and what the governor may have changed since.
+"""The lease file of a GPU: settings before the lease, and limits that the governor may have changed since.
 
-One governor per GPU, whoever runs it.
-
-The lock is a Unix socket in the abstract namespace: no file stays behind, the kernel ends it with the
-process however that ends, and it tells who holds it. Containers with a network of their own have a
-namespace of their own, and do not see each other.
+A lock allows one governor per GPU. It is a Unix socket in the abstract namespace: no file stays behind, the
+kernel removes it with the process, and it reports the process that holds it. Containers with a network
+namespace of their own do not see each other's locks.
 """
 
 from __future__ import annotations
@@ -27,34 +25,36 @@ from ekc.errors import ActuatorError, InvalidInput, RecordError
 
 LEASE_VERSION = 1
 GUARD_READY = b"ready\n"
-"""What a guard says when it watches."""
+"""Line that a guard prints when it watches."""
 LOCK_TIMEOUT_S = 0.5
-"""Who holds the lock for longer was stopped in the middle; putting back does not wait for that."""
+"""Seconds to wait for the lock of a lease file. A process that holds it longer was stopped in between;
+restoring does not wait for it."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Of one GPU. `touched` are the limits that may differ from `previous`; nothing else is put back."""
+    """Lease of one GPU. `touched` are the limits that may differ from `previous`; no other limit is
+    restored."""
 
     id: str
-    """Differs for every lease, so that nobody ends one that has taken its place."""
+    """Identifier of this lease, so that a later lease of the same GPU is not ended by mistake."""
     reference: ActuatorReference
     label: str
     previous: Settings
     touched: tuple[Limit, ...]
     governor: int
-    """Process id."""
+    """Process id of the governor."""
     boot: str = ""
-    """Of the machine, from when the lease is; a reboot ends what was set on the GPUs."""
+    """Boot id of the machine when the lease began; a reboot resets all limits of GPUs."""
 
     @property
     def predates_boot(self) -> bool:
-        """Whether the machine has been started since: there is nothing to put back."""
+        """Whether the machine was restarted since: nothing is to be restored then."""
         return bool(self.boot) and self.boot != read_boot_id()
 
 
 def read_boot_id() -> str:
-    """Differs after every start of the machine; empty where the kernel does not tell."""
+    """Boot id of the machine, which changes with each start; empty where the kernel does not report it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -62,14 +62,14 @@ def read_boot_id() -> str:
 
 
 def find_lease_folder() -> Path:
-    """Where leases lie: EKC_RUN_DIR, or /run/ekc for root, or a folder of this user's under /tmp.
+    """Folder of lease files: EKC_RUN_DIR, or /run/ekc for root, or a folder of this user under /tmp.
 
     Raises `InvalidInput` where the folder cannot be trusted.
     """
-    told = os.environ.get("EKC_RUN_DIR")
-    mine = Path(told) if told else Path("/run/ekc" if os.geteuid() == 0 else f"/tmp/ekc-{os.geteuid()}")
+    chosen = os.environ.get("EKC_RUN_DIR")
+    mine = Path(chosen) if chosen else Path("/run/ekc" if os.geteuid() == 0 else f"/tmp/ekc-{os.geteuid()}")
     try:
-        mine.mkdir(mode=0o755 if told or os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        mine.mkdir(mode=0o755 if chosen or os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         found = mine.lstat()
     except OSError as problem:
         raise InvalidInput(
@@ -83,12 +83,12 @@ def find_lease_folder() -> Path:
 
 
 def make_lease_path(gpu: str) -> Path:
-    """The lease file of a GPU, there or not."""
+    """Path of the lease file of a GPU, whether it exists or not."""
     return find_lease_folder() / f"{gpu}.json"
 
 
 def read_lease(file: Path) -> Lease | None:
-    """None where there is none. Raises `RecordError` where it says something else than a lease."""
+    """The lease in a file; None where there is no file. Raises `RecordError` for a file that is no lease."""
     try:
         found = json.loads(file.read_text())
         if found.pop("version") != LEASE_VERSION:
@@ -109,7 +109,7 @@ def read_lease(file: Path) -> Lease | None:
 
 
 def write_lease(lease: Lease) -> None:
-    """Whole or not at all, whenever the process is killed. Raises `RecordError`."""
+    """Write a lease file, completely or not at all even when the process is killed. Raises `RecordError`."""
     file = make_lease_path(lease.reference.gpu)
     fresh = file.with_suffix(f".{os.getpid()}")
     content: dict[str, Any] = {"version": LEASE_VERSION} | asdict(lease)
@@ -121,15 +121,15 @@ def write_lease(lease: Lease) -> None:
 
 
 def erase_lease(gpu: str) -> None:
-    """The lease is over."""
+    """Delete the lease file of a GPU."""
     make_lease_path(gpu).unlink(missing_ok=True)
 
 
 @contextmanager
 def lock_lease(gpu: str) -> Iterator[None]:
-    """One process at a time changes a GPU and its lease; nobody waits longer than `LOCK_S` though.
+    """Only one process at a time changes a GPU and its lease; after `LOCK_TIMEOUT_S` the lock is ignored.
 
-    Raises `RecordError` where there can be no lock file.
+    Raises `RecordError` where a lock file cannot be made.
     """
     file = make_lease_path(gpu).with_suffix(".lock")
     try:
@@ -154,7 +154,8 @@ def _wait_for_lock(descriptor: int) -> None:
 
 
 class GovernorLock:
-    """Held from creation until `close`. Raises `ActuatorError` where another process governs this GPU."""
+    """The right to govern a GPU, from creation until `close`. Raises `ActuatorError` where another process
+    governs this GPU."""
 
     def __init__(self, gpu: str, label: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -169,28 +170,29 @@ class GovernorLock:
             ) from problem
 
     def close_queries(self) -> None:
-        """Of those who have asked: they know by having connected, and would fill the queue of the next."""
+        """Close the connections of processes that asked: connecting gave them their answer, and open ones
+        would fill the queue."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.accept()[0].close()
 
     def close(self) -> None:
-        """Let the next one govern."""
+        """Release the GPU for another governor."""
         self._socket.close()
 
 
 def find_governor_pid(gpu: str) -> int | None:
-    """Process id of the governor of a GPU, None where there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
+    """Process id of the governor of a GPU; None where there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
         try:
-            asking.connect(_make_socket_name(gpu))
+            client.connect(_make_socket_name(gpu))
         except BlockingIOError:
-            return 0  # Many ask at once; somebody is there.
+            return 0  # The queue is full: there is a governor.
         except OSError:
             return None
-        told = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", told)[0])
+        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", credentials)[0])
 
 
 def _make_socket_name(gpu: str) -> str:

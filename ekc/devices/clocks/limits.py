@@ -1,4 +1,4 @@
-"""What real actuators have in common: the limits of one GPU, set one by one, from any process."""
+"""The common interface of actuators: the limits of one GPU, set one by one, from any process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ LIMITS: Final[tuple[Limit, ...]] = ("sm_mhz", "memory_mhz", "power_w")
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits set on one GPU, clocks as upper ones; None where nothing is set, and what was before holds."""
+    """Limits of one GPU, clocks as upper limits. None for a limit that is not set: the previous limit
+    holds."""
 
     sm_mhz: int | None = None
     memory_mhz: int | None = None
@@ -21,7 +22,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Gears:
-    """What an actuator can set, each ascending; empty where it cannot set that at all."""
+    """Values that an actuator can set, each tuple ascending; empty for a limit that it cannot set."""
 
     sm_mhz: tuple[int, ...] = ()
     memory_mhz: tuple[int, ...] = ()
@@ -30,41 +31,41 @@ class Gears:
 
 @dataclass(frozen=True)
 class ActuatorReference:
-    """How another process opens the same actuator. No secret is in it: tokens stay in the environment."""
+    """Data with which another process opens the same actuator. No secret: tokens stay in the environment."""
 
     kind: str
     """"nvml" or "zeusd"."""
     gpu: str
-    """UUID."""
+    """UUID of the GPU."""
     address: str = ""
-    """Of a daemon: the path of its socket, or host:port."""
+    """Address of a daemon: the path of its socket, or host:port."""
 
 
 class LimitSetter(Protocol):
-    """The limits of one GPU. Nothing but a lease (`ekc.devices.clocks.lease`) may call `put`."""
+    """Sets the limits of one GPU. Only a lease (`ekc.devices.clocks.lease`) may call `set_limit`."""
 
     @property
     def label(self) -> str:
-        """For people, e.g. "NVML, GPU 0"."""
+        """Name for messages, e.g. "NVML, GPU 0"."""
         ...
 
     @property
     def reference(self) -> ActuatorReference:
-        """How another process opens it."""
+        """Reference for another process."""
         ...
 
     def gears(self) -> Gears:
-        """What can be set here."""
+        """Values that can be set here."""
         ...
 
     def settings(self) -> Settings:
-        """What can be read of the limits in force; clock limits cannot, and are None."""
+        """Limits in force, as far as they can be read; clock limits cannot, and are None."""
         ...
 
     def check_permission(self) -> None:
-        """Set something to what it is already. Raises `ActuatorError` where we may not."""
+        """Set a limit to its present value. Raises `ActuatorError` where this process may not."""
         ...
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
-        """Set one limit; None resets it to the driver's default. Raises `ActuatorError`."""
+        """Set one limit; None resets it to the default of the driver. Raises `ActuatorError`."""
         ...

@@ -1,8 +1,7 @@
-"""Limits set through NVML, by a process that may: root, or one with CAP_SYS_ADMIN.
+"""Limits of one GPU, read and set through NVML.
 
-One GPU as the driver's management library (NVML) tells of it: names, gears, the power cap.
-
-No permission is needed for any of this. NVML has no call that reads a clock lock.
+Reading (names, values that can be set, the power cap) needs no permission; setting needs root or
+CAP_SYS_ADMIN. NVML has no call that reads a clock limit.
 """
 
 from __future__ import annotations
@@ -15,19 +14,21 @@ from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
 _VOLTA, _AMPERE = 5, 7
-"""NVML_DEVICE_ARCH: the first whose SM clock, and whose memory clock, can be limited."""
+"""NVML_DEVICE_ARCH values: the first architecture whose SM clock, and the first whose memory clock, can be
+limited."""
 _UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 
 
 def normalize_pci_address(text: str) -> str:
-    """As `lspci -D` writes it: four digits of the domain, which some leave out and NVML doubles."""
+    """A PCI address as `lspci -D` writes it, with four digits of the domain: some sources leave the domain
+    out, NVML has eight digits."""
     parts = text.strip().lower().split(":")
     domain = parts[0] if len(parts) > 2 else ""
     return ":".join((domain[-4:].zfill(4), *parts[-2:]))
 
 
 class NvmlLimitReader:
-    """Reads one GPU, named by its UUID."""
+    """Reads the limits of one GPU, named by its UUID."""
 
     def __init__(self, uuid: str) -> None:
         self.library = load_nvml()
@@ -38,14 +39,14 @@ class NvmlLimitReader:
         self.name = f"GPU {self.index} ({self.product_name})"
 
     def gears(self) -> Gears:
-        """Of the clocks only what this architecture lets be limited; of power, steps of 5 W."""
+        """Values that can be set: clocks that this architecture can limit, and power in steps of 5 W."""
         arch = self._call("architecture", "nvmlDeviceGetArchitecture")
-        known = arch != _UNKNOWN_ARCHITECTURE
+        is_known = arch != _UNKNOWN_ARCHITECTURE
         memory = self._read_clocks("nvmlDeviceGetSupportedMemoryClocks")
         sm = self._read_clocks("nvmlDeviceGetSupportedGraphicsClocks", memory[-1]) if memory else ()
         return Gears(
-            sm_mhz=sm if known and arch >= _VOLTA else (),
-            memory_mhz=memory if known and arch >= _AMPERE else (),
+            sm_mhz=sm if is_known and arch >= _VOLTA else (),
+            memory_mhz=memory if is_known and arch >= _AMPERE else (),
             power_w=self._read_power_caps(),
         )
 
@@ -58,16 +59,17 @@ class NvmlLimitReader:
         return Settings(power_w=None if cap == default else cap / 1000)
 
     def read_default_cap_mw(self) -> int:
-        """The power cap that the card comes with."""
+        """Default power cap of the card, in milliwatts."""
         return int(self._call("default power limit", "nvmlDeviceGetPowerManagementDefaultLimit"))
 
     def read_pci_address(self) -> str:
-        """PCI address as `lspci -D` writes it."""
+        """PCI address of the GPU as `lspci -D` writes it."""
         found = self._call("PCI address", "nvmlDeviceGetPciInfo").busId
         return normalize_pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
     def _read_power_caps(self) -> tuple[float, ...]:
-        """Up to the default, or to what somebody has set beyond it: no card is let draw more than it did."""
+        """Power caps up to the default, or up to a higher cap in force: no card gets a higher cap than it
+        had."""
         constraints = self._call_if_supported("nvmlDeviceGetPowerManagementLimitConstraints")
         if not constraints:
             return ()
@@ -93,7 +95,7 @@ class NvmlLimitReader:
 
 
 class NvmlLimits:
-    """The limits of one GPU, set directly."""
+    """Sets the limits of one GPU through NVML."""
 
     def __init__(self, uuid: str) -> None:
         self._board = NvmlLimitReader(uuid)
@@ -101,16 +103,16 @@ class NvmlLimits:
 
     @property
     def label(self) -> str:
-        """E.g. "NVML, GPU 0 (NVIDIA A40)"."""
+        """Name for messages, e.g. "NVML, GPU 0 (NVIDIA A40)"."""
         return f"NVML, {self._board.name}"
 
     @property
     def reference(self) -> ActuatorReference:
-        """By UUID, which survives a change of order."""
+        """Reference by UUID, which does not depend on the order of GPUs."""
         return ActuatorReference("nvml", self._board.uuid)
 
     def gears(self) -> Gears:
-        """What this card lets be limited."""
+        """Values that this card can be set to."""
         return self._gears
 
     def settings(self) -> Settings:
@@ -118,9 +120,9 @@ class NvmlLimits:
         return self._board.settings()
 
     def check_permission(self) -> None:
-        """Sets the power cap to what it is. Raises `ActuatorError` where setting is not permitted."""
+        """Set the power cap to its present value. Raises `ActuatorError` where setting is not permitted."""
         if not self._gears.power_w:
-            return  # A laptop, say: the first clock that is set will tell.
+            return  # E.g. a laptop: permission shows when the first clock is set.
         library, handle = self._board.library, self._board.handle
         now = call_nvml("the power limit", library.nvmlDeviceGetPowerManagementLimit, handle)
         call_nvml(
@@ -128,7 +130,7 @@ class NvmlLimits:
         )
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
-        """Clocks as upper limits: from the lowest gear to the value."""
+        """Set one limit; clocks from the lowest value up to the given one."""
         what = f"setting {_LIMIT_NAMES[limit]} of {self._board.name}"
         library, handle = self._board.library, self._board.handle
         if limit == "power_w":

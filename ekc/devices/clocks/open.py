@@ -1,4 +1,4 @@
-"""Which actuator can set the limits of a GPU here."""
+"""Choice of the actuator that can set the limits of a GPU on this machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ekc.errors import ActuatorError
 
 
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
-    """Of that kind; with "auto" NVML where we may, else zeusd where it runs. Nothing is changed by asking.
+    """An actuator of a kind; "auto" is NVML where this process may set limits, else zeusd where it runs.
+    Nothing is changed.
 
-    Raises `ActuatorError` with every reason why none can.
+    Raises `ActuatorError` with every reason why there is none.
     """
     reasons = []
     for opened in {"auto": (_open_nvml, _open_zeusd), "nvml": (_open_nvml,), "zeusd": (_open_zeusd,)}[kind]:

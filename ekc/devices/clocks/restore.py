@@ -1,4 +1,4 @@
-"""Putting back what was in force before."""
+"""Restoring the settings that a lease remembers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MACHINE_RESTARTED = "the machine has been started since; nothing put back"
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """What became of one lease; `problem` is why it could not be put back."""
+    """Outcome of restoring one lease; `problem` is the reason of a failure."""
 
     label: str
     outcome: str = SETTINGS_RESTORED
@@ -26,7 +26,8 @@ class RestoreResult:
 
 
 def restore_settings(lease: Lease, limit_setter: LimitSetter) -> None:
-    """All that was touched, even where some of it fails. Raises `ActuatorError` with the first reason."""
+    """Restore all limits that were touched, even where some fail. Raises `ActuatorError` with the first
+    reason."""
     problems: list[ActuatorError] = []
     for limit in lease.touched:
         try:
@@ -38,10 +39,11 @@ def restore_settings(lease: Lease, limit_setter: LimitSetter) -> None:
 
 
 def end_lease(lease: Lease, limit_setter: LimitSetter | None = None) -> str:
-    """Put back, and erase the file; nothing where another lease has taken its place, or it ended already.
+    """Restore settings and delete the lease file; nothing where the lease has ended or another one took its
+    place.
 
-    Returns what was done, for people. Of a lease from before a reboot only the file is erased: an
-    administrator may have set limits since.
+    Returns the outcome in words. After a reboot the file is deleted and nothing is restored: an administrator
+    may have set limits since.
 
     Raises `ActuatorError`; the file stays then, for a later try.
     """
@@ -49,16 +51,19 @@ def end_lease(lease: Lease, limit_setter: LimitSetter | None = None) -> str:
     with lease_file.lock_lease(gpu):
         now = lease_file.read_lease(lease_file.make_lease_path(gpu))
         if now is None or now.id != lease.id:
-            return SETTINGS_RESTORED  # By whoever ended it.
-        done = MACHINE_RESTARTED if now.predates_boot else SETTINGS_RESTORED if now.touched else NOTHING_SET
-        if done == SETTINGS_RESTORED:
+            return SETTINGS_RESTORED  # Whoever ended the lease restored them.
+        outcome = (
+            MACHINE_RESTARTED if now.predates_boot else SETTINGS_RESTORED if now.touched else NOTHING_SET
+        )
+        if outcome == SETTINGS_RESTORED:
             restore_settings(now, limit_setter or reopen_actuator(now.reference))
         lease_file.erase_lease(gpu)
-        return done
+        return outcome
 
 
 def end_stale_lease(gpu: str) -> RestoreResult | None:
-    """What a governor that is no more has left behind, put back. Call it holding the GPU's `OneGovernor`."""
+    """Restore the settings that a governor which has ended left behind. The caller holds the `GovernorLock`
+    of the GPU."""
     stale = lease_file.read_lease(lease_file.make_lease_path(gpu))
     if stale is None:
         return None
@@ -66,7 +71,7 @@ def end_stale_lease(gpu: str) -> RestoreResult | None:
 
 
 def restore_all() -> list[RestoreResult]:
-    """Every lease that no governor holds any more."""
+    """Restore every lease whose governor has ended."""
     return [_restore_lease(file.stem) for file in sorted(lease_file.find_lease_folder().glob("*.json"))]
 
 
@@ -75,7 +80,7 @@ def _restore_lease(gpu: str) -> RestoreResult:
     try:
         lease = lease_file.read_lease(lease_file.make_lease_path(gpu))
         if lease is None:
-            return RestoreResult(gpu)  # Its guard was faster.
+            return RestoreResult(gpu)  # Its guard restored it first.
         label = lease.label
         holder = find_governor_pid(gpu)
         if holder is not None:

@@ -1,4 +1,4 @@
-"""The SM clock of a real GPU, held for the length of a measurement."""
+"""The SM clock of a real GPU, fixed for the duration of a measurement."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ekc.forks import detach_in_children
 class SmClockControl:
     """Sets the SM clock as an upper limit; a busy GPU runs at it unless its power cap or heat throttles it.
 
-    Under a lease: what was in force before comes back after each measurement, and also when this process is
-    killed. The lease, and the guard process that keeps the promise, begin with the first clock that is set.
-    A clock limit that was there before cannot be read, so it is not put back: afterwards there is none.
+    The clock is set under a lease: previous settings come back after each measurement, and also when this
+    process is killed. The lease and its guard process begin with the first clock that is set. A clock limit
+    from before cannot be read, so it is not restored: afterwards there is none.
     """
 
     def __init__(self, sensors: GpuSensors) -> None:
@@ -33,7 +33,8 @@ class SmClockControl:
         detach_in_children(self)
 
     def list_clocks(self) -> Clocks:
-        """What can be set, ascending, or why nothing can. Nothing is tried: a driver may still refuse."""
+        """Clocks that can be set, ascending, or the reason why none can. Nothing is tried: a driver may still
+        refuse."""
         current = self._sensors.clock_mhz()
         if self._sensors.explain_sharing():
             return Clocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
@@ -44,15 +45,15 @@ class SmClockControl:
             mhz = NvmlLimitReader(self._sensors.uuid).gears().sm_mhz
         except ActuatorError as problem:
             return Clocks(reason=str(problem), current_mhz=current)
-        reason = "" if mhz else f"{self._sensors.name} lets nobody limit its SM clock"
+        reason = "" if mhz else f"{self._sensors.name} has no SM clock that can be limited"
         return Clocks(mhz, reason, current)
 
     @contextmanager
     def fix_clock(self, mhz: int) -> Iterator[None]:
         """Within the block the clock is `mhz` at most; afterwards it has no limit.
 
-        Raises `ActuatorError` (a `DeviceError`) where the driver refuses or the GPU is governed by another
-        process, and `DeviceError` for a clock that is not offered.
+        Raises `ActuatorError` (a `DeviceError`) where the driver refuses or another process governs the GPU,
+        and `DeviceError` for a clock that is not offered.
         """
         if self._lease_keeper is None:
             self._lease_keeper = LeaseKeeper(
@@ -72,11 +73,11 @@ class SmClockControl:
             actuator.apply(Settings())
 
     def detach(self) -> None:
-        """In a forked child: the lease is the parent's."""
+        """In a forked child: the lease belongs to the parent."""
         self._lease_keeper = None
 
     def close(self) -> None:
-        """End the lease. What could not be put back is warned of; the guard goes on trying."""
+        """End the lease. Warns where settings could not be restored; the guard goes on trying."""
         keeper, self._lease_keeper = self._lease_keeper, None
         if keeper is not None:
             atexit.unregister(self.close)
@@ -86,6 +87,6 @@ class SmClockControl:
 
 def _describe_nearest(gears: tuple[int, ...], mhz: int) -> str:
     if not gears:
-        return "it lets nobody limit its SM clock"
+        return "it has no SM clock that can be limited"
     nearest = min(gears, key=lambda gear: abs(gear - mhz))
     return f"it offers {gears[0]} to {gears[-1]} MHz; nearest: {nearest}"

@@ -1,7 +1,7 @@
-"""Limits set by zeusd, the privileged daemon of Zeus, for processes that may not set them themselves.
+"""Limits set by zeusd, the privileged daemon of Zeus, for processes that may not set limits themselves.
 
-HTTP over a Unix socket or TCP, as its public reference has it (ml.energy/zeus/zeusd/api): writes are
-POST /gpu/NAME?gpu_ids=..&block=true, and failures per GPU come as {"errors": {"0": "..."}}.
+HTTP over a Unix socket or TCP, by the public reference (ml.energy/zeus/zeusd/api): writes are POST
+/gpu/NAME?gpu_ids=..&block=true, and failures per GPU come as {"errors": {"0": "..."}}.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from ekc.devices.clocks.nvml_limits import NvmlLimitReader, normalize_pci_addres
 from ekc.errors import ActuatorError
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
-"""Where zeusd listens unless told otherwise."""
+"""Socket of zeusd by default."""
 TIMEOUT_S = 3.0
 _ADDRESS_FORMS = "give /path/of/socket or host:port"
 
 
 def find_daemon_address() -> str | None:
-    """Of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the usual socket; None where there is none."""
-    told = os.environ.get("ZEUSD_SOCK_PATH") or os.environ.get("ZEUSD_HOST_PORT")
-    return told or (DEFAULT_SOCKET if os.path.exists(DEFAULT_SOCKET) else None)
+    """Address of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the default socket; None where there is
+    none."""
+    address = os.environ.get("ZEUSD_SOCK_PATH") or os.environ.get("ZEUSD_HOST_PORT")
+    return address or (DEFAULT_SOCKET if os.path.exists(DEFAULT_SOCKET) else None)
 
 
 class ZeusdLimits:
-    """The limits of one GPU, set by the daemon; gears and power cap are read through NVML."""
+    """Sets the limits of one GPU through the daemon; values that can be set and the power cap are read
+    through NVML."""
 
     def __init__(self, uuid: str, daemon_address: str) -> None:
         self._daemon_address = daemon_address
@@ -40,16 +42,16 @@ class ZeusdLimits:
 
     @property
     def label(self) -> str:
-        """E.g. "zeusd at /run/zeusd/zeusd.sock, GPU 0 (NVIDIA A40)"."""
+        """Name for messages, e.g. "zeusd at /run/zeusd/zeusd.sock, GPU 0 (NVIDIA A40)"."""
         return f"zeusd at {self._daemon_address}, {self._board.name}"
 
     @property
     def reference(self) -> ActuatorReference:
-        """By UUID and the daemon's address."""
+        """Reference by UUID and address of the daemon."""
         return ActuatorReference("zeusd", self._board.uuid, self._daemon_address)
 
     def gears(self) -> Gears:
-        """What this card lets be limited."""
+        """Values that this card can be set to."""
         return self._gears
 
     def settings(self) -> Settings:
@@ -57,12 +59,12 @@ class ZeusdLimits:
         return self._board.settings()
 
     def check_permission(self) -> None:
-        """Sets the power cap to what it is. Raises `ActuatorError` where the daemon will not."""
+        """Set the power cap to its present value. Raises `ActuatorError` where the daemon refuses."""
         if self._gears.power_w:
             self.set_limit("power_w", self._board.settings().power_w)
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
-        """Waits until the daemon has done it."""
+        """Set one limit; returns when the daemon has done it."""
         if limit == "power_w":
             milliwatts = self._board.read_default_cap_mw() if value is None else round(value * 1000)
             self._post_request("set_power_limit", power_limit_mw=milliwatts)
@@ -81,27 +83,28 @@ class ZeusdLimits:
         _send_request(self._daemon_address, "POST", f"/gpu/{name}?{query}")
 
     def _find_daemon_gpu_id(self, discovered: Any) -> int:
-        """The daemon may number GPUs differently, in a container say: found by PCI address."""
+        """Number of this GPU in the daemon, found by PCI address: in a container, say, the daemon numbers
+        GPUs differently."""
         try:
             groups = discovered.get("enabled_api_groups") or ["gpu-control"]
-            known = {
+            numbers_by_address = {
                 normalize_pci_address(gpu["pci_address"]): int(gpu["id"])
                 for gpu in discovered.get("gpus") or ()
             }
             numbers = [int(number) for number in discovered.get("gpu_ids") or ()]
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            told = f"{type(problem).__name__}: {problem}"
+            reason = f"{type(problem).__name__}: {problem}"
             raise ActuatorError(
-                f"zeusd at {self._daemon_address} tells of its GPUs in a way that is not known here ({told})"
+                f"zeusd at {self._daemon_address} lists its GPUs in an unknown form ({reason})"
             ) from problem
         if "gpu-control" not in groups:
             raise ActuatorError(
                 f"zeusd at {self._daemon_address} was started without gpu-control; use --advise"
             )
         bus = self._board.read_pci_address()
-        if bus in known:
-            return known[bus]
-        if known or self._board.index not in numbers:
+        if bus in numbers_by_address:
+            return numbers_by_address[bus]
+        if numbers_by_address or self._board.index not in numbers:
             raise ActuatorError(f"zeusd at {self._daemon_address} does not know {self._board.name} at {bus}")
         return self._board.index  # Older daemons list numbers alone.
 
@@ -114,21 +117,21 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Instead of TCP."""
+        """Connect to the socket instead of TCP."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(TIMEOUT_S)
         self.sock.connect(self._path)
 
 
 def _send_request(daemon_address: str, method: str, path: str) -> Any:
-    """The JSON of the answer, {} where it has none. Raises `ActuatorError`."""
+    """JSON of the reply, {} for an empty reply. Raises `ActuatorError`."""
     headers = _make_headers()
     connection = _open_connection(daemon_address)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         status, body = answer.status, answer.read()
-    except UnicodeError as problem:  # No name of a host: a label too long, or none between two dots.
+    except UnicodeError as problem:  # No host name: a label too long, or none between two dots.
         raise ActuatorError(f"zeusd at {daemon_address}: {problem}; {_ADDRESS_FORMS}") from problem
     except (OSError, http.client.HTTPException) as problem:
         raise ActuatorError(
@@ -144,10 +147,12 @@ def _send_request(daemon_address: str, method: str, path: str) -> Any:
 
 
 def _make_headers() -> dict[str, str]:
-    """With the token, where there is one; what a file adds around it is left out."""
+    """Headers with the token, where there is one; white space around it is removed."""
     token = os.environ.get("ZEUSD_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
-        raise ActuatorError("ZEUSD_TOKEN holds what no HTTP header may: give the token alone, in plain ASCII")
+        raise ActuatorError(
+            "ZEUSD_TOKEN has characters that an HTTP header cannot have: give the token alone, in plain ASCII"
+        )
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -164,7 +169,7 @@ def _parse_json(daemon_address: str, body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError as problem:
-        raise ActuatorError(f"zeusd at {daemon_address} answers what is no JSON; is it zeusd?") from problem
+        raise ActuatorError(f"zeusd at {daemon_address} replies with no JSON; is it zeusd?") from problem
 
 
 def _describe_refusal(status: int, body: bytes) -> str:
@@ -174,7 +179,7 @@ def _describe_refusal(status: int, body: bytes) -> str:
         404: "no such endpoint; it may be disabled, or this zeusd too old",
     }
     try:
-        said = " ".join(str(text) for text in json.loads(body)["errors"].values())
+        reason = " ".join(str(text) for text in json.loads(body)["errors"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        said = " ".join(body.decode(errors="replace").split())[:200]
-    return ", ".join(text for text in (f"HTTP {status}", helps.get(status), said) if text)
+        reason = " ".join(body.decode(errors="replace").split())[:200]
+    return ", ".join(text for text in (f"HTTP {status}", helps.get(status), reason) if text)

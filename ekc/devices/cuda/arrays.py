@@ -1,11 +1,10 @@
-"""Arrays on a GPU as their owners hand them out, without a copy: DLPack and `__cuda_array_interface__`.
+"""Arrays on a GPU that other libraries own, taken without a copy: DLPack and `__cuda_array_interface__`.
 
 Formats: <https://dmlc.github.io/dlpack/latest/python_spec.html> and
 <https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>.
 
-What differs between the libraries whose arrays kernels take: their current stream, and a new array.
-
-Where arrays may lie that a kernel is called on: at whole multiples of its widest access, and apart.
+Libraries differ in two ways that are handled here: their current stream, and how to make a new array. A
+kernel needs arrays aligned to its widest access, and a result that overlaps no input.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from ekc.ir.arrays import is_torch_tensor
 from ekc.ir.compute import TensorSpec
 
 LEGACY_STREAM = 1
-"""How both formats call CUDA's default stream, whose handle is 0. Other streams are told by their handles."""
+"""Handle of CUDA's default stream in both formats; CUDA itself has 0. Other streams have their handles."""
 _CUDA_DEVICE_TYPES = (2, 13)
-"""DLPack's kinds of device whose memory a kernel can use: CUDA's own and managed."""
+"""DLPack device types whose memory a kernel can use: CUDA and CUDA managed."""
 _DLPACK_DTYPES = {
     (2, 32): "float32",
     (2, 16): "float16",
@@ -35,21 +34,22 @@ _DLPACK_DTYPES = {
     (0, 8): "int8",
     (0, 32): "int32",
 }
-"""DLPack's (code, bits)."""
+"""DLPack (code, bits) by element type."""
 _TYPESTRS = {"<f4": "float32", "<f2": "float16", "|i1": "int8", "<i4": "int32"}
 
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """Where an array lies. `owner` keeps it there for as long as this lives."""
+    """Address and layout of an array on a GPU. `owner` keeps the memory while this object lives."""
 
     address: int
     shape: tuple[int, ...]
     dtype: str
     strides: tuple[int, ...] | None
-    """In elements; None for row-major without gaps."""
+    """Strides in elements; None for row-major without gaps."""
     stream: int | None
-    """Who uses the array must follow this stream; None where its owner saw to that."""
+    """Stream that a user of the array must wait for; None where the owner has already made the caller's
+    stream wait."""
     is_read_only: bool
     owner: Any
 
@@ -59,7 +59,7 @@ class _DlpackType(ctypes.Structure):
 
 
 class _DlpackTensor(ctypes.Structure):
-    """DLTensor."""
+    """The C struct DLTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -74,7 +74,7 @@ class _DlpackTensor(ctypes.Structure):
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Whether an object says that it lies in the memory of a CUDA GPU."""
+    """Whether an object says that it is in the memory of a CUDA GPU."""
     if is_torch_tensor(array):
         # A meta tensor raises when asked by DLPack.
         return bool(array.device.type == "cuda")
@@ -105,13 +105,13 @@ def take_array(array: Any, spec: TensorSpec, stream: int) -> DeviceArray:
 
 
 def _is_dense(strides: tuple[int, ...], spec: TensorSpec) -> bool:
-    """Row-major without gaps; what a dimension of one element has for a stride says nothing."""
-    told = zip(strides, spec.strides, spec.shape, strict=True)
-    return all(stride == needed for stride, needed, extent in told if extent > 1)
+    """Whether strides are row-major without gaps; the stride of a dimension of one element has no meaning."""
+    dimensions = zip(strides, spec.strides, spec.shape, strict=True)
+    return all(stride == needed for stride, needed, extent in dimensions if extent > 1)
 
 
 def _read_dlpack(array: Any, stream: int) -> DeviceArray:
-    """By DLPack. The capsule is not consumed: its own destructor lets go of the array."""
+    """Read an array by DLPack. The capsule is not consumed: its destructor releases the array."""
     capsule = array.__dlpack__(stream=stream or LEGACY_STREAM)
     tensor = _DlpackTensor.from_address(_get_capsule_pointer(capsule))
     kind = (tensor.dtype.code, tensor.dtype.bits)
@@ -127,22 +127,22 @@ def _read_dlpack(array: Any, stream: int) -> DeviceArray:
 
 
 def _get_capsule_pointer(capsule: Any) -> int:
-    """What a capsule holds."""
+    """Pointer in a capsule."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     return int(get(capsule, b"dltensor"))
 
 
 def _read_cuda_interface(array: Any) -> DeviceArray:
-    """By `__cuda_array_interface__`, whose strides are bytes."""
-    told = array.__cuda_array_interface__
-    address, read_only = told["data"]
-    kind = _TYPESTRS.get(told["typestr"], f"of type {told['typestr']}")
-    size, strides = int(told["typestr"][2:]), told.get("strides")
-    stream = told.get("stream")
+    """Read an array by `__cuda_array_interface__`, whose strides are bytes."""
+    interface = array.__cuda_array_interface__
+    address, read_only = interface["data"]
+    kind = _TYPESTRS.get(interface["typestr"], f"of type {interface['typestr']}")
+    size, strides = int(interface["typestr"][2:]), interface.get("strides")
+    stream = interface.get("stream")
     return DeviceArray(
         address=address,
-        shape=tuple(told["shape"]),
+        shape=tuple(interface["shape"]),
         dtype=kind,
         strides=None if strides is None else tuple(s // size for s in strides),
         stream=0 if stream == LEGACY_STREAM else stream,
@@ -152,28 +152,29 @@ def _read_cuda_interface(array: Any) -> DeviceArray:
 
 
 def find_current_stream(array: Any) -> int:
-    """The stream that the array's library queues its work on now, as a handle. Of a library not known here:
-    the stream that the array tells, or the default one."""
+    """Handle of the stream on which the array's library queues work now. For an unknown library: the stream
+    that the array names, or the default one."""
     library = sys.modules.get(_find_library(array))
     match _find_library(array):
         case "torch":
             return int(library.cuda.current_stream(array.device).cuda_stream)  # type: ignore[union-attr]
         case "cupy":
             return int(library.cuda.get_current_stream().ptr)  # type: ignore[union-attr]
-    told = getattr(array, "__cuda_array_interface__", {}).get("stream")
-    return 0 if told in (None, 1) else int(told)
+    stream = getattr(array, "__cuda_array_interface__", {}).get("stream")
+    return 0 if stream in (None, 1) else int(stream)
 
 
 def use_device_of(array: Any) -> AbstractContextManager[Any]:
-    """Within the block the array's GPU is its library's current one: PyTorch hands out no others."""
+    """Within the block the array's GPU is the current one of its library: PyTorch gives out arrays of the
+    current GPU only."""
     if _find_library(array) == "torch":
         return sys.modules["torch"].cuda.device(array.device)  # type: ignore[no-any-return]
     return nullcontext()
 
 
 def allocate_like(array: Any, spec: TensorSpec) -> Any:
-    """A new array for a tensor, of the array's library and on its GPU. `InvalidInput` for a library not known
-    here."""
+    """A new array for a tensor, of the array's library and on its GPU. `InvalidInput` for an unknown
+    library."""
     library, name = sys.modules.get(_find_library(array)), spec.dtype.numpy_dtype.name
     match _find_library(array):
         case "torch":
@@ -206,8 +207,8 @@ def check_addresses(
     inputs: tuple[TensorSpec, ...],
     out: TensorSpec,
 ) -> None:
-    """Raises `InvalidInput` for an array that begins where the kernel cannot read it, and for a result that
-    would be written over an input while that is read."""
+    """Raises `InvalidInput` for an address that the kernel's widest access cannot use, and for a result that
+    overlaps an input."""
     width = find_widest_access(compiled.ptx)
     for name, array in arrays_by_name.items():
         if array.address % width:
@@ -224,7 +225,7 @@ def check_addresses(
 
 @lru_cache(maxsize=1024)
 def find_widest_access(ptx: str) -> int:
-    """Bytes of the widest access to global memory, which has to be aligned to as many."""
+    """Bytes of the widest access to global memory; addresses must be multiples of it."""
     found = [
         int(lanes or 1) * int(bits) * int(pair or 1) // 8
         for lanes, bits, pair in _ACCESS_PATTERN.findall(ptx)

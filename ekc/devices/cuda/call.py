@@ -1,7 +1,7 @@
-"""A kernel called on arrays that lie on a GPU: in this process, on the caller's stream, without a copy.
+"""Call a kernel on arrays on a GPU: in this process, on the caller's stream, without a copy.
 
-Nothing is waited for: the result is there when the stream gets to it, as with any work of its library, and a
-fault of the kernel shows where the caller waits. Modules stay loaded as long as the process lives.
+The call does not wait: the result is ready when the stream reaches it, as with any work of its library, and a
+fault of the kernel is raised where the caller waits. Modules stay loaded while the process lives.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def get_driver() -> Driver:
 
 
 class FunctionCache:
-    """The kernels that were called, by GPU, machine code and how they are launched."""
+    """Loaded functions by GPU, machine code and launches."""
 
     def __init__(self) -> None:
         self._functions: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
     def get_functions(self, cuda_driver: Driver, gpu: int, compiled: CompiledKernel) -> tuple[int, ...]:
-        """A handle for each launch. `DeviceError` where the machine code is for another kind of GPU."""
-        # Bytes keep their hash: a call costs no pass over the machine code.
+        """Function handle of each launch. `DeviceError` where the machine code is for another kind of GPU."""
+        # Bytes cache their hash: a call does not read the machine code.
         key = (gpu, compiled.arch, compiled.cubin, *((x.name, x.shared_bytes) for x in compiled.launches))
         if key not in self._functions:
             major, minor = (
@@ -65,10 +65,10 @@ def call_kernel(
     op: Operator, compiled: CompiledKernel, arrays: Sequence[Any], out: Any = None, stream: int | None = None
 ) -> Any:
     """The result, an array of the first input's library, or `out`; queued on `stream` (a CUDA handle), or on
-    the library's current one.
+    the library's current stream.
 
-    Raises `InvalidInput` for arrays of another shape, type, place or alignment than needed,
-    `DeviceError` where the driver refuses.
+    Raises `InvalidInput` for arrays of another shape, type, GPU or alignment than needed, `DeviceError` where
+    the driver refuses.
     """
     op.check_array_count(arrays)
     op_inputs = op.inputs
@@ -82,11 +82,13 @@ def call_kernel(
     specs: tuple[TensorSpec, ...] = (*op_inputs, op.outputs[0])
     with use_device_of(arrays[0]):
         result = allocate_like(arrays[0], op.outputs[0]) if out is None else out
-        held = {s.name: take_array(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)}
-    if held[op.outputs[0].name].is_read_only:
+        taken_arrays = {
+            s.name: take_array(a, s, queue) for s, a in zip(specs, (*arrays, result), strict=True)
+        }
+    if taken_arrays[op.outputs[0].name].is_read_only:
         raise InvalidInput(f"{op.outputs[0].name} is read-only, and the result goes there")
-    check_addresses(compiled, held, op_inputs, op.outputs[0])
-    _queue_launches(get_driver(), compiled, held, queue)
+    check_addresses(compiled, taken_arrays, op_inputs, op.outputs[0])
+    _queue_launches(get_driver(), compiled, taken_arrays, queue)
     return result
 
 
@@ -95,8 +97,8 @@ def _queue_launches(
 ) -> None:
     gpus = {name: cuda_driver.find_owner_gpu(array.address) for name, array in arrays_by_name.items()}
     if len(set(gpus.values())) > 1:
-        told = ", ".join(f"{name} on cuda:{gpu}" for name, gpu in gpus.items())
-        raise InvalidInput(f"arrays of one call must lie on one GPU: {told}")
+        gpu_texts = ", ".join(f"{name} on cuda:{gpu}" for name, gpu in gpus.items())
+        raise InvalidInput(f"arrays of one call must be on one GPU: {gpu_texts}")
     gpu = next(iter(gpus.values()))
     cuda_driver.push_context(gpu)
     try:

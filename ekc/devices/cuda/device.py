@@ -1,14 +1,11 @@
-"""Real GPUs as a device: kernels are timed, executed and metered in the worker of each.
+"""Real GPUs as a device: each GPU has a worker process that times, executes and meters kernels.
 
-Of several GPUs, which must be alike, trials are spread over all; what is compared closely (finals, metering,
-execution) stays on the first.
-
-Opens "cuda:N": a worker for each GPU, asked what it is.
+With several GPUs, which must be alike, trials are spread over all. Measurements that are compared closely
+(finals, metering, execution) stay on the first.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,11 +31,20 @@ from ekc.devices.cuda.messages import (
     TimingSamples,
 )
 from ekc.devices.cuda.target import parse_target
-from ekc.devices.device import Clocks, MeasurementConditions, Metering, OutputSample, OutputSelection, Timing
+from ekc.devices.device import (
+    Clocks,
+    MeasurementConditions,
+    Metering,
+    OutputSample,
+    OutputSelection,
+    Timing,
+    parse_arch_number,
+)
 from ekc.devices.digest import identify_kernel
+from ekc.devices.metering.meter import check_window_length
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.devices.statistics import compute_median, compute_median_interval
-from ekc.errors import DeviceError, InvalidInput
+from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
 from ekc.ir.hardware.target import make_arch
 from ekc.ir.interpreter.compare import DATA_SEED
@@ -46,8 +52,11 @@ from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker
 from ekc.version import __version__
 
+WORKER_MODULE = "ekc.devices.cuda.worker"
+"""Module that the worker process of a GPU runs."""
 ASSUMED_POWER_CAP_W = 300.0
-"""Assumed as a board's power cap where nobody tells it: a ceiling for predictions, no measurement uses it."""
+"""Power cap in watts that is assumed for a board that does not report one: a ceiling for predictions, no
+measurement uses it."""
 
 
 class CudaDevice:
@@ -59,7 +68,8 @@ class CudaDevice:
         self._fixed_mhz: int | None = None
         self._executors: tuple[ThreadPoolExecutor, ...] = ()
         self._latency_by_kernel_s: dict[str, float] = {}
-        """Of kernels timed before, by identity: a meter must know about how long a call takes."""
+        """Latency in seconds of kernels timed before, by identity: the meter needs an estimate of the
+        duration of a call."""
         self.workers = len(gpus)
         self.uuids = tuple(gpu.properties.uuid for gpu in gpus)
         first = gpus[0].properties
@@ -74,24 +84,25 @@ class CudaDevice:
         self.clock_regime = "free"
         self.l2 = "cold" if self._rules.is_cold else "warm"
         self.data_policy = f"random (floats normal, integers uniform), seed {DATA_SEED}; L2 {self.l2}"
+        self.collect_facts = None
         self.executed_by = f"{self.label}: the machine code itself"
         detach_in_children(self)
 
     @property
     def label(self) -> str:
-        """The product name, and which of them."""
+        """Product name and indices of the GPUs."""
         return f"{self.name} (cuda:{','.join(str(gpu.index) for gpu in self._gpus)})"
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Median seconds of one call, with a 95 % interval; every measurement is fresh, whatever its `draw`.
+        """Median latency of a call, with a 95 % interval; each call measures again, whatever `repeat` is.
 
-        Raises `DeviceError` when the kernel faults or hangs, which costs its worker and nothing else.
+        Raises `DeviceError` when the kernel faults or hangs; only its worker is lost then.
         """
         return self._time_on_gpu(self._gpus[0], kernel)
 
     def submit(self, kernel: Callable[[], CompiledKernel], number: int) -> Future[Timing]:
-        """Time a kernel in the background, on the GPU whose turn it is by a running number: which GPU times
-        what does not depend on how fast each is."""
+        """Time a kernel in the background, on the GPU that a running number chooses: the choice does not
+        depend on the speed of the GPUs."""
         if not self._executors:
             self._executors = tuple(ThreadPoolExecutor(1, f"ekc-cuda-{gpu.index}") for gpu in self._gpus)
         turn = number % len(self._gpus)
@@ -100,7 +111,7 @@ class CudaDevice:
     def execute(
         self, kernel: CompiledKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
     ) -> tuple[NDArray[Any], ...]:
-        """What each launch leaves in its output, which begins as its blank. Raises `DeviceError`."""
+        """Output of each launch, which starts as its blank. Raises `DeviceError`."""
         self._check_arch(kernel)
         outputs: ExecuteReply = self._gpus[0].query(
             ExecuteRequest(LoadableKernel.from_kernel(kernel), tuple(arrays), tuple(blanks))
@@ -110,7 +121,7 @@ class CudaDevice:
     def sample(
         self, kernel: CompiledKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
     ) -> tuple[OutputSample, ...]:
-        """Some elements of what each launch leaves in its output; see `Executes`. Raises `DeviceError`."""
+        """Some elements of the output of each launch; see `ExecutionDevice`. Raises `DeviceError`."""
         self._check_arch(kernel)
         answer: SampleReply = self._gpus[0].query(
             SampleRequest(LoadableKernel.from_kernel(kernel), tuple(inputs), tuple(selections))
@@ -121,22 +132,21 @@ class CudaDevice:
         """Power and energy of back-to-back calls over a window of about `seconds`, warm.
 
         Raises `DeviceError` as `time` does, and where neither can be read."""
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise InvalidInput(f"a metering window of {seconds} s cannot be: give a positive number")
+        check_window_length(seconds)
         gpu = self._gpus[0]
         call_s = (
             self._latency_by_kernel_s.get(identify_kernel(kernel)) or self._time_on_gpu(gpu, kernel).latency_s
         )
         window = gpu.meter(kernel, call_s, seconds, self._fixed_mhz)
-        seen = SensorState(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
-        return window.to_metering(replace(self._make_conditions(gpu, kernel, seen), l2="warm"))
+        state = SensorState(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
+        return window.to_metering(replace(self._make_conditions(gpu, kernel, state), l2="warm"))
 
     def clocks(self) -> Clocks:
-        """The clocks that can be set here, or why none can; nothing is tried."""
+        """Clocks that can be set here, or the reason why none can; nothing is tried."""
         return self._gpus[0].clocks.list_clocks()
 
     def at_clock(self, mhz: int) -> CudaDevice:
-        """The same device, its clock held at `mhz` during each measurement and put back after it."""
+        """The same device, its clock fixed at `mhz` during each measurement and restored after it."""
         if refusal := self.clocks().explain_refusal(mhz):
             raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {refusal}")
         device = copy(self)
@@ -147,7 +157,7 @@ class CudaDevice:
         return device
 
     def detach(self) -> None:
-        """In a forked child: the threads are the parent's."""
+        """In a forked child: the threads belong to the parent."""
         self._executors = ()
 
     def close(self) -> None:
@@ -160,7 +170,7 @@ class CudaDevice:
 
     def _time_on_gpu(self, gpu: Gpu, kernel: CompiledKernel) -> Timing:
         self._check_arch(kernel)
-        answer, seen = gpu.query(
+        answer, state = gpu.query(
             TimingRequest(LoadableKernel.from_kernel(kernel), self._rules), self._fixed_mhz
         )
         samples: TimingSamples = answer
@@ -169,7 +179,7 @@ class CudaDevice:
             latency_s=compute_median(samples.samples_s),
             interval_s=compute_median_interval(samples.samples_s),
             samples=len(samples.samples_s),
-            conditions=self._make_conditions(gpu, kernel, seen),
+            conditions=self._make_conditions(gpu, kernel, state),
             method=f"{samples.method}, {samples.calls_per_sample} calls a sample",
             samples_s=tuple(float(x) for x in samples.samples_s),
             calls=samples.calls_per_sample,
@@ -177,7 +187,7 @@ class CudaDevice:
 
     def _check_arch(self, kernel: CompiledKernel) -> None:
         if not kernel.inputs:
-            raise DeviceError(f"{kernel.name} does not say what its inputs are: compile it from a schedule")
+            raise DeviceError(f"{kernel.name} has no input specifications: compile it from a schedule")
         check_compatible(kernel, self._gpus[0].properties.capability, self.label)
 
     def _make_conditions(
@@ -201,7 +211,7 @@ class CudaDevice:
 
 
 def check_same_model(gpus: Sequence[Gpu]) -> None:
-    """Figures of unlike GPUs are not figures of one device."""
+    """Raises `DeviceError` for GPUs that differ: figures of unlike GPUs are not figures of one device."""
     first = gpus[0]
     for other in gpus[1:]:
         if (
@@ -209,13 +219,15 @@ def check_same_model(gpus: Sequence[Gpu]) -> None:
             or other.properties.name != first.properties.name
         ):
             raise DeviceError(
-                f"cuda:{first.index} is a {first.properties.name} and cuda:{other.index} a {other.properties.name}: "
+                f"cuda:{first.index} is a {first.properties.name}, "
+                f"cuda:{other.index} a {other.properties.name}: "
                 f"trials can be spread over GPUs of one kind only; choose one, such as cuda:{first.index}"
             )
 
 
 def check_compatible(kernel: CompiledKernel, capability: int, label: str) -> None:
-    """Machine code runs on GPUs of its own major version from its own on. `DeviceError` for others."""
+    """Raises `DeviceError` where machine code does not run on a GPU: it runs on GPUs of its own major
+    version, from its own on."""
     needed = parse_arch_number(kernel.arch)
     if needed // 10 != capability // 10 or needed > capability:
         raise DeviceError(
@@ -225,29 +237,30 @@ def check_compatible(kernel: CompiledKernel, capability: int, label: str) -> Non
 
 
 def choose_arch(capability: int) -> str:
-    """The target to compile for: its own, or the nearest earlier one of its major version in NVRTC."""
-    known = [parse_arch_number(arch) for arch in nvrtc.list_supported_archs()]
-    fitting = [n for n in known if n // 10 == capability // 10 and n <= capability]
+    """Architecture to compile for: the GPU's own, or the nearest earlier one of its major version in
+    NVRTC."""
+    supported = [parse_arch_number(arch) for arch in nvrtc.list_supported_archs()]
+    fitting = [n for n in supported if n // 10 == capability // 10 and n <= capability]
     if not fitting:
         raise DeviceError(
             f"NVRTC {nvrtc.version()} makes no machine code for compute capability {capability / 10:.1f}: "
-            f"it knows sm_{min(known)} to sm_{max(known)}"
+            f"it supports sm_{min(supported)} to sm_{max(supported)}"
         )
     return make_arch(max(fitting))
 
 
-def parse_arch_number(arch: str) -> int:
-    """80 of "sm_80", 90 of "sm_90a"."""
-    return int("".join(character for character in arch if character.isdigit()))
+def start_gpu_worker(index: int) -> ChildProcess:
+    """Start the worker process of a GPU."""
+    return ChildProcess(WORKER_MODULE, index)
 
 
 def open_cuda(
     text: str,
-    start_worker: Callable[[int], ProcessHandle] = ChildProcess,
+    start_worker: Callable[[int], ProcessHandle] = start_gpu_worker,
     open_sensors: Callable[[str], GpuSensors] = GpuSensors,
 ) -> CudaDevice:
-    """The device of a target such as "cuda:0". `hire` starts the worker of a GPU, `sensors` finds those of a
-    UUID. Raises `DeviceError`."""
+    """The device of a target such as "cuda:0". `start_worker` starts the worker of a GPU, `open_sensors`
+    finds the sensors of a UUID. Raises `DeviceError`."""
     target = parse_target(text)
     first = _connect_gpu(target.indices[0] if target.indices else 0, start_worker, open_sensors)
     chosen = target.choose_gpus(first.properties.gpu_count, text)

@@ -1,4 +1,4 @@
-"""What a GPU says of itself, and the limits and ceilings that follow."""
+"""Properties of a GPU as its driver reports them, and the limits and ceilings that follow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Peaks
-from ekc.devices.simulated.specs import (
+from ekc.devices.tensor_rates import (
     DATA_CENTER_RATES,
     GEFORCE_RATES,
     GEFORCE_TURING_RATES,
@@ -38,23 +38,24 @@ ATTRIBUTES = (
 
 
 ASSUMED_CLOCK_MHZ = 1000.0
-"""For the highest clock of a GPU whose driver does not tell it."""
+"""Clock in MHz that is assumed for a GPU whose driver does not report its highest clock."""
 ASSUMED_BYTES_PER_FLOP = 0.04
-"""For the memory of one whose driver does not tell its clock or its width: what a T4 and Jetson Orin have."""
+"""Bytes per fp32 operation that are assumed for a GPU whose driver does not report memory clock or width:
+those of a T4 and Jetson Orin."""
 
 
 @dataclass(frozen=True)
 class SmThroughput:
-    """Operations of one SM in a clock, by compute capability."""
+    """Operations of one SM per clock, by compute capability."""
 
     fp32_lanes: int
     int_lanes: int
     tensor_fp16: int
-    """Dense, fp16 in, fp32 accumulate: of the data sheet."""
+    """Dense operations, fp16 in, fp32 accumulate, of the data sheet."""
     tensor_rates: Mapping[str, float]
-    """What the tensor cores take, relative to fp16."""
+    """Rates of the tensor cores relative to fp16, by element type."""
     mma_share: float = 1.0
-    """Of that, what products of a warp (`mma.sync`) get."""
+    """Share of those rates that `mma.sync` reaches."""
 
 
 _SM_THROUGHPUT = {
@@ -67,18 +68,18 @@ _SM_THROUGHPUT = {
     120: SmThroughput(128, 64, 512, GEFORCE_RATES),
 }
 """Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that
-`ekc.devices.simulated.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's share of
-`mma.sync` (estimate). 8.6, 8.9 and 12.0 as on GeForce boards, where fp32 sums run at half rate. They are
-ceilings of the roofline and of the prior; no measurement uses them."""
+`ekc.devices.simulated.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's
+share of `mma.sync` (estimate). 8.6, 8.9 and 12.0 as on GeForce boards, where fp32 sums run at half rate.
+These are ceilings of the roofline and of the analytic model; no measurement uses them."""
 
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """One GPU as its driver describes it."""
+    """Properties of one GPU, as its driver reports them."""
 
     name: str
     gpu_count: int
-    """How many GPUs its driver shows here."""
+    """Number of GPUs that the driver shows here."""
     uuid: str
     memory_bytes: int
     driver_version: int
@@ -86,7 +87,7 @@ class GpuProperties:
 
     @classmethod
     def query(cls, driver: Driver, index: int) -> GpuProperties:
-        """Ask the driver."""
+        """Read the properties from the driver."""
         return cls(
             name=driver.get_name(index),
             gpu_count=driver.count_gpus(),
@@ -103,27 +104,29 @@ class GpuProperties:
 
     @property
     def l2_bytes(self) -> int:
-        """Size of the L2."""
+        """Bytes of the L2."""
         return self.attributes["L2_CACHE_SIZE"]
 
     @property
     def clock_mhz(self) -> float:
-        """The highest SM clock."""
+        """Highest SM clock in MHz."""
         return self.attributes["CLOCK_RATE"] / 1000.0 or ASSUMED_CLOCK_MHZ
 
     @property
     def assumptions(self) -> str:
-        """What of the ceilings is assumed, since the driver tells 0 (on Jetson and some virtual GPUs); "" for
-        nothing."""
-        what = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_CLOCK_MHZ:.0f} MHz"]
+        """Ceilings that are assumed because the driver reports 0 (on Jetson and some virtual GPUs), as a
+        message; "" for none."""
+        assumed = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_CLOCK_MHZ:.0f} MHz"]
         if not self._reported_bytes_per_s:
-            what.append(f"memory of {self._bytes_per_s / 1e9:.0f} GB/s")
-        if not what:
+            assumed.append(f"memory of {self._bytes_per_s / 1e9:.0f} GB/s")
+        if not assumed:
             return ""
-        return f"the driver does not tell all of {self.name}: assumed for predictions is {', '.join(what)}"
+        return (
+            f"the driver does not report all of {self.name}: assumed for predictions is {', '.join(assumed)}"
+        )
 
     def limits(self) -> Limits:
-        """What a schedule may use here."""
+        """Limits that a schedule must keep on this GPU."""
         a = self.attributes
         own = Limits(
             threads_per_block=a["MAX_THREADS_PER_BLOCK"],
@@ -140,7 +143,7 @@ class GpuProperties:
         return restrict_to_arch(own, make_arch(self.capability))
 
     def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
-        """Ceilings at a clock, all above 0; `assumed` says which nobody told."""
+        """Ceilings at a clock, all above 0; `assumptions` names those that are assumed."""
         rates, cycles = self._throughput, self._compute_cycles_per_s(clock_mhz)
         fp32, tensor = cycles * rates.fp32_lanes * 2, cycles * rates.tensor_fp16
         plain = dict.fromkeys(("float32", "tf32", "bfloat16"), fp32)
@@ -161,12 +164,12 @@ class GpuProperties:
         ]
 
     def _compute_cycles_per_s(self, clock_mhz: float) -> float:
-        """Of all SMs in a second."""
+        """Clock cycles of all SMs per second."""
         return self.attributes["MULTIPROCESSOR_COUNT"] * clock_mhz * 1e6
 
     @property
     def _reported_bytes_per_s(self) -> float:
-        """Memory moves two words a clock, as all of GPUs do by the driver's count."""
+        """Memory bandwidth by the driver's clock and width: two words a clock, on all GPUs."""
         word = self.attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8
         return 2.0 * self.attributes["MEMORY_CLOCK_RATE"] * 1e3 * word
 

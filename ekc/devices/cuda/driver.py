@@ -1,7 +1,7 @@
-"""What ekc asks of the CUDA driver: a small protocol, so that tests can script one.
+"""The functions of the CUDA driver that ekc uses, as a small protocol, so that tests can script a driver.
 
-Handles (modules, functions, streams, events, graphs) and device addresses are plain integers, as the
-driver has them. Every method that fails raises `DriverError` with CUDA's own name of the error.
+Handles (modules, functions, streams, events, graphs) and device addresses are plain integers, as in the
+driver. A method that fails raises `DriverError` with CUDA's own name of the error.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class DriverError(DeviceError):
 
 
 class Driver(Protocol):
-    """One GPU at a time; `open` chooses it. Work is queued on streams and fails where it is waited for."""
+    """The driver, one GPU at a time; `push_context` chooses it. Work is queued on streams; its errors are
+    raised where it is waited for."""
 
     def get_version(self) -> int:
-        """Highest CUDA version that this driver knows: 13000 is 13.0."""
+        """Highest CUDA version that this driver supports: 13000 is 13.0."""
 
     def count_gpus(self) -> int:
         """Number of GPUs."""
@@ -37,31 +38,32 @@ class Driver(Protocol):
         """Product name."""
 
     def get_uuid(self, index: int) -> str:
-        """Hexadecimal digits in five groups; NVML writes "GPU-" or "MIG-" before them."""
+        """UUID in hexadecimal, five groups of digits; NVML writes "GPU-" or "MIG-" before them."""
 
     def get_memory_bytes(self, index: int) -> int:
-        """Memory of the device."""
+        """Bytes of memory of the device."""
 
     def get_attribute(self, index: int, name: str) -> int:
         """An attribute by CUDA's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
 
     def push_context(self, index: int) -> None:
-        """Make the primary context of a GPU current in this thread, over what was current."""
+        """Make the primary context of a GPU current in this thread; the current context is restored by
+        `pop_context`."""
 
     def pop_context(self) -> None:
-        """Undo the last `open`."""
+        """Undo the last `push_context`."""
 
     def find_owner_gpu(self, address: int) -> int:
-        """The GPU in whose memory an address lies."""
+        """Index of the GPU whose memory contains an address."""
 
     def load(self, cubin: bytes) -> int:
-        """A module out of machine code."""
+        """Load machine code as a module."""
 
     def unload(self, module: int) -> None:
-        """Let go of a module."""
+        """Unload a module."""
 
     def get_function(self, module: int, name: str, shared_bytes: int) -> int:
-        """A kernel of a module, allowed so much dynamic shared memory."""
+        """A kernel of a module, allowed to use so much dynamic shared memory."""
 
     def launch(
         self, function: int, grid: Shape, block: Shape, shared: int, stream: int, pointers: Sequence[int]
@@ -72,13 +74,13 @@ class Driver(Protocol):
         """Device memory of `size` bytes."""
 
     def free(self, address: int) -> None:
-        """Let go of it."""
+        """Free device memory."""
 
     def allocate_async(self, size: int, stream: int) -> int:
-        """Device memory in the order of a stream: there for what is queued after."""
+        """Allocate device memory in the order of a stream: usable for work that is queued later."""
 
     def free_async(self, address: int, stream: int) -> None:
-        """Let go of what was borrowed, after what is queued before."""
+        """Free device memory in the order of a stream: after the work that is queued before."""
 
     def upload(self, address: int, array: NDArray[Any]) -> None:
         """Copy a contiguous array to the device, and wait."""
@@ -87,39 +89,39 @@ class Driver(Protocol):
         """Copy from the device into a contiguous array, and wait for all that was queued."""
 
     def fill(self, address: int, byte: int, size: int, stream: int) -> None:
-        """Queue the filling of memory with one byte."""
+        """Queue a fill of memory with one byte."""
 
     def create_stream(self) -> int:
         """A new stream that does not wait for the default one."""
 
     def wait_for_stream(self, stream: int, other: int) -> None:
-        """What is queued on a stream from here on waits for what another stream holds now."""
+        """Make later work of a stream wait for the present work of another stream."""
 
     def create_event(self) -> int:
-        """A new event that keeps the time."""
+        """A new event that records its time."""
 
     def record_event(self, event: int, stream: int) -> None:
         """Queue the event."""
 
     def wait_for_event(self, event: int) -> None:
-        """Wait until the event has happened; the errors of what was queued before it come here."""
+        """Wait until the event has happened; errors of work queued before it are raised here."""
 
     def elapsed_s(self, start: int, end: int) -> float:
         """Seconds between two events that have happened, to about half a microsecond."""
 
     def begin_capture(self, stream: int) -> None:
-        """From here on what is queued on the stream is written down, not run."""
+        """Start to capture the work queued on the stream instead of running it."""
 
     def end_capture(self, stream: int) -> int:
-        """What was written down, as a graph that can be replayed."""
+        """End the capture; returns a graph that can be replayed."""
 
     def launch_graph(self, graph: int, stream: int) -> None:
         """Queue a graph."""
 
     def destroy_graph(self, graph: int) -> None:
-        """Let go of a graph."""
+        """Destroy a graph."""
 
 
 def format_cuda_version(version: int) -> str:
-    """ "13.0" of 13000."""
+    """Text of a CUDA version: "13.0" of 13000."""
     return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,4 +1,4 @@
-"""The driver protocol over `cuda.bindings.driver`, which is imported when the first is made."""
+"""The driver protocol over `cuda.bindings.driver`, which is imported when the first object is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ekc.devices.cuda.driver import DriverError, Shape
 
 _DEFAULT_SHARED_BYTES = 48 * 1024
-"""Dynamic shared memory beyond this needs asking (CUDA C++ Programming Guide)."""
+"""Dynamic shared memory above this must be requested (CUDA C++ Programming Guide)."""
 
 
 class CudaBindings:
@@ -37,8 +37,8 @@ class CudaBindings:
 
     def get_name(self, index: int) -> str:
         """See `Driver`."""
-        said: bytes = self._call("cuDeviceGetName", 256, self._device(index))
-        return said.split(b"\0")[0].decode(errors="replace")
+        name: bytes = self._call("cuDeviceGetName", 256, self._device(index))
+        return name.split(b"\0")[0].decode(errors="replace")
 
     def get_uuid(self, index: int) -> str:
         """See `Driver`."""
@@ -113,13 +113,13 @@ class CudaBindings:
         self._call("cuMemFreeAsync", address, self._cuda.CUstream(stream))
 
     def upload(self, address: int, array: NDArray[Any]) -> None:
-        """See `Driver`. The driver returns once it has staged pageable memory: the rest goes over the default
-        stream, which streams of ours do not wait for."""
+        """See `Driver`. The driver returns once it has staged pageable memory; the rest goes over the default
+        stream, for which our streams do not wait."""
         self._call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
         self._call("cuStreamSynchronize", self._cuda.CUstream(0))
 
     def download(self, array: NDArray[Any], address: int) -> None:
-        """See `Driver`; streams of ours do not wait for the default one, so it is waited for all."""
+        """See `Driver`. Our streams do not wait for the default one, so this waits for all of them."""
         self._call("cuCtxSynchronize")
         self._call("cuMemcpyDtoH", array.ctypes.data, address, array.nbytes)
 
@@ -139,7 +139,8 @@ class CudaBindings:
         self._call("cuEventDestroy", event)
 
     def create_event(self) -> int:
-        """See `Driver`. Who waits for it sleeps: a spinning core would heat the machine it measures on."""
+        """See `Driver`. A thread that waits for the event sleeps: a spinning core would heat the machine that
+        is measured."""
         return int(self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
 
     def record_event(self, event: int, stream: int) -> None:
@@ -161,7 +162,7 @@ class CudaBindings:
         self._call("cuStreamBeginCapture", self._cuda.CUstream(stream), mode)
 
     def end_capture(self, stream: int) -> int:
-        """See `Driver`. The template is let go; what can be replayed stays."""
+        """See `Driver`. The captured template is destroyed; the executable graph stays."""
         template = self._call("cuStreamEndCapture", self._cuda.CUstream(stream))
         graph = self._call("cuGraphInstantiate", template, 0)
         self._call("cuGraphDestroy", template)
@@ -179,11 +180,11 @@ class CudaBindings:
         return self._call("cuDeviceGet", index)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """A function of the driver: what it returns beside its status."""
+        """Call a function of the driver; returns its results without the status."""
         try:
             status, *results = getattr(self._cuda, name)(*arguments)
         except RuntimeError as missing:
-            # The shared library, or this function of it, is not there.
+            # The shared library, or this function of it, is missing.
             raise DriverError(name, "not available", str(missing).splitlines()[0]) from missing
         except (ValueError, KeyError) as unknown:
             # A driver newer than the bindings may have an error that these cannot name.
@@ -195,5 +196,5 @@ class CudaBindings:
     def _describe_error(self, status: Any) -> str:
         if status == self._cuda.CUresult.CUDA_ERROR_NOT_INITIALIZED:
             return "a process that used CUDA was forked; start its children with the spawn method"
-        said: bytes | None = self._cuda.cuGetErrorString(status)[1]
-        return said.decode(errors="replace") if said else ""
+        text: bytes | None = self._cuda.cuGetErrorString(status)[1]
+        return text.decode(errors="replace") if text else ""

@@ -1,6 +1,6 @@
-"""One real GPU: its worker, what it says of itself, and what can be read of it meanwhile.
+"""One real GPU: its worker, its properties, and its sensors during a measurement.
 
-Looks at a GPU's sensors while its worker measures: before, it was idle, and after, it soon is again.
+Sensors are read while the worker measures: before, the GPU was idle, and soon after it is idle again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ekc.forks import detach_in_children
 from ekc.processes.child import RemoteWorker
 
 SENSOR_POLL_INTERVAL_S = 0.05
-"""Between two looks; a kernel is timed for ten times as long."""
+"""Seconds between two reads of the sensors; timing a kernel takes ten times as long."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class SensorState:
     """Clock, temperature and throttle reasons of a measurement."""
 
     clock_mhz: float
-    """When it was last told, which is while samples were taken or just after."""
+    """SM clock in MHz at the last read, which is while samples were taken or just after."""
     temperature_c: float
     throttle: tuple[str, ...]
-    """All that were seen."""
+    """All throttle reasons that were read."""
     power_cap_w: float | None
 
 
 class SensorPoller:
-    """Looks for as long as the `with` block lasts."""
+    """Reads the sensors in a thread while the `with` block runs."""
 
     def __init__(self, sensors: GpuSensors) -> None:
         self._sensors = sensors
@@ -60,15 +60,15 @@ class SensorPoller:
         self._thread.join()
 
     def read_state(self) -> SensorState:
-        """What the block saw; a block too short for a look is followed by one. Raises `DeviceError` where the
-        GPU is lost."""
+        """State of the sensors during the block; a block that was too short is followed by one read. Raises
+        `DeviceError` where the GPU is lost."""
         if self._last_state is None:
             self._poll_once()
         assert self._last_state is not None
         return self._last_state
 
     def _poll_until_stopped(self) -> None:
-        # A GPU that is lost is told by the worker, or by the next to ask.
+        # A lost GPU is reported by the worker, or by the next read.
         while not self._stopped.wait(SENSOR_POLL_INTERVAL_S):
             try:
                 self._poll_once()
@@ -87,7 +87,7 @@ class SensorPoller:
 
 @dataclass(eq=False)
 class Gpu:
-    """A GPU to be used by one thread at a time: hold `lock` from a question to its answer."""
+    """A GPU for one thread at a time: hold `lock` from a request to its reply."""
 
     index: int
     remote: RemoteWorker
@@ -101,23 +101,25 @@ class Gpu:
         detach_in_children(self)
 
     def detach(self) -> None:
-        """In a forked child: a thread that held the lock is not here."""
+        """In a forked child: a thread that held the lock does not exist here."""
         self.lock = threading.RLock()
 
     @classmethod
     def connect(
         cls, index: int, remote: RemoteWorker, open_sensors: Callable[[str], GpuSensors], nvrtc: str
     ) -> Gpu:
-        """Ask the worker what the GPU is, and find its sensors by its UUID.
+        """Ask the worker for the properties of the GPU, and find its sensors by the UUID.
 
-        Raises `DeviceError` where there is none, or its driver is too old."""
+        Raises `DeviceError` where there is no GPU, or its driver is too old.
+        """
         facts: GpuProperties = remote.query(DescribeRequest())
         check_driver(facts, nvrtc)
         found = open_sensors(facts.uuid)
         return cls(index, remote, facts, found, SmClockControl(found))
 
     def query(self, request: Any, fixed_mhz: int | None = None) -> tuple[Any, SensorState]:
-        """The worker's answer, and what the sensors said meanwhile; at a clock, or as the driver chooses."""
+        """Reply of the worker, and state of the sensors meanwhile; at a fixed clock, or as the driver
+        chooses."""
         with self.lock, self._fix_clock(fixed_mhz):
             with SensorPoller(self.sensors) as watch:
                 answer = self.remote.query(request)
@@ -137,6 +139,6 @@ class Gpu:
 
 
 def check_driver(facts: GpuProperties, nvrtc: str) -> None:
-    """`DeviceError` where the driver does not load what this NVRTC makes."""
+    """Raises `DeviceError` where the driver does not load machine code of this NVRTC."""
     if reason := explain_old_driver(facts.driver_version, nvrtc):
         raise DeviceError(f"{facts.name}: its driver is {reason}")

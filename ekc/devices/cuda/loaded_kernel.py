@@ -1,4 +1,4 @@
-"""A kernel made ready in the worker's context: module, functions, inputs, room for what it writes."""
+"""A kernel loaded into the worker's context: module, functions, inputs, and buffers for its outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ekc.ir.random_arrays import InputTensor, make_random_tensors
 
 @dataclass(frozen=True)
 class _PreparedLaunch:
-    """One launch with its addresses."""
+    """One launch with the addresses of its arguments."""
 
     function: int
     grid: Shape
@@ -31,27 +31,28 @@ class _PreparedLaunch:
 
 
 class LoadedKernel:
-    """Holds one kernel and the inputs of one operator at a time, filled once for all kernels of it."""
+    """One kernel and the inputs of one operator at a time; inputs are filled once for all kernels of an
+    operator."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.stream = driver.create_stream()
         self._inputs: tuple[TensorSpec, ...] = ()
         self._buffers: dict[str, tuple[int, int]] = {}
-        """By tensor: address and size."""
+        """Address and size of each buffer, by tensor."""
         self._cubin = b""
         self._module: int | None = None
         self._prepared_launches: tuple[_PreparedLaunch, ...] = ()
         self._events: list[int] = []
 
     def get_events(self, number: int) -> list[int]:
-        """So many events; made once, used again and again."""
+        """So many events, made once and reused."""
         while len(self._events) < number:
             self._events.append(self.driver.create_event())
         return self._events[:number]
 
     def load_kernel(self, work: LoadableKernel) -> None:
-        """Make a kernel ready on the random inputs of its operator."""
+        """Load a kernel, with the random inputs of its operator."""
         if work.inputs != self._inputs:
             self._free_buffers()
             self._upload_tensors(work.inputs, make_random_tensors(work.inputs, DATA_SEED))
@@ -61,7 +62,7 @@ class LoadedKernel:
     def execute(
         self, work: LoadableKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
     ) -> tuple[NDArray[Any], ...]:
-        """One call on inputs of the caller's; what each launch left, where its output began as its blank."""
+        """One call on inputs of the caller; returns the output of each launch, which starts as its blank."""
         self._free_buffers()
         self._upload_tensors(work.inputs, arrays)
         self._prepare_launches(work)
@@ -77,15 +78,16 @@ class LoadedKernel:
     def sample(
         self, work: LoadableKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
     ) -> tuple[OutputSample, ...]:
-        """Calls on inputs of the caller's, a run for each blank; some elements of what each launch left."""
+        """Calls on inputs of the caller, one for each blank; returns some elements of the output of each
+        launch."""
         self._free_buffers()
         self._upload_tensors(work.inputs, inputs)
         self._prepare_launches(work)
         looks = [
-            OutputSampler(self.driver, self._buffers[one.arguments[-1]][0], asked)
-            for one, asked in zip(work.launches, selections, strict=True)
+            OutputSampler(self.driver, self._buffers[one.arguments[-1]][0], selection)
+            for one, selection in zip(work.launches, selections, strict=True)
         ]
-        for turn in range(max(len(asked.blank_words) for asked in selections)):
+        for turn in range(max(len(selection.blank_words) for selection in selections)):
             for look in looks:
                 look.write_blanks(turn)
             self.queue_launches()
@@ -102,7 +104,8 @@ class LoadedKernel:
 
     @contextmanager
     def capture_graph(self, calls: int) -> Iterator[Callable[[], None]]:
-        """So many calls as a graph, for as long as the block: what queues it."""
+        """Capture so many calls as a graph, which exists during the block; yields the function that queues
+        it."""
         self.driver.begin_capture(self.stream)
         for _ in range(calls):
             self.queue_launches()
@@ -115,11 +118,11 @@ class LoadedKernel:
             upload_tensor(self.driver, self._allocate_buffer(spec.name, spec.bytes), spec, tensor)
 
     def _allocate_buffer(self, tensor: str, size: int) -> int:
-        """Room for a tensor: what it had, if that is of this size."""
-        held = self._buffers.get(tensor)
-        if held is not None and held[1] == size:
-            return held[0]
-        if held is not None:
+        """Buffer of a tensor: the present one if it has this size."""
+        buffer = self._buffers.get(tensor)
+        if buffer is not None and buffer[1] == size:
+            return buffer[0]
+        if buffer is not None:
             self.driver.free(self._buffers.pop(tensor)[0])
         address = self.driver.allocate(size)
         self._buffers[tensor] = address, size
@@ -135,7 +138,7 @@ class LoadedKernel:
         self._prepared_launches = tuple(self._prepare_launch(module, one) for one in work.launches)
 
     def _free_buffers(self) -> None:
-        """Let go of all memory: another operator may need it."""
+        """Free all buffers: another operator may need the memory."""
         for address, _ in self._buffers.values():
             self.driver.free(address)
         self._buffers, self._inputs = {}, ()

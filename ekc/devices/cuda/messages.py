@@ -1,4 +1,4 @@
-"""What parent and worker say to each other: plain frozen values that pickle."""
+"""Requests of the parent and replies of a GPU's worker: frozen values that pickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ekc.ir.random_arrays import InputTensor
 
 @dataclass(frozen=True)
 class LoadableKernel:
-    """Of a compiled kernel what a GPU needs."""
+    """The part of a compiled kernel that a GPU needs."""
 
     name: str
     cubin: bytes
@@ -24,55 +24,59 @@ class LoadableKernel:
 
     @classmethod
     def from_kernel(cls, kernel: CompiledKernel) -> LoadableKernel:
-        """The part of a kernel that travels."""
+        """The part of a kernel that is sent to the worker."""
         return cls(kernel.name, kernel.cubin, kernel.launches, kernel.inputs)
 
     @property
     def input_bytes(self) -> int:
-        """Of all inputs together."""
+        """Bytes of all inputs together."""
         return sum(spec.bytes for spec in self.inputs)
 
 
 @dataclass(frozen=True)
 class TimingRules:
-    """How a kernel is timed, and when that is enough."""
+    """Rules for timing a kernel, and for when the samples are enough."""
 
     is_cold: bool = False
     """Whether the L2 is overwritten before each call; otherwise calls follow each other."""
     target_width: float = 0.01
-    """Enough when the 95 % interval of the median is this narrow, relative to the median."""
+    """Width of the 95 % interval of the median, relative to the median, at which samples are enough."""
     min_samples: int = 6
-    """Samples at least, however long they take: the range of fewer does not hold the median with 95 %."""
+    """Samples, at least, however long they take: the range of fewer does not contain the median with 95 %."""
     first_check_samples: int = 8
-    """Samples after which it is first asked whether they are enough; then after twice as many, and so on."""
+    """Samples after which the interval is first checked; then after twice as many, and so on."""
     max_samples: int = 192
     max_seconds: float = 0.5
-    """No further round of samples begins after this."""
+    """Seconds after which no further round of samples begins."""
+
+
+@dataclass(frozen=True)
+class KernelRequest:
+    """A request about a kernel."""
+
+    work: LoadableKernel
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that go between host and device: all inputs."""
+        return self.work.input_bytes
 
 
 @dataclass(frozen=True)
 class DescribeRequest:
-    """Asks for the `Facts`."""
+    """Asks for the `GpuProperties`."""
 
 
 @dataclass(frozen=True)
-class TimingRequest:
-    """Asks for `Samples`."""
+class TimingRequest(KernelRequest):
+    """Asks for `TimingSamples`."""
 
-    work: LoadableKernel
     rules: TimingRules
 
 
 @dataclass(frozen=True)
-class TimingEstimate:
-    """Comes before `Samples`: after a first call it is known about how long they take."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
 class TimingSamples:
-    """Seconds of one call each, and how they were taken."""
+    """Samples in seconds of one call each, and the method."""
 
     samples_s: tuple[float, ...]
     method: str
@@ -82,27 +86,26 @@ class TimingSamples:
 
 
 @dataclass(frozen=True)
-class ExecuteRequest:
-    """Asks for `Outputs` of the launches on these inputs, whose output buffers start as `blanks`."""
+class ExecuteRequest(KernelRequest):
+    """Asks for the outputs of the launches (`ExecuteReply`) on these inputs; output buffers start as
+    `blanks`."""
 
-    work: LoadableKernel
     arrays: tuple[NDArray[Any], ...]
     blanks: tuple[NDArray[Any], ...]
-    """One per launch, of its output's shape and type."""
+    """Blank outputs, one per launch, of its output's shape and type."""
 
 
 @dataclass(frozen=True)
 class ExecuteReply:
-    """What each launch left in its output."""
+    """Output of each launch."""
 
     arrays: tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True)
-class SampleRequest:
-    """Asks for `Samplings`: some elements of what each launch leaves in its output on these inputs."""
+class SampleRequest(KernelRequest):
+    """Asks for some elements of the output of each launch on these inputs (`SampleReply`)."""
 
-    work: LoadableKernel
     inputs: tuple[InputTensor, ...]
     selections: tuple[OutputSelection, ...]
     """One per launch."""
@@ -122,27 +125,19 @@ class SampleReply:
 
 
 @dataclass(frozen=True)
-class StartCallsRequest:
-    """Asks to call a kernel back to back; answered by `Started`, ended by `Stop`."""
-
-    work: LoadableKernel
+class StartCallsRequest(KernelRequest):
+    """Asks to call a kernel back to back; answered by `CallsStarted`, ended by `StopCallsRequest`."""
 
 
 @dataclass(frozen=True)
 class CallsStarted:
-    """The kernel runs."""
+    """Says that the kernel runs."""
 
     queued_s: float
-    """Seconds of what is queued at any time, and still to come when it is told to stop."""
+    """Seconds of work that is queued at any time, and still runs after a request to stop."""
 
 
 @dataclass(frozen=True)
 class StopCallsRequest:
-    """Ends `Call`; answered by the meter's `Calls`, its seconds by the GPU's own events."""
-
-
-@dataclass(frozen=True)
-class DriverFault:
-    """The driver refused; the worker ends, as its context may be lost."""
-
-    reason: str
+    """Ends `StartCallsRequest`; answered by the meter's `CompletedCalls`, with seconds by the GPU's
+    events."""

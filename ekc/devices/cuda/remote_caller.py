@@ -1,4 +1,4 @@
-"""Keeps a kernel running in the worker while somebody in the parent reads sensors."""
+"""Keeps a kernel running in the worker while the parent reads sensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ekc.processes.child import RemoteWorker
 
 
 class RemoteKernelRunner:
-    """A caller that lives in the worker of one GPU."""
+    """A `KernelRunner` in the worker of one GPU."""
 
     def __init__(self, remote: RemoteWorker) -> None:
         self._remote = remote
@@ -18,14 +18,14 @@ class RemoteKernelRunner:
         self._queued_s = 0.0
 
     def start(self, kernel: CompiledKernel) -> None:
-        """Begin; back when the kernel runs. `DeviceError` when it faults."""
+        """Start to call the kernel; returns when it runs. `DeviceError` when it faults."""
         started: CallsStarted = self._remote.query(StartCallsRequest(LoadableKernel.from_kernel(kernel)))
         self._is_running, self._queued_s = True, started.queued_s
 
     def stop(self) -> CompletedCalls:
-        """End. `DeviceError` if the kernel faulted meanwhile, or nothing was started."""
+        """Stop the calls. `DeviceError` if the kernel faulted meanwhile, or nothing was started."""
         if not self._is_running:
-            raise DeviceError(f"{self._remote.name}: no kernel is being called")
+            raise DeviceError(f"{self._remote.name}: no kernel runs; call start() first")
         self._is_running = False
         calls: CompletedCalls = self._remote.query(
             StopCallsRequest(), self._remote.timeouts.stop_s + self._queued_s

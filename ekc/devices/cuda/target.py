@@ -1,12 +1,11 @@
-"""What "cuda:..." means: which GPUs, and whether kernels find the L2 warm or cold.
+"""Targets "cuda:...": which GPUs, and whether timed calls find the L2 warm or cold.
 
     cuda, cuda:0        one GPU
-    cuda:0,2  cuda:all  several alike: trials are spread over them
+    cuda:0,2  cuda:all  several GPUs of one kind: trials are spread over them
     cuda:0@cold         the L2 is overwritten before each timed call (default: warm)
 
-Numbers are the driver's, so CUDA_VISIBLE_DEVICES applies.
-
-Which drivers load the machine code that NVRTC makes, and what helps where one does not.
+Numbers are the driver's, so CUDA_VISIBLE_DEVICES applies. This module also knows which drivers load the
+machine code that NVRTC makes, and the remedy where one does not.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _TARGET_PATTERN = re.compile(r"cuda(?::(?P<which>all|\d+(?:,\d+)*))?(?:@(?P<l2>w
 
 @dataclass(frozen=True)
 class CudaTarget:
-    """A target in parts."""
+    """A target, parsed."""
 
     indices: tuple[int, ...] | None
-    """None for all."""
+    """Indices of GPUs; None for all."""
     is_cold: bool
 
     def choose_gpus(self, count: int, text: str) -> tuple[int, ...]:
-        """The GPUs meant, where there are `count`. `DeviceError` for one that is not there."""
+        """Indices of the chosen GPUs among `count`. `DeviceError` for a GPU that does not exist."""
         chosen = tuple(range(count)) if self.indices is None else self.indices
         absent = [index for index in chosen if index >= count]
         if absent:
@@ -39,7 +38,7 @@ class CudaTarget:
 
 
 def parse_target(text: str) -> CudaTarget:
-    """The target in parts. `DeviceError` for a form that is none of the above."""
+    """Parse a target. `DeviceError` for any other form."""
     found = _TARGET_PATTERN.fullmatch(text)
     if found is None:
         raise DeviceError(
@@ -54,17 +53,18 @@ def parse_target(text: str) -> CudaTarget:
 CUDA_12_INSTALL_COMMAND = (
     "pip uninstall -y nvidia-cuda-nvrtc && pip install 'cuda-python>=12.9,<13' nvidia-cuda-nvrtc-cu12"
 )
-"""Drivers for CUDA 12 are many: the other NVRTC has to go, or the bindings load that one."""
+"""Command that installs NVRTC of CUDA 12, whose drivers are common: the other NVRTC must be uninstalled, or
+the bindings load it."""
 
 
 def explain_old_driver(driver: int, nvrtc: str) -> str | None:
     """Why a driver for CUDA `driver` (13000 is 13.0) does not load machine code of this NVRTC ("13.5"); None
-    where it does: that of a major version runs on every driver of that version or a later one."""
+    where it does: machine code of a major version runs on each driver of that version or a later one."""
     needed = int(nvrtc.split(".")[0])
     if driver >= 1000 * needed:
         return None
     other = f", or {CUDA_12_INSTALL_COMMAND}" if driver // 1000 == 12 else ""
     return (
-        f"for CUDA {format_cuda_version(driver)}, too old for the machine code of NVRTC {nvrtc}: update the driver "
-        f"to one for CUDA {needed}.0 or later{other}"
+        f"for CUDA {format_cuda_version(driver)}, too old for the machine code of NVRTC {nvrtc}: "
+        f"update the driver to one for CUDA {needed}.0 or later{other}"
     )

@@ -1,8 +1,8 @@
-"""Seconds of one call, by events on the GPU: what runs in the worker.
+"""Timing in the worker: seconds of one call, measured by events on the GPU.
 
-Several samples are queued before the first is waited for, so that no sample begins on an idle GPU whose
-host is still launching. Between two events lie enough calls to be long beside the events' resolution, and
-calls shorter than a launch takes the host are replayed from a graph.
+Several samples are queued before the first is waited for, so that no sample begins on an idle GPU whose host
+is still launching. There are enough calls between two events to be long against the resolution of events.
+Calls shorter than the host needs for a launch are replayed from a graph.
 
 Cold: before each call a buffer larger than the L2 is written, outside the events; each sample is one call.
 """
@@ -19,73 +19,77 @@ from ekc.devices.cuda.messages import TimingRules, TimingSamples
 from ekc.devices.statistics import compute_relative_width
 
 GRAPH_CALL_THRESHOLD_S = 200e-6
-"""Calls that look shorter are replayed from a graph. A first look holds what the host needs (about 5 us for
-each launch) and an idle GPU's clock, which may be a sixth of its highest: only what looks far longer than
-both is sure to be longer than the host takes."""
+"""Seconds of a call below which calls are replayed from a graph. A first measurement contains the time of the
+host (about 5 us for each launch) and the clock of an idle GPU, which may be a sixth of its highest: only
+calls that seem far longer than both are surely longer than the host needs."""
 GRAPH_DURATION_S = 1e-3
-"""A graph holds about so much work."""
+"""Seconds of work in one graph, about."""
 MAX_GRAPH_CALLS = 100
-"""And never more calls."""
+"""Calls in one graph, at most."""
 SAMPLE_DURATION_S = 2e-3
-"""Time between two events: a thousand times their resolution."""
+"""Seconds between two events: a thousand times their resolution."""
 WARM_UP_DURATION_S = 0.05
-"""Back-to-back calls before the first sample; an idle GPU takes tens of milliseconds to raise its clock."""
+"""Seconds of calls before the first sample; an idle GPU takes tens of milliseconds to raise its clock."""
 CODE_LOAD_THRESHOLD_S = 1.0
-"""The first call also loads the code. Where that may be what it took, a second one is looked at."""
+"""Seconds of a first call above which a second one is measured: the first call also loads the code."""
 MAX_ROUND_DURATION_S = 0.1
-"""Queued at once at most, unless fewer than `Rules.fewest` samples take longer."""
+"""Seconds of work queued at once, at most, unless fewer than `TimingRules.min_samples` samples take
+longer."""
 FLUSH_REPEATS = 2
-"""How many times the L2 is overwritten: it may be cut in halves that each hold a copy."""
+"""Times that the L2 is overwritten: it may consist of halves that each hold a copy."""
 MIN_FLUSH_BYTES = 1 << 26
-"""Bytes at least: while they are written the host queues the call. Twice an L2 of 6 MB takes some GPUs 14 us,
-and an event that happens before its call is there counts the host too."""
+"""Bytes to overwrite, at least: meanwhile the host queues the call. Twice an L2 of 6 MB takes some GPUs 14
+us, and an event that happens before its call is queued counts the host too."""
 
 
 @dataclass(frozen=True)
 class QueueUnit:
-    """What is queued between two events, as often as `repeats`."""
+    """Work that is queued between two events, `repeats` times."""
 
     queue: Callable[[], None]
     calls: int
     call_s: float
-    """A first estimate."""
+    """First estimate of the seconds of a call."""
     method: str
 
     def count_repeats(self, seconds: float) -> int:
-        """How often it fits into a time, at least once."""
+        """Repeats that fit into a time, at least one."""
         return max(1, round(seconds / (self.calls * self.call_s)))
 
     def estimate_seconds(self, repeats: int) -> float:
-        """How long that takes so often."""
+        """Seconds of so many repeats."""
         return repeats * self.calls * self.call_s
 
 
 def choose_graph_calls(call_s: float) -> int:
-    """How many calls one graph holds, when one takes about so long; the benchmarks hold libraries to it."""
+    """Calls in one graph, for calls of about that length; the benchmarks use the same number for
+    libraries."""
     return min(MAX_GRAPH_CALLS, max(1, round(GRAPH_DURATION_S / max(call_s, 1e-9))))
 
 
 def sample_until_narrow(
     take_samples: Callable[[int], list[float]], rules: TimingRules, elapsed_s: Callable[[], float]
 ) -> list[float]:
-    """Rounds of samples, each as long as all before, until the interval of the median is narrow. `take` gives
-    so many or fewer; `passed` tells the seconds since it all began.
+    """Take rounds of samples, each as long as all before, until the interval of the median is narrow. `take`
+    gives so many samples or fewer; `elapsed_s` gives the seconds since the start.
 
-    Looks are few, and after numbers that were chosen before: the interval is right for these."""
+    Checks are few, and after numbers of samples that are fixed in advance: the interval is corrected for
+    these.
+    """
     samples: list[float] = []
-    wanted = rules.first_check_samples
+    target_count = rules.first_check_samples
     while True:
-        samples += take_samples(wanted - len(samples))
+        samples += take_samples(target_count - len(samples))
         if len(samples) >= rules.max_samples or elapsed_s() >= rules.max_seconds:
             return samples
-        if len(samples) >= wanted:
+        if len(samples) >= target_count:
             if compute_relative_width(samples) <= rules.target_width:
                 return samples
-            wanted = min(2 * wanted, rules.max_samples)
+            target_count = min(2 * target_count, rules.max_samples)
 
 
 class KernelTimer:
-    """Times what stands on a stage."""
+    """Times the loaded kernel."""
 
     def __init__(
         self, loaded_kernel: LoadedKernel, l2_bytes: int, now: Callable[[], float] = time.monotonic
@@ -97,9 +101,9 @@ class KernelTimer:
     def time(
         self, rules: TimingRules, on_estimate: Callable[[float], None] = lambda seconds: None
     ) -> TimingSamples:
-        """What stands there, by these rules. `tell` is told after a first call how long the samples take that
-        are always taken."""
-        began = self._now()
+        """Time the loaded kernel by these rules. After a first call `on_estimate` gets the seconds that the
+        minimum number of samples takes."""
+        start_s = self._now()
         with self.prepare_unit(rules.is_cold) as unit:
             repeats = 1 if rules.is_cold else unit.count_repeats(SAMPLE_DURATION_S)
             on_estimate(rules.min_samples * unit.estimate_seconds(repeats))
@@ -108,13 +112,13 @@ class KernelTimer:
             def take(most: int) -> list[float]:
                 return self._take_round(unit, repeats, most, rules)
 
-            samples = sample_until_narrow(take, rules, lambda: self._now() - began)
+            samples = sample_until_narrow(take, rules, lambda: self._now() - start_s)
         return TimingSamples(tuple(samples), unit.method, repeats * unit.calls)
 
     @contextmanager
     def prepare_unit(self, is_single_call: bool = False) -> Iterator[QueueUnit]:
-        """What to queue: the launches of one call, or a graph of many calls that are short (of one, if
-        `alone`)."""
+        """The unit to queue: the launches of one call, or a graph of many short calls (of one call if
+        `is_single_call`)."""
         once = self._time_once(self._loaded_kernel.queue_launches)
         if once < CODE_LOAD_THRESHOLD_S:
             once = self._time_once(self._loaded_kernel.queue_launches)
@@ -135,7 +139,7 @@ class KernelTimer:
         return self._driver.elapsed_s(start, end)
 
     def _warm_up(self, unit: QueueUnit) -> None:
-        """Nothing for a call that was itself long enough."""
+        """Warm the GPU up; not for a call that was long enough."""
         if unit.call_s >= WARM_UP_DURATION_S:
             return
         end = self._get_event_pairs(1)[0][1]
@@ -145,7 +149,7 @@ class KernelTimer:
         self._driver.wait_for_event(end)
 
     def _take_round(self, unit: QueueUnit, repeats: int, max_samples: int, rules: TimingRules) -> list[float]:
-        """Up to `most` samples, queued together."""
+        """Up to `max_samples` samples, queued together."""
         number = max(1, min(max_samples, round(MAX_ROUND_DURATION_S / unit.estimate_seconds(repeats))))
         pairs = self._get_event_pairs(max(number, min(max_samples, rules.min_samples)))
         for start, end in pairs:

@@ -1,13 +1,12 @@
-"""The worker process: it owns the CUDA context, answers one request after the other, survives nothing.
+"""The worker process of one GPU: it owns the CUDA context and answers one request after the other.
 
-Whatever the driver refuses ends it, for a context that has seen a fault may answer falsely ever after. The
-parent starts another, by `python -m ekc.devices.cuda.worker INDEX MESSAGES LIFELINE`; the last two are file
-descriptors that it inherits.
+Any error of the driver ends the worker: a context that has seen a fault may give wrong answers from then on.
+The parent starts another, by `python -m ekc.devices.cuda.worker INDEX MESSAGES LIFELINE`; the last two are
+file descriptors that it inherits.
 
-Calls a kernel back to back until told to stop: what runs in the worker while the parent meters.
-
-Two batches are queued at any time, so that the GPU never waits for the host between calls, and they are
-short, so that it stops soon after it is told.
+While the parent meters, the worker calls a kernel back to back until a request to stop. Two batches are
+queued at any time, so that the GPU never waits for the host between calls. Batches are short, so that the GPU
+stops soon after the request.
 """
 
 from __future__ import annotations
@@ -24,33 +23,32 @@ from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import (
     CallsStarted,
     DescribeRequest,
-    DriverFault,
     ExecuteReply,
     ExecuteRequest,
     SampleReply,
     SampleRequest,
     StartCallsRequest,
     StopCallsRequest,
-    TimingEstimate,
     TimingRequest,
 )
 from ekc.devices.cuda.timing import KernelTimer, QueueUnit
 from ekc.devices.metering.meter import CompletedCalls
-from ekc.processes.child import exit_with_parent
+from ekc.processes.child import ReplyEstimate, RequestFailure, exit_with_parent
 
 BATCH_DURATION_S = 0.01
-"""A hundredth of the interval at which energy counters move."""
+"""Seconds of a batch: a hundredth of the interval at which energy counters tick."""
 
 
 def compute_queued_s(unit: QueueUnit) -> float:
-    """Seconds of the two batches."""
+    """Seconds of the two queued batches."""
     return 2 * unit.estimate_seconds(unit.count_repeats(BATCH_DURATION_S))
 
 
 def call_back_to_back(
     loaded_kernel: LoadedKernel, unit: QueueUnit, should_stop: Callable[[], bool]
 ) -> CompletedCalls:
-    """Queue batches until `told()`; how many calls there were, and the GPU's time from first to last."""
+    """Queue batches until `should_stop()`; returns the number of calls, and the GPU's time from the first to
+    the last."""
     driver, stream = loaded_kernel.driver, loaded_kernel.stream
     repeats = unit.count_repeats(BATCH_DURATION_S)
     begin, before, after = loaded_kernel.get_events(3)
@@ -87,11 +85,11 @@ class GpuWorker:
                 return self._properties
             case TimingRequest(work, rules):
                 self._loaded_kernel.load_kernel(work)
-                return self._timer.time(rules, lambda seconds: self._connection.send(TimingEstimate(seconds)))
+                return self._timer.time(rules, lambda seconds: self._connection.send(ReplyEstimate(seconds)))
             case ExecuteRequest(work, arrays, blanks):
                 return ExecuteReply(self._loaded_kernel.execute(work, arrays, blanks))
-            case SampleRequest(work, inputs, wanted):
-                return SampleReply(self._loaded_kernel.sample(work, inputs, wanted))
+            case SampleRequest(work, inputs, selections):
+                return SampleReply(self._loaded_kernel.sample(work, inputs, selections))
             case StartCallsRequest(work):
                 self._loaded_kernel.load_kernel(work)
                 with self._timer.prepare_unit() as unit:
@@ -107,7 +105,7 @@ class GpuWorker:
 
     @cached_property
     def _loaded_kernel(self) -> LoadedKernel:
-        """The context is made when the first kernel comes: to describe a GPU needs none."""
+        """The context is made with the first kernel: describing a GPU needs none."""
         self._driver.push_context(self._index)
         return LoadedKernel(self._driver)
 
@@ -117,7 +115,7 @@ class GpuWorker:
 
 
 def serve_requests(connection: Connection, open_driver: Callable[[], Driver], index: int) -> None:
-    """Answer until the parent hangs up or the driver refuses."""
+    """Answer requests until the parent closes the connection or the driver refuses."""
     worker: GpuWorker | None = None
     while True:
         try:
@@ -128,7 +126,7 @@ def serve_requests(connection: Connection, open_driver: Callable[[], Driver], in
             worker = worker or GpuWorker(connection, open_driver(), index)
             connection.send(worker.answer(request))
         except DriverError as fault:
-            connection.send(DriverFault(str(fault)))
+            connection.send(RequestFailure(str(fault)))
             return
 
 

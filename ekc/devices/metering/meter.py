@@ -1,12 +1,12 @@
-"""The meter: power and energy of one call of a kernel, from any board that can be read.
+"""The meter: power and energy of one call of a kernel, from any board whose sensors can be read.
 
-It idles, warms up until power stands still, then keeps the kernel running back to back and looks at
-the total-energy counter every millisecond. The window opens and closes on a tick of the counter.
-Every tick inside is one sample of power, and their scatter gives the interval: it holds the sensor's
-noise, the rounding of the counter and the millisecond by which a tick may be seen late.
+The meter lets the board idle, warms it up until power is steady, then keeps the kernel running back to back
+and reads the total-energy counter every millisecond. The window opens and closes on a tick of the counter.
+Each tick inside is one sample of power. The scatter of the samples gives the interval: it contains the noise
+of the sensor, the rounding of the counter and the millisecond by which a tick may be read late.
 
-Readings of the power sensor are the second estimator. Where no counter moves they are the only one,
-and the window says so.
+Readings of the power sensor are the second estimator. Where no counter moves they are the only one, and a
+note of the window says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ekc.devices.device import (
     ENERGY_COUNTER,
     POWER_READINGS,
     UNREPORTED,
-    Interval,
     MeasurementConditions,
     Metering,
 )
@@ -36,68 +35,71 @@ from ekc.devices.metering.sampling import (
     BoardSensors,
     record_board,
 )
-from ekc.devices.statistics import MIN_AMOUNTS, estimate_mean_rate
-from ekc.errors import DeviceError, EkcError
+from ekc.devices.statistics import MIN_AMOUNTS, Interval, estimate_mean_rate
+from ekc.errors import DeviceError, EkcError, InvalidInput
 
 IDLE_PERIOD_S = 0.5
 WARM_UP_PERIOD_S = 0.5
-"""One stretch of warming up."""
+"""Seconds of one warm-up period."""
 MAX_WARM_UP_PERIODS = 10
 STEADY_POWER_TOLERANCE = 0.01
-"""Warm when two stretches agree in power to this."""
+"""Relative difference of power between two warm-up periods, below which the board counts as warm."""
 MIN_CALLS = 5
-"""Calls in a window at least: power may change within a call."""
+"""Calls in a window, at least: power may change within a call."""
 ESTIMATOR_TOLERANCE = 0.05
-"""Estimators that differ by more are told of: a counter that lost ticks, or a sensor that lags."""
+"""Relative difference of the two estimators above which a note is written: the counter lost ticks, or the
+sensor lags."""
 CLOCK_TOLERANCE = 0.02
-"""The same of the clock within a window."""
+"""Relative change of the clock within a window above which a note is written."""
 LONG_CALL_S = 0.005
-"""A sensor that looks for 25 ms at a time averages over at least five calls that are shorter."""
+"""Seconds of a call from which aliasing with the sensor is looked for: a sensor that measures for 25 ms at a
+time averages over at least five calls that are shorter."""
 MAX_UNSAMPLED_SHARE = 0.25
-"""Part of a call in which no look of the sensor begins, from which on calls keep step with it."""
+"""Share of a call in which no period of the sensor begins, from which on calls count as in step with the
+sensor."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class CompletedCalls:
-    """What was called back to back since `start`."""
+    """The calls between `start` and `stop`."""
 
     count: int
     seconds: float
-    """From the beginning of the first to the end of the last."""
+    """Seconds from the beginning of the first call to the end of the last."""
 
 
 class Board(BoardSensors, Protocol):
-    """What the meter needs from a GPU, real or virtual: gauges, and a kernel that runs."""
+    """The part of a GPU that the meter needs from a GPU, real or virtual: sensors, and a kernel that runs."""
 
     def power_cap_w(self) -> float | None:
-        """What the board may draw; None where it has no cap or does not tell."""
+        """Power cap of the board in watts; None where the board has no cap or does not report it."""
 
     def start(self, kernel: CompiledKernel) -> None:
-        """Begin to call the kernel back to back, and keep at it during `wait`."""
+        """Begin to call the kernel back to back, until `stop`."""
 
     def stop(self) -> CompletedCalls:
-        """Finish the call under way and go idle."""
+        """Finish the running call and go idle."""
 
 
 @dataclass(frozen=True)
 class MeteringWindow:
-    """What the meter saw in one window."""
+    """Result of one metering window."""
 
     power_w: float
     power_interval_w: Interval
     estimator: str
-    """Which of the two estimators `power_w` is: `COUNTER` or `READINGS`."""
+    """The estimator that `power_w` comes from: `ENERGY_COUNTER` or `POWER_READINGS`."""
     counter_power_w: float
-    """NaN where no counter moved."""
+    """Mean power by the energy counter, in watts; NaN where no counter moved."""
     sampled_power_w: float
-    """Mean of the power readings; NaN where there are none."""
+    """Mean of the power readings, in watts; NaN where there are none."""
     call_s: float
-    """Wall time per call, back to back, over the window and its margins."""
+    """Wall-clock seconds per call, back to back, over the window and its margins."""
     idle_power_w: float
     start_s: float
-    """On the board's clock."""
+    """Start of the window in seconds, by the board's clock."""
     seconds: float
     samples: int
     """Counter ticks inside the window, or values of the power sensor where no counter moved."""
@@ -107,10 +109,10 @@ class MeteringWindow:
     power_cap_w: float | None
     notes: tuple[str, ...]
     samples_w: tuple[float, ...]
-    """Mean power over each sample."""
+    """Mean power over each sample, in watts."""
 
     def to_metering(self, conditions: MeasurementConditions) -> Metering:
-        """The same per call, as a row keeps it."""
+        """The window as power and energy per call."""
         low, high = self.power_interval_w.low, self.power_interval_w.high
         return Metering(
             power_w=self.power_w,
@@ -131,7 +133,7 @@ class MeteringWindow:
 
 @dataclass(frozen=True)
 class _PowerEstimate:
-    """Mean power by one estimator, and the span it is of."""
+    """Mean power by one estimator, and the time span that the mean covers."""
 
     power_w: float
     interval: Interval
@@ -140,21 +142,28 @@ class _PowerEstimate:
     samples_w: tuple[float, ...]
 
 
-def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> MeteringWindow:
-    """Meter calls of about `call_s` each over a window of about `seconds` or a little more.
+def check_window_length(seconds: float) -> None:
+    """Raises `InvalidInput` for a window that is not positive and finite."""
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidInput(f"metering window: {seconds} s; give a positive number of seconds")
 
-    Raises `DeviceError` where the board tells neither energy nor power, or one of them stands still alone.
+
+def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> MeteringWindow:
+    """Meter calls of about `call_s` each, over a window of about `seconds` or a little more.
+
+    Raises `DeviceError` where the board reports neither energy nor power, or where the only one it reports
+    does not change.
     """
     board.wait(board.averaging_s)
     idle = _measure_mean_power(board, IDLE_PERIOD_S)
     if math.isnan(idle):
-        raise DeviceError("the board tells no power, so nothing can be metered")
+        raise DeviceError("the board reports no power, so nothing can be metered")
     notes: list[str] = []
     try:
         board.start(kernel)
         if not _warm_up(board):
             notes.append(
-                f"power still moved after {WARM_UP_PERIOD_S * MAX_WARM_UP_PERIODS:.0f} s of warming up"
+                f"power still changed after {WARM_UP_PERIOD_S * MAX_WARM_UP_PERIODS:.0f} s of warming up"
             )
         board.stop()
         board.start(kernel)
@@ -163,7 +172,7 @@ def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: f
         temperature = board.temperature_c()
         calls = board.stop()
     except BaseException:
-        with suppress(EkcError):  # What went wrong first is what is told.
+        with suppress(EkcError):  # The first error is the one to report.
             board.stop()
         raise
     return _make_window(board, log, calls, idle, temperature, notes)
@@ -177,16 +186,16 @@ def _make_window(
     temperature_c: float,
     notes: list[str],
 ) -> MeteringWindow:
-    counted = None if log.counter_problem else _estimate_from_counter(log)
+    counter_estimate = None if log.counter_problem else _estimate_from_counter(log)
     readings = [reading for reading in log.readings if not math.isnan(reading.power_w)]
     sampled = float(np.mean([reading.power_w for reading in readings])) if readings else math.nan
-    best = counted or _estimate_from_readings(readings, board.averaging_s, log.counter_problem)
+    best = counter_estimate or _estimate_from_readings(readings, board.averaging_s, log.counter_problem)
     clocks = [reading.clock_mhz for reading in log.readings if not math.isnan(reading.clock_mhz)]
     return MeteringWindow(
         power_w=best.power_w,
         power_interval_w=best.interval,
-        estimator=ENERGY_COUNTER if counted else POWER_READINGS,
-        counter_power_w=counted.power_w if counted else math.nan,
+        estimator=ENERGY_COUNTER if counter_estimate else POWER_READINGS,
+        counter_power_w=counter_estimate.power_w if counter_estimate else math.nan,
         sampled_power_w=sampled,
         call_s=completed_calls.seconds / completed_calls.count,
         idle_power_w=idle_power_w,
@@ -207,13 +216,14 @@ def _make_window(
 
 
 def _measure_mean_power(board: Board, seconds: float) -> float:
-    """Of the readings that did not fail; where all did, by the counter; NaN where that stands still."""
+    """Mean power over some seconds, from the readings that did not fail. Where all failed: by the counter;
+    NaN where the counter does not move."""
     readings = []
     for _ in range(round(seconds / READING_INTERVAL_S)):
         board.wait(READING_INTERVAL_S)
         readings.append(board.power_w())
-    told = [watts for watts in readings if not math.isnan(watts)]
-    return float(np.mean(told)) if told else _measure_counter_power(board, seconds)
+    valid = [watts for watts in readings if not math.isnan(watts)]
+    return float(np.mean(valid)) if valid else _measure_counter_power(board, seconds)
 
 
 def _measure_counter_power(board: Board, seconds: float) -> float:
@@ -222,7 +232,7 @@ def _measure_counter_power(board: Board, seconds: float) -> float:
 
 
 def _warm_up(board: Board) -> bool:
-    """Whether power came to stand still."""
+    """Whether power became steady."""
     before = 0.0
     for _ in range(MAX_WARM_UP_PERIODS):
         now = _measure_mean_power(board, WARM_UP_PERIOD_S)
@@ -233,7 +243,7 @@ def _warm_up(board: Board) -> bool:
 
 
 def _estimate_from_counter(log: BoardLog) -> _PowerEstimate:
-    """By the counter, tick by tick."""
+    """Mean power by the energy counter, tick by tick."""
     at = np.array([tick.time_s for tick in log.ticks])
     joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
     spans = np.diff(at)
@@ -246,15 +256,15 @@ def _estimate_from_counter(log: BoardLog) -> _PowerEstimate:
 def _estimate_from_readings(
     readings: Sequence[BoardReading], averaging_s: float, counter_problem: str
 ) -> _PowerEstimate:
-    """By the power sensor. A value that stands over several readings is one sample, and of averaged ones a
-    length of averaging is."""
+    """Mean power by the power sensor. A value that repeats over several readings is one sample; of averaged
+    readings one averaging time is one sample."""
     at, watts = np.array([(reading.time_s, reading.power_w) for reading in readings]).reshape(-1, 2).T
     if len(at) <= MIN_AMOUNTS:
-        raise DeviceError(f"{counter_problem}, and it tells no power")
+        raise DeviceError(f"{counter_problem}, and it reports no power")
     spans = np.diff(at)
     starts = _find_sample_starts(at[:-1], watts[:-1], averaging_s)
     if len(starts) < MIN_AMOUNTS:
-        raise DeviceError(f"{counter_problem}, and the power sensor stands still at {watts[0]:.1f} W")
+        raise DeviceError(f"{counter_problem}, and the power sensor stays at {watts[0]:.1f} W")
     joules = np.add.reduceat(watts[:-1] * spans, starts)
     lengths = np.add.reduceat(spans, starts)
     mean, interval = estimate_mean_rate(joules, lengths)
@@ -264,7 +274,7 @@ def _estimate_from_readings(
 
 
 def _find_sample_starts(times_s: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
-    """Where each sample begins."""
+    """Index of the first reading of each sample."""
     fresh = np.flatnonzero(np.diff(watts, prepend=np.nan))
     if not averaging_s or len(fresh) < MIN_AMOUNTS:
         return fresh
@@ -276,23 +286,24 @@ def _write_notes(
 ) -> list[str]:
     notes = [f"{log.counter_problem}; energy is from readings of power"] if log.counter_problem else []
     if math.isnan(sampled_power_w):
-        notes.append("the board tells no power now; energy is from its counter alone")
+        notes.append("the board reports no power now; energy is from its counter alone")
     if abs(sampled_power_w / power_w - 1) > ESTIMATOR_TOLERANCE:
         notes.append(
             f"readings of power say {100 * (sampled_power_w / power_w - 1):+.0f} % beside the energy counter"
         )
     if UNREPORTED in log.throttle:
-        notes.append("the driver does not tell whether something throttles the clock")
+        notes.append("the driver does not report whether something throttles the clock")
     low, high = min(clocks_mhz, default=0.0), max(clocks_mhz, default=0.0)
     if not clocks_mhz:
-        notes.append("the board does not tell its clock")
+        notes.append("the board does not report its clock")
     if high - low > CLOCK_TOLERANCE * high:
         notes.append(f"the clock moved from {low:.0f} to {high:.0f} MHz")
     return notes
 
 
 def _find_aliasing(estimate: _PowerEstimate, calls: CompletedCalls) -> list[str]:
-    """Long calls whose rhythm is the sensor's: one that looks part of the time sees the same part of each."""
+    """A note where long calls are in step with the sensor: a sensor that measures part of the time then
+    measures the same part of each call."""
     call_s, tick_s = calls.seconds / calls.count, estimate.seconds / len(estimate.samples_w)
     if call_s < LONG_CALL_S:
         return []
@@ -300,6 +311,6 @@ def _find_aliasing(estimate: _PowerEstimate, calls: CompletedCalls) -> list[str]
     if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < MAX_UNSAMPLED_SHARE:
         return []
     return [
-        f"calls of {1000 * call_s:.1f} ms keep step with the sensor ({1000 * tick_s:.0f} ms): one that looks "
-        "part of the time sees the same part of each, which the interval does not hold"
+        f"calls of {1000 * call_s:.1f} ms are in step with the sensor ({1000 * tick_s:.0f} ms), which may "
+        "measure the same part of each call; the interval does not contain that error"
     ]

@@ -1,4 +1,4 @@
-"""Looking at a board that runs: ticks of its energy counter, and readings of everything else beside them."""
+"""Readings of a board that runs: ticks of its energy counter, and the other sensors beside them."""
 
 from __future__ import annotations
 
@@ -6,47 +6,49 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 POLL_INTERVAL_S = 0.001
-"""Between two looks at the counter."""
+"""Seconds between two reads of the energy counter."""
 READING_INTERVAL_S = 0.02
-"""Between two readings of instantaneous power; sensors refresh no faster."""
+"""Seconds between two readings of instantaneous power; sensors refresh no faster."""
 MIN_TICKS = 8
 MIN_AVERAGING_PERIODS = 6
-"""Lengths of the averaging that a window of averaged readings has at least."""
+"""Averaging times of the power sensor that a window has, at least."""
 STALL_S = 1.0
-"""A counter that did not move for so long, while a kernel ran, stands still: they tick every 20 to 100 ms."""
+"""Seconds after which a counter that did not move while a kernel ran counts as stalled; counters tick every
+20 to 100 ms."""
 
 
 class BoardSensors(Protocol):
-    """What is looked at. Power and energy are the whole board's."""
+    """The sensors of a board. Power and energy are those of the whole board."""
 
     averaging_s: float
-    """Over which a power reading is a mean; 0 where it is instantaneous."""
+    """Averaging time of a power reading in seconds; 0 where readings are instantaneous."""
 
     def now_s(self) -> float:
-        """A steady clock."""
+        """Seconds of a steady clock."""
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
 
     def counter_mj(self) -> int | None:
-        """Total energy; moves only on its own ticks. None where there is no counter."""
+        """Total energy in millijoules, which changes on its own ticks only. None where there is no
+        counter."""
 
     def power_w(self) -> float:
-        """Power as the sensor tells it; NaN where one reading failed."""
+        """Power in watts, as the sensor reports it; NaN where the reading failed."""
 
     def temperature_c(self) -> float:
-        """Die temperature."""
+        """Temperature of the die in degrees Celsius."""
 
     def clock_mhz(self) -> float:
-        """SM clock now."""
+        """Present SM clock in MHz."""
 
     def throttle(self) -> tuple[str, ...]:
-        """Reasons why the clock is lower than asked, if any."""
+        """Reasons why the clock is lower than requested, if any."""
 
 
 @dataclass(frozen=True)
 class CounterTick:
-    """The counter moved, in the middle between two looks."""
+    """One tick of the counter; its time is the middle between two reads."""
 
     time_s: float
     counter_mj: int
@@ -54,7 +56,7 @@ class CounterTick:
 
 @dataclass(frozen=True)
 class BoardReading:
-    """The other sensors at one moment."""
+    """Readings of the other sensors at one moment."""
 
     time_s: float
     power_w: float
@@ -63,16 +65,16 @@ class BoardReading:
 
 @dataclass
 class BoardLog:
-    """What the looks of one window found."""
+    """Ticks and readings of one window."""
 
     ticks: list[CounterTick] = field(default_factory=list)
     readings: list[BoardReading] = field(default_factory=list)
     throttle: set[str] = field(default_factory=set)
     counter_problem: str = ""
-    """Why the counter cannot be used, if so."""
+    """Why the counter cannot be used; "" where it can."""
 
     def is_complete(self, length_s: float, averaging_s: float) -> bool:
-        """Is there enough, over a span that is long enough?"""
+        """Whether there are enough samples over a span that is long enough."""
         if self.counter_problem:
             least = max(length_s, MIN_AVERAGING_PERIODS * averaging_s)
             return bool(self.readings) and self.readings[-1].time_s - self.readings[0].time_s >= least
@@ -80,9 +82,10 @@ class BoardLog:
 
 
 def record_board(board: BoardSensors, length_s: float) -> BoardLog:
-    """Look from the first tick that is seen to the first one after `length_s`.
+    """Record the board from the first tick to the first tick after `length_s`.
 
-    Without a counter, or where it stalls or runs backwards: from the first reading, for as long.
+    Where there is no counter, or the counter stalls or runs backwards: from the first reading, for the same
+    time.
     """
     log = BoardLog()
     shown = board.counter_mj()
@@ -100,7 +103,7 @@ def record_board(board: BoardSensors, length_s: float) -> BoardLog:
                     log.ticks.append(CounterTick(0.5 * (looked + now), counter))
                 shown, moved = counter, now
             elif now - moved > STALL_S:
-                log.counter_problem = f"the energy counter stood still for {now - moved:.1f} s"
+                log.counter_problem = f"the energy counter did not move for {now - moved:.1f} s"
         looked = now
         if (log.ticks or log.counter_problem) and now >= next_reading:
             log.readings.append(BoardReading(now, board.power_w(), board.clock_mhz()))

@@ -1,4 +1,5 @@
-"""What the driver's management library (NVML) tells of the GPUs of this machine. Needs no permission."""
+"""GPUs of this machine as NVML, the driver's management library, reports them. Reading needs no
+permission."""
 
 from __future__ import annotations
 

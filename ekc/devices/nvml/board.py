@@ -1,4 +1,4 @@
-"""A real GPU as the meter wants it: sensors read here, a kernel kept running in a worker."""
+"""A real GPU as the meter needs it: sensors are read in this process, the kernel runs in a worker."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ekc.errors import DeviceError
 
 
 class KernelRunner(Protocol):
-    """Calls a kernel back to back, so that the GPU never idles in between, until told to stop."""
+    """Calls a kernel back to back until `stop`, so that the GPU never idles in between."""
 
     def start(self, kernel: CompiledKernel) -> None:
-        """Begin; back when the kernel runs."""
+        """Start to call the kernel; returns when the kernel runs."""
 
     def stop(self) -> CompletedCalls:
-        """End, promptly."""
+        """Stop soon, and report the calls."""
 
 
 class NvmlBoard:
-    """A `Board` of the meter. Raises `DeviceError` where the board's energy is not the kernel's (MIG)."""
+    """A `Board` of the meter. Raises `DeviceError` where the energy of the board is not that of the kernel
+    alone (MIG)."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class NvmlBoard:
         self.start = kernel_runner.start
 
     def stop(self) -> CompletedCalls:
-        """End, promptly."""
+        """Stop soon, and report the calls."""
         called = self._kernel_runner.stop()
         if called.count < 1:
             raise DeviceError(f"{self._sensors.name}: the kernel was not called once while it was metered")

@@ -1,8 +1,7 @@
-"""The library itself: loaded and initialised once, its errors told in one line.
+"""NVML, the driver's management library: loading it, its GPUs and errors, and the right to set clocks through
+it.
 
-Does this machine have NVIDIA GPUs? Asked of the driver's management library (NVML).
-
-Whether this process may set clocks through NVML, found without setting anything.
+The library is loaded and initialised once per process. Nothing here sets anything.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
 DRIVER_FILES = tuple(map(Path, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-gpu")))
-"""What a driver that is loaded leaves; the last one on Jetson."""
+"""Files that a loaded driver creates; the last one on Jetson."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class GpuAbsence:
 
     reason: str
     is_uncertain: bool = False
-    """Whether there may be one all the same, of which nobody tells."""
+    """Whether there may be a GPU although the driver does not report one."""
 
 
 @hold_forks()
@@ -39,13 +38,13 @@ def count_gpus() -> int | GpuAbsence:
         number = int(library.nvmlDeviceGetCount())
         library.nvmlShutdown()
     except library.NVMLError as error:
-        return GpuAbsence(f"the NVIDIA driver does not tell of its GPUs ({error})", is_uncertain=True)
+        return GpuAbsence(f"the NVIDIA driver does not report its GPUs ({error})", is_uncertain=True)
     return number or GpuAbsence("the NVIDIA driver sees no GPU")
 
 
 @hold_forks()
 def initialize_nvml() -> Any:
-    """pynvml, initialised; an `Absent` where that cannot be."""
+    """pynvml, initialised; a `GpuAbsence` where that fails."""
     try:
         import pynvml
     except ImportError as problem:
@@ -58,7 +57,7 @@ def initialize_nvml() -> Any:
 
 
 def _explain_absence(library: Any, problem: Any) -> GpuAbsence:
-    """A driver may be there without the library that tells of it."""
+    """Why NVML is not there: without its library a driver may still be installed."""
     trace = next((path for path in DRIVER_FILES if path.exists()), None)
     if problem.value == library.NVML_ERROR_LIBRARY_NOT_FOUND and trace is not None:
         return GpuAbsence(
@@ -74,7 +73,7 @@ def _explain_absence(library: Any, problem: Any) -> GpuAbsence:
 _init_lock = threading.Lock()
 _initialised = False
 _UUID_PREFIXES = ("", "GPU-", "MIG-")
-"""What a UUID may begin with; CUDA tells it without."""
+"""Beginnings of a UUID in NVML; CUDA gives the UUID without one."""
 
 
 def load_nvml() -> Any:
@@ -93,8 +92,8 @@ def load_nvml() -> Any:
 
 
 def list_uuids() -> dict[int, str]:
-    """Of the GPUs that this process may use, by NVML's number (that of nvidia-smi). This counts others too,
-    those that a container was not given, say. Raises `ActuatorError` where it may use none."""
+    """UUIDs by NVML's number (that of nvidia-smi) of the GPUs that this process may use. NVML also counts
+    GPUs that a container was not given. Raises `ActuatorError` where this process may use none."""
     library = load_nvml()
     number = call_nvml("the number of GPUs", library.nvmlDeviceGetCount)
     found = {index: find_uuid(index) for index in range(number) if _is_permitted(library, index)}
@@ -107,7 +106,7 @@ def list_uuids() -> dict[int, str]:
 
 @hold_forks()
 def _is_permitted(library: Any, index: int) -> bool:
-    """What else is wrong with a GPU, who asks it is told."""
+    """Whether this process may use a GPU. Any other error is reported by the first call that uses it."""
     try:
         library.nvmlDeviceGetHandleByIndex(index)
     except library.NVMLError as problem:
@@ -116,7 +115,7 @@ def _is_permitted(library: Any, index: int) -> bool:
 
 
 def find_uuid(index: int) -> str:
-    """Of the GPU with a number of NVML's. Raises `ActuatorError` where there is none."""
+    """UUID of the GPU with this NVML number. Raises `ActuatorError` where there is none."""
     library = load_nvml()
     handle = call_nvml(f"GPU {index}", library.nvmlDeviceGetHandleByIndex, index)
     return str(call_nvml(f"the UUID of GPU {index}", library.nvmlDeviceGetUUID, handle))
@@ -124,7 +123,7 @@ def find_uuid(index: int) -> str:
 
 @hold_forks()
 def find_handle(library: Any, uuid: str) -> Any:
-    """By a UUID of NVML's, or of CUDA's, which has no kind in front. Raises `ActuatorError`."""
+    """NVML handle of a UUID, in the form of NVML or of CUDA, which has no prefix. Raises `ActuatorError`."""
     for kind in _UUID_PREFIXES[:-1]:
         try:
             return library.nvmlDeviceGetHandleByUUID(kind + uuid)
@@ -134,7 +133,7 @@ def find_handle(library: Any, uuid: str) -> Any:
 
 
 def call_nvml(subject: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of an NVML call. Raises `ActuatorError` with what was asked for and why it failed."""
+    """The result of an NVML call. Raises `ActuatorError` with the subject of the call and the reason."""
     import pynvml
 
     try:
@@ -145,7 +144,7 @@ def call_nvml(subject: str, function: Callable[..., Any], *arguments: Any) -> An
 
 
 def describe_error(problem: Any) -> str:
-    """The driver's words, and what helps."""
+    """The error text of the driver, and a remedy where one is known."""
     import pynvml
 
     help_with = {
@@ -159,14 +158,14 @@ def describe_error(problem: Any) -> str:
 
 
 _CAP_SYS_ADMIN = 1 << 21
-"""CAP_SYS_ADMIN, which root has and the driver asks for."""
+"""Bit of CAP_SYS_ADMIN, which root has and the driver requires."""
 
 
 def explain_refusal(status_file: Path = Path("/proc/self/status")) -> str:
-    """Why not, in a few words; "" where it may, for all that can be known before it is tried."""
+    """Why this process may not set clocks; "" where it may, as far as that can be found without trying."""
     try:
         lines = status_file.read_text().splitlines()
     except OSError:
-        return "this system does not tell which rights a process has"
-    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
-    return "" if held & _CAP_SYS_ADMIN else "this process lacks CAP_SYS_ADMIN, which root has"
+        return "this system does not report the rights of a process"
+    capabilities = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return "" if capabilities & _CAP_SYS_ADMIN else "this process lacks CAP_SYS_ADMIN, which root has"

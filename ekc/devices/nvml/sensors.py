@@ -1,10 +1,9 @@
-"""The sensors of one GPU. Reading them needs no permission.
+"""The sensors of one GPU, read through NVML, and how they behave. Reading needs no permission; nothing is run
+or set.
 
-Power is the instantaneous reading (field 186) where the card has it. Where it has not,
-`nvmlDeviceGetPowerUsage` is a mean over one second on Ampere and later, except on the GA100 (NVML's
-documentation of that call), and instantaneous before.
-
-How the sensors of a GPU behave, found by watching them for a moment. Nothing is run or set.
+Power is the instantaneous reading (field 186) where the card has it. Elsewhere `nvmlDeviceGetPowerUsage` is a
+mean over one second on Ampere and later, except on the GA100 (NVML's documentation of that call), and
+instantaneous on older cards.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
 AVERAGING_S = 1.0
-"""Over which power readings are a mean where they are not instantaneous."""
+"""Averaging time in seconds of power readings that are not instantaneous."""
 _AMPERE = 7
 _GA100 = re.compile(r"\b(A100|A800|A30)\b")
 _NAN = float("nan")
@@ -39,17 +38,17 @@ _THROTTLE_REASONS = {
     0x200: "board limit",
     0x400: "reliability limit",
 }
-"""Bits of what throttles the clock. Being idle and clocks that somebody asked for are left out:
-they throttle nothing."""
+"""Bits of the reasons that throttle the clock. Idleness and clock limits that a user set are left out: they
+are no throttling."""
 _THROTTLE_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""Drivers up to CUDA 12.1 know the second name alone, later ones both; the bits are the same."""
+"""Drivers up to CUDA 12.1 have only the second function, later ones both; the bits are the same."""
 
 
 class GpuSensors:
-    """The sensors of one GPU, named by its UUID, as NVML or CUDA tells it.
+    """The sensors of one GPU, named by its UUID in the form of NVML or CUDA.
 
-    A reading that fails is NaN or None, and `problem` says why. Raises `ActuatorError` (a `DeviceError`)
-    where there is no such GPU, and from any reading once it is lost.
+    A reading that fails is NaN or None, and `last_problem` gives the reason. Raises `ActuatorError` (a
+    `DeviceError`) where there is no such GPU, and from any reading once the GPU is lost.
     """
 
     def __init__(self, uuid: str, library: Any = None) -> None:
@@ -57,10 +56,10 @@ class GpuSensors:
         self.handle = find_handle(self.library, uuid)
         self.name = uuid
         self.last_problem = ""
-        """Why the last reading that failed did."""
+        """Reason of the last failed reading."""
         self._mig_part = self._switch_to_mig_parent()
         self.uuid = str(call_nvml(f"the UUID of {uuid}", self.library.nvmlDeviceGetUUID, self.handle))
-        """As NVML tells it, of the whole GPU."""
+        """UUID of the whole GPU, as NVML reports it."""
         index = call_nvml(f"the index of {uuid}", self.library.nvmlDeviceGetIndex, self.handle)
         model = call_nvml(f"the name of {uuid}", self.library.nvmlDeviceGetName, self.handle)
         self.name = f"GPU {index} ({model})"
@@ -68,41 +67,42 @@ class GpuSensors:
         self.averaging_s = AVERAGING_S if not self.is_instantaneous and self._has_averaged_power() else 0.0
 
     def explain_sharing(self) -> str:
-        """Why the board's energy is not that of one kernel alone (MIG); "" where it is."""
+        """Why the energy of the board is not that of one kernel alone (MIG); "" where it is."""
         mode = self.query("nvmlDeviceGetMigMode")
         if self._mig_part is not None or (mode is not None and mode[0]):
             return f"{self.name} is split by MIG: its energy counter is that of all parts together"
         return ""
 
     def counter_mj(self) -> int | None:
-        """The board's total energy (Volta and later); None where it has no counter."""
-        counted = self.query("nvmlDeviceGetTotalEnergyConsumption")
-        return None if counted is None else int(counted)
+        """Total energy of the board in millijoules (Volta and later); None where the board has no counter."""
+        millijoules = self.query("nvmlDeviceGetTotalEnergyConsumption")
+        return None if millijoules is None else int(millijoules)
 
     def power_w(self) -> float:
-        """The best reading there is."""
+        """Power in watts by the best reading that this card has."""
         return self._read_instant_power_w() if self.is_instantaneous else self.mean_power_w()
 
     def mean_power_w(self) -> float:
-        """By `nvmlDeviceGetPowerUsage`, a mean over `MEAN_S` on most cards."""
-        told = self.query("nvmlDeviceGetPowerUsage")
-        return _NAN if told is None else told / 1000.0
+        """Power in watts by `nvmlDeviceGetPowerUsage`, a mean over `AVERAGING_S` on most cards."""
+        milliwatts = self.query("nvmlDeviceGetPowerUsage")
+        return _NAN if milliwatts is None else milliwatts / 1000.0
 
     def temperature_c(self) -> float:
-        """Of the die."""
+        """Temperature of the die in degrees Celsius."""
         sensor = self.library.NVML_TEMPERATURE_GPU
-        told = self.query("nvmlDeviceGetTemperature", sensor)
-        if told is None:  # CUDA 14 will have the newer call alone.
-            told = self.query("nvmlDeviceGetTemperatureV", sensor)
-        return _NAN if told is None else float(told)
+        celsius = self.query("nvmlDeviceGetTemperature", sensor)
+        if celsius is None:  # CUDA 14 removes the older call.
+            celsius = self.query("nvmlDeviceGetTemperatureV", sensor)
+        return _NAN if celsius is None else float(celsius)
 
     def clock_mhz(self) -> float:
-        """The SM clock now."""
-        told = self.query("nvmlDeviceGetClockInfo", self.library.NVML_CLOCK_SM)
-        return _NAN if told is None else float(told)
+        """Present SM clock in MHz."""
+        mhz = self.query("nvmlDeviceGetClockInfo", self.library.NVML_CLOCK_SM)
+        return _NAN if mhz is None else float(mhz)
 
     def throttle(self) -> tuple[str, ...]:
-        """Why the clock is lower than it could be; `NOT_TOLD` where the driver does not say."""
+        """Reasons why the clock is lower than it could be; `UNREPORTED` where the driver does not report
+        them."""
         for function in _THROTTLE_FUNCTIONS:
             bits = self.query(function)
             if bits is not None:
@@ -110,7 +110,7 @@ class GpuSensors:
         return (UNREPORTED,)
 
     def power_cap_w(self) -> float | None:
-        """The power cap in force; None where the card has none."""
+        """Power cap in force, in watts; None where the card has none."""
         cap = self.query("nvmlDeviceGetEnforcedPowerLimit")
         return None if cap is None else cap / 1000.0
 
@@ -119,7 +119,8 @@ class GpuSensors:
         return str(call_nvml("the driver's version", self.library.nvmlSystemGetDriverVersion))
 
     def query(self, function: str, *arguments: Any) -> Any:
-        """What a call of NVML returns for this GPU; None where it failed. Raises `ActuatorError` if lost."""
+        """Result of an NVML call for this GPU; None where the call failed. Raises `ActuatorError` if the GPU
+        is lost."""
         call = getattr(self.library, function, None)
         if call is None:
             self.last_problem = f"the installed nvidia-ml-py does not know {function}"
@@ -132,7 +133,7 @@ class GpuSensors:
             return None
 
     def record_failure(self, function: str, problem: Any) -> None:
-        """Keep why; raise where nothing will answer any more."""
+        """Keep the reason of a failure; raise it where no later call can succeed."""
         self.last_problem = f"{function}: {problem}"
         if problem.value == self.library.NVML_ERROR_GPU_IS_LOST:
             raise ActuatorError(
@@ -140,7 +141,7 @@ class GpuSensors:
             ) from problem
 
     def _switch_to_mig_parent(self) -> Any:
-        """For a part of a GPU: from here on its GPU is asked, whose sensors are the only ones."""
+        """For a MIG instance: read its parent GPU from here on, which alone has sensors."""
         if not self.query("nvmlDeviceIsMigDeviceHandle"):
             return None
         parent = self.query("nvmlDeviceGetDeviceHandleFromMigDeviceHandle")
@@ -156,7 +157,7 @@ class GpuSensors:
         return float(fields[0].value.uiVal) / 1000.0
 
     def _has_averaged_power(self) -> bool:
-        """Whether `nvmlDeviceGetPowerUsage` is a mean here; yes where the architecture is not told."""
+        """Whether `nvmlDeviceGetPowerUsage` is a mean here; True where the architecture is unknown."""
         arch = self.query("nvmlDeviceGetArchitecture")
         return (arch is None or arch >= _AMPERE) and not _GA100.search(self.name)
 
@@ -168,20 +169,20 @@ PART_TIME_NOTE = "looks at 25 of every 100 ms (arXiv 2312.02741)"
 
 @dataclass(frozen=True)
 class SensorBehaviour:
-    """What was seen in `WATCHED_S`."""
+    """Behaviour of the sensors of a GPU over `WATCHED_S` seconds."""
 
     has_counter: bool
     """Whether there is an energy counter."""
     tick_interval_s: float | None
-    """Between two movements of it; None where it did not move twice."""
+    """Seconds between two ticks of the energy counter; None where it did not tick twice."""
     is_instantaneous: bool
-    """Whether there is a reading of power now, and not only a mean."""
+    """Whether there is an instantaneous power reading, not only a mean."""
     averaging_s: float
-    """Over which the power reading is a mean; 0 for none."""
+    """Averaging time of the power reading in seconds; 0 where it is instantaneous."""
     refresh_interval_s: float | None
-    """Between two values of the power reading; None where it did not change twice."""
+    """Seconds between two values of the power reading; None where it did not change twice."""
     part_time_note: str
-    """What is known of a sensor that does not look always; "" where nothing is."""
+    """Note on a sensor that measures part of the time only; "" for other sensors."""
 
 
 def observe_sensors(
@@ -189,33 +190,33 @@ def observe_sensors(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> SensorBehaviour:
-    """Watch for `WATCHED_S`. Raises `ActuatorError` if the GPU is lost."""
+    """Watch the sensors for `WATCHED_S` seconds. Raises `ActuatorError` if the GPU is lost."""
     ends = now() + OBSERVATION_S
-    counted, told = sensors.counter_mj(), sensors.power_w()
-    has_counter = counted is not None
+    last_counter, last_watts = sensors.counter_mj(), sensors.power_w()
+    has_counter = last_counter is not None
     ticks: list[float] = []
     changes: list[float] = []
     while (at := now()) < ends:
         counter, watts = sensors.counter_mj(), sensors.power_w()
-        if counter != counted:
+        if counter != last_counter:
             ticks.append(at)
-        if watts != told and watts == watts:
+        if watts != last_watts and watts == watts:
             changes.append(at)
-        counted, told = counter, watts
+        last_counter, last_watts = counter, watts
         sleep(POLL_INTERVAL_S)
-    known = _PART_TIME_CARDS.search(sensors.name)
+    part_time = _PART_TIME_CARDS.search(sensors.name)
     return SensorBehaviour(
         has_counter=has_counter,
         tick_interval_s=_compute_median_interval(ticks) if has_counter else None,
         is_instantaneous=sensors.is_instantaneous,
         averaging_s=sensors.averaging_s,
         refresh_interval_s=_compute_median_interval(changes),
-        part_time_note=PART_TIME_NOTE if known else "",
+        part_time_note=PART_TIME_NOTE if part_time else "",
     )
 
 
 def _compute_median_interval(moments: list[float]) -> float | None:
-    """Median distance; None where there is none, or one that the meter would not wait for."""
+    """Median interval in seconds; None where there is none, or where it is longer than the meter waits."""
     if len(moments) < 2:
         return None
     found = statistics.median(b - a for a, b in pairwise(moments))

@@ -1,4 +1,4 @@
-"""A recording as a device: it answers for the schedules that were measured, with what was measured."""
+"""A recording as a device: it returns the recorded measurements of a schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIGEST = re.compile(r"^// *digest ([0-9a-f]{16})$", re.MULTILINE)
 
 
 class RecordedDevice:
-    """The device of a recording. Nothing is measured, so every answer is the same every time."""
+    """The device of a recording. Nothing is measured, so each answer is the same every time."""
 
     def __init__(self, recording: Recording) -> None:
         origin = recording.origin
@@ -25,6 +25,7 @@ class RecordedDevice:
         self.limits, self.peaks, self.driver = origin.limits, origin.peaks, origin.driver
         self.clock_regime, self.data_policy = origin.clock_regime, origin.data_policy
         self.label, self.memory_bytes = origin.description, origin.memory_bytes
+        self.collect_facts = None
 
     @classmethod
     def open(cls, target: str) -> RecordedDevice:
@@ -35,15 +36,16 @@ class RecordedDevice:
         return cls(read_recording(Path(file)))
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """What was recorded of the kernel's schedule. Raises `DeviceError` where that is nothing."""
+        """Recorded timing of the kernel's schedule. Raises `DeviceError` where there is none."""
         return self._find_row(kernel).find_timing(repeat)
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
-        """The same of its energy; over the window that was recorded, whatever `seconds`."""
+        """Recorded metering of the kernel's schedule, over the window that was recorded, whatever
+        `seconds`."""
         return self._find_row(kernel).find_metering(repeat)
 
     def clocks(self) -> Clocks:
-        """None: a recording was made at one clock."""
+        """No clocks: a recording was made at one clock."""
         return Clocks(reason=f"{self.label} was recorded at {self.clock_regime} only")
 
     def at_clock(self, mhz: int) -> RecordedDevice:
@@ -56,9 +58,9 @@ class RecordedDevice:
         found = _DIGEST.search(kernel.cuda_source)
         row = self.recording.by_digest.get(found[1]) if found else None
         if row is None:
-            told = f"schedule {found[1]}" if found else f"{kernel.name}, which names no schedule,"
+            subject = f"schedule {found[1]}" if found else f"{kernel.name}, which names no schedule,"
             raise DeviceError(
-                f"{self.label}: {told} was not recorded; {self.recording.path} holds "
+                f"{self.label}: {subject} was not recorded; {self.recording.path} holds "
                 f"{len(self.recording.rows)} schedules"
             )
         return row

@@ -6,22 +6,22 @@ import zlib
 from dataclasses import dataclass
 
 GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
-"""What zlib calls a gzip member."""
+"""Window bits of a gzip member for zlib."""
 PIECE_BYTES = 4096
-"""Bytes looked at together: what follows a member is looked at again."""
+"""Bytes that are unpacked together; bytes after the end of a member are unpacked again."""
 
 
 @dataclass(frozen=True)
 class UnpackedMembers:
-    """What could be read of a file."""
+    """Content of the complete members of a file."""
 
     text: bytes
     complete_bytes: int
-    """Bytes of the file that hold it; the rest is a member that was cut short."""
+    """Bytes of the file with complete members; the rest is a member that was cut short."""
 
 
 def unpack_members(data: bytes) -> UnpackedMembers:
-    """All whole members. Raises `ValueError` for bytes that are no gzip, or damaged."""
+    """Unpack all complete members. Raises `ValueError` for bytes that are no gzip, or damaged."""
     parts: list[bytes] = []
     good = 0
     while good < len(data):
@@ -41,6 +41,6 @@ def unpack_members(data: bytes) -> UnpackedMembers:
 
 
 def pack_line(line: bytes) -> bytes:
-    """A member; the same bytes for the same line."""
+    """Pack a line as a member; the same bytes for the same line."""
     one = zlib.compressobj(9, zlib.DEFLATED, GZIP_WINDOW_BITS)
     return one.compress(line) + one.flush()

@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from ekc.codegen.compiled import Resources
-from ekc.devices.device import Metering, Timing
+from ekc.devices.device import MeasurementT, Metering, Timing
 from ekc.devices.measurement_json import dataclass_from_json, metering_from_json, timing_from_json
 from ekc.devices.recording.gzip_members import unpack_members
-from ekc.devices.recording.rows import Figure, Origin, RecordedRow, Recording
+from ekc.devices.recording.rows import Origin, RecordedRow, Recording
 from ekc.errors import RecordError
 from ekc.version import __version__
 
 FORMAT_NAME = "ekc recording"
 FORMAT_VERSION = 1
-"""Of the format. Raise it when a reader of today could not make sense of the file."""
+"""Version of the format. Raise it when today's reader could not read the file."""
 SQLITE_HEADER = b"SQLite format 3"
-"""How the other kind of file begins that figures are kept in."""
+"""First bytes of a record file, which is the other kind of file with measurements."""
 
 
 def read_recording(path: str | Path) -> Recording:
-    """The whole file. A last event that was cut short (a run that was killed) is left out, with a warning.
+    """Read a recording. A last event that was cut short (the run was killed) is left out, with a warning.
 
     Raises `RecordError`, one line, for a file that is absent, no recording, of another format version, or
     damaged.
@@ -39,14 +39,14 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def parse_recording(path: Path, data: bytes) -> Recording:
-    """The recording that the bytes of a file are; likewise."""
+    """The recording in the bytes of a file; see `read_recording`."""
     lines = _parse_lines(path, data)
     origin = parse_origin(path, next(lines, {}))
     return _RecordingParser(path, origin).parse(lines)
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of the file. Raises `RecordError`."""
+    """Bytes of the file. Raises `RecordError`."""
     try:
         return path.read_bytes()
     except OSError as problem:
@@ -82,7 +82,7 @@ def _parse_lines(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def parse_origin(path: Path, head: Mapping[str, Any]) -> Origin:
-    """Where the recording was made, from its first line. Raises `RecordError` for another format."""
+    """Origin of a recording, from its first line. Raises `RecordError` for another format."""
     if head.get("format") != FORMAT_NAME:
         raise RecordError(f"{path} is not a recording of ekc: its first line does not say {FORMAT_NAME!r}")
     if head.get("version") != FORMAT_VERSION:
@@ -91,8 +91,8 @@ def parse_origin(path: Path, head: Mapping[str, Any]) -> Origin:
             f"format {FORMAT_VERSION}: record again, or use the ekc that wrote it ({head.get('ekc_version')})"
         )
     try:
-        told = {name: head[name] for name in ("ekc_version", "created")}
-        return dataclass_from_json(Origin, {**head["device"], **told})
+        written = {name: head[name] for name in ("ekc_version", "created")}
+        return dataclass_from_json(Origin, {**head["device"], **written})
     except (KeyError, TypeError, ValueError) as problem:
         raise RecordError(
             f"{path} is damaged: its first line does not describe a device ({problem})"
@@ -100,7 +100,7 @@ def parse_origin(path: Path, head: Mapping[str, Any]) -> Origin:
 
 
 class _RecordingParser:
-    """Events put together into rows."""
+    """Builds rows from events."""
 
     def __init__(self, path: Path, origin: Origin) -> None:
         self._path, self._origin = path, origin
@@ -114,9 +114,9 @@ class _RecordingParser:
             try:
                 self._parse_event(event)
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
-                told = f"{type(problem).__name__}: {problem}"
+                reason = f"{type(problem).__name__}: {problem}"
                 raise RecordError(
-                    f"{self._path}, line {number}: not an event of a recording ({told})"
+                    f"{self._path}, line {number}: not an event of a recording ({reason})"
                 ) from None
         rows = tuple(self._make_row(digest, facts) for digest, facts in self._rows.items())
         return Recording(str(self._path), self._origin, tuple(self._operators), rows)
@@ -140,8 +140,8 @@ class _RecordingParser:
             case other:
                 raise ValueError(f"there is no event {other!r}")
 
-    def _check_origin(self, measured: Figure) -> Figure:
-        """A simulated figure must not pass for a measured one, nor the other way round."""
+    def _check_origin(self, measured: MeasurementT) -> MeasurementT:
+        """Check that simulated and measured figures are not mixed."""
         if measured.conditions.simulated != self._origin.simulated:
             raise ValueError(f"simulated is {measured.conditions.simulated}, the first line says otherwise")
         return measured
@@ -149,7 +149,7 @@ class _RecordingParser:
     def _parse_schedule(self, event: dict[str, Any]) -> None:
         digest, number = event["digest"], _read_count(event, "operator")
         schedule = event["schedule"] | {"operator": json.loads(self._operators[number])}
-        # In the order in which a schedule writes itself: its digest is that of the text.
+        # In the order of `Schedule.to_json`: the digest is that of the text.
         text = json.dumps({name: schedule[name] for name in ("format", "operator", "steps")})
         self._rows[digest] = {
             "operator": number,
@@ -170,7 +170,7 @@ class _RecordingParser:
 
 
 def _read_count(event: Mapping[str, Any], name: str) -> int:
-    """A number from 0 on; a list is never indexed from its end."""
+    """A count from 0 on; negative numbers would index a list from its end."""
     number = event[name]
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError(f"{name} is {number!r:.40}, which is no whole number from 0 on")

@@ -1,6 +1,6 @@
-"""Writing a recording, event by event: each is in the file before the next measurement begins.
+"""Writing a recording, event by event: each event is in the file before the next measurement begins.
 
-Whether a file may be continued: it is a recording, and of this device as it is now.
+A file is continued if it is a recording of this device in its present state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import Device, Metering, PhysicalDevice, Timing
+from ekc.devices.device import Device, Measurement, Metering, PhysicalDevice, Timing
 from ekc.devices.measurement_json import measurement_to_json
 from ekc.devices.recording.gzip_members import pack_line, unpack_members
 from ekc.devices.recording.reader import FORMAT_NAME, FORMAT_VERSION, parse_recording, read_content
@@ -29,25 +29,25 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
 MATCHED_FACTS = ("name", "driver", "clock_regime", "data_policy", "arch")
-"""What recording and device must have in common, beside the power cap and the GPU itself."""
+"""Facts that recording and device must share, beside the power cap and the GPU itself."""
 
 
 def count_complete_bytes(path: Path, data: bytes) -> int:
-    """How many bytes of a file are whole members. Raises `RecordError` where none are."""
+    """Bytes of a file in complete members. Raises `RecordError` where there are none."""
     try:
         good = unpack_members(data).complete_bytes
     except ValueError as problem:
         raise RecordError(f"{path} is not a recording of ekc, or is damaged: {problem}") from None
     if not good:
-        raise RecordError(f"{path} holds not even the first line of a recording: delete it or choose another")
+        raise RecordError(f"{path} has no complete first line of a recording: delete it or choose another")
     return good
 
 
 def check_same_device(recording: Recording, device: Device) -> None:
     """Raises `RecordError` for a recording of another device."""
-    told = [(name, getattr(recording.origin, name), getattr(device, name)) for name in MATCHED_FACTS]
-    told.append(("power cap", recording.origin.peaks.board_power_w, device.peaks.board_power_w))
-    for name, then, now in told:
+    facts = [(name, getattr(recording.origin, name), getattr(device, name)) for name in MATCHED_FACTS]
+    facts.append(("power cap", recording.origin.peaks.board_power_w, device.peaks.board_power_w))
+    for name, then, now in facts:
         if then != now:
             raise RecordError(
                 f"recording {recording.path} is of {name} {then!r}, {device.label} has {now!r}: "
@@ -66,10 +66,10 @@ SAMPLE_DIGITS = 7
 
 
 class RecordingWriter:
-    """Appends to a recording of `device`; a file that is there already is continued, by one writer at a time.
+    """Appends to a recording of `device`; an existing file is continued, by one writer at a time.
 
     Raises `RecordError` for a file of another device, driver, clock or power cap, for one that is no
-    recording, which is left as it is, and for one that cannot be written.
+    recording, which is not changed, and for one that cannot be written.
     """
 
     def __init__(self, path: str | Path, device: Device) -> None:
@@ -80,10 +80,10 @@ class RecordingWriter:
             raise RecordError(f"recording {path} cannot be written: {problem.strerror}") from None
         try:
             self._lock_file()
-            known = self._read_existing(device)
-            self._operators = list(known.operator_texts) if known else []
-            self._written_digests = set(known.by_digest) if known else set()
-            if known is None:
+            existing = self._read_existing(device)
+            self._operators = list(existing.operator_texts) if existing else []
+            self._written_digests = set(existing.by_digest) if existing else set()
+            if existing is None:
                 self._add_event(_make_device_header(device))
         except BaseException:
             self.close()
@@ -99,14 +99,14 @@ class RecordingWriter:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file. What was added is already in it."""
-        # Said aloud: a child that was forked meanwhile shares the lock, and would hold it on.
+        """Close the file. All events are already in it."""
+        # Unlock explicitly: a child that was forked meanwhile shares the lock, and would keep it.
         with suppress(OSError, ValueError):
             fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
 
     def detach(self) -> None:
-        """In a forked child: the file and its lock are the parent's."""
+        """In a forked child: the file and its lock belong to the parent."""
         self._file.close()
 
     def add_schedule(
@@ -116,8 +116,8 @@ class RecordingWriter:
         figures: Mapping[str, Any],
         kernel: CompiledKernel | None,
     ) -> None:
-        """A schedule before it is measured, once; `kernel` is None where it could not be compiled, and
-        `figures` is what `ekc.ir.analysis.analysis.analyse_program` returns."""
+        """Add a schedule before it is measured, once; `kernel` is None where it could not be compiled,
+        `figures` are the result of `ekc.ir.analysis.analysis.analyse_program`."""
         if schedule.digest in self._written_digests:
             return
         data = json.loads(schedule.to_json())
@@ -136,23 +136,23 @@ class RecordingWriter:
         self._written_digests.add(schedule.digest)
 
     def add_timing(self, schedule: Schedule, timing: Timing, repeat: int = 0) -> None:
-        """A timing of a schedule that was added."""
+        """Add a timing of a schedule that was added."""
         self._add_measurement("timing", schedule, timing, "samples_s", repeat)
 
     def add_metering(self, schedule: Schedule, metering: Metering, repeat: int = 0) -> None:
-        """A metering of a schedule that was added."""
+        """Add a metering of a schedule that was added."""
         self._add_measurement("metering", schedule, metering, "samples_w", repeat)
 
     def add_failure(self, schedule: Schedule, status: str) -> None:
-        """Why a schedule has no figures."""
+        """Add the reason why a schedule has no figures."""
         self._add_event({"event": "failure", "digest": schedule.digest, "status": status})
 
     def add_check(self, schedule: Schedule, verdict: str) -> None:
-        """The verdict of the correctness gate."""
+        """Add the verdict of the correctness check."""
         self._add_event({"event": "check", "digest": schedule.digest, "verdict": verdict})
 
     def _add_measurement(
-        self, event: str, schedule: Schedule, measurement: Timing | Metering, samples: str, repeat: int
+        self, event: str, schedule: Schedule, measurement: Measurement, samples: str, repeat: int
     ) -> None:
         values = measurement_to_json(measurement)
         values[samples] = [float(f"{x:.{SAMPLE_DIGITS}g}") for x in values[samples]]
@@ -176,13 +176,13 @@ class RecordingWriter:
             raise RecordError(f"recording {self._path} cannot be written: {problem.strerror}") from None
 
     def _append_member(self, member: bytes) -> None:
-        """All of it or nothing."""
+        """Append a member completely or not at all."""
         before = os.fstat(self._file.fileno())
         if not before.st_nlink:
             raise OSError(errno.ENOENT, "it was deleted meanwhile")
         try:
             if self._file.write(member) != len(member):
-                # A disk that fills up takes a part and says nothing.
+                # A full disk takes a part of the bytes without an error.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             with suppress(OSError):
@@ -190,7 +190,8 @@ class RecordingWriter:
             raise
 
     def _lock_file(self) -> None:
-        """Two writers would number operators each on their own. A file system without locks has none."""
+        """Lock the file: two writers would number operators independently. Some file systems have no
+        locks."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -201,21 +202,21 @@ class RecordingWriter:
             return
 
     def _read_existing(self, device: Device) -> Recording | None:
-        """What is in the file; None for an empty one. Only what proves to be a recording of this device has
-        an event that was cut short taken off."""
+        """The existing recording; None for an empty file. An event that was cut short is removed, but only
+        from a recording of this device."""
         data = read_content(self._path)
         if not data:
             return None
         good = count_complete_bytes(self._path, data)
-        known = parse_recording(self._path, data[:good])
-        check_same_device(known, device)
+        existing = parse_recording(self._path, data[:good])
+        check_same_device(existing, device)
         if good < len(data):
             self._file.truncate(good)
-        return known
+        return existing
 
 
 def describe_origin(device: Device) -> Origin:
-    """Where a recording that begins now is made."""
+    """Origin of a recording of a device that begins now."""
     return Origin(
         name=device.name,
         simulated=device.simulated,
@@ -237,12 +238,12 @@ def _make_device_header(device: Device) -> dict[str, Any]:
 
 
 def make_header(origin: Origin) -> dict[str, Any]:
-    """The first line of a file."""
+    """First line of a file."""
     facts = {name: value for name, value in vars(origin).items() if name not in ("ekc_version", "created")}
     facts["limits"] = asdict(origin.limits)
     facts["peaks"] = vars(origin.peaks) | {"flops_by_type": dict(origin.peaks.flops_by_type)}
-    told = {"ekc_version": origin.ekc_version, "created": origin.created}
-    return {"format": FORMAT_NAME, "version": FORMAT_VERSION, **told, "device": facts}
+    written = {"ekc_version": origin.ekc_version, "created": origin.created}
+    return {"format": FORMAT_NAME, "version": FORMAT_VERSION, **written, "device": facts}
 
 
 def _describe_launches(kernel: CompiledKernel) -> list[dict[str, Any]]:

@@ -1,9 +1,8 @@
-"""A virtual board: a clock, a temperature and an energy counter that move as kernels run on it.
+"""A virtual board: a clock, a temperature and an energy counter that change while a kernel runs on it.
 
-A total-energy counter like NVML's: millijoules that only move on a tick.
-
-NVIDIA's counter moves about every 100 ms, and on A100 and H100 the sensor behind it looks at the
-board a quarter of the time (arXiv 2312.02741), so that each tick is off by a little.
+The counter is a total-energy counter like NVML's, in millijoules that change on ticks only. NVIDIA's counter
+ticks about every 100 ms. On A100 and H100 the sensor behind it measures a quarter of the time (arXiv
+2312.02741), so that each tick has a small error.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TICK_ERROR = 0.01
 
 
 class EnergyCounter:
-    """Integrates power; shows it at ticks whose phase the reader does not know."""
+    """Integrates power; shows the energy at ticks whose phase the reader does not know."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -35,11 +34,11 @@ class EnergyCounter:
 
     @property
     def displayed_mj(self) -> int:
-        """What a reader sees now."""
+        """Energy in millijoules that a reader gets now."""
         return self._displayed_mj
 
     def advance(self, power_w: float, seconds: float) -> None:
-        """Let `seconds` pass at a power."""
+        """Let `seconds` pass at a power in watts."""
         while seconds >= self._time_to_tick_s:
             self._energy_since_tick_j += power_w * self._time_to_tick_s
             seconds -= self._time_to_tick_s
@@ -60,14 +59,14 @@ THERMAL_TIME_CONSTANT_S = 25.0
 RELATIVE_READING_NOISE = 0.015
 """Relative noise of one instantaneous power reading."""
 MAX_STEP_S = 0.02
-"""Longest step over which power counts as constant."""
+"""Longest step in seconds over which power counts as constant."""
 WARM_START_KELVIN = 8.0
-"""A tuning run keeps the board this much above its idle temperature, give or take half (estimate)."""
+"""Kelvin by which a tuning run keeps the board above its idle temperature, give or take half (estimate)."""
 
 
 class VirtualBoard:
-    """One board that knows one kernel; made afresh for each measurement, so that none depends on
-    what ran before it or on how many workers there are."""
+    """A board that runs one kernel. It is made for each measurement, so that no measurement depends on an
+    earlier one or on the number of workers."""
 
     def __init__(self, spec: GpuSpec, clock_mhz: float, state: SteadyState, rng: np.random.Generator) -> None:
         self._spec = spec
@@ -90,27 +89,27 @@ class VirtualBoard:
         return self._time_s
 
     def counter_mj(self) -> int:
-        """The total-energy counter."""
+        """Total energy in millijoules."""
         return self._counter.displayed_mj
 
     def power_w(self) -> float:
-        """One instantaneous reading."""
+        """One instantaneous power reading in watts."""
         return self._compute_power_w() * (1.0 + RELATIVE_READING_NOISE * float(self._rng.standard_normal()))
 
     def temperature_c(self) -> float:
-        """Die temperature."""
+        """Temperature of the die in degrees Celsius."""
         return self._temperature_c
 
     def clock_mhz(self) -> float:
-        """The SM clock now."""
+        """Present SM clock in MHz."""
         return self._state.clock_mhz if self._is_running else self._clock_mhz
 
     def throttle(self) -> tuple[str, ...]:
-        """Why the clock is lower than asked."""
+        """Reasons why the clock is lower than requested."""
         return self._state.throttle if self._is_running else ()
 
     def start(self, kernel: CompiledKernel) -> None:
-        """Run the one kernel this board knows, back to back."""
+        """Run the kernel of this board back to back."""
         self._start_time_s = self._time_s
         self._is_running = True
 
@@ -121,11 +120,11 @@ class VirtualBoard:
             self._advance(seconds / steps)
 
     def power_cap_w(self) -> float:
-        """What the board may draw."""
+        """Power cap of the board in watts."""
         return self._spec.power.tdp_w
 
     def stop(self) -> CompletedCalls:
-        """Finish the call under way."""
+        """Finish the running call."""
         passed = self._time_s - self._start_time_s
         calls = max(1, math.ceil(passed / self._state.latency_s))
         self.wait(max(0.0, calls * self._state.latency_s - passed))
@@ -133,7 +132,7 @@ class VirtualBoard:
         return CompletedCalls(calls, self._time_s - self._start_time_s)
 
     def get_true_energy_j(self) -> float:
-        """What really went into the board since it was made; a meter cannot see it."""
+        """Energy that really went into the board since it was made; a meter cannot read it."""
         return self._true_energy_j
 
     def _compute_power_w(self) -> float:

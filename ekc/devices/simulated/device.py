@@ -1,9 +1,8 @@
-"""A simulated GPU: the same answers for the same kernel and draw, in any order and in any process.
+"""A simulated GPU: the same figures for the same kernel and repeat, in any order and in any process.
 
-Where the energy of one call goes on a simulated device: every joule of the model, by cause.
-
-The board is taken warm, as it settles while it calls the kernel over and over. A meter adds its noise to
-the sum, and a short window sees a cooler board that leaks less.
+The device also breaks the energy of one call down by cause: each joule of the model, for a warm board that
+calls the kernel over and over. A meter adds noise to the sum, and a short window sees a cooler board that
+leaks less.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.capacity import check_kernel_memory
-from ekc.devices.device import Clocks, Interval, MeasurementConditions, Metering, Timing
+from ekc.devices.device import Clocks, MeasurementConditions, Metering, Timing, parse_arch_number
 from ekc.devices.digest import digest_kernel, identify_kernel
 from ekc.devices.metering import meter
 from ekc.devices.simulated import power
 from ekc.devices.simulated.board import VirtualBoard
-from ekc.devices.simulated.launch_counts import LaunchProfile, profile_kernel
+from ekc.devices.simulated.launch_counts import collect_facts, get_launch_profiles
 from ekc.devices.simulated.operating_point import (
     KernelWork,
     SteadyState,
@@ -30,17 +29,18 @@ from ekc.devices.simulated.operating_point import (
 )
 from ekc.devices.simulated.residual import make_generator
 from ekc.devices.simulated.specs import GpuSpec
-from ekc.devices.statistics import student_t
-from ekc.errors import DeviceError, InvalidInput
+from ekc.devices.statistics import Interval, student_t
+from ekc.errors import DeviceError
 from ekc.version import __version__
 
 _SETTLING_STEPS = 60
-"""Steps to the temperature at which heat and cooling agree; each shrinks the error by 5 at least."""
+"""Steps to the temperature at which heat and cooling balance; each step shrinks the error to a fifth or
+less."""
 
 
 @dataclass(frozen=True)
 class EnergyCause:
-    """What some joules of a call were for."""
+    """A cause of energy: events of one kind with their joules."""
 
     name: str
     count: float
@@ -50,7 +50,7 @@ class EnergyCause:
 
 @dataclass(frozen=True)
 class EnergyBreakdown:
-    """The energy of one call. The causes add up to power x latency; the same ones for every kernel."""
+    """Energy of one call. The causes add up to power x latency; every kernel has the same causes."""
 
     latency_s: float
     power_w: float
@@ -64,7 +64,7 @@ class EnergyBreakdown:
 
 
 def break_down_energy(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> EnergyBreakdown:
-    """The energy of one call at the asked clock, or the one that the power cap allows."""
+    """Energy of one call at the requested clock, or at the highest clock that the power cap allows."""
     state = find_steady_state(spec, kernel_work, requested_mhz)
     settled = _find_settled_temperature(spec, state)
     idle = power.compute_idle_power(spec, state.clock_mhz, settled)
@@ -84,9 +84,10 @@ def _find_settled_temperature(spec: GpuSpec, state: SteadyState) -> float:
 
 
 def _list_dynamic_causes(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> tuple[EnergyCause, ...]:
-    """By kind of event, all launches together; and what the seeded residuals add, which no event explains."""
+    """Joules by kind of event, all launches together, and the joules of the seeded residuals, which no event
+    explains."""
     voltage = spec.voltage.at_clock(clock_mhz)
-    launches = [power.compute_event_energies(spec, counted) for counted, _ in kernel_work.launches]
+    launches = [power.compute_event_energies(spec, events) for events, _ in kernel_work.launches]
     causes = []
     for same in zip(*launches, strict=True):
         scale = voltage**2 if same[0].is_core else 1.0
@@ -99,7 +100,7 @@ def _list_dynamic_causes(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: floa
 def _list_static_causes(
     spec: GpuSpec, kernel_work: KernelWork, state: SteadyState, temperature_c: float
 ) -> tuple[EnergyCause, ...]:
-    """What is paid by the second, whatever the kernel does in it."""
+    """Joules that grow with time, for any kernel."""
     seconds, clock = state.latency_s, state.clock_mhz
     static = power.compute_static_power(spec, clock, temperature_c)
     constant = spec.power.constant_w
@@ -112,7 +113,8 @@ def _list_static_causes(
 
 
 SIMULATOR_VERSION = 7
-"""Raise it whenever a model or a figure changes: records of another simulator are not reused."""
+"""Version of the simulator. Raise it whenever a model or a figure changes: records of another version are not
+reused."""
 RELATIVE_TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %
 (a4000_gemm_noise), event timers and busy machines do worse."""
@@ -120,16 +122,15 @@ TIME_SAMPLE_COUNT = 20
 
 
 class SimulatedDevice:
-    """Times and meters kernels by the models of this package. Keeps no state between calls but a
-    memo of what a kernel does, so results do not depend on their order."""
+    """Times and meters kernels by the models of this package. Keeps no state between calls but a memo of the
+    work of each kernel, so results do not depend on their order."""
 
     def __init__(self, spec: GpuSpec, clock_mhz: int | None = None, has_residual: bool = True) -> None:
-        """Without the `residual`, every kernel does as the models explain. No draw then favours one of two
-        alike, but nothing is left to learn for a search that knows the models."""
+        """Without the residual each kernel takes the time and energy of the models. No seeded factor then
+        favours one of two similar kernels, but a search that knows the models has nothing left to learn."""
         self._spec, self._has_residual = spec, has_residual
         self._clock_mhz = float(clock_mhz or spec.fixed_mhz)
         self._work_by_kernel: dict[tuple[str, tuple[Launch, ...]], KernelWork] = {}
-        self._profiles_by_kernel: dict[tuple[str, tuple[Launch, ...]], tuple[LaunchProfile, ...]] = {}
         self.name = spec.name
         self.simulated = True
         self.arch = spec.arch
@@ -139,18 +140,19 @@ class SimulatedDevice:
         self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
         self.driver = f"simulator {SIMULATOR_VERSION}" + ("" if has_residual else ", no residual")
         self.data_policy = "none (random data assumed)"
+        self.collect_facts = collect_facts
 
     @property
     def label(self) -> str:
-        """The name, and that it is simulated."""
+        """Name of the device, marked as simulated."""
         return f"{self.name}{'' if self._has_residual else ', no residual'} (simulated)"
 
     def clocks(self) -> Clocks:
-        """Every clock of the spec can be set."""
+        """All clocks of the spec."""
         return Clocks(mhz=self._spec.list_clocks_mhz(), current_mhz=self._clock_mhz)
 
     def at_clock(self, mhz: int) -> SimulatedDevice:
-        """The same device with its SM clock fixed elsewhere."""
+        """The same device with its SM clock fixed at another value."""
         if refusal := self.clocks().explain_refusal(mhz):
             raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {refusal}")
         device = SimulatedDevice(self._spec, mhz, self._has_residual)
@@ -158,7 +160,7 @@ class SimulatedDevice:
         return device
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Seconds per call, warm, at the clock the power cap allows."""
+        """Latency of a call, warm, at the highest clock that the power cap allows."""
         state = self._find_steady_state(kernel)
         noise = self._make_noise_generator(kernel, "time", repeat).standard_normal(TIME_SAMPLE_COUNT)
         samples = state.latency_s * (1.0 + RELATIVE_TIME_NOISE * noise)
@@ -172,23 +174,16 @@ class SimulatedDevice:
         return Timing(mean, spread, TIME_SAMPLE_COUNT, conditions, samples_s=tuple(samples.tolist()))
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
-        """Watts and joules per call on a board made for this call alone, over a virtual window."""
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise InvalidInput(f"a metering window of {seconds} s cannot be: give a positive number")
+        """Power and energy of a call over a virtual window, on a board made for this measurement."""
+        meter.check_window_length(seconds)
         state = self._find_steady_state(kernel)
         board = self._make_board(kernel, state, "meter", repeat)
         window = meter.meter_kernel(board, kernel, state.latency_s, seconds)
         conditions = self._make_conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle)
         return window.to_metering(conditions)
 
-    count_kernel = staticmethod(profile_kernel)
-
-    def set_counts(self, kernel: CompiledKernel, counts: tuple[LaunchProfile, ...]) -> None:
-        """See `Counts`."""
-        self._profiles_by_kernel[identify_kernel(kernel), kernel.launches] = counts
-
     def break_down_energy(self, kernel: CompiledKernel) -> EnergyBreakdown:
-        """Where the energy of one call goes, cause by cause."""
+        """Energy of one call by cause."""
         return break_down_energy(self._spec, self._compute_work(kernel), self._clock_mhz)
 
     def _find_steady_state(self, kernel: CompiledKernel) -> SteadyState:
@@ -199,14 +194,12 @@ class SimulatedDevice:
         key = (identify_kernel(kernel), kernel.launches)
         if key not in self._work_by_kernel:
             check_kernel_memory(kernel, self.label, self.memory_bytes)
-            counted = self._profiles_by_kernel.pop(key, None) or profile_kernel(kernel)
-            self._work_by_kernel[key] = (
-                compute_work if self._has_residual else compute_work_without_residual
-            )(self._spec, kernel, counted)
+            compute = compute_work if self._has_residual else compute_work_without_residual
+            self._work_by_kernel[key] = compute(self._spec, kernel, get_launch_profiles(kernel))
         return self._work_by_kernel[key]
 
     def _check_arch(self, kernel: CompiledKernel) -> None:
-        if _parse_arch_number(kernel.arch) > _parse_arch_number(self.arch):
+        if parse_arch_number(kernel.arch) > parse_arch_number(self.arch):
             raise DeviceError(
                 f"{kernel.name} is compiled for {kernel.arch}, {self.label} is {self.arch}: "
                 f"compile it for {self.arch}"
@@ -238,8 +231,3 @@ class SimulatedDevice:
             ekc_version=__version__,
             power_cap_w=self._spec.power.tdp_w,
         )
-
-
-def _parse_arch_number(arch: str) -> int:
-    """80 of "sm_80", 90 of "sm_90a"."""
-    return int("".join(character for character in arch if character.isdigit()))

@@ -1,8 +1,8 @@
-"""What one launch makes the hardware do, counted from the compiled kernel.
+"""Events of one launch on the hardware, counted from the compiled kernel.
 
-Arithmetic, barriers and accesses come from the PTX and the PTX machine (`accesses.py`), spills from
-ptxas. One thing comes from the schedule: which part of each tensor a block touches (the footprints), for
-the reuse in L2.
+Arithmetic, barriers and accesses come from the PTX and the PTX machine (`launch_counts.py`), spills from
+ptxas. Only the footprints come from the schedule: the part of each tensor that a block touches, for the reuse
+in L2.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
 from ekc.devices.simulated.occupancy import WARP_SIZE, Occupancy
-from ekc.devices.simulated.specs import DATA_CENTER_RATES, WGMMA_SHARE, GpuSpec
+from ekc.devices.simulated.specs import GpuSpec
+from ekc.devices.tensor_rates import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import InstructionCounts
 
 UNROLLED_TRIPS = 4.0
 """Loop trips whose loads ptxas issues together (estimate)."""
 RESERVED_REGISTERS = 20
-"""Registers that hold no load in flight (estimate)."""
+"""Registers that are never the target of a load in flight (estimate)."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,21 @@ class Events:
     blocks: int
     warps_per_block: int
     active_lanes: float
-    """Active lanes of a warp, mean."""
+    """Mean number of active lanes of a warp."""
     registers: int
     fma32: float
     fp32: float
     fp16: float
     tensor: float
     tensor_fp16_equivalent_flops: float
-    """The operations of matrix instructions, as so many of float16 of products of a warp that take the tensor
-    cores as long."""
+    """Operations of matrix instructions, as the number of float16 operations of `mma.sync` that occupy the
+    tensor cores for the same time."""
     tensor_energy_equivalent_flops: float
-    """The same, as so many of float16 that take as much energy."""
+    """Operations of matrix instructions, as the number of float16 operations that take the same energy."""
     group_waits: float
-    """Times that one warp waits for products of its warpgroup, which it started together, ..."""
+    """Times that one warp waits for a group of `wgmma` products that it started together."""
     group_products: float
-    """... and these products: of `tensor`."""
+    """Part of `tensor_fp16_equivalent_flops` in those groups."""
     sfu: float
     int_ops: float
     convert: float
@@ -55,23 +56,23 @@ class Events:
     shared_requests: float
     shared_wavefronts: float
     shared_lane_bytes: float
-    """Bytes delivered to or taken from registers."""
+    """Bytes between shared memory and registers."""
     local_requests: float
     lsu_cycles: float
-    """That requests of all kinds take of a load-store unit, SMs added up."""
+    """Cycles of a load-store unit for requests of all kinds, summed over SMs."""
     traffic: SimulatedTraffic
     load_rounds: float
-    """Times that one warp waits for global loads it issued together."""
+    """Times that one warp waits for global loads that it issued together."""
     tile_waits: float
-    """Times that one warp waits for asynchronous copies, ..."""
+    """Times that one warp waits for asynchronous copies of a tile."""
     tiles_ahead: float
-    """... and how many tiles are on their way while one is used, 0 where a wait follows its own copies."""
+    """Tiles in flight while one tile is used; 0 where a wait follows the copies of its own tile."""
     barriers: float
     """Barriers that one thread passes."""
 
     @property
     def warps(self) -> float:
-        """All warps of the launch."""
+        """Warps of the launch."""
         return float(self.blocks * self.warps_per_block)
 
     @property
@@ -81,7 +82,7 @@ class Events:
 
     @property
     def issued_instructions(self) -> float:
-        """All warp instructions that take an issue slot."""
+        """Warp instructions that take an issue slot."""
         memory = self.shared_requests + self.local_requests + self.traffic.requests
         control = self.shuffle + self.branch + self.other + self.barriers * self.warps
         return self.arithmetic_instructions + self.tensor + memory + control
@@ -90,7 +91,7 @@ class Events:
 def count_events(
     spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile, occupancy: Occupancy
 ) -> Events:
-    """Events of one launch that is resident as `occupancy` says."""
+    """Events of one launch with the given occupancy."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
@@ -101,7 +102,7 @@ def count_events(
     )
     rounds = _count_load_rounds(profile, resources.registers)
     on_chip = [one for one in profile.accesses if one.space == "shared"]
-    # An asynchronous copy takes the slot of its load, and passes no register.
+    # An asynchronous copy takes the issue slot of its load, and its data pass no register.
     by_hand = [one for one in on_chip if not one.is_async]
     hottest = max((one.trip_count for one in profile.accesses), default=1.0)
     operands = warps * counts.bytes_group / LINE_BYTES
@@ -143,15 +144,19 @@ def count_events(
 
 
 def _convert_to_fp16_flops(counts: InstructionCounts, rates: Mapping[str, float], group_rate: float) -> float:
-    """Operations of matrix instructions over the rates of their types; a type of no rate cannot run here.
-    `group`: what one of a product of a warpgroup counts."""
-    done = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
-    return sum(flops / rates[name] for name, flops in done.items() if flops) + group_rate * counts.group_flops
+    """Operations of matrix instructions divided by the rates of their types; a type without a rate cannot run
+    here. `group_rate` weighs an operation of a warpgroup product."""
+    flops_by_type = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
+    return (
+        sum(flops / rates[name] for name, flops in flops_by_type.items() if flops)
+        + group_rate * counts.group_flops
+    )
 
 
 def _count_bank_passes(access: AccessGroup) -> float:
-    """Of a request through the banks that shared memory and L1 share. What a copy brings past L1 passes them
-    once, into its tile (PTX ISA, `cp.async.cg`; NVIDIA A100 whitepaper, "Asynchronous Copy")."""
+    """Passes of a request through the banks that shared memory and L1 share. Bytes that an asynchronous copy
+    brings past L1 pass the banks once, into their tile (PTX ISA, `cp.async.cg`; NVIDIA A100 whitepaper,
+    "Asynchronous Copy")."""
     past = (
         access.is_async and access.space == "global" and access.bytes_per_lane == max(ASYNC_COPIES_BY_BYTES)
     )
@@ -159,7 +164,7 @@ def _count_bank_passes(access: AccessGroup) -> float:
 
 
 def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
-    """What one request costs the load-store unit: to make its addresses, and to move its data."""
+    """Cycles of the load-store unit for one request: making addresses, and moving data."""
     capability = spec.capability
     return max(
         WARP_SIZE / capability.load_store_units, wavefronts * LINE_BYTES / capability.l1_bytes_per_clock
@@ -167,8 +172,8 @@ def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
 
 
 def _count_load_rounds(profile: LaunchProfile, registers: int) -> float:
-    """Loads between two barriers fly together, and so do those of a few loop trips, as far as there are
-    registers for them to land in."""
+    """Rounds of loads. Loads between two barriers are in flight together, and so are those of a few loop
+    trips, as far as there are registers for their values."""
     loads = [
         one for one in profile.accesses if one.space == "global" and one.kind == "load" and not one.is_async
     ]
@@ -179,8 +184,9 @@ def _count_load_rounds(profile: LaunchProfile, registers: int) -> float:
 
 
 def _count_tiles_ahead(counts: InstructionCounts) -> float:
-    """Told from the groups: those that a wait leaves on their way, and the one that the next wait is for, if
-    more are closed than waited for. Several groups between two waits are one tile."""
+    """Tiles in flight beside the one in use, from the groups of copies: those that a wait leaves in flight,
+    and the one that the next wait is for, if more groups are closed than waited for. Several groups between
+    two waits are one tile."""
     if not counts.async_waits:
         return 0.0
     groups = counts.async_left / counts.async_waits + (counts.async_groups > counts.async_waits)
@@ -188,5 +194,5 @@ def _count_tiles_ahead(counts: InstructionCounts) -> float:
 
 
 def _count_spills(resources: Resources) -> float:
-    """Spill instructions per pass over the code; ptxas reports bytes, each instruction moves 4."""
+    """Spill instructions per pass over the code: ptxas reports bytes, each instruction moves 4."""
     return (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0

@@ -1,12 +1,12 @@
-"""How long one launch takes: throughput of every pipe against the latency of one block.
+"""Latency of one launch: throughput of every pipe against the latency of one block.
 
-A pipe's time is the work of all resident blocks over the pipe's rate; a block's own time is its dependent
-path. The wave takes a smooth maximum of the pipes, so that a pipe that is nearly full costs a little too, and
-at least the path. Rates per SM and clock are those of the CUDA C++ Programming Guide (throughput of native
-arithmetic instructions) and of the whitepapers (load-store units, banks). `FITTED` comes from recordings
-of GEMMs on three GPUs: docs/simulated-devices.md says how near the whole comes to them. Figures marked
-estimate are ours, set so that known kernels (siboehm's SGEMM ladder, copies at 90 % of DRAM) land where they
-do.
+The time of a pipe is the work of all resident blocks divided by the rate of the pipe. The time of a block is
+its dependent path. A wave takes a smooth maximum of the pipes, so that a pipe that is nearly full costs a
+little too, and at least the path. Rates per SM and clock are those of the CUDA C++ Programming Guide
+(throughput of native arithmetic instructions) and of the whitepapers (load-store units, banks).
+`FITTED_CONSTANTS` come from recordings of GEMMs on three GPUs; docs/simulated-devices.md has the errors of
+the model. Figures marked "estimate" are our own, set so that known kernels (siboehm's SGEMM ladder, copies at
+90 % of DRAM) get their known times.
 """
 
 from __future__ import annotations
@@ -24,41 +24,42 @@ from ekc.devices.simulated.specs import GpuSpec
 PATH = "path"
 SCHEDULERS_PER_SM = 4
 LAUNCH_OVERHEAD_S = 2.5e-6
-"""From one launch to the next, back to back."""
+"""Seconds from one launch to the next, back to back."""
 BLOCK_START_CYCLES = 300.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
 ARITHMETIC_LATENCY_CYCLES = 4.5
 TENSOR_LATENCY_CYCLES = 33.0
-"""From one matrix instruction to the next that adds to its sums (estimate after Sun et al., "Dissecting
-Tensor Cores via Microbenchmarks", 2022, of A100)."""
+"""Cycles from one matrix instruction to the next that adds to the same sums (estimate after Sun et al.,
+"Dissecting Tensor Cores via Microbenchmarks", 2022, of A100)."""
 SHARED_LATENCY_CYCLES = 29.0
 L1_LATENCY_CYCLES = 33.0
 L2_LATENCY_CYCLES = 220.0
 DRAM_LATENCY_S = 280e-9
-"""Beyond L2 (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
+"""Seconds of a DRAM access beyond those of L2 (Jia et al. and later microbenchmarks: 400 to 600 cycles in
+all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
-"""L2 to one SM."""
+"""Bytes per clock from L2 to one SM."""
 FP32_SHARE = 0.95
-"""Share of the published fp32 rate that the best kernels sustain: operand banks and fetches take the
-rest (estimate; the SGEMM ladder's best rung and cuBLAS end a few percent below peak)."""
+"""Share of the published fp32 rate that the best kernels reach; operand banks and fetches take the rest
+(estimate: the best kernel of the SGEMM ladder and cuBLAS reach a few percent less than the peak)."""
 L2_SHARE = 0.70
 DRAM_SHARE = 0.92
 """Shares of the published bandwidths that the best kernels reach."""
 PIPELINED_EXPOSURE = 0.2
-"""Share of a round's latency that stays visible when the next tile loads during this one (estimate)."""
+"""Share of the latency of a round that stays exposed when the next tile loads during this one (estimate)."""
 BARRIER_CYCLES = 22.0
 BARRIER_CYCLES_PER_WARP = 1.5
 
 
 @dataclass(frozen=True)
 class LatencyConstants:
-    """What no data sheet says and recordings do."""
+    """Constants that no data sheet has, fitted to recordings."""
 
     norm: float
     """Exponent of the smooth maximum: how badly the pipes overlap."""
     global_cycles: float
-    """LSU cycles that a request to global memory takes more than one to shared memory: tags."""
+    """Extra load-store cycles of a request to global memory, against one to shared memory: tags."""
 
 
 FITTED_CONSTANTS = LatencyConstants(norm=3.5, global_cycles=0.33)
@@ -68,25 +69,26 @@ RTX 2080 Ti; seed 0), rounded."""
 
 @dataclass(frozen=True)
 class LaunchLatency:
-    """Time of one launch, and what it is made of."""
+    """Time of one launch, and its parts by resource."""
 
     seconds: float
     seconds_by_resource: Mapping[str, float]
-    """Seconds each resource alone would take; "path" is the dependent path of the blocks."""
+    """Seconds that each resource alone would take; "path" is the dependent path of the blocks."""
 
     @property
     def bound(self) -> str:
-        """The resource that costs most."""
+        """Resource with the largest time."""
         return max(self.seconds_by_resource, key=lambda part: self.seconds_by_resource[part])
 
     def scale_work(self, factor: float) -> float:
-        """Seconds where the work takes `factor` times as long; to start it takes as long as ever."""
+        """Seconds of the launch if its work takes `factor` times as long; the overhead of the launch
+        stays."""
         return LAUNCH_OVERHEAD_S + factor * (self.seconds - LAUNCH_OVERHEAD_S)
 
 
 @dataclass(frozen=True)
 class _BlockCycles:
-    """Cycles of one block, by resource of its SM, and along its own dependent path."""
+    """Cycles of one block, by resource of its SM, and along its dependent path."""
 
     pipe_cycles: Mapping[str, float]
     path_cycles: float
@@ -102,10 +104,10 @@ def estimate_latency(
     """Time of one launch at an SM clock, launch overhead included."""
     block = _compute_block_cycles(spec, events, clock_mhz, constants)
     capacity = occupancy.blocks * spec.sms
-    full_waves, left = divmod(events.blocks, capacity)
+    full_waves, last_blocks = divmod(events.blocks, capacity)
     parts: dict[str, float] = {}
     seconds = LAUNCH_OVERHEAD_S
-    for times, on_device in ((full_waves, capacity), (1, left)):
+    for times, on_device in ((full_waves, capacity), (1, last_blocks)):
         if times and on_device:
             wave = _compute_wave_seconds(
                 spec, events, block, ceil(on_device / spec.sms), on_device, clock_mhz
@@ -120,7 +122,7 @@ def estimate_latency(
 
 
 def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> float:
-    """What no kernel can beat: its arithmetic and its DRAM bytes at the best rates ever sustained."""
+    """Lower bound of the latency: arithmetic and DRAM bytes at the best rates ever sustained."""
     lanes = FP32_SHARE * spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
     arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP_SIZE / lanes
     tensor_rate = spec.mma_share * spec.sms * spec.tensor_fp16_flops_per_sm_clock * clock_mhz * 1e6
@@ -129,7 +131,7 @@ def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> fl
 
 
 def compute_smooth_max(values: Iterable[float], norm: float) -> float:
-    """p-norm: at least the largest, a little more when others are close to it."""
+    """The p-norm of the values: at least the largest, a little more when others are close to it."""
     listed = [value for value in values if value > 0]
     largest = max(listed, default=0.0)
     if largest == 0.0:
@@ -189,11 +191,11 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
 
 
 def _compute_path_and_stall_cycles(events: Events, clock_mhz: float) -> tuple[float, float]:
-    """Cycles along one warp that other warps of the block can fill, and those that stop the block."""
+    """Cycles along one warp that other warps of the block can fill, and cycles that stop the whole block."""
     parallel = _estimate_parallelism(events.registers)
     path = events.arithmetic_instructions / events.warps * max(1.0, ARITHMETIC_LATENCY_CYCLES / parallel)
     path += (events.tensor - events.group_products) / events.warps * TENSOR_LATENCY_CYCLES / parallel
-    # Products of a warpgroup follow each other without waiting; the last of a group is waited for.
+    # Products of a warpgroup follow each other without a wait; the warp waits for the last of a group.
     path += events.group_waits * TENSOR_LATENCY_CYCLES
     path += events.shared_requests / events.warps * SHARED_LATENCY_CYCLES / parallel
     path += events.local_requests / events.warps * L1_LATENCY_CYCLES / parallel
@@ -202,22 +204,22 @@ def _compute_path_and_stall_cycles(events: Events, clock_mhz: float) -> tuple[fl
     stalls = events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
     stalls += events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
     if events.barriers < 0.5 * events.load_rounds:
-        # Warps load at their own pace between the few barriers.
+        # Between few barriers, warps load at their own pace.
         return path + loads, stalls
-    # One barrier per tile means two buffers: the next tile loads while this one computes. Where copies are
-    # waited for, the barriers are theirs and say nothing of other loads.
+    # One barrier per tile means two buffers: the next tile loads while this one computes. Where the warp
+    # waits for copies, barriers belong to the copies and say nothing about other loads.
     pipelined = events.tile_waits == 0 and events.barriers <= 1.3 * events.load_rounds + 1.0
     return path, stalls + loads * (PIPELINED_EXPOSURE if pipelined else 1.0)
 
 
 def _compute_exposed_share(tiles_ahead: float) -> float:
-    """Share of a tile's latency that its wait stands for. While some are on their way, each round trip serves
-    as many tiles (Little's law: tiles in flight = latency x rate)."""
+    """Share of the latency of a tile that its wait exposes. With tiles in flight each round trip serves as
+    many tiles (Little's law: tiles in flight = latency x rate)."""
     return 1.0 if tiles_ahead < 1.0 else PIPELINED_EXPOSURE / tiles_ahead
 
 
 def _estimate_parallelism(registers: int) -> float:
-    """Independent instructions in flight per warp: results need registers to wait in (estimate)."""
+    """Independent instructions in flight per warp: their results need registers (estimate)."""
     return min(8.0, max(1.0, (registers - 20) / 10.0))
 
 

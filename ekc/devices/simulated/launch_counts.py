@@ -1,8 +1,8 @@
-"""How one launch touches memory, told from its compiled PTX.
+"""Memory accesses and instructions of one launch, counted from its compiled PTX.
 
-How often each instruction runs comes from the loops of the PTX; how the lanes of a warp lie together
-comes from the PTX machine, which runs the address arithmetic of a few blocks. Nothing here knows the
-schedule, so it can disagree with the analysis that the models see.
+The loops of the PTX give how often each instruction runs. The PTX machine, which runs the address arithmetic
+of a few blocks, gives how the addresses of a warp are spread. This module does not know the schedule, so it
+can disagree with the analysis that the cost models use.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ekc.emulator.access_survey import AccessProfile, AccessSurvey, survey_acces
 from ekc.ptx.counting.counts import InstructionCounts, count_instructions, list_instruction_runs
 
 SURVEY_LANES = 2048
-"""Lanes to survey, roughly: blocks are alike but at the edges."""
+"""Approximate number of lanes to survey: blocks are alike but at the edges."""
 MIN_SURVEY_BLOCKS, MAX_SURVEY_BLOCKS = 2, 16
-"""Blocks to survey, where there are so many."""
+"""Bounds of the number of blocks to survey, where there are so many."""
 
 
 @dataclass(frozen=True)
@@ -28,45 +28,62 @@ class AccessGroup:
     """Accesses of one kind: same tensor, same width, same pattern."""
 
     tensor: str
-    """Argument they touch; "" in shared memory."""
+    """Argument that the accesses touch; "" in shared memory."""
     space: str
     """"global" or "shared"."""
     kind: str
     """"load", "store" or "atomic"."""
     bytes_per_lane: int
     requests: float
-    """Warp-level requests of one block over its whole life."""
+    """Warp-level requests of one block from start to end."""
     sectors: float
     """32-byte sectors per request (global)."""
     wavefronts: float
     """Passes per request through the banks that shared memory and L1 share."""
     trip_count: float
-    """Most runs of one such instruction by one warp."""
+    """Runs of one such instruction by one warp, at most."""
     is_async: bool = False
-    """Whether an asynchronous copy makes it: the data pass no register."""
+    """Whether an asynchronous copy makes the accesses: the data pass no register."""
 
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """What one launch executes."""
+    """Instructions and accesses that one launch executes."""
 
     counts: InstructionCounts
-    """Instructions of one thread."""
+    """Instructions that one thread executes."""
     accesses: tuple[AccessGroup, ...]
     live_lines: float
     """128-byte lines of global memory that a block reads more than once in two trips of its loops."""
 
 
+LAUNCH_PROFILES = "launch profiles"
+"""Name of the profiles among the `facts` of a compiled kernel."""
+
+
+def collect_facts(kernel: CompiledKernel) -> dict[str, tuple[LaunchProfile, ...]]:
+    """The facts that a simulated device needs of a kernel. Raises `EkcError` as `profile_kernel` does."""
+    return {LAUNCH_PROFILES: profile_kernel(kernel)}
+
+
+def get_launch_profiles(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
+    """The profiles among the facts of a kernel; made here where the compile job did not. Raises
+    `EkcError`."""
+    profiles: tuple[LaunchProfile, ...] | None = kernel.facts.get(LAUNCH_PROFILES)
+    return profile_kernel(kernel) if profiles is None else profiles
+
+
 def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
-    """One entry per launch. Raises `EkcError` for PTX that cannot be counted or is not known."""
+    """One profile per launch. Raises `EkcError` for PTX with an unknown instruction or a loop that cannot be
+    counted."""
     return tuple(_profile_launch(kernel.ptx, launch) for launch in kernel.launches)
 
 
 def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
-    ran = list_instruction_runs(ptx, launch.name)
-    times = {one.line: often for one, often in ran}
-    copies = {one.line for one, _ in ran if one.parts[:2] == ("cp", "async")}
-    seen = survey_accesses(
+    instruction_runs = list_instruction_runs(ptx, launch.name)
+    times = {one.line: run_count for one, run_count in instruction_runs}
+    copies = {one.line for one, _ in instruction_runs if one.parts[:2] == ("cp", "async")}
+    survey = survey_accesses(
         ptx,
         launch.name,
         grid=launch.grid,
@@ -76,7 +93,9 @@ def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
         blocks=_sample_blocks(launch),
     )
     return LaunchProfile(
-        count_instructions(ptx, launch.name), _group_accesses(launch, seen, times, copies), seen.live_lines
+        count_instructions(ptx, launch.name),
+        _group_accesses(launch, survey, times, copies),
+        survey.live_lines,
     )
 
 
@@ -124,9 +143,9 @@ def _make_access_group(
         space=one.space,
         kind=_classify_access(one),
         bytes_per_lane=one.bytes_per_lane,
-        requests=sum(often * touch.warp_share * touch.requests for touch, often in group) * warps,
+        requests=sum(run_count * touch.warp_share * touch.requests for touch, run_count in group) * warps,
         sectors=one.sectors,
         wavefronts=one.wavefronts,
-        trip_count=max(often for _, often in group),
+        trip_count=max(run_count for _, run_count in group),
         is_async=one.line in async_copy_lines,
     )

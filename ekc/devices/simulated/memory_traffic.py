@@ -1,10 +1,8 @@
-"""Global-memory traffic of one launch: requests, sectors, bytes out of L2, bytes out of DRAM.
+"""Global-memory traffic of one launch: requests, sectors, bytes out of L2, bytes between DRAM and L2.
 
-How many bytes of a tensor cross from DRAM into L2 (or back) in one launch.
-
-Blocks run in waves: consecutive block numbers, as many as are resident at a time. Within a wave,
-blocks walk in step, so a panel that several of them need is fetched once. Between waves a panel
-survives if everything touched before its next use fits L2. Each launch begins with a cold L2.
+Blocks run in waves: consecutive block numbers, as many as are resident at a time. Within a wave, blocks
+proceed in step, so a panel that several of them need is fetched once. Between waves a panel survives if
+everything touched before its next use fits L2. Each launch begins with a cold L2.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.devices.simulated.specs import GpuSpec
 
 USABLE_L2_SHARE = 0.8
-"""Share of L2 that data really gets: the rest is lost to hashing and other tensors (estimate)."""
+"""Share of L2 that data can use; hashing and other tensors take the rest (estimate)."""
 EVICTION_EXPONENT = 2.0
-"""How sharply hits fall once the data outgrow L2; a strict LRU would drop to none (estimate)."""
+"""Exponent by which hits fall once the data outgrow L2; a strict LRU would drop to none (estimate)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class _TouchedBytes:
 
     @property
     def reuse_distance_waves(self) -> float:
-        """Waves until the same bytes come round again."""
+        """Waves until the same bytes are used again."""
         return max(1.0, self.launch_bytes / self.wave_bytes) if self.wave_bytes > 0 else 1.0
 
 
@@ -49,7 +47,7 @@ def compute_dram_bytes(
 
 
 def compute_compulsory_bytes(footprint: Footprint) -> float:
-    """Distinct bytes of the tensor that the launch touches at all."""
+    """Distinct bytes of the tensor that the launch touches."""
     return _count_touched_bytes(footprint, _count_blocks(footprint)).launch_bytes
 
 
@@ -78,7 +76,7 @@ def _count_waves(footprint: Footprint, wave_blocks: float) -> float:
 
 
 def _estimate_hit_share(own: _TouchedBytes, touched: Sequence[_TouchedBytes], l2_bytes: float) -> float:
-    """Share of the tensor still in L2 when its turn comes again."""
+    """Share of the tensor that is still in L2 at its next use."""
     between = sum(min(other.launch_bytes, own.reuse_distance_waves * other.wave_bytes) for other in touched)
     if between <= 0:
         return 1.0
@@ -92,17 +90,18 @@ def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -
 SECTOR_BYTES = 32
 LINE_BYTES = 128
 LIVE_LINE_SHARE = 0.25
-"""Of the lines that the survey saw read again, those that must stay at a time: it ran two trips of each of
-two loops (estimate; in the recorded GEMMs of the RTX 3090 none of these lines seems to be lost)."""
+"""Share of the lines that the survey saw read twice that must stay in L1 at a time: the survey ran two trips
+of each of two loops (estimate; in the recorded GEMMs of the RTX 3090 none of these lines seems to be
+lost)."""
 ATOMIC_L2_PASSES = 2
-"""L2 reads what an atomic changes, and writes it back. "Many atomics can be performed [...] nearly as quickly
-as memory loads" since Kepler (NVIDIA, Nsight 4.7 user guide, Memory Statistics - Atomics), so bytes are all
-that they cost here; that those on one address wait for each other is left out (estimate)."""
+"""Passes of an atomic through L2: one read, one write. "Many atomics can be performed [...] nearly as quickly
+as memory loads" since Kepler (NVIDIA, Nsight 4.7 user guide, Memory Statistics - Atomics), so bytes are their
+only cost here; waits of atomics on one address are left out (estimate)."""
 
 
 @dataclass(frozen=True)
 class SmResidency:
-    """What shares one SM."""
+    """Blocks and local memory that share one SM."""
 
     blocks: int
     shared_bytes: int
@@ -116,7 +115,7 @@ class SimulatedTraffic:
     requests: float
     """Warp-level loads and stores."""
     sectors: float
-    """32-byte sectors those requests ask for."""
+    """32-byte sectors of those requests."""
     l2_bytes: float
     dram_bytes: float
 
@@ -143,12 +142,12 @@ def _compute_l2_bytes(
 ) -> dict[tuple[str, str], float]:
     """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1."""
     distinct = {(f.tensor, f.kind): f.block_bytes for f in launch.footprints}
-    asked: dict[tuple[str, str], float] = {}
+    requested: dict[tuple[str, str], float] = {}
     for one in accesses:
         key = (one.tensor, one.kind)
-        asked[key] = asked.get(key, 0.0) + one.requests * one.sectors * SECTOR_BYTES
+        requested[key] = requested.get(key, 0.0) + one.requests * one.sectors * SECTOR_BYTES
     result = {}
-    for key, per_block in asked.items():
+    for key, per_block in requested.items():
         floor = min(distinct.get(key, per_block), per_block) if key[1] == "load" else per_block
         result[key] = blocks * (floor + l1_miss_share * (per_block - floor)) * _count_l2_passes(key[1])
     return result
@@ -159,8 +158,8 @@ def _count_l2_passes(kind: str) -> int:
 
 
 def _estimate_l1_miss_share(spec: GpuSpec, live_lines: float, residency: SmResidency) -> float:
-    """Chance that a byte asked for again has left L1: the live lines of all blocks of an SM, whose warps walk
-    in step, and their local memory, against its room."""
+    """Probability that a byte has left L1 at its next use: live lines of all blocks of an SM, whose warps
+    proceed in step, and their local memory, against the size of L1."""
     room = spec.capability.l1_bytes_per_sm - min(residency.shared_bytes, spec.capability.shared_bytes_per_sm)
     live = LIVE_LINE_SHARE * LINE_BYTES * live_lines * residency.blocks + residency.local_bytes
     return live**2 / (live**2 + float(room) ** 2)
@@ -169,7 +168,7 @@ def _estimate_l1_miss_share(spec: GpuSpec, live_lines: float, residency: SmResid
 def _compute_dram_bytes(
     spec: GpuSpec, launch: Launch, l2_bytes_by_access: dict[tuple[str, str], float], wave_blocks: float
 ) -> float:
-    """Never below what the launch must touch, never above what it asked of L2."""
+    """DRAM bytes, never below those that the launch must touch, never above those that it requested of L2."""
     if not launch.footprints:
         return sum(l2_bytes_by_access.values())
     fetched = compute_dram_bytes(launch.footprints, wave_blocks, spec.l2_bytes)

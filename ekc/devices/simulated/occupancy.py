@@ -1,4 +1,4 @@
-"""How many blocks of a kernel live on one SM at a time, and what stops the next one.
+"""Occupancy: blocks of a kernel that are resident on one SM, and the resource that limits them.
 
 The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h).
 """
@@ -14,7 +14,7 @@ WARP_SIZE = 32
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks and warps resident on one SM."""
+    """Blocks and warps that are resident on one SM."""
 
     blocks: int
     warps_per_block: int
@@ -53,10 +53,10 @@ def _limit_by_registers(capability: Capability, warps: int, registers: int) -> i
 def _limit_by_shared_memory(capability: Capability, shared_bytes: int) -> int:
     if shared_bytes > capability.shared_bytes_per_block:
         return 0
-    taken = _round_up(
+    block_bytes = _round_up(
         shared_bytes + capability.reserved_shared_bytes_per_block, capability.shared_granularity_bytes
     )
-    return capability.shared_bytes_per_sm // taken if taken else capability.blocks_per_sm
+    return capability.shared_bytes_per_sm // block_bytes if block_bytes else capability.blocks_per_sm
 
 
 def _ceil_div(a: int, b: int) -> int:

@@ -1,4 +1,5 @@
-"""The state a simulated GPU settles in while it runs one kernel back to back: clock, time, power."""
+"""Operating point of a simulated GPU that runs one kernel back to back: clock, time and power under the power
+cap."""
 
 from __future__ import annotations
 
@@ -28,32 +29,32 @@ _BISECTION_STEPS = 40
 
 @dataclass(frozen=True)
 class SteadyState:
-    """One kernel on one GPU, warm, at the clock it can hold."""
+    """Operating point of one kernel on one warm GPU."""
 
     latency_s: float
-    """One call: all launches, overhead included."""
+    """Seconds of one call: all launches, overhead included."""
     clock_mhz: float
     active_power_w: float
-    """What running adds to idle power, at that clock."""
+    """Watts above idle power, at that clock."""
     throttle: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What one call of a kernel does, before any clock is chosen."""
+    """Work of one call of a kernel, before a clock is chosen."""
 
     launches: LaunchEvents
     dynamic_energy: power.DynamicEnergy
     time_factors: tuple[float, ...]
-    """What the models do not explain of the work of each launch: how much longer it takes."""
+    """Factor of each launch on the time of its work, which the models do not explain."""
 
 
 def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]) -> KernelWork:
-    """Events and energy of all launches; `ran` holds one entry per launch."""
+    """Events and energy of all launches; `profiles` has one entry per launch."""
     launches = _count_launch_events(spec, kernel, profiles)
     content, looks = (
         digest_kernel(kernel),
-        [compute_traits(counted, resident) for counted, resident in launches],
+        [compute_traits(events, resident) for events, resident in launches],
     )
     time, energy = sample_own_time_factor(spec.name, content), sample_own_power_factor(spec.name, content)
     return _apply_residual(
@@ -67,7 +68,7 @@ def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchPr
 def compute_work_without_residual(
     spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]
 ) -> KernelWork:
-    """The same as far as the models explain it, without the seeded residual."""
+    """Events and energy by the models alone, without the seeded residual."""
     launches = _count_launch_events(spec, kernel, profiles)
     plain = (1.0,) * len(launches)
     return _apply_residual(spec, launches, plain, plain)
@@ -76,8 +77,8 @@ def compute_work_without_residual(
 def _apply_residual(
     spec: GpuSpec, launches: LaunchEvents, time_factors: tuple[float, ...], energy_factors: tuple[float, ...]
 ) -> KernelWork:
-    """What launches do, off what the models say by a factor on the time and one on the energy of each."""
-    modelled = [power.compute_dynamic_energy(spec, counted) for counted, _ in launches]
+    """Work with a factor on the time and one on the energy of each launch."""
+    modelled = [power.compute_dynamic_energy(spec, events) for events, _ in launches]
     pairs = list(zip(energy_factors, modelled, strict=True))
     dynamic = power.DynamicEnergy(
         core_j=sum(factor * joules.core_j for factor, joules in pairs),
@@ -111,7 +112,7 @@ def _count_events_of_launch(
 
 
 def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> SteadyState:
-    """Run at the asked clock, or at the highest one whose power stays under the cap."""
+    """The operating point at the requested clock, or at the highest clock whose power stays under the cap."""
     hot = spec.power.ambient_c + spec.power.kelvin_per_w * spec.power.tdp_w
     state = _run_at_clock(spec, kernel_work, requested_mhz)
     if state.active_power_w + power.compute_idle_power(spec, requested_mhz, hot) <= spec.power.tdp_w:
@@ -130,13 +131,13 @@ def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: flo
 
 
 def _run_at_clock(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> SteadyState:
-    """Time and power at a clock, cap or no cap."""
+    """Time and power at a clock, regardless of the cap."""
     expected = sum(
-        estimate_latency(spec, counted, resident, clock_mhz).scale_work(factor)
-        for (counted, resident), factor in zip(kernel_work.launches, kernel_work.time_factors, strict=True)
+        estimate_latency(spec, events, resident, clock_mhz).scale_work(factor)
+        for (events, resident), factor in zip(kernel_work.launches, kernel_work.time_factors, strict=True)
     )
-    # A lucky residual must not carry a kernel past the physics.
-    least = sum(compute_min_latency_s(spec, counted, clock_mhz) for counted, _ in kernel_work.launches)
+    # A favourable residual must not take a kernel below the lower bound of its latency.
+    least = sum(compute_min_latency_s(spec, events, clock_mhz) for events, _ in kernel_work.launches)
     seconds = max(expected, least)
     clock = power.compute_active_clock_power(spec, clock_mhz, _compute_busy_sm_share(spec, kernel_work))
     busy = clock + kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock_mhz)) / seconds
@@ -144,6 +145,6 @@ def _run_at_clock(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> S
 
 
 def _compute_busy_sm_share(spec: GpuSpec, kernel_work: KernelWork) -> float:
-    """Share of the SMs with work, mean over the launches."""
-    shares = [min(1.0, counted.blocks / spec.sms) for counted, _ in kernel_work.launches]
+    """Share of the SMs that have work, mean over the launches."""
+    shares = [min(1.0, events.blocks / spec.sms) for events, _ in kernel_work.launches]
     return sum(shares) / len(shares)

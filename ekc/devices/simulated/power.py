@@ -1,11 +1,11 @@
 """Board power: constant, static (voltage, temperature) and dynamic (energy per event x rate).
 
-Energies are for TSMC 7 nm at the flat part of the voltage curve; `BoardPower.process` scales them to
-another node. They start from the per-event energies fitted on a GTX 1080 Ti (16 nm: fp32 15 pJ per
-lane, int 11 pJ, shared 6 pJ/B, L2 54 pJ/B, DRAM 51 pJ/B), about halved for 7 nm, then set so that a
-128x128 SGEMM on A100 draws what the best CLBlast tile was recorded to draw at 330 to 1410 MHz
-(a100_gemm_clocks; 458 pJ per warp-FMA at the knee, all in), and so that a bf16 GEMM on H200 falls
-among the recorded ones (h200_gemm_power: median 522 W at 300 to 500 TFLOP/s).
+Energies are for TSMC 7 nm at the flat part of the voltage curve; `BoardPower.process_energy_scale` scales
+them to another node. They start from the per-event energies fitted on a GTX 1080 Ti (16 nm: fp32 15 pJ per
+lane, int 11 pJ, shared 6 pJ/B, L2 54 pJ/B, DRAM 51 pJ/B), about halved for 7 nm. They are then set so that a
+128x128 SGEMM on A100 has the recorded power of the best CLBlast tile at 330 to 1410 MHz (a100_gemm_clocks;
+458 pJ per warp-FMA at the knee, all in), and so that the power of a bf16 GEMM on H200 is among the recorded
+ones (h200_gemm_power: median 522 W at 300 to 500 TFLOP/s).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ekc.devices.simulated.occupancy import WARP_SIZE
 from ekc.devices.simulated.specs import GpuSpec
 
 FMA_PJ = 7.6
-"""One lane; random data. The same for those below, unless they say otherwise."""
+"""Picojoules of one lane, random data; likewise below, unless said otherwise."""
 FP32_PJ = 4.7
 FP16_PJ = 4.0
 INT_PJ = 4.0
@@ -25,27 +25,27 @@ SFU_PJ = 12.0
 CONVERT_PJ = 6.0
 SHUFFLE_PJ = 5.0
 TENSOR_PJ_PER_FLOP = 0.36
-"""Of float16; of tf32 twice, of int8 half as much: as with the rates of data centers, the power of busy
-tensor cores is taken to be that of float16 (estimate)."""
+"""Picojoules per float16 operation; tf32 takes twice, int8 half as much: as with the rates of data centers,
+the power of busy tensor cores is assumed to be that of float16 (estimate)."""
 ISSUE_PJ = 25.0
-"""Fetch, decode and scheduling of one warp instruction."""
+"""Picojoules to fetch, decode and schedule one warp instruction."""
 SHARED_PJ_PER_WAVEFRONT = 256.0
 SHARED_PJ_PER_LANE_BYTE = 1.0
 L1_PJ_PER_SECTOR = 80.0
 L2_PJ_PER_BYTE = 24.0
 REFERENCE_TEMPERATURE_C = 45.0
 LEAKAGE_PER_K = 0.026
-"""Growth of static power: 0.45 W/K on a 97 W load (a4000_gemm_noise)."""
+"""Relative growth of static power per kelvin: 0.45 W/K on a 97 W load (a4000_gemm_noise)."""
 
 
 @dataclass(frozen=True)
 class DynamicEnergy:
-    """Joules of one launch beyond idle, at relative voltage 1."""
+    """Joules of one launch above idle, at relative voltage 1."""
 
     core_j: float
-    """Follows the square of the core voltage."""
+    """Joules that grow with the square of the core voltage."""
     memory_j: float
-    """DRAM: has a supply of its own."""
+    """Joules of DRAM, which has a supply of its own."""
 
     def at_voltage(self, voltage: float) -> float:
         """Joules at a relative core voltage."""
@@ -54,14 +54,14 @@ class DynamicEnergy:
 
 @dataclass(frozen=True)
 class EventEnergy:
-    """The joules of one kind of event, at relative voltage 1, and how many there were."""
+    """Joules of one kind of event at relative voltage 1, and the number of events."""
 
     kind: str
     count: float
     unit: str
     joules: float
     is_core: bool = True
-    """Whether it follows the square of the core voltage."""
+    """Whether the joules grow with the square of the core voltage."""
 
 
 def compute_dynamic_energy(spec: GpuSpec, events: Events) -> DynamicEnergy:
@@ -74,7 +74,7 @@ def compute_dynamic_energy(spec: GpuSpec, events: Events) -> DynamicEnergy:
 
 
 def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, ...]:
-    """The same, kind by kind; every kind each time, in the same order."""
+    """Energy of one launch by kind of event; all kinds each time, in the same order."""
     lanes, moved, process = events.active_lanes, events.traffic, spec.power.process_energy_scale
     per_lane = (
         ("multiply-add", events.fma32, FMA_PJ),
@@ -108,12 +108,12 @@ def compute_idle_power(spec: GpuSpec, clock_mhz: float, temperature_c: float) ->
 
 
 def compute_static_power(spec: GpuSpec, clock_mhz: float, temperature_c: float) -> float:
-    """Watts that leak."""
+    """Watts of leakage."""
     leakage = 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_TEMPERATURE_C)
     return spec.power.static_w * spec.voltage.at_clock(clock_mhz) * max(0.2, leakage)
 
 
 def compute_active_clock_power(spec: GpuSpec, clock_mhz: float, busy_sm_share: float) -> float:
-    """Watts that the clock tree takes more while a share `busy` of the SMs has work."""
+    """Watts that the clock tree takes in addition while a share of the SMs has work."""
     voltage = spec.voltage.at_clock(clock_mhz)
     return busy_sm_share * spec.power.active_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2

@@ -1,16 +1,15 @@
-"""Seeded draws: what the models do not explain about a kernel, and the noise of repeated measurements.
+"""Seeded residuals: deviations of kernels from the models, and the noise of repeated measurements.
 
-Real kernels lie off any formula, and kernels alike lie off it alike. So time and dynamic energy of a launch
-have two factors each. One is shared: a Gaussian process over the traits of launches, one path of it for each
-device. One is the kernel's own, keyed by SHA-256 of what was compiled. Sizes are what
-`benchmarks/simulator/fidelity.py --only residual` finds in recordings (docs/simulated-devices.md), whose
-kernels run for milliseconds: they say nothing of the time to start one, which all kernels share.
-docs/architecture.md says how they were decided.
+Real kernels deviate from any formula, and similar kernels deviate in similar ways. So the time and the
+dynamic energy of a launch have two factors each. One is shared: a Gaussian process over the traits of
+launches, one sample path for each device. The other belongs to the kernel alone, keyed by SHA-256 of its
+text. Sizes are what `benchmarks/simulator_fidelity.py --only residual` finds in recordings
+(docs/simulated-devices.md). The recorded kernels run for milliseconds: they say nothing about the time to
+start one, which all kernels share. docs/architecture.md says how the sizes were chosen.
 
-What a launch is like: numbers whose distance says how alike two launches are.
-
-They say what a warp does, in which proportions, and how many of them share an SM; not how much there is to
-do, so that a kernel keeps most of its traits from one problem size to another.
+Traits describe a launch by numbers whose distance measures how alike two launches are: what a warp does, in
+which proportions, and how many warps share an SM. The amount of work is no trait, so a kernel keeps most of
+its traits from one problem size to another.
 """
 
 from __future__ import annotations
@@ -29,45 +28,46 @@ Vector = NDArray[np.float64]
 SHARED_TIME_SIGMA = 0.09
 """Standard deviation of the log of the shared factor, over all kinds of launches."""
 LENGTH_SCALE_OCTAVES = 1.8
-"""Octaves between traits at which most of it is still shared: the length scale of the process."""
+"""Length scale of the process: octaves between traits at which most of the factor is still shared."""
 OWN_TIME_SIGMA = 0.005
 SHARED_POWER_SIGMA = 0.03
-"""Estimate: the recordings that our kernels can be held against have a meter too noisy to tell."""
+"""Standard deviation of the log of the shared factor on energy. Estimate: the meters of comparable recordings
+are too noisy to fit it."""
 OWN_POWER_SIGMA = 0.005
 FOURIER_FEATURE_COUNT = 256
-"""Cosines that make up one path of the process."""
+"""Cosines of one path of the process."""
 
 
 def make_generator(*key: str | int) -> np.random.Generator:
-    """A random generator that depends on nothing but its key."""
+    """A random generator that depends on its key alone."""
     joined = "\0".join(str(part) for part in key)
     return np.random.default_rng(int.from_bytes(hashlib.sha256(joined.encode()).digest()[:16], "big"))
 
 
 def sample_shared_time_factor(device: str, traits: Vector) -> float:
-    """Factor on the modelled time of work of these traits `[n]`; near traits, near factors."""
+    """Factor on the modelled time of work with these traits `[n]`; similar traits have similar factors."""
     return float(np.exp(SHARED_TIME_SIGMA * _sample_process(device, "time", traits)))
 
 
 def sample_shared_power_factor(device: str, traits: Vector) -> float:
-    """Factor on the modelled dynamic energy of a launch of these traits `[n]`."""
+    """Factor on the modelled dynamic energy of a launch with these traits `[n]`."""
     return float(np.exp(SHARED_POWER_SIGMA * _sample_process(device, "power", traits)))
 
 
 def sample_own_time_factor(device: str, content: str) -> float:
-    """Factor on the modelled time of the work of one kernel, whatever that is like."""
+    """Factor on the modelled time of one kernel, independent of its traits."""
     return float(np.exp(OWN_TIME_SIGMA * make_generator(device, content, "time residual").standard_normal()))
 
 
 def sample_own_power_factor(device: str, content: str) -> float:
-    """Factor on the modelled dynamic energy of one kernel, whatever it is like."""
+    """Factor on the modelled dynamic energy of one kernel, independent of its traits."""
     return float(
         np.exp(OWN_POWER_SIGMA * make_generator(device, content, "power residual").standard_normal())
     )
 
 
 def _sample_process(device: str, quantity: str, traits: Vector) -> float:
-    """The path of a process of mean 0 and variance 1 at these traits."""
+    """Value at these traits of a sample path of mean 0 and variance 1."""
     frequencies, phases = _sample_fourier_features(device, quantity, len(traits))
     return float(np.sqrt(2.0 / FOURIER_FEATURE_COUNT) * np.sum(np.cos(frequencies @ traits + phases)))
 
@@ -81,13 +81,13 @@ def _sample_fourier_features(device: str, quantity: str, dimensions: int) -> tup
 
 
 RARE_SHARE = 1e-3
-"""Of a thousand instructions one: less often than that hardly counts."""
+"""Share of the instructions below which a kind of event hardly counts."""
 
 
 def compute_traits(events: Events, occupancy: Occupancy) -> NDArray[np.float64]:
-    """`[24]`, in octaves: one apart means about twice as often, as many, or as large."""
+    """Traits `[24]` in octaves: a difference of one means about twice as often, as many, or as large."""
     moved, warps = events.traffic, events.warps
-    counted = (
+    event_counts = (
         events.fma32,
         events.fp32,
         events.fp16,
@@ -109,6 +109,6 @@ def compute_traits(events: Events, occupancy: Occupancy) -> NDArray[np.float64]:
         events.load_rounds * warps,
         events.tile_waits * warps,
     )
-    shares = np.array(counted) / max(events.issued_instructions, 1.0)
+    shares = np.array(event_counts) / max(events.issued_instructions, 1.0)
     sizes = np.array((events.registers, events.warps_per_block, occupancy.blocks, events.tiles_ahead))
     return np.concatenate([np.log2(1.0 + shares / RARE_SHARE), np.log2(1.0 + sizes)])

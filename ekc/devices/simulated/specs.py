@@ -1,11 +1,8 @@
-"""What is known about each GPU that can be simulated: plain figures, each with its source.
+"""Figures of each GPU that can be simulated, each with its source.
 
-Sources are NVIDIA's architecture whitepapers and data sheets, as each `Spec.sources` names them. "CUDA" below
-is the CUDA C++ Programming Guide, table of compute capabilities; "GA102" the Ampere GA102 whitepaper.
-Figures marked *fit* come from recordings (`Spec.sources` names which); *estimate* is our own.
-
-What tensor cores take beside float16, and how much of their rate `mma.sync` feeds: for simulated and real
-GPUs alike. The short names of sources are those of `ekc.devices.simulated.specs`.
+Sources are NVIDIA's architecture whitepapers and data sheets, as `GpuSpec.sources` names them. "CUDA" below
+is the CUDA C++ Programming Guide, table of compute capabilities; "GA102" the Ampere GA102 whitepaper. Figures
+marked *fit* come from recordings, named in `GpuSpec.sources`; figures marked *estimate* are our own.
 """
 
 from __future__ import annotations
@@ -15,24 +12,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ekc.devices.device import Peaks
+from ekc.devices.tensor_rates import (
+    DATA_CENTER_RATES,
+    GEFORCE_RATES,
+    GEFORCE_TURING_RATES,
+    HOPPER_MMA_SHARE,
+    MMA_SHARE,
+)
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.target import find_capabilities, restrict_to_arch
-
-DATA_CENTER_RATES = MappingProxyType({"float16": 1.0, "bfloat16": 1.0, "tf32": 0.5, "int8": 2.0})
-"""Rates of tensor cores (source: A100, H100: 312, 312, 156 and 624 TOP/s of A100)."""
-GEFORCE_RATES = MappingProxyType({**DATA_CENTER_RATES, "int8": 4.0})
-"""fp32 sums at half the rate of fp16 sums (source: GA102, Ada: 71, 71, 35.6 and 284 TOP/s of RTX 3090)."""
-GEFORCE_TURING_RATES = MappingProxyType({"float16": 1.0, "int8": 4.0})
-"""Source: Turing, 53.8 and 215.2 TOP/s of RTX 2080 Ti; neither bfloat16 nor tf32."""
-
-MMA_SHARE = 0.95
-"""As of fp32: operand fetches take the rest (estimate; cuBLAS and CUTLASS end a few percent below peak)."""
-WGMMA_SHARE = MMA_SHARE
-"""Of `wgmma`, where its operands come from shared memory (estimate, as of the others)."""
-HOPPER_MMA_SHARE = 0.62
-"""Only `wgmma` feeds Hopper's tensor cores in full; `mma.sync` gets 62 to 63 % of the published rate
-(estimate after Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
-
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -48,22 +36,23 @@ class Capability:
     blocks_per_sm: int
     shared_bytes_per_sm: int
     reserved_shared_bytes_per_block: int
-    """Taken by the driver for every block."""
+    """Shared memory that the driver reserves for every block."""
     l1_bytes_per_sm: int
     """L1 and shared memory together."""
     shared_granularity_bytes: int
     registers_per_sm: int = 65536
     register_granularity: int = 256
-    """Registers are handed out per warp, in pieces of this many."""
+    """Registers are allocated per warp, in pieces of this many."""
     warp_granularity: int = 4
     l1_bytes_per_clock: int = 128
-    """What shared memory and L1 hand to the registers of one SM (source: GA102, which gives Turing's too)."""
+    """Bytes per clock from shared memory and L1 to the registers of one SM (source: GA102, also for
+    Turing)."""
     load_store_units: int = 32
-    """Lanes of one SM that make an address each clock (source: the SM diagrams of the whitepapers)."""
+    """Lanes of one SM whose addresses are made each clock (source: the SM diagrams of the whitepapers)."""
 
     @property
     def shared_bytes_per_block(self) -> int:
-        """Asked for at launch; 48 KiB of it may be declared."""
+        """Shared memory that a launch can request; 48 KiB of it may be static."""
         return find_capabilities(self.arch).shared_bytes
 
 
@@ -92,24 +81,24 @@ class BoardPower:
 
     tdp_w: float
     constant_w: float
-    """Memory standby, regulators, fans: does not follow the core voltage."""
+    """Watts of memory standby, regulators and fans, which do not depend on the core voltage."""
     static_w: float
-    """Core leakage at relative voltage 1 and 45 C."""
+    """Watts of core leakage at relative voltage 1 and 45 C."""
     idle_clock_w_per_ghz: float
-    """Clock tree of an idle core at relative voltage 1."""
+    """Watts per GHz of the clock tree of an idle core at relative voltage 1."""
     active_clock_w_per_ghz: float
-    """What the clock tree takes more while all SMs have work, at relative voltage 1."""
+    """Additional watts per GHz of the clock tree while all SMs have work, at relative voltage 1."""
     process_energy_scale: float
     """Energy per event relative to TSMC 7 nm."""
     memory_pj_per_byte: float
-    """DRAM with its interface, one byte."""
+    """Picojoules to move one byte between DRAM and its interface."""
     ambient_c: float = 30.0
     kelvin_per_w: float = 0.16
 
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """One GPU."""
+    """Figures of one GPU."""
 
     name: str
     capability: Capability
@@ -123,22 +112,22 @@ class GpuSpec:
     fp32_lanes_per_sm: int
     int_lanes_per_sm: int
     tensor_fp16_flops_per_sm_clock: int
-    """Dense, fp16 in, fp32 accumulate."""
+    """Dense operations, fp16 in, fp32 accumulate."""
     tensor_rates: Mapping[str, float]
-    """Rates of the tensor cores over that, by element type; what they do not take is left out."""
+    """Rates of the tensor cores relative to fp16, by element type; other types are left out."""
     mma_share: float
     """Share of those rates that `mma.sync` can sustain."""
     published_fp32_flops: float
     published_tensor_flops: float
-    """Dense fp16 at `tensor_boost_mhz`."""
+    """Dense fp16 operations per second at `tensor_boost_mhz`."""
     tensor_boost_mhz: int
     """Clock of the published tensor figure; on Hopper lower than the boost."""
     memory_bytes: int
-    """Data sheets count GB of 2**30 bytes."""
+    """Bytes of memory; data sheets count GB of 2**30 bytes."""
     memory_bytes_per_s: float
     l2_bytes: int
     l2_bytes_per_clock: float
-    """Whole device."""
+    """Bytes per clock of the whole L2."""
     voltage: VoltageCurve
     power: BoardPower
     sources: Mapping[str, str]
@@ -149,15 +138,15 @@ class GpuSpec:
         return self.capability.arch
 
     def list_clocks_mhz(self) -> tuple[int, ...]:
-        """SM clocks that can be set, rising."""
+        """SM clocks in MHz that can be set, ascending."""
         return tuple(sorted(range(self.boost_mhz, self.min_mhz - 1, -self.clock_step_mhz)))
 
     def peaks(self, clock_mhz: float) -> Peaks:
-        """Ceilings at a clock."""
+        """Ceilings of the roofline at a clock."""
         hertz = clock_mhz * 1e6
         fp32 = self.sms * self.fp32_lanes_per_sm * 2 * hertz
         tensor = self.sms * self.tensor_fp16_flops_per_sm_clock * hertz
-        # What no tensor core takes is widened to float, or multiplied as int.
+        # Types without a tensor core rate are widened to float, or multiplied as int.
         plain = dict.fromkeys(("float32", "tf32", "float16", "bfloat16"), fp32)
         plain |= dict.fromkeys(("int8", "int32"), self.sms * self.int_lanes_per_sm * 2 * hertz)
         return Peaks(
@@ -170,7 +159,7 @@ class GpuSpec:
         )
 
     def limits(self) -> Limits:
-        """The same figures as the hard limits a schedule must keep."""
+        """Limits that a schedule must keep on this GPU."""
         c = self.capability
         own = Limits(
             registers_per_sm=c.registers_per_sm,
@@ -184,7 +173,7 @@ class GpuSpec:
 
 
 CEILINGS_SOURCE = "counts, clocks, memory"
-"""The source of what sets the ceilings."""
+"""Name of the source of the ceilings."""
 
 
 def _make_sources(ceilings: str, voltage: str, power: str, l2: str) -> Mapping[str, str]:
@@ -445,10 +434,10 @@ _SPECS_BY_NAME: Mapping[str, GpuSpec] = MappingProxyType(
 
 
 def list_names() -> tuple[str, ...]:
-    """Every GPU that can be simulated."""
+    """Names of all GPUs that can be simulated."""
     return tuple(_SPECS_BY_NAME)
 
 
 def find_spec(name: str) -> GpuSpec | None:
-    """The figures of one GPU, or None when there is no such name."""
+    """Figures of a GPU by name; None for an unknown name."""
     return _SPECS_BY_NAME.get(name)

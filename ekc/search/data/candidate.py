@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Resources
-from ekc.devices.device import Interval, Metering, Timing
-from ekc.devices.statistics import MeasuredValue, estimate_mean_interval
+from ekc.devices.device import Metering, Timing
+from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interval
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.result import Trial
 

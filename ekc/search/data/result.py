@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ekc.devices.device import Interval, Peaks
-from ekc.devices.statistics import MeasuredValue
+from ekc.devices.device import Peaks
+from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.cost import MeasurementCost, compute_break_even_calls

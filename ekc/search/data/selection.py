@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Interval
+from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.schedule.schedule import Schedule

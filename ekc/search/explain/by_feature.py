@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Device, Interval, Peaks
+from ekc.devices.device import Device, Peaks
+from ekc.devices.statistics import Interval
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import make_model_inputs

@@ -9,28 +9,24 @@ from __future__ import annotations
 import platform
 import traceback
 import warnings
-from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from ekc.arguments import format_value
 from ekc.codegen import generate, nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.device import CountingDevice, Device
+from ekc.devices.device import Device, FactCollector
 from ekc.errors import EkcError, ToolchainError
 from ekc.ir.hardware.limits import Limits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
-CountFunction = Callable[[CompiledKernel], Any]
-
 
 @dataclass(frozen=True)
 class ToolchainVersions:
-    """Versions of the programs that make a kernel of a schedule and count its instructions."""
+    """Versions of the programs that make a kernel of a schedule and collect its facts."""
 
     nvrtc: str
     """Version of NVRTC, such as "13.5", or "not installed"."""
@@ -52,14 +48,12 @@ class CompileResult:
     host: str
     """Name of the worker's machine."""
     kernel: CompiledKernel | None = None
-    """The kernel, if it compiled."""
-    counts: Any = None
-    """Counts of the kernel; None if none were requested, or counting failed."""
+    """The kernel with its facts, if it compiled."""
     error: Exception | None = None
     """Exception that the compile raised."""
 
-    def unwrap(self, local_versions: ToolchainVersions) -> tuple[CompiledKernel, Any]:
-        """Return the kernel and its counts. Raises the exception of the compile, and `ToolchainError` if the
+    def unwrap(self, local_versions: ToolchainVersions) -> CompiledKernel:
+        """Return the kernel with its facts. Raises the exception of the compile, and `ToolchainError` if the
         worker has other versions than `local_versions`."""
         if self.versions != local_versions:
             raise ToolchainError(
@@ -69,7 +63,7 @@ class CompileResult:
         if self.error is not None:
             raise self.error
         assert self.kernel is not None  # without an error there is a kernel
-        return self.kernel, self.counts
+        return self.kernel
 
 
 def read_versions() -> ToolchainVersions:
@@ -90,18 +84,18 @@ def run_compile_job(
     schedule_json: str,
     arch: str,
     limits: Limits,
-    count: CountFunction | None,
+    collect_facts: FactCollector | None,
     required_versions: ToolchainVersions,
 ) -> CompileResult:
-    """Compile a schedule given as JSON, and count the kernel's instructions for its device. If counting
-    fails, the device counts when it times the kernel and raises the error. A process with other versions than
+    """Compile a schedule given as JSON, and collect the facts that its device needs. If collecting them
+    fails, the device collects them when it times the kernel and raises the error. A process with other versions than
     `required_versions` compiles nothing. Exceptions of the compile are part of the result."""
     here, host = read_versions(), platform.node()
     if here != required_versions:
         return CompileResult(here, host)
     try:
         kernel = compile_schedule_json(schedule_json, arch, limits)
-        return CompileResult(here, host, kernel, _count_kernel(kernel, count))
+        return CompileResult(here, host, _add_facts(kernel, collect_facts))
     except EkcError as problem:
         return CompileResult(here, host, error=problem)
     except Exception as problem:
@@ -110,11 +104,11 @@ def run_compile_job(
         return CompileResult(here, host, error=problem)
 
 
-def _count_kernel(kernel: CompiledKernel, count: CountFunction | None) -> Any:
+def _add_facts(kernel: CompiledKernel, collect_facts: FactCollector | None) -> CompiledKernel:
     try:
-        return count(kernel) if count else None
+        return replace(kernel, facts=collect_facts(kernel)) if collect_facts else kernel
     except EkcError:
-        return None
+        return kernel
 
 
 @dataclass
@@ -124,14 +118,11 @@ class CompileJob:
     schedule: Schedule
     device: Device
     _future: Future[CompileResult] | None = None
-    _counting_device: CountingDevice | None = None
 
     def submit(self, executor: Executor) -> None:
-        """Start compiling in the executor, and counting where the device leaves that to the search."""
+        """Start compiling in the executor, and collecting the facts that the device needs."""
         device = self.device
-        self._counting_device = device if isinstance(device, CountingDevice) else None
-        count = self._counting_device.count_kernel if self._counting_device else None
-        arguments = self.schedule.to_json(), device.arch, device.limits, count, read_versions()
+        arguments = self.schedule.to_json(), device.arch, device.limits, device.collect_facts, read_versions()
         try:
             future = executor.submit(run_compile_job, *arguments)
         except BrokenExecutor as problem:
@@ -157,10 +148,7 @@ class CompileJob:
         result = self._wait_for_result()
         if result is None:
             return compile_schedule_json(self.schedule.to_json(), self.device.arch, self.device.limits)
-        kernel, counts = result.unwrap(read_versions())
-        if self._counting_device and counts is not None:
-            self._counting_device.set_counts(kernel, counts)
-        return kernel
+        return result.unwrap(read_versions())
 
     def _wait_for_result(self) -> CompileResult | None:
         """Wait for the worker; None if the job was not submitted, or if the worker died or was stopped, which

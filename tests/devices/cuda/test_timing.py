@@ -1,4 +1,4 @@
-"""Timing on a scripted driver whose clock is virtual: what lies between two events, and when it is enough."""
+"""Timing on a scripted driver with a virtual clock: calls between two events, and when samples are enough."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ekc.devices.cuda.worker import call_back_to_back
 from ekc.devices.statistics import compute_median_interval, compute_relative_width
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.devices.cuda.scripted_driver import ScriptedDriver
+from tests.scripted.cuda.driver import ScriptedDriver
 
 OP = ekc.matmul(4, 8, 4)
 L2_BYTES = 40 << 20
@@ -36,7 +36,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompiledKernel]
 
 
 class Spy(ScriptedDriver):
-    """Notes the order of what is queued, and may make each launch last as long as a test wants."""
+    """Records the order of queued work; each launch may last as long as a test needs."""
 
     def __init__(self, durations: Iterator[float] | None = None, **script: object) -> None:
         super().__init__(**script)  # type: ignore[arg-type]
@@ -85,8 +85,8 @@ def test_short_calls_are_replayed_so_that_the_host_does_not_count(kernel: Compil
     assert np.median(found.samples_s) == pytest.approx(5e-6, rel=0.03)
 
 
-def test_a_call_that_the_host_launches_slowly_is_replayed_too(kernel: CompiledKernel) -> None:
-    """Three short launches, say: a first look at an idle GPU sees the host, not the kernel."""
+def test_call_that_the_host_launches_slowly_is_replayed_too(kernel: CompiledKernel) -> None:
+    """Three short launches, say: the first measurement of an idle GPU shows the host, not the kernel."""
 
     class SlowHost(Spy):
         def launch(self, *arguments: object) -> None:
@@ -99,7 +99,7 @@ def test_a_call_that_the_host_launches_slowly_is_replayed_too(kernel: CompiledKe
     assert np.median(found.samples_s) == pytest.approx(5e-6, rel=0.03)
 
 
-def test_a_first_call_that_loads_the_code_does_not_choose_the_method(kernel: CompiledKernel) -> None:
+def test_first_call_that_loads_the_code_does_not_choose_the_method(kernel: CompiledKernel) -> None:
     driver = Spy(durations=itertools.chain([0.2], itertools.repeat(5e-6)))
     found = timed(driver, kernel, TimingRules())
     assert found.method == "graph replay"
@@ -107,7 +107,7 @@ def test_a_first_call_that_loads_the_code_does_not_choose_the_method(kernel: Com
 
 
 @pytest.mark.parametrize("launch_s", [5e-6, 1e-3])
-def test_a_cold_call_stands_alone_after_the_l2_was_overwritten(
+def test_cold_calls_are_timed_one_by_one_after_the_l2_is_overwritten(
     launch_s: float, kernel: CompiledKernel
 ) -> None:
     driver = Spy(launch_s=launch_s)
@@ -126,7 +126,7 @@ def test_a_cold_call_stands_alone_after_the_l2_was_overwritten(
     assert driver.order[first : first + 2 * len(one)] == one * 2
 
 
-def test_a_small_l2_is_overwritten_for_as_long_as_the_host_needs_to_queue(kernel: CompiledKernel) -> None:
+def test_small_l2_is_overwritten_for_as_long_as_the_host_needs_to_queue(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=5e-6)
     driver.push_context(0)
     stage = LoadedKernel(driver)
@@ -136,7 +136,7 @@ def test_a_small_l2_is_overwritten_for_as_long_as_the_host_needs_to_queue(kernel
     assert size / 1e12 > 50e-6, "of the fastest boards with an L2 as small"
 
 
-def test_steady_calls_are_soon_enough_and_restless_ones_are_not(kernel: CompiledKernel) -> None:
+def test_steady_calls_need_fewer_samples_than_noisy_ones(kernel: CompiledKernel) -> None:
     steady = timed(Spy(launch_s=4e-3), kernel, TimingRules(max_seconds=1e9))
     assert len(steady.samples_s) == TimingRules().first_check_samples
     random = np.random.default_rng(1)
@@ -146,7 +146,7 @@ def test_steady_calls_are_soon_enough_and_restless_ones_are_not(kernel: Compiled
     assert compute_relative_width(found.samples_s) > TimingRules().target_width
 
 
-def test_it_ends_when_its_seconds_are_over(kernel: CompiledKernel) -> None:
+def test_sampling_ends_after_its_seconds(kernel: CompiledKernel) -> None:
     random = np.random.default_rng(1)
     driver = Spy(iter(lambda: 0.02 * math.exp(0.3 * random.standard_normal()), None))
     found = timed(driver, kernel, TimingRules(max_seconds=0.5))
@@ -168,7 +168,7 @@ def test_inputs_are_filled_once_for_an_operator(kernel: CompiledKernel) -> None:
         assert any(np.array_equal(found, wanted.reshape(-1)) for found in held)
 
 
-def test_one_text_for_two_gpus_is_loaded_as_the_machine_code_that_came(
+def test_kernel_is_loaded_by_its_machine_code_not_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
@@ -206,24 +206,24 @@ def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel
 
 @settings(deadline=None)
 @given(st.integers(6, 200), st.integers(0, 2**32 - 1))
-def test_the_interval_holds_the_samples_median(number: int, seed: int) -> None:
+def test_interval_contains_the_median_of_the_samples(number: int, seed: int) -> None:
     samples = np.random.default_rng(seed).lognormal(size=number).tolist()
     found = compute_median_interval(samples)
     assert min(samples) <= found.low <= np.median(samples) <= found.high <= max(samples)
 
 
 @pytest.mark.parametrize("number", [6, 8, 16, 32, 128])
-def test_the_interval_of_one_look_covers_the_true_median_more_often_than_it_says(number: int) -> None:
-    """Of 4000 draws from a skewed distribution: what is more is for the looks before."""
+def test_interval_of_one_check_covers_the_true_median(number: int) -> None:
+    """Coverage over 4000 draws from a skewed distribution; the margin is for earlier checks."""
     draws = np.random.default_rng(number).exponential(size=(4000, number))
     found = [compute_median_interval(row) for row in draws.tolist()]
     held = np.mean([x.low <= math.log(2) <= x.high for x in found])
     assert 0.965 <= held <= 0.998
 
 
-def test_the_interval_covers_the_true_median_however_often_it_is_looked() -> None:
-    """Samples in one of two clock states by chance, half of them in each: those that chance put into one look
-    steady, and end it. Of 4000 such measurements."""
+def test_interval_covers_the_true_median_after_any_number_of_checks() -> None:
+    """Samples in one of two clock states by chance, half of them in each: a check that sees one state alone
+    finds steady samples and ends the sampling. Share over 4000 such measurements."""
     rules, held, taken = TimingRules(), 0, 0
     for seed in range(4000):
         random = np.random.default_rng(seed)
@@ -240,9 +240,9 @@ def test_the_interval_covers_the_true_median_however_often_it_is_looked() -> Non
     assert held / 4000 >= 0.95
 
 
-def test_no_rule_to_end_by_makes_the_interval_miss_more_often_than_it_says() -> None:
-    """Exactly, for any distribution: how many samples lie below the true median goes as heads of a coin. The
-    share of walks that were beyond the interval at one of the looks, or when time was over, whenever."""
+def test_stopping_rules_keep_the_coverage_of_the_interval() -> None:
+    """Exact for any distribution: the number of samples below the true median is binomial. The share of walks
+    that were outside the interval at one of the checks, or when time was over."""
     rules = TimingRules()
     looks = [rules.first_check_samples]
     while looks[-1] < rules.max_samples:

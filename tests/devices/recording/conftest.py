@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devices.recording.made import record
+from tests.devices.recording.helpers import record
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A disk that fills up: the kernel lets no file grow beyond a size, and takes only what fits."""
+"""A full disk: the kernel lets no file grow beyond a size, and writes only the part that fits."""
 
 from __future__ import annotations
 

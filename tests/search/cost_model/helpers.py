@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ekc
-from ekc.devices.device import POWER_CAP, Interval, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.device import POWER_CAP, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.statistics import Interval
 from ekc.search.data.candidate import Candidate
 from ekc.search.sketches.naive import make_naive_schedule
 

@@ -11,8 +11,9 @@ import numpy as np
 
 import ekc
 from ekc import devices
-from ekc.devices.device import Interval, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.device import MeasurementConditions, Metering, Peaks, Timing
 from ekc.devices.recording import RecordingWriter
+from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.limits import Limits
 from ekc.search.sketches.naive import make_naive_schedule

@@ -20,7 +20,7 @@ from ekc.search.data.events import EVENTS, STAGES, EventListener
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.loop.reporter import Reporter
-from tests.devices.recording.made import OP, record
+from tests.devices.recording.helpers import OP, record
 from tests.search.helpers import MV, TRIALS, rows, tune, winner
 
 

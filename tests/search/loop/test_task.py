@@ -12,7 +12,7 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.devices.device import Interval
+from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.acquisition import PredictedFigures
 from ekc.search.cost_model.incumbent import Incumbent

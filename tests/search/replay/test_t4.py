@@ -16,7 +16,7 @@ from ekc.errors import InvalidInput
 from ekc.search.replay.replay import replay_search
 from ekc.search.replay.t4 import from_t4, to_t4
 from ekc.search.replay.table_space import TableSpace
-from tests.devices.recording.made import OP, record, schedules
+from tests.devices.recording.helpers import OP, record, schedules
 
 INVALID = ("timeout", "compile", "runtime", "correctness", "constraints", "correct")
 

@@ -14,15 +14,11 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.processes import pool
 from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.processes.jobs import JobOutcome
-from ekc.processes.pool import (
-    MIN_TRIALS_FOR_BACKGROUND_WORKER,
-    WorkerProcesses,
-    WorkerThreads,
-    open_background_worker,
-)
+from ekc.processes.pool import WorkerProcesses, WorkerThreads
+from ekc.search import compile_pool
+from ekc.search.compile_pool import MIN_TRIALS_FOR_BACKGROUND_WORKER, open_background_worker
 from ekc.search.data.defaults import SPACE
 from ekc.search.data.population import Population
 from ekc.search.space.partition import SpacePartition
@@ -33,7 +29,7 @@ from tests.search.spaces import LIMITS, OPERATORS, drawn, space
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "count_cores", lambda: 2)
+    monkeypatch.setattr(compile_pool, "count_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -151,7 +147,7 @@ def test_executor_of_the_caller_gets_no_worker() -> None:
 def test_winner_is_the_same_with_and_without_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     op, trials = ekc.matmul(96, 64, 32), 12
     alone = ekc.tune(op, "a100", trials=trials, records=tmp_path / "r.db", progress=False)
-    monkeypatch.setattr(pool, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
+    monkeypatch.setattr(compile_pool, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
     hired: list[RemoteWorker] = []
     post = RemoteWorker.send
 

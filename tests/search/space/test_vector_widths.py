@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.device import Interval, MeasurementConditions, Timing
+from ekc.devices.device import MeasurementConditions, Timing
 from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule

@@ -1,0 +1,60 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekc.codegen.compiled import Footprint
+from ekc.devices.simulated import memory_traffic
+
+MIB = 2.0**20
+
+
+def panels(tiles: int) -> tuple[Footprint, ...]:
+    """A matrix product of tiles x tiles blocks of 128, block.x over columns."""
+    n = 128 * tiles
+    panel = 4.0 * 128 * n
+    return (
+        Footprint("A", "load", 4 * n * n, panel, ((tiles, False), (tiles, True))),
+        Footprint("B", "load", 4 * n * n, panel, ((tiles, True), (tiles, False))),
+        Footprint("C", "store", 4 * n * n, 4.0 * 128 * 128, ((tiles, True), (tiles, True))),
+    )
+
+
+def test_product_that_fits_is_read_once() -> None:
+    footprints = panels(8)
+    assert memory_traffic.compute_dram_bytes(footprints, 108, 40 * MIB) == tuple(
+        float(f.tensor_bytes) for f in footprints
+    )
+
+
+def test_reused_operand_that_does_not_fit_is_read_once_per_wave() -> None:
+    tiles, wave = 64, 128
+    a, b, c = memory_traffic.compute_dram_bytes(panels(tiles), wave, 1.0)
+    size = 4.0 * (128 * tiles) ** 2
+    assert (a, c) == (size, size)
+    assert 0.99 * size * tiles * tiles / wave <= b <= size * tiles * tiles / wave
+
+
+def test_block_alone_reads_its_panel() -> None:
+    footprint = Footprint("x", "load", 4096, 4096.0, ((1, False),))
+    assert memory_traffic.compute_dram_bytes((footprint,), 100, 40 * MIB) == (4096.0,)
+
+
+@given(
+    tiles=st.integers(1, 128),
+    wave=st.integers(1, 2000),
+    small=st.floats(1, 1e9),
+    more=st.floats(1, 100),
+)
+def test_larger_l2_never_costs_traffic(tiles: int, wave: int, small: float, more: float) -> None:
+    before, after = (
+        memory_traffic.compute_dram_bytes(panels(tiles), wave, size) for size in (small, small * more)
+    )
+    assert all(new <= old for old, new in zip(before, after, strict=True))
+
+
+@given(tiles=st.integers(1, 128), wave=st.integers(1, 2000), size=st.floats(1, 1e9))
+def test_dram_bytes_are_at_least_the_touched_bytes(tiles: int, wave: int, size: float) -> None:
+    footprints = panels(tiles)
+    for footprint, crossed in zip(
+        footprints, memory_traffic.compute_dram_bytes(footprints, wave, size), strict=True
+    ):
+        assert crossed >= memory_traffic.compute_compulsory_bytes(footprint)

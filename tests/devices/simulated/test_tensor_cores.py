@@ -1,0 +1,88 @@
+"""Tensor cores of simulated devices: counts of operations, and their latency."""
+
+from __future__ import annotations
+
+import pytest
+
+import ekc
+import ekc.ir.operators as o
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.simulated.launch_counts import profile_kernel
+from ekc.devices.simulated.specs import A100, H100
+from ekc.errors import ScheduleError
+from ekc.ir.schedule.schedule import Schedule
+from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut, half_matmul, tensor_matmul
+from tests.ir.warpgroup_examples import GroupCut, group_matmul, half_group_matmul
+
+FIELDS = {"float16": "tensor_half", "bfloat16": "tensor_half", "tf32": "tensor_tf32", "int8": "tensor_int8"}
+
+
+def product(dtype: str, m: int = 128, n: int = 128, k: int = 256) -> Schedule:
+    op = o.matmul(m, n, k, dtype=dtype, transpose_b=True)
+    return tensor_matmul(op, Cut((2, 2), (2, 4), 2, 2, pad=ROW[dtype]))
+
+
+def compiled(schedule: Schedule) -> CompiledKernel:
+    return compile_schedule(schedule, "sm_80")
+
+
+@pytest.mark.parametrize("dtype", INSTRUCTIONS)
+def test_operations_are_counted_by_type(dtype: str) -> None:
+    counts = profile_kernel(compiled(product(dtype)))[0].counts
+    # 4 blocks of 4 warps; an instruction is counted once a warp.
+    assert counts.tensor == 128 * 128 * 256 / (16 * 8 * INSTRUCTIONS[dtype][1]) / 16
+    found = {name: getattr(counts, name) for name in sorted(set(FIELDS.values()))}
+    expected = dict.fromkeys(found, 0.0) | {FIELDS[dtype]: 2 * 128 * 128 * 256 / 16}
+    assert found == expected
+    assert counts.fma32 == 0
+
+
+def test_ldmatrix_accesses_shared_memory() -> None:
+    ran = profile_kernel(compiled(half_matmul()))[0]
+    loads = [a for a in ran.accesses if a.space == "shared" and a.kind == "load"]
+    # 2 iterations of 2 steps in each of 4 warps: 2 loads of A and 2 of B, four matrices each.
+    assert sum(a.requests for a in loads) == 2 * 2 * 4 * 4
+    assert all(a.bytes_per_lane == 16 and a.wavefronts == 4 for a in loads)
+
+
+def test_latency_respects_the_rate_of_the_tensor_cores() -> None:
+    """Far above the rate of float32, never above that of mma.sync; narrower types are faster."""
+    large = {d: compiled(product(d, 2048, 2048, 2048)) for d in ("float16", "tf32", "int8")}
+    device = ekc.devices.open("a100")
+    flops = 2 * 2048.0**3
+    rates = {d: flops / device.time(kernel).latency_s for d, kernel in large.items()}
+    assert rates["tf32"] < rates["float16"] < rates["int8"]
+    assert rates["float16"] > 3 * device.peaks.fp32_flops
+    for dtype, rate in rates.items():
+        assert rate < 1.02 * A100.mma_share * device.peaks.flops_by_type[dtype]
+    assert H100.mma_share < A100.mma_share
+
+
+def test_products_of_a_warpgroup_are_counted_a_quarter_for_each_warp() -> None:
+    """256^3 in 4 blocks of 8 warps: operations, what they read of shared memory, and the waits for them."""
+    kernel = compile_schedule(half_group_matmul(), "sm_90a")
+    counts = profile_kernel(kernel)[0].counts
+    assert counts.tensor == counts.group_products == 4 * 4
+    assert counts.group_flops == 2 * 256**3 / (4 * 8)
+    assert counts.tensor_half == 0
+    assert counts.bytes_group == 16 * 2 * (64 + 128) * 16 / 4
+    assert counts.group_waits == 4
+
+
+def test_wgmma_on_hopper_exceeds_mma_rates_and_not_the_peak() -> None:
+    device, flops = ekc.devices.open("h200@no-residual"), 2 * 4096.0**3
+    grouped = group_matmul(o.matmul(4096, 4096, 4096, dtype="float16"), GroupCut(2, strips=32, stages=4))
+    found = device.time(compile_schedule(grouped, "sm_90a", device.limits))
+    rate, peak = flops / found.latency_s, device.peaks.flops_by_type["float16"]
+    alone = tensor_matmul(o.matmul(4096, 4096, 4096, dtype="float16"), Cut((2, 2), (4, 8), 1, 4, pad=8))
+    slower = flops / device.time(compile_schedule(alone, "sm_90a", device.limits)).latency_s
+    assert slower < 0.62 * peak
+    assert 1.3 * slower < rate < 0.95 * peak
+
+
+def test_wgmma_is_refused_by_earlier_targets() -> None:
+    schedule = tensor_matmul(o.matmul(64, 64, 64, dtype="float16"), Cut(stages=1, pad=8))
+    with pytest.raises(ScheduleError, match=r"tensorize mma\.m16n8k16: targets before sm_80 do not have"):
+        ekc.compile(schedule, arch="sm_75")
+    assert not ekc.devices.open("rtx2080ti").limits.tensor_cores
