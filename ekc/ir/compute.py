@@ -179,8 +179,8 @@ def _check_comparisons(compute: Compute, tensors: Mapping[str, TensorSpec]) -> N
 
 def _find_nearest_storable(out: DType, acc: DType) -> str:
     """A storable type of the same kind if there is one, else the accumulator's own or float32."""
-    alike = [name for name in acc.storable_types if parse_dtype(name).is_integer == out.is_integer]
-    return alike[0] if alike else acc.name
+    same_kind = [name for name in acc.storable_types if parse_dtype(name).is_integer == out.is_integer]
+    return same_kind[0] if same_kind else acc.name
 
 
 def _find_reduction_range(
@@ -188,13 +188,13 @@ def _find_reduction_range(
 ) -> ValueRange:
     """The range of an integer compute, partial sums in any order included."""
     extents = {a.name: a.extent for a in compute.axes}
-    one = _find_range(compute.body, compute.output.name, extents, ranges, tensors)
-    if one is None or not compute.reduction_axes or compute.combine in ("max", "min"):
-        return one
+    term_range = _find_range(compute.body, compute.output.name, extents, ranges, tensors)
+    if term_range is None or not compute.reduction_axes or compute.combine in ("max", "min"):
+        return term_range
     terms = math.prod(a.extent for a in compute.reduction_axes)
     if compute.combine == "prod":
-        return _find_product_range(compute, one, terms)
-    low, high = min(one[0], 0), max(one[1], 0)
+        return _find_product_range(compute, term_range, terms)
+    low, high = min(term_range[0], 0), max(term_range[1], 0)
     if not _fits_int32(low * terms, high * terms):
         most = INT32.integer_limits[1] // max(-low, high)
         raise InvalidInput(

@@ -64,23 +64,25 @@ def make_compute(
     all_axes = tuple(Axis(a, int(e)) for a, e in axes.items()) + tuple(
         Axis(a, int(e), True) for a, e in reduce.items()
     )
-    known: dict[str, Any] = {t: Tensor(t) for t in tensor_names} | {a.name: ex.Var(a.name) for a in all_axes}
-    wanted = list_required_parameters(body, known)
-    if wanted is None:
+    arguments: dict[str, Any] = {t: Tensor(t) for t in tensor_names} | {
+        a.name: ex.Var(a.name) for a in all_axes
+    }
+    parameters = list_required_parameters(body, arguments)
+    if parameters is None:
         raise InvalidInput(
             f"body: {format_value(body)} is no function of tensors and axes; try lambda A, i: A[i]"
         )
-    for parameter in wanted:
-        if parameter not in known:
+    for parameter in parameters:
+        if parameter not in arguments:
             raise InvalidInput(
-                f"body: parameter {parameter!r} is neither a tensor nor an axis ({', '.join(known)})"
+                f"body: parameter {parameter!r} is neither a tensor nor an axis ({', '.join(arguments)})"
             )
     acc, out = choose_accumulator_and_result(dtype, acc_dtype, out_dtype)
     spec = TensorSpec(output, tuple(int(e) for e in axes.values()), out)
-    value = body(**{p: known[p] for p in wanted})
+    value = body(**{p: arguments[p] for p in parameters})
     if not isinstance(value, (ex.Expr, ex.Condition, int, float)):
         raise InvalidInput(
-            f"body: returned {format_value(value)}, needed an expression of {', '.join(known)}"
+            f"body: returned {format_value(value)}, needed an expression of {', '.join(arguments)}"
         )
     return Compute(spec, all_axes, ex.as_expr(value), combine, acc)
 

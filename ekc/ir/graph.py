@@ -108,8 +108,8 @@ def _validate_operator(op: OperatorGraph) -> None:
     check_identifier("operator", op.name)
     if not isinstance(op.inputs, tuple) or not all(isinstance(t, TensorSpec) for t in op.inputs):
         raise InvalidInput(f"inputs: {format_value(op.inputs)} is no tuple of tensors; ekc.compute makes one")
-    made = isinstance(op.computes, tuple) and all(isinstance(c, Compute) for c in op.computes)
-    if not made or not op.computes:
+    are_computes = isinstance(op.computes, tuple) and all(isinstance(c, Compute) for c in op.computes)
+    if not are_computes or not op.computes:
         raise InvalidInput(
             f"computes: {format_value(op.computes)} is no tuple of computes; ekc.compute makes one"
         )

@@ -166,9 +166,9 @@ def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
         place = _format_box(node.source.spec.name, buffer.region)
     else:
         place = _format_tile_box(node.source.buffer, buffer.region)
-    made = f" = {staging.producer.body}" if staging.producer else ""
+    body = f" = {staging.producer.body}" if staging.producer else ""
     verb = "compute" if staging.producer else "stage"
-    text = f"{verb} {place}{made} -> {buffer.scope}{_format_shape(buffer, staging.pad)}"
+    text = f"{verb} {place}{body} -> {buffer.scope}{_format_shape(buffer, staging.pad)}"
     return _TextLine(text, _join_remarks(_list_stage_remarks(kernel, node)))
 
 

@@ -111,11 +111,16 @@ def make_over_limit_error(rule: str, need: str, limit: str, nearest: str) -> Sch
 
 
 def make_unknown_name_error(
-    rule: str, kind: str, name: object, known: Iterable[str], remedy: str = "leave it out", plural: str = ""
+    rule: str,
+    kind: str,
+    name: object,
+    known_names: Iterable[str],
+    remedy: str = "leave it out",
+    plural: str = "",
 ) -> ScheduleError:
     """The error for a name that does not exist. It lists the known names and the nearest of them; `remedy` is
     for the case that there are none."""
-    names, plural = list(dict.fromkeys(known)), plural or f"{kind}s"
+    names, plural = list(dict.fromkeys(known_names)), plural or f"{kind}s"
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.0)
     limit = f"{plural} are {', '.join(names)}" if names else f"there are no {plural}"
     return ScheduleError(UnknownName(rule, f"{kind} {name!r}", limit, repr(near[0]) if near else remedy))

@@ -119,7 +119,7 @@ MISTAKES: dict[str, tuple[Callable[[Operator], object], str]] = {
         lambda op: op.epilogue(lambda c, b: c + b, b=(5,)),
         r"b of shape \(5,\) .*C of shape \(4, 6\).*\(6,\)",
     ),
-    "rank": (lambda op: op.epilogue(lambda c, b: c + b, b=(1, 4, 6)), r"nearest shape is \(4, 6\)"),
+    "rank": (lambda op: op.epilogue(lambda c, b: c + b, b=(1, 4, 6)), r"use \(4, 6\)"),
     "no tuple": (lambda op: op.epilogue(lambda c, b: c + b, b=6), "shape of b: 6 is not a tuple"),  # type: ignore[arg-type]
     "empty": (lambda op: op.epilogue(lambda c, b: c + b, b=()), r"shape of b: \(\).*\(1,\)"),
     "extent": (lambda op: op.epilogue(lambda c, b: c + b, b=(0,)), "extent of b"),

@@ -107,8 +107,8 @@ class WgmmaInstruction:
         """PTX text; operands from %0 on: the sums, the descriptors of a and b."""
         sums, product = self.sum_count, self.family
         name = product.format_name(self.strip_count).replace(".", ".mma_async.sync.aligned.")
-        where = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(self.is_a_mn_major)}, {int(self.is_b_mn_major)};"
-        call = f"{name}.{product.ptx_types} {format_register_group(0, sums)}, {where}"
+        operands = f"%{sums}, %{sums + 1}, adds, 1, 1, {int(self.is_a_mn_major)}, {int(self.is_b_mn_major)};"
+        call = f"{name}.{product.ptx_types} {format_register_group(0, sums)}, {operands}"
         return f"{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {call} }}"
 
 

@@ -1,4 +1,4 @@
-"""The rules a whole Program must keep before it can become a kernel.
+"""The rules that a Program must keep before it can become a kernel.
 
 Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors. The API
 raises the first refusal, the search reads the masks, replay and the record store use the same functions.
@@ -252,14 +252,14 @@ def check_tile_lines(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     for b in kernel.buffers:
         if b.is_swizzled:
             size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)
-            whole = (chunks == 1) | (np.asanyarray(size) % SHARED_LINE_BYTES == 0)
+            has_full_lines = (chunks == 1) | (np.asanyarray(size) % SHARED_LINE_BYTES == 0)
             limit = f"must be a multiple of {SHARED_LINE_BYTES}"
             near = "leave the swizzle out, or change the pad"
-            yield fits(f"swizzle of {b.name}", whole, size, limit, near, "bytes")
+            yield fits(f"swizzle of {b.name}", has_full_lines, size, limit, near, "bytes")
         if b.panel:
-            whole = np.asanyarray(b.row_pitch) % b.panel == 0
+            has_full_lines = np.asanyarray(b.row_pitch) % b.panel == 0
             rule, unit = f"cache_read {b.name}", "elements in rows of panels"
-            yield fits(rule, whole, b.row_pitch, "must be a multiple of {}", b.panel, unit, b.panel)
+            yield fits(rule, has_full_lines, b.row_pitch, "must be a multiple of {}", b.panel, unit, b.panel)
 
 
 LaunchRule = Callable[[LaunchTree, Limits], Iterator[Check]]

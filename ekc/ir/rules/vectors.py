@@ -61,27 +61,27 @@ def _check_vector(
     yield fits(rule, neighbours, vector, "must divide a tile row of {} neighbours", near, unit, extent)
     atoms: set[Atom] = {f"#{segment}"}
     if own and own.is_joint:
-        beside, atoms = _find_run_length(source, f"#{segment}")
-        whole, near = np.asanyarray(beside) % v == 0, np.gcd(beside, vector)
-        yield fits(rule, whole, vector, "must divide runs of {} neighbours", near, unit, beside)
+        run_length, atoms = _find_run_length(source, f"#{segment}")
+        divides, near = np.asanyarray(run_length) % v == 0, np.gcd(run_length, vector)
+        yield fits(rule, divides, vector, "must divide runs of {} neighbours", near, unit, run_length)
     others = [c for a, c in source.address.terms if a not in atoms] + [source.address.const]
     together, near = _find_common_divisor(others, v)
     yield fits(rule, (v == 1) | together, vector, "must divide the start of every row", near, unit)
     last = [g for g in source.guards if source.index and g.form is source.index[-1]]
     if last:
         row = last[0].extent
-        whole, near = (v == 1) | (row % v == 0), np.gcd(row, v)
-        yield fits(rule, whole, vector, "must divide a tensor row of {}", near, unit, row)
+        divides, near = (v == 1) | (row % v == 0), np.gcd(row, v)
+        yield fits(rule, divides, vector, "must divide a tensor row of {}", near, unit, row)
 
 
 def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
     """(whether all steps are multiples of a width, the greatest divisor of the width that divides all
     steps)."""
-    every: Any = True
+    all_divide: Any = True
     near = width
     for step in steps:
-        every, near = every & (np.asanyarray(step) % width == 0), np.gcd(step, near)
-    return every, near
+        all_divide, near = all_divide & (np.asanyarray(step) % width == 0), np.gcd(step, near)
+    return all_divide, near
 
 
 def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]:
@@ -92,8 +92,8 @@ def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]
     neighbours where the dimension is stored last.
     """
     if source.buffer is not None:
-        beside = np.asanyarray(dict(source.address.terms).get(own, 0)) == 1
-        return np.where(beside, MAX_ACCESS_BYTES, 1), {own}
+        is_neighbour = np.asanyarray(dict(source.address.terms).get(own, 0)) == 1
+        return np.where(is_neighbour, MAX_ACCESS_BYTES, 1), {own}
     last = [(a, c) for a, c in source.index[-1].terms if own in find_atom_variables(a)]
     if (
         len(last) != 1

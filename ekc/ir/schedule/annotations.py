@@ -103,8 +103,8 @@ class Unroll(Step):
                 "unroll a serial loop",
             )
         factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
-        wanted = 1 if self.factor is None else self.factor
-        check = at_least(f"unroll {loop.name}", wanted, 1, "as a factor")
+        requested = 1 if self.factor is None else self.factor
+        check = at_least(f"unroll {loop.name}", requested, 1, "as a factor")
         return program.replace_nest(
             nest, nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor)), check
         )

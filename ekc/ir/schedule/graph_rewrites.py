@@ -200,13 +200,13 @@ class Pack(Step):
         self._check_order(spec)
         op = pack_input(program.op, self.tensor, self.order)
         new = make_initial_program(op).nests
-        of = {n.output.name: n for n in new}
+        nest_by_output = {n.output.name: n for n in new}
         copy = next(n for n in new if n.output.name not in program.op.tensors)
         nests = []
         for nest in program.nests:
             if nest is readers[0]:
                 nests.append(copy)
-            nests.append(of[nest.output.name] if nest in readers else nest)
+            nests.append(nest_by_output[nest.output.name] if nest in readers else nest)
         return Program(op, tuple(nests), program.checks)
 
     def _find_input(self, program: Program) -> TensorSpec:

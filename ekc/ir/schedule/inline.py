@@ -57,13 +57,17 @@ class ComputeInline(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        made = {n.output.name: n for n in program.nests[:-1]}
-        if self.tensor not in made:
+        producers = {n.output.name: n for n in program.nests[:-1]}
+        if self.tensor not in producers:
             raise make_unknown_name_error(
-                self.kind, "tensor between computes", self.tensor, made, plural="tensors between computes"
+                self.kind,
+                "tensor between computes",
+                self.tensor,
+                producers,
+                plural="tensors between computes",
             )
         self._check_not_copied(program)
-        nest = made[self.tensor]
+        nest = producers[self.tensor]
         if is_clamped_on_store(nest.epilogue or nest.compute):
             raise self._make_error(
                 f"{self.tensor} as {nest.output.dtype}",
