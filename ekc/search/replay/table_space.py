@@ -164,10 +164,6 @@ class TableSpace:
         """Compute one number per combination of values, in mixed radix."""
         return np.asarray(population.genes @ self._radix_weights)
 
-    def get_features(self, population: Population) -> NDArray[np.float32]:
-        """Return the features of genomes, all of which must be rows."""
-        return self.get_row_features(self.find_rows(population.genes))
-
     def get_row_features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the features of rows."""
         return self._features[rows]
