@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.clocks import LimitSetter, reopen_actuator
+from ekc.devices.clocks.limits import LimitSetter
 from ekc.devices.clocks.nvml_limits import NvmlLimits
-from ekc.devices.clocks.open import choose_actuator
+from ekc.devices.clocks.open import choose_actuator, reopen_actuator
 from ekc.devices.clocks.zeusd import ZeusdLimits, _describe_refusal
 from ekc.errors import ActuatorError
 from ekc.governor.protocols import Settings

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.clocks import Limit, lease_file
+from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease import HEARTBEAT_INTERVAL_S, LeaseKeeper, restore_all
+from ekc.devices.clocks.limits import Limit
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError, InvalidInput, RecordError

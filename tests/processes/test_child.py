@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import ekc
+from ekc.devices.cuda.gpu import RemoteKernelRunner
 from ekc.devices.cuda.messages import DescribeRequest, LoadableKernel, TimingRequest, TimingRules
-from ekc.devices.cuda.remote_caller import RemoteKernelRunner
 from ekc.errors import DeviceError
 from ekc.processes.child import ChildProcess, RemoteWorker, WorkerTimeouts
 from ekc.search.sketches.naive import make_naive_schedule

@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ekc.devices.clocks import LimitSetter, lease_file, reopen_actuator
+from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease_file import GUARD_READY, Lease
+from ekc.devices.clocks.limits import LimitSetter
+from ekc.devices.clocks.open import reopen_actuator
 from ekc.devices.clocks.restore import end_lease, restore_settings
 from ekc.errors import EkcError, RecordError
 from ekc.processes.signals import EXTERNAL_SIGNALS

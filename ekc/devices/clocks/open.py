@@ -1,9 +1,9 @@
-"""Choice of the actuator that can set the limits of a GPU on this machine."""
+"""Actuators: which one can set the limits of a GPU on this machine, and the one that a lease names."""
 
 from __future__ import annotations
 
 from ekc.devices.clocks import zeusd
-from ekc.devices.clocks.limits import LimitSetter
+from ekc.devices.clocks.limits import ActuatorReference, LimitSetter
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.errors import ActuatorError
 
@@ -36,3 +36,12 @@ def _open_zeusd(gpu: str) -> LimitSetter:
             f"no zeusd at {zeusd.DEFAULT_SOCKET}, and ZEUSD_SOCK_PATH or ZEUSD_HOST_PORT name none"
         )
     return zeusd.ZeusdLimits(gpu, where)
+
+
+def reopen_actuator(reference: ActuatorReference) -> LimitSetter:
+    """The actuator that a reference of another process names. Raises `ActuatorError`."""
+    if reference.kind == "nvml":
+        return NvmlLimits(reference.gpu)
+    if reference.kind == "zeusd":
+        return zeusd.ZeusdLimits(reference.gpu, reference.address)
+    raise ActuatorError(f"actuator: no {reference.kind!r}; actuators are nvml and zeusd")

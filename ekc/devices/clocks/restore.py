@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ekc.devices.clocks import LimitSetter, lease_file, reopen_actuator
+from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease_file import Lease, find_governor_pid
+from ekc.devices.clocks.limits import LimitSetter
+from ekc.devices.clocks.open import reopen_actuator
 from ekc.errors import ActuatorError, EkcError
 
 SETTINGS_RESTORED = "previous settings are back"

@@ -15,10 +15,15 @@ from typing import Any, Self
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks.sm_clock import SmClockControl
 from ekc.devices.cuda.device_attributes import GpuProperties
-from ekc.devices.cuda.messages import DescribeRequest
-from ekc.devices.cuda.remote_caller import RemoteKernelRunner
+from ekc.devices.cuda.messages import (
+    CallsStarted,
+    DescribeRequest,
+    LoadableKernel,
+    StartCallsRequest,
+    StopCallsRequest,
+)
 from ekc.devices.cuda.target import explain_old_driver
-from ekc.devices.metering.meter import Board, MeteringWindow, meter_kernel
+from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
 from ekc.devices.nvml.board import KernelRunner, NvmlBoard
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
@@ -83,6 +88,30 @@ class SensorPoller:
         if math.isnan(clock_mhz) and self._last_state is not None:
             clock_mhz = self._last_state.clock_mhz
         self._last_state = SensorState(clock_mhz, s.temperature_c(), throttle, s.power_cap_w())
+
+
+class RemoteKernelRunner:
+    """A `KernelRunner` in the worker of one GPU."""
+
+    def __init__(self, remote: RemoteWorker) -> None:
+        self._remote = remote
+        self._is_running = False
+        self._queued_s = 0.0
+
+    def start(self, kernel: CompiledKernel) -> None:
+        """Start to call the kernel; returns when it runs. `DeviceError` when it faults."""
+        started: CallsStarted = self._remote.query(StartCallsRequest(LoadableKernel.from_kernel(kernel)))
+        self._is_running, self._queued_s = True, started.queued_s
+
+    def stop(self) -> CompletedCalls:
+        """Stop the calls. `DeviceError` if the kernel faulted meanwhile, or nothing was started."""
+        if not self._is_running:
+            raise DeviceError(f"{self._remote.name}: no kernel runs; call start() first")
+        self._is_running = False
+        calls: CompletedCalls = self._remote.query(
+            StopCallsRequest(), self._remote.timeouts.stop_s + self._queued_s
+        )
+        return calls
 
 
 @dataclass(eq=False)

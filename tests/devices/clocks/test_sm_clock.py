@@ -15,7 +15,7 @@ from ekc.errors import ActuatorError, DeviceError
 from tests.scripted.nvml.boards import GEARS, ScriptedBoards
 
 CAP_MW = 280_000
-"""The GPU with a clock limit that an administrator set."""
+"""Power cap in milliwatts, as an administrator set it."""
 
 
 @pytest.fixture
