@@ -1,4 +1,4 @@
-"""NVML and zeusd: what they set, what they refuse to, and in which words."""
+"""Actuators through NVML and zeusd: settings, refusals and their messages."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_zeusd_token_is_sent(here: ScriptedBoards, monkeypatch: pytest.MonkeyPat
         settable = ZeusdLimits(here.get_uuid(), daemon.address)
         with pytest.raises(ActuatorError, match="set ZEUSD_TOKEN"):
             settable.set_limit("sm_mhz", 1200)
-        monkeypatch.setenv("ZEUSD_TOKEN", "secret\n")  # As a file ends.
+        monkeypatch.setenv("ZEUSD_TOKEN", "secret\n")  # With the newline at the end of a file.
         settable.set_limit("sm_mhz", 1200)
         assert here.read_limits()[0] == [300, 1200]
     finally:
@@ -228,7 +228,7 @@ def test_zeusd_without_pci_addresses_is_used_by_number(here: ScriptedBoards, zeu
 
 @pytest.mark.parametrize(("now_mw", "top"), [(250_000, 300.0), (300_000, 300.0), (320_000, 320.0)])
 def test_caps_end_at_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
-    """Many cards may be let draw more; and a search takes the top gear for "as before"."""
+    """Many cards permit a cap above the default, but a search uses the top gear as the default."""
     here.update_board(0, default_mw=300_000)
     here.set_state(0, limit_mw=now_mw)
     assert NvmlLimits(here.get_uuid()).gears().power_w[-1] == top

@@ -1,4 +1,4 @@
-"""Sessions, groups, advice and plots, over simulated jobs and over loops that fail."""
+"""Sessions, groups, advice, logs and plots, on simulated jobs and with failing loops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.governor.scripted_nvml import ROOT
 
 
 class RecordingListener:
-    """An audience that remembers."""
+    """A listener that keeps what it gets."""
 
     def __init__(self) -> None:
         self.troubles: list[str] = []
@@ -80,7 +80,7 @@ def test_failed_loop_restores_the_settings(error: Exception, words: str) -> None
 
 
 class RefusingRun(SimulatedRun):
-    """Sets one limit, and then no more."""
+    """An actuator that sets one limit and then refuses."""
 
     refusal: Exception = ActuatorError("the driver said no")
 
@@ -107,7 +107,7 @@ def test_failed_restore_is_reported(refusal: Exception) -> None:
 
 
 def test_restore_is_retried_while_the_job_runs() -> None:
-    """A daemon that is restarted, say."""
+    """An actuator that refuses for a while, as during a restart of a daemon."""
 
     class Away(SimulatedRun):
         def apply(self, settings: Settings) -> None:
@@ -141,7 +141,7 @@ def test_early_signal_ends_the_job_not_the_governor(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Late(subprocess.Popen[bytes]):
-        """The signal is there before anybody can have looked at what was started."""
+        """The signal arrives right after the start of the command."""
 
         def __init__(self, words: list[str], **options: Any) -> None:
             super().__init__(words, **options)

@@ -1,4 +1,4 @@
-"""The period of signals whose period is known."""
+"""Detection of the period of signals of known period."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_units_offset_and_sign_do_not_matter(
 @settings(max_examples=20, deadline=None)
 @given(PERIODS, st.floats(2.0, 20.0))
 def test_period_scales_with_the_rate(period: float, hz: float) -> None:
-    """The same readings at another rate, where the filters of the sensor's window do not differ."""
+    """The same readings at another rate, so that the filter of the sensor's window is the same."""
     signal = make_wave(90.0, period, 1, noise=2.0)
     known = detect_period(signal, HZ, sensor_s=2.0 / HZ)
     other = detect_period(signal, hz, sensor_s=2.0 / hz) if hz <= HZ else known
@@ -148,7 +148,7 @@ def test_every_signal_gets_a_verdict(values: list[float], hz: float) -> None:
 
 
 def test_micro_steps_make_one_iteration() -> None:
-    """Four alike micro-steps of a second each and an optimiser step of another load."""
+    """Four equal micro-steps of a second each and an optimiser step of another load."""
     rng = np.random.default_rng(3)
     micro = np.concatenate([np.full(6, 85.0), np.full(4, 60.0)])
     one = np.concatenate([np.tile(micro, 4), np.full(7, 30.0)])
@@ -159,7 +159,7 @@ def test_micro_steps_make_one_iteration() -> None:
 
 
 def test_slow_utilisation_does_not_hide_the_period_of_power() -> None:
-    """Updated once a second, it beats with an iteration of 2.4 s."""
+    """A utilisation that is updated once a second beats with an iteration of 2.4 s."""
     at = np.arange(600) / HZ
     power = np.where(at % 2.4 < 1.5, 80.0, 30.0)
     coarse = power[(np.floor(at) * HZ).astype(int)]
@@ -189,7 +189,8 @@ PATTERNS = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("period", [2.3, 3.1, 5.0])
 def test_pattern_of_missing_readings_is_no_period(period: float, pattern: str, beside: bool) -> None:
-    """0.42 s of 5.0, and an error of 0.001: hardly a pair of readings was known at those lags."""
+    """The result was once 0.42 s instead of 5.0 s, with an error of 0.001: those lags had hardly a valid
+    pair."""
     at = np.arange(600)
     load = np.where(at / HZ % period < 0.65 * period, 80, 30) + np.random.default_rng(1).normal(0, 3, 600)
     part = np.where(PATTERNS[pattern](at), load, np.nan)

@@ -1,4 +1,4 @@
-"""The tempo of a known period: a fraction of a percent, late and missing readings or not."""
+"""Tracking of a known period to a fraction of a percent, with late and missing readings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_irregular_beat_has_a_larger_variance() -> None:
     loose = [find_period_near(make_trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
     wander = [np.mean([t.timing_variance_per_s for t in some if t is not None]) for some in (even, loose)]
     assert wander[1] > 20 * wander[0]
-    # Timing gains 0.08^2 s^2 of variance a second; blocks of several periods see it less by their edges.
+    # The variance of timing is 0.08^2 s^2 per second; blocks of several periods show a little less.
     assert 0.2 < wander[1] / 0.08**2 < 3
 
 
@@ -106,5 +106,5 @@ def test_power_variance_is_measured(scatter: float) -> None:
     watts = 300.0 * (1 + scatter * np.repeat(rng.standard_normal(24), 25)[: len(at)])
     flat = [np.full(len(at), v) for v in (95.0, 40.0, 1500.0)]
     _, beat = measure_progress_rate(ProgressSource("throughput"), SensorSamples(at, watts, *flat), 1.0)
-    # 24 pieces of 2.5 s.
+    # 24 blocks of 2.5 s.
     assert beat.power_variance.compute_error(60.0) == pytest.approx(scatter / np.sqrt(24), rel=0.5)

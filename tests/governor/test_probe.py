@@ -33,7 +33,7 @@ def update_script(here: ScriptedBoards, **changes: Any) -> None:
 def test_readings_are_in_order_and_in_their_units(here: ScriptedBoards) -> None:
     watching = make_probe(here)
     before = time.monotonic()
-    # A machine with other work may not get round to a second reading at once.
+    # On a busy machine a second reading may be late.
     samples = next(x for x in map(watching.record, (0.5, 2.0, 10.0)) if len(x) >= 2)
     assert (np.diff(samples.time_s) > 0).all()
     assert before <= samples.time_s[0]
@@ -58,7 +58,7 @@ def test_energy_is_in_joules(here: ScriptedBoards) -> None:
 def test_energy_without_a_counter_is_integrated_power(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch, counter: int | None
 ) -> None:
-    """One that stood still was believed: 0 W, whatever was set."""
+    """A counter that had stopped was once used: 0 W under all limits."""
     monkeypatch.setattr(sensors, "STALL_S", 0.5)
     told: list[str] = []
     watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, told.append)
@@ -222,7 +222,7 @@ def test_short_recordings_cost_no_more_than_long_ones(
 
 
 def _burn_cpu(seconds: float) -> tuple[float, float, float, float]:
-    """A reading that takes so much of the processor."""
+    """A reading that takes so many processor seconds."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
@@ -232,7 +232,7 @@ def _burn_cpu(seconds: float) -> tuple[float, float, float, float]:
 def test_hanging_driver_is_named_where_steps_are_counted(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recordings of 0.2 s were too short to tell, and each left a thread behind."""
+    """Recordings of 0.2 s were once too short to notice the hang, and each left a thread behind."""
     hang = threading.Event()
     watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
     monkeypatch.setattr(watching._sensors, "read_sensors", hang.wait)

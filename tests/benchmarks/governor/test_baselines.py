@@ -1,4 +1,4 @@
-"""Other people's governors on our protocols, and the oracle."""
+"""Governors of other authors and the oracle on simulated jobs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_gpoeo_rule_compares_as_published() -> None:
     default, saver, slow = CostPoint(1.0, 100.0), CostPoint(1.04, 90.0), CostPoint(1.2, 50.0)
     assert GpoeoRule().is_better(saver, default, default)
     assert GpoeoRule().is_better(saver, slow, default)
-    # Eight percent of energy for four of time: too little for E T^2, enough for E.
+    # 7.5 % of energy for 4 % of time: not better by E T^2, better by E.
     little = CostPoint(1.04, 92.5)
     assert not GpoeoRule().is_better(little, default, default)
     assert GpoeoRule(0).is_better(little, default, default)

@@ -38,7 +38,7 @@ def _read_board():
 
 
 def _fail_as_scripted(function):
-    """Fails as the board's script says."""
+    """Raise the error that the script of the board has for a function."""
 
     def call(*arguments):
         board = _read_board()
@@ -73,7 +73,7 @@ def _set_limit(handle, name, value, caller):
 
 
 def _compute_energy_mj(index):
-    """Millijoules."""
+    """Total-energy counter in millijoules."""
     counted, at = _read_state(index, "energy")
     return counted + 1000 * _compute_mean_power_w(index) * (time.time() - at)
 
@@ -88,7 +88,7 @@ def _get_clock(index, *_):
 
 
 def _compute_busy(index):
-    """0 or 1."""
+    """Index of a board: 0 or 1."""
     period = 2.0 * (0.5 + 0.5 * _get_top_clock(index) / _get_clock(index))
     return 1.0 if math.fmod(time.time(), period) < 0.7 * period else 0.0
 
@@ -194,7 +194,7 @@ _register_reader("nvmlDeviceGetTotalEnergyConsumption", lambda index: int(_compu
 
 @_fail_as_scripted
 def nvmlDeviceGetFieldValues(handle, fields):
-    """Instantaneous power alone, where the board has it."""
+    """Instantaneous power, where the board has it; no other field."""
     if not _read_board()["gpus"][handle].get("instant"):
         raise _real.NVMLError(_real.NVML_ERROR_NOT_SUPPORTED)
     values = (_real.c_nvmlFieldValue_t * len(fields))()
