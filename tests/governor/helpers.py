@@ -104,9 +104,9 @@ def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) 
 
 
 def read_until(terminal: int, words: str) -> None:
-    seen = ""
-    while words not in seen:
+    observed = ""
+    while words not in observed:
         try:
-            seen += os.read(terminal, 1024).decode(errors="replace")
+            observed += os.read(terminal, 1024).decode(errors="replace")
         except OSError as closed:
-            raise AssertionError(f"never saw {words!r}, only {seen!r}") from closed
+            raise AssertionError(f"never saw {words!r}, only {observed!r}") from closed

@@ -159,9 +159,9 @@ def test_zeusd_token_with_bad_characters_is_one_line(
     here: ScriptedBoards, zeusd: ScriptedZeusd, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZEUSD_TOKEN", token)
-    with pytest.raises(ActuatorError, match="ZEUSD_TOKEN holds what no HTTP header may") as told:
+    with pytest.raises(ActuatorError, match="ZEUSD_TOKEN holds what no HTTP header may") as events:
         ZeusdLimits(here.get_uuid(), zeusd.address)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(events.value)
 
 
 @pytest.mark.parametrize("where", ["gpus..example:4938", f"{'x' * 70}:4938"])
@@ -205,9 +205,9 @@ def test_missing_zeusd_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, t
 )
 def test_bad_zeusd_answer_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, odd: object) -> None:
     zeusd.discovery = odd  # type: ignore[assignment]
-    with pytest.raises(ActuatorError, match="in a way that is not known here") as told:
+    with pytest.raises(ActuatorError, match="in a way that is not known here") as events:
         ZeusdLimits(here.get_uuid(), zeusd.address)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(events.value)
 
 
 @pytest.mark.parametrize("address", ["0000:02:00.0", "00000000:02:00.0", "02:00.0", "0000:02:00.0".upper()])

@@ -23,10 +23,10 @@ def test_affordable_slowdown_keeps_the_job_within_the_budget(elapsed, remaining,
     policy = Policy(max_slowdown=budget)
     left = compute_affordable_slowdown(policy, elapsed, remaining, TimeLoss(lost * elapsed, 0.0))
     assert 0 <= left <= budget
-    whole = lost * elapsed + left * remaining
+    timeline = lost * elapsed + left * remaining
     done = (1 - lost) * elapsed + remaining
     # Unless so much is lost already that the rest cannot make up for it.
-    assert whole <= budget * done * (1 + 1e-9) or left == 0.0
+    assert timeline <= budget * done * (1 + 1e-9) or left == 0.0
 
 
 def test_affordable_slowdown_never_exceeds_the_policy() -> None:

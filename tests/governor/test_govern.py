@@ -148,8 +148,8 @@ def test_job_runs_without_a_driver_for_a_named_gpu(one: ScriptedBoards, words: t
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "ready\n"
-    said = next(line for line in process.stderr if "the job runs ungoverned" in line)
-    assert "no NVIDIA driver here" in said
+    output = next(line for line in process.stderr if "the job runs ungoverned" in line)
+    assert "no NVIDIA driver here" in output
     process.terminate()
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (7, "to its end\n")
@@ -229,13 +229,13 @@ def test_terminal_shows_a_status_line(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, words, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
-    seen = ""
+    observed = ""
     with contextlib.suppress(OSError):  # The end of a terminal.
         while text := os.read(terminal, 4096).decode(errors="replace"):
-            seen += text
+            observed += text
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert " MHz; " in seen
-    assert "ekc govern: report" in seen
+    assert " MHz; " in observed
+    assert "ekc govern: report" in observed
 
 
 @pytest.mark.parametrize(
@@ -254,15 +254,15 @@ def test_terminal_is_restored(words: tuple[str, ...], key: bytes, hidden: bytes,
         )  # Processes in the background may have inherited an ignored signal.
         command = [sys.executable, "-m", "ekc", "govern", *words]
         os.execve(sys.executable, command, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
-    seen = b""
+    observed = b""
     with contextlib.suppress(OSError):  # The end of a terminal.
         while text := os.read(terminal, 4096):
-            seen += text
-            if key and b" MHz; " in seen:
+            observed += text
+            if key and b" MHz; " in observed:
                 os.write(terminal, key)
                 key = b""
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (2, 130)
-    assert seen.count(hidden) == seen.count(shown) == 1
+    assert observed.count(hidden) == observed.count(shown) == 1
 
 
 def test_job_inherits_stdin_and_open_files(one: ScriptedBoards) -> None:

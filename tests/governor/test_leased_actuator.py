@@ -155,14 +155,14 @@ def test_lost_lease_is_renewed_with_the_last_settings(
 
 
 def test_unrestorable_limit_is_reported_and_stays_leased(here: ScriptedBoards) -> None:
-    told: list[str] = []
+    events: list[str] = []
     began = time.monotonic()
-    with _make_keeper(here, tell=told) as keeper:
+    with _make_keeper(here, tell=events) as keeper:
         keeper.actuators[0].apply(Settings(sm_mhz=900, memory_mhz=5001))
         here.update_script(fail={"nvmlDeviceResetGpuLockedClocks": 999})
     assert time.monotonic() - began < 10  # The end of a job must not be delayed.
-    assert len(told) == 1
-    assert "ekc govern --restore" in told[0]
+    assert len(events) == 1
+    assert "ekc govern --restore" in events[0]
     assert here.read_limits() == ([300, 900], None, 280_000)
     here.update_script(fail={})
     assert here.wait_for(lambda b: not list(b.leases.glob("*.json")), 10) < 10  # The guard kept trying.

@@ -60,8 +60,8 @@ def test_energy_without_a_counter_is_integrated_power(
 ) -> None:
     """A counter that had stopped was once used: 0 W under all limits."""
     monkeypatch.setattr(sensors, "STALL_S", 0.5)
-    told: list[str] = []
-    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, told.append)
+    events: list[str] = []
+    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, events.append)
     monkeypatch.setattr(watching._sensors._sensors, "counter_mj", lambda: counter)
     monkeypatch.setattr(watching._sensors._sensors, "power_w", lambda: 200.0)
     watching.record(0.2)
@@ -70,7 +70,7 @@ def test_energy_without_a_counter_is_integrated_power(
         watching.record(0.3)
     watts = (watching.read_energy_j() - joules) / (watching.now() - begin)
     assert watts == pytest.approx(200.0, rel=0.03)
-    (line,) = told
+    (line,) = events
     name = "GPU 0 (Scripted GPU)"
     why = "counts no energy" if counter is None else "has an energy counter that has stopped"
     assert line == f"{name} {why}; its power readings are added up instead"
@@ -78,7 +78,7 @@ def test_energy_without_a_counter_is_integrated_power(
 
 @pytest.mark.parametrize("stops_s", [0.0, 33.3, 1e9])
 def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
-    told: list[str] = []
+    events: list[str] = []
     now = 0.0
 
     def power(at: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
     def counted() -> float:
         return 500.0 + 240.0 * min(now, stops_s)
 
-    bill = BoardEnergy(counted, "GPU 0", told.append)
+    bill = BoardEnergy(counted, "GPU 0", events.append)
     for begin in (0.0, 20.0, 40.0, 60.0):
         joules = bill.compute_joules(begin)
         for step in range(100):
@@ -95,7 +95,7 @@ def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
             at = np.arange(now - 0.2, now, 0.05) + 0.01
             bill.add_readings(at, power(at))
         assert (bill.compute_joules(now) - joules) / 20.0 == pytest.approx(240.0, rel=0.03)
-    assert len(told) == (stops_s < 100)
+    assert len(events) == (stops_s < 100)
 
 
 def test_power_without_an_instantaneous_field_is_a_mean(here: ScriptedBoards) -> None:
@@ -180,8 +180,8 @@ VALUES = {
 
 def test_counters_come_from_gpm(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     gpm = ScriptedGpm(monkeypatch, VALUES)
-    told = make_probe(here).read_counters(0.05)
-    assert told == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
+    events = make_probe(here).read_counters(0.05)
+    assert events == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
     assert len(set(gpm.sampled_ids)) == 2
     assert not gpm.allocated_ids
 

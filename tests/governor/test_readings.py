@@ -24,24 +24,24 @@ def make_reading(
 
 
 @given(st.floats(-0.2, 0.2), st.floats(0.0, 0.2), st.floats(20.0, 200.0))
-def test_drift_between_two_defaults_cancels(per_hour, slowdown, apart) -> None:
+def test_drift_between_two_defaults_cancels(per_hour, slowdown, difference) -> None:
     def drifted(at_s: float) -> float:
         return 1 + per_hour * at_s / 3600
 
-    first, second = (make_reading(t, ProgressRate(drifted(t), 0.002)) for t in (0.0, apart))
-    middle = apart / 2
+    first, second = (make_reading(t, ProgressRate(drifted(t), 0.002)) for t in (0.0, difference))
+    middle = difference / 2
     candidate = make_reading(middle, ProgressRate(drifted(middle) / (1 + slowdown), 0.002), LOW_LIMIT)
-    told = PhaseReadings([first, second], [candidate]).compare_to_default(candidate)
-    assert told.slowdown == pytest.approx(slowdown, abs=1e-3)
+    events = PhaseReadings([first, second], [candidate]).compare_to_default(candidate)
+    assert events.slowdown == pytest.approx(slowdown, abs=1e-3)
 
 
 def test_more_exact_measure_has_more_weight() -> None:
     both = ProgressRate(1.0, 0.05, 50.0, 0.004)
     ledger = PhaseReadings([make_reading(0.0, both)])
     slower = ProgressRate(0.8, 0.05, 50.0 / 1.1, 0.004)
-    told = ledger.compare_to_default(make_reading(20.0, slower, LOW_LIMIT))
+    events = ledger.compare_to_default(make_reading(20.0, slower, LOW_LIMIT))
     # The exact measure has kernels 10 % longer in 90 % of the time; the other one 25 %.
-    assert told.slowdown == pytest.approx(0.09, abs=0.01)
+    assert events.slowdown == pytest.approx(0.09, abs=0.01)
     only = ledger.compare_to_default(make_reading(20.0, replace(slower, moved=float("nan")), LOW_LIMIT))
     assert only.slowdown == pytest.approx(0.25)
 
@@ -85,10 +85,10 @@ def test_power_error_follows_its_scatter() -> None:
 
 def test_bytes_are_not_compared_across_memory_clocks() -> None:
     ledger = PhaseReadings([make_reading(0.0, ProgressRate(moved=50.0, moved_error=0.004))])
-    told = ledger.compare_to_default(
+    events = ledger.compare_to_default(
         make_reading(9.0, ProgressRate(moved=50.0, moved_error=0.004), Settings(memory_mhz=5001))
     )
-    assert np.isnan(told.slowdown)
+    assert np.isnan(events.slowdown)
 
 
 def test_reading_unlike_the_last_is_an_outlier() -> None:

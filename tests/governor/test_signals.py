@@ -99,21 +99,21 @@ def test_signals_reach_the_job_once(
     process = wait_until_ready(one.start_python(*words, start_new_session=True, **pipes))
     last = threading.Timer(90, os.killpg, (process.pid, signal.SIGKILL))
     last.start()
-    seen: Counter[int] = Counter()
+    observed: Counter[int] = Counter()
     assert process.stdin is not None
     assert process.stdout is not None
     for number in numbers:
         for send in sends:
             send(process.pid, number)
-            seen[int(process.stdout.readline())] += 1
+            observed[int(process.stdout.readline())] += 1
             if send is os.killpg:  # The job has received it before the test knows.
                 time.sleep(0.15)
     process.stdin.write("\n")
     process.stdin.close()
-    seen.update(int(line) for line in process.stdout)
+    observed.update(int(line) for line in process.stdout)
     assert process.wait(60) == 0
     last.cancel()
-    assert seen == dict.fromkeys(numbers, len(sends))
+    assert observed == dict.fromkeys(numbers, len(sends))
 
 
 @pytest.mark.parametrize("send", ["group", "timeout", "each"])
@@ -223,11 +223,11 @@ def test_job_control_of_an_interactive_shell(one: ScriptedBoards) -> None:
 
 def wait_for_stopped(terminal: int) -> None:
     """Wait until a shell reports the state of its job before a prompt."""
-    seen = ""
-    while "Stopped" not in seen:
+    observed = ""
+    while "Stopped" not in observed:
         os.write(terminal, b"jobs\n")
         time.sleep(0.2)
-        seen += os.read(terminal, 4096).decode()
+        observed += os.read(terminal, 4096).decode()
 
 
 OPEN_FILES_JOB = """

@@ -79,9 +79,9 @@ def test_limits_take_effect_after_a_delay() -> None:
     for clock in (1005, 1500) * 6:
         run.apply(Settings(sm_mhz=clock))
         assert run.settings() == Settings(sm_mhz=clock)
-        seen = run.record(2.0)
-        late += seen.clock_mhz[0] != clock
-        assert seen.clock_mhz[-1] == clock
+        observed = run.record(2.0)
+        late += observed.clock_mhz[0] != clock
+        assert observed.clock_mhz[-1] == clock
     assert late > 0
 
 

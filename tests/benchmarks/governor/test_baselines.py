@@ -84,7 +84,7 @@ def test_gpoeo_rule_compares_as_published() -> None:
 def test_odpp_finds_the_fft_peak() -> None:
     at = np.arange(0.1, 25.0, 0.1)
     wave = 50 + 40 * np.sin(2 * np.pi * at / 2.5)
-    seen = find_fft_period(
+    observed = find_fft_period(
         SensorSamples(at, 3 * wave, wave, wave, np.full(len(at), 1500.0), power_limit_w=350.0)
     )
-    assert seen == pytest.approx(2.5, rel=0.05)
+    assert observed == pytest.approx(2.5, rel=0.05)

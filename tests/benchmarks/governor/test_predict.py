@@ -81,11 +81,11 @@ def test_every_booster_is_used(model: BoostedModel) -> None:
     asked = {name: CountingBooster(booster) for name, booster in model.boosters.items()}
     run = SimulatedRun(sample_job(950, "compute", "rtx3090", 300.0))
     samples = run.record(30.0)
-    seen = make_reading(
+    observed = make_reading(
         Settings(), 0.0, 30.0, run.read_energy_j() / 30.0, ProgressRate(), samples, ProgressSource("none")
     )
     for counters in (run.read_counters(10.0) or {}, {}):
-        replace(model, boosters=asked)(counters, seen)
+        replace(model, boosters=asked)(counters, observed)
     assert {name: one.call_count for name, one in asked.items()} == dict.fromkeys(model.boosters, 1)
 
 
@@ -96,7 +96,7 @@ def test_prediction_follows_the_counters(model: BoostedModel) -> None:
         for seed in range(950, 956):
             run = SimulatedRun(sample_job(seed, kind, "rtx3090", 300.0))
             samples = run.record(30.0)
-            seen = make_reading(
+            observed = make_reading(
                 Settings(),
                 0.0,
                 30.0,
@@ -105,7 +105,7 @@ def test_prediction_follows_the_counters(model: BoostedModel) -> None:
                 samples,
                 ProgressSource("none"),
             )
-            first, second = model(run.read_counters(10.0) or {}, seen).time.mean
+            first, second = model(run.read_counters(10.0) or {}, observed).time.mean
             # Slowdown at nine tenths of the clock.
             expected.append(first / 9 + second / 81)
         steepness.append(np.mean(expected))
