@@ -34,13 +34,13 @@ def fit_kernel(clock: np.ndarray, seconds: np.ndarray) -> tuple[float, float, fl
     for p in SHARPNESS:
         top = seconds[clock.argmax()]
 
-        def off(v: np.ndarray, p: int = p, top: float = top) -> np.ndarray:
+        def compute_residuals(v: np.ndarray, p: int = p, top: float = top) -> np.ndarray:
             return v[1] * (v[0] * x**p + 1 - v[0]) ** (1 / p) * top / seconds - 1
 
-        done = least_squares(off, [0.8, 1.0], bounds=([0, 0.5], [1, 2]))
-        rms = float(np.sqrt((done.fun**2).mean()))
+        fit = least_squares(compute_residuals, [0.8, 1.0], bounds=([0, 0.5], [1, 2]))
+        rms = float(np.sqrt((fit.fun**2).mean()))
         if rms < best[2] - 1e-4:
-            best = (float(done.x[0]), float(p), rms)
+            best = (float(fit.x[0]), float(p), rms)
     return best
 
 
@@ -72,12 +72,12 @@ def compute_voltage(clock: np.ndarray, knee: float, slope: float) -> np.ndarray:
     return 1 + slope * np.maximum(0, clock - knee)
 
 
-def compute_slowdown(caps: np.ndarray, c: float, drawn: float, base: float, p: float = 4.0) -> np.ndarray:
-    """Slowdown at each cap of a kernel that draws `drawn` W without a cap beside a constant `base` W."""
+def compute_slowdown(caps: np.ndarray, c: float, drawn_w: float, base: float, p: float = 4.0) -> np.ndarray:
+    """Slowdown at each cap of a kernel that draws `drawn_w` W without a cap beside a constant `base` W."""
     clock = np.linspace(0.1, 1, 400)
     stretch = (c * clock**-p + 1 - c) ** (1 / p)
     squared = (compute_voltage(clock, 0.79, 1.45) / compute_voltage(np.ones(1), 0.79, 1.45)) ** 2
-    watts = base + drawn * squared * (0.8 / stretch + 0.2 * clock)
+    watts = base + drawn_w * squared * (0.8 / stretch + 0.2 * clock)
     return np.interp(caps, watts, stretch, left=stretch[0], right=1.0)
 
 
@@ -96,15 +96,17 @@ def print_jobs(folder: Path, name: str, board: str, base: float) -> None:
             continue
         slower = seconds / seconds[-1]
 
-        def off(v: np.ndarray, caps: np.ndarray = caps, slower: np.ndarray = slower) -> np.ndarray:
+        def compute_residuals(
+            v: np.ndarray, caps: np.ndarray = caps, slower: np.ndarray = slower
+        ) -> np.ndarray:
             return v[2] * compute_slowdown(caps, v[0], v[1], base) / slower - 1
 
-        drawn = max(20.0, watts[-1] - base)
-        done = least_squares(off, [0.5, drawn, 1.0], bounds=([0, 1, 0.9], [1, 600, 1.1]))
-        rms = float(np.sqrt((done.fun**2).mean()))
+        drawn_w = max(20.0, watts[-1] - base)
+        fit = least_squares(compute_residuals, [0.5, drawn_w, 1.0], bounds=([0, 1, 0.9], [1, 600, 1.1]))
+        rms = float(np.sqrt((fit.fun**2).mean()))
         share = watts[-1] / caps[-1]
         # A cap far above the power drawn says nothing about the core share, and neither does a bad fit.
-        core = f"{done.x[0]:.2f}" if share > 0.45 and rms < 0.05 else None
+        core = f"{fit.x[0]:.2f}" if share > 0.45 and rms < 0.05 else None
         print(f"    TrainingPowerFit({network!r}, {batch}, {board!r}, {share:.3f}, {core}),  # rms {rms:.1%}")
 
 

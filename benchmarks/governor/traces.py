@@ -111,11 +111,11 @@ def read_sensors(
     util += 0.5 * np.stack([_make_held_noise(updated, rng), _make_held_noise(updated, rng)], axis=1)
     power = power + sensors.noise * _make_held_noise(shown, rng)
     util = np.clip(np.rint(util), 0, 100)
-    kept = rng.random(count) >= sensors.missing
+    is_valid = rng.random(count) >= sensors.missing
     for _ in range(sensors.gaps):
         begin = rng.uniform(start_s, start_s + seconds)
-        kept &= (time < begin) | (time > begin + rng.uniform(1.0, 3.0))
-    time, power, util = time[kept], power[kept] * CAP_W / 100.0, util[kept]
+        is_valid &= (time < begin) | (time > begin + rng.uniform(1.0, 3.0))
+    time, power, util = time[is_valid], power[is_valid] * CAP_W / 100.0, util[is_valid]
     clock = np.full(len(time), 1500.0)
     return SensorSamples(time, power, util[:, 0], util[:, 1], clock, CAP_W, sensors.power_s)
 

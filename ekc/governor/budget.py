@@ -46,8 +46,8 @@ def compute_affordable_slowdown(
     At most the budget itself, which is promised for every step: fast steps do not allow slower ones.
     """
     share = add_uncertainty_margin(loss.seconds / elapsed_s, loss.error / elapsed_s) if elapsed_s > 0 else 0.0
-    done = elapsed_s - loss.seconds
-    spare = policy.max_slowdown * (done + remaining_s) - float(share) * elapsed_s
+    default_s = elapsed_s - loss.seconds
+    spare = policy.max_slowdown * (default_s + remaining_s) - float(share) * elapsed_s
     return float(np.clip(spare / max(remaining_s, 1.0), 0.0, policy.max_slowdown))
 
 

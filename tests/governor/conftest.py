@@ -31,3 +31,9 @@ def here(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> ScriptedBoa
     spec.loader.exec_module(scripted)
     monkeypatch.setitem(sys.modules, "pynvml", scripted)
     return boards
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> ScriptedBoards:
+    """One GPU, which every job uses."""
+    return ScriptedBoards(tmp_path)

@@ -1,7 +1,10 @@
-"""Simulated jobs for tests of the control loop, and the events of the loop on them."""
+"""Simulated jobs for tests of the control loop, and `ekc govern` processes over scripted boards."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +16,7 @@ from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.job import JobStage, SimulatedJob
 from ekc.governor.simulation.run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, sample_iterations
+from tests.scripted.nvml.boards import ScriptedBoards
 
 HOST_STAGE = JobStage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 PAUSE_STAGE = replace(HOST_STAGE, name="pause", is_paused=True)
@@ -63,3 +67,46 @@ class DisturbedRun(SimulatedRun):
         first, last = self.idle_range_s
         is_idle = (samples.time_s > first) & (samples.time_s < last)
         return replace(samples, sm_util=np.where(is_idle, 0.0, samples.sm_util))
+
+
+LIMITS_BEFORE = (None, None, 280_000)
+"""Limits of a scripted board before it is governed: no locks, and a cap in milliwatts."""
+
+
+def start_govern(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
+    """A running `ekc govern`, without the terminal of the test run."""
+    json_lines = ("--json", str(boards.folder / "events"))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return boards.start_python("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
+
+
+def python_command(code: str) -> tuple[str, ...]:
+    """Arguments for a job that runs Python code."""
+    return "--", sys.executable, "-c", code
+
+
+def extract_messages(text: str) -> list[str]:
+    """Lines of the governor before its report."""
+    head = text.partition("ekc govern: report")[0]
+    return [line for line in head.splitlines() if line.startswith("ekc")]
+
+
+def is_restored(boards: ScriptedBoards) -> bool:
+    """Whether the limits are restored and no lease is left."""
+    return boards.read_limits() == LIMITS_BEFORE and not list(boards.leases.glob("*.json"))
+
+
+def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:
+    """Wait until the control loop runs."""
+    events = boards.folder / "events"
+    assert boards.wait_for(lambda _: events.exists() and "Started" in events.read_text(), 60) < 60
+    assert process.poll() is None
+
+
+def read_until(terminal: int, words: str) -> None:
+    observed = ""
+    while words not in observed:
+        try:
+            observed += os.read(terminal, 1024).decode(errors="replace")
+        except OSError as closed:
+            raise AssertionError(f"never saw {words!r}, only {observed!r}") from closed

@@ -1,4 +1,4 @@
-"""A governor that never rests: sets random limits every few milliseconds, under a real lease.
+"""A governor for kill tests: sets random limits every few milliseconds, under a real lease.
 
 `python restless.py [SECONDS]`: with it, the kill tests hit a governor in the middle of setting far more often
 than with the real loop. Prints the guard's process id whenever that changes.

@@ -1,4 +1,4 @@
-"""`ekc govern -- COMMAND` whose loop never rests: sets random limits every few milliseconds.
+"""`ekc govern -- COMMAND` with a loop for kill tests: sets random limits every few milliseconds.
 
 `python restless_govern.py COMMAND...`. Job, lease, guard and session are the real ones; only the control loop
 is another, so that kills hit a governor in the middle of setting far more often than the real one allows.
@@ -18,7 +18,7 @@ from ekc.governor.samples import SensorSamples
 
 
 class SensorlessProbe:
-    """A probe that only knows whether the job runs."""
+    """A probe without sensors."""
 
     label = "nothing"
     simulated = False
@@ -44,7 +44,7 @@ class SensorlessProbe:
 
 
 class PrintingListener:
-    """Prints what an audience hears of trouble."""
+    """Prints failures and messages."""
 
     def on_event(self, governor_log, event): ...
 

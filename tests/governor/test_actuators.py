@@ -1,4 +1,4 @@
-"""NVML and zeusd: what they set, what they refuse to, and in which words."""
+"""Actuators through NVML and zeusd: settings, refusals and their messages."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_zeusd_token_is_sent(here: ScriptedBoards, monkeypatch: pytest.MonkeyPat
         settable = ZeusdLimits(here.get_uuid(), daemon.address)
         with pytest.raises(ActuatorError, match="set ZEUSD_TOKEN"):
             settable.set_limit("sm_mhz", 1200)
-        monkeypatch.setenv("ZEUSD_TOKEN", "secret\n")  # As a file ends.
+        monkeypatch.setenv("ZEUSD_TOKEN", "secret\n")  # With the newline at the end of a file.
         settable.set_limit("sm_mhz", 1200)
         assert here.read_limits()[0] == [300, 1200]
     finally:
@@ -161,9 +161,9 @@ def test_zeusd_token_with_bad_characters_is_one_line(
     monkeypatch.setenv("ZEUSD_TOKEN", token)
     with pytest.raises(
         ActuatorError, match="ZEUSD_TOKEN has characters that an HTTP header cannot have"
-    ) as told:
+    ) as events:
         ZeusdLimits(here.get_uuid(), zeusd.address)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(events.value)
 
 
 @pytest.mark.parametrize("where", ["gpus..example:4938", f"{'x' * 70}:4938"])
@@ -207,9 +207,9 @@ def test_missing_zeusd_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, t
 )
 def test_bad_zeusd_answer_is_one_line(here: ScriptedBoards, zeusd: ScriptedZeusd, odd: object) -> None:
     zeusd.discovery = odd  # type: ignore[assignment]
-    with pytest.raises(ActuatorError, match="lists its GPUs in an unknown form") as told:
+    with pytest.raises(ActuatorError, match="lists its GPUs in an unknown form") as events:
         ZeusdLimits(here.get_uuid(), zeusd.address)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(events.value)
 
 
 @pytest.mark.parametrize("address", ["0000:02:00.0", "00000000:02:00.0", "02:00.0", "0000:02:00.0".upper()])
@@ -230,7 +230,7 @@ def test_zeusd_without_pci_addresses_is_used_by_number(here: ScriptedBoards, zeu
 
 @pytest.mark.parametrize(("now_mw", "top"), [(250_000, 300.0), (300_000, 300.0), (320_000, 320.0)])
 def test_caps_end_at_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
-    """Many cards may be let draw more; and a search takes the top gear for "as before"."""
+    """Many cards permit a cap above the default, but a search uses the top gear as the default."""
     here.update_board(0, default_mw=300_000)
     here.set_state(0, limit_mw=now_mw)
     assert NvmlLimits(here.get_uuid()).gears().power_w[-1] == top

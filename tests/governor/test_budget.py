@@ -1,4 +1,4 @@
-"""Lost time, remaining budget, and schedule of checks."""
+"""Lost time and remaining slowdown budget."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from ekc.governor import phase as phases
 from ekc.governor.budget import TimeLoss, compute_affordable_slowdown, estimate_time_loss
-from ekc.governor.change_detection import CONFIRM_S
 from ekc.governor.measure import JobMeter
-from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, MAX_CHECK_GAP_S, MAX_DOUBTS, CheckSchedule
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
@@ -25,10 +23,10 @@ def test_affordable_slowdown_keeps_the_job_within_the_budget(elapsed, remaining,
     policy = Policy(max_slowdown=budget)
     left = compute_affordable_slowdown(policy, elapsed, remaining, TimeLoss(lost * elapsed, 0.0))
     assert 0 <= left <= budget
-    whole = lost * elapsed + left * remaining
+    timeline = lost * elapsed + left * remaining
     done = (1 - lost) * elapsed + remaining
-    # Unless so much was lost already that nothing can give it back.
-    assert whole <= budget * done * (1 + 1e-9) or left == 0.0
+    # Unless so much is lost already that the rest cannot make up for it.
+    assert timeline <= budget * done * (1 + 1e-9) or left == 0.0
 
 
 def test_affordable_slowdown_never_exceeds_the_policy() -> None:
@@ -58,29 +56,3 @@ def test_time_loss_follows_the_present_expectation() -> None:
     assert lost.seconds == pytest.approx(meter.seconds_by_settings[low] * slowdown / (1 + slowdown))
     assert lost.error > 0
     assert estimate_time_loss([phase, phase]).seconds == pytest.approx(2 * lost.seconds)
-
-
-def test_check_gap_doubles_while_checks_agree() -> None:
-    checks = CheckSchedule(100.0, FIRST_CHECK_S)
-    assert not checks.is_due(100.0 + EARLY_CHECK_S + 1, suspected=False)
-    assert not checks.is_due(100.0 + EARLY_CHECK_S - 1, suspected=True)
-    assert checks.is_due(100.0 + EARLY_CHECK_S + 1, suspected=True)
-    assert checks.is_due(100.0 + FIRST_CHECK_S + 1, suspected=False)
-    for _ in range(6):
-        checks.record_agreement(1000.0)
-    assert checks.gap_s == MAX_CHECK_GAP_S
-    assert not checks.is_due(1000.0 + MAX_CHECK_GAP_S, suspected=False)
-
-
-def test_doubts_are_checked_soon_and_become_a_change() -> None:
-    checks = CheckSchedule(0.0, MAX_CHECK_GAP_S)
-    at_s = 2000.0
-    for _ in range(MAX_DOUBTS - 1):
-        assert not checks.record_doubt(at_s)
-        assert not checks.is_due(at_s + CONFIRM_S, suspected=False)
-        assert checks.is_due(at_s + CONFIRM_S + 1, suspected=False)
-    checks.record_agreement(at_s)
-    assert not checks.is_due(at_s + CONFIRM_S + 1, suspected=False)
-    for _ in range(MAX_DOUBTS - 1):
-        assert not checks.record_doubt(at_s)
-    assert checks.record_doubt(at_s)

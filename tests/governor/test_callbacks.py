@@ -1,4 +1,5 @@
-"""Steps counted by training frameworks: what they call is played by modules of the same names and shapes."""
+"""Steps counted by callbacks of training frameworks, which modules of the same names and signatures
+replace."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ekc.governor.live.steps import StepCounter, StepReader
 
 
 class StepCounts:
-    """A governor's steps, as the governor reads them."""
+    """Counts steps with a `StepCounter`, read as the governor does."""
 
     def __init__(self, file: Path) -> None:
         self._counter, self.read_count = StepCounter(file), StepReader(file)

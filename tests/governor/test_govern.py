@@ -16,9 +16,16 @@ import pytest
 
 from ekc.devices.clocks import lease_file
 from ekc.governor.protocols import Settings
+from tests.governor.helpers import (
+    extract_messages,
+    is_restored,
+    python_command,
+    read_until,
+    start_govern,
+    wait_until_governed,
+)
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
-LIMITS_BEFORE = (None, None, 280_000)
 NO_PERMISSION, UNKNOWN = 4, 999
 DENIED = {"nvmlDeviceSetPowerManagementLimit": NO_PERMISSION}
 JOB = "import sys; print('to stdout'); print('to stderr', file=sys.stderr); sys.exit(7)"
@@ -30,35 +37,11 @@ PATIENT_JOB = (
 SLEEP = "import time; time.sleep({})"
 
 
-@pytest.fixture
-def one(tmp_path: Path) -> ScriptedBoards:
-    """One GPU, which every job uses."""
-    return ScriptedBoards(tmp_path)
-
-
 def run_govern(boards: ScriptedBoards, *words: str) -> subprocess.CompletedProcess[str]:
     """`ekc govern` to its end."""
     process = start_govern(boards, *words)
     out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
-
-
-def start_govern(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
-    """A running `ekc govern`, without the terminal of the test run."""
-    json_lines = ("--json", str(boards.folder / "events"))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return boards.start_python("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
-
-
-def python_command(code: str) -> tuple[str, ...]:
-    """Arguments for a job that runs Python code."""
-    return "--", sys.executable, "-c", code
-
-
-def extract_messages(text: str) -> list[str]:
-    """Lines of the governor before its report."""
-    head = text.partition("ekc govern: report")[0]
-    return [line for line in head.splitlines() if line.startswith("ekc")]
 
 
 def read_first_message(process: subprocess.Popen[str]) -> str:
@@ -74,18 +57,6 @@ def read_first_message(process: subprocess.Popen[str]) -> str:
     assert "Traceback" not in err
     assert "ungoverned" not in err
     return line
-
-
-def is_restored(boards: ScriptedBoards) -> bool:
-    """Whether the limits are restored and no lease is left."""
-    return boards.read_limits() == LIMITS_BEFORE and not list(boards.leases.glob("*.json"))
-
-
-def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:
-    """Wait until the control loop runs."""
-    events = boards.folder / "events"
-    assert boards.wait_for(lambda _: events.exists() and "Started" in events.read_text(), 60) < 60
-    assert process.poll() is None
 
 
 def test_short_job_keeps_its_output_and_status(one: ScriptedBoards) -> None:
@@ -177,8 +148,8 @@ def test_job_runs_without_a_driver_for_a_named_gpu(one: ScriptedBoards, words: t
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "ready\n"
-    said = next(line for line in process.stderr if "the job runs ungoverned" in line)
-    assert "no NVIDIA driver here" in said
+    output = next(line for line in process.stderr if "the job runs ungoverned" in line)
+    assert "no NVIDIA driver here" in output
     process.terminate()
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (7, "to its end\n")
@@ -247,9 +218,9 @@ def test_ctrl_c_on_a_terminal_reaches_the_job_once(one: ScriptedBoards, stdin: s
         os.dup2(os.open(stdin, os.O_RDWR), 0)
         words = [sys.executable, "-m", "ekc", "govern", *python_command(code)]
         os.execve(sys.executable, words, one.environment)
-    _read_until(terminal, "ready")
+    read_until(terminal, "ready")
     os.write(terminal, b"\x03")
-    _read_until(terminal, "interrupts 1")
+    read_until(terminal, "interrupts 1")
     os.waitpid(pid, 0)
 
 
@@ -258,13 +229,13 @@ def test_terminal_shows_a_status_line(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, words, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
-    seen = ""
+    observed = ""
     with contextlib.suppress(OSError):  # The end of a terminal.
         while text := os.read(terminal, 4096).decode(errors="replace"):
-            seen += text
+            observed += text
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert " MHz; " in seen
-    assert "ekc govern: report" in seen
+    assert " MHz; " in observed
+    assert "ekc govern: report" in observed
 
 
 @pytest.mark.parametrize(
@@ -283,24 +254,15 @@ def test_terminal_is_restored(words: tuple[str, ...], key: bytes, hidden: bytes,
         )  # Processes in the background may have inherited an ignored signal.
         command = [sys.executable, "-m", "ekc", "govern", *words]
         os.execve(sys.executable, command, os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)})
-    seen = b""
+    observed = b""
     with contextlib.suppress(OSError):  # The end of a terminal.
         while text := os.read(terminal, 4096):
-            seen += text
-            if key and b" MHz; " in seen:
+            observed += text
+            if key and b" MHz; " in observed:
                 os.write(terminal, key)
                 key = b""
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) in (2, 130)
-    assert seen.count(hidden) == seen.count(shown) == 1
-
-
-def _read_until(terminal: int, words: str) -> None:
-    seen = ""
-    while words not in seen:
-        try:
-            seen += os.read(terminal, 1024).decode(errors="replace")
-        except OSError as closed:
-            raise AssertionError(f"never saw {words!r}, only {seen!r}") from closed
+    assert observed.count(hidden) == observed.count(shown) == 1
 
 
 def test_job_inherits_stdin_and_open_files(one: ScriptedBoards) -> None:

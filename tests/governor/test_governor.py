@@ -76,9 +76,9 @@ def test_only_the_first_process_of_a_machine_governs(tmp_path: Path) -> None:
     for rank in ("0", "1"):
         boards.extra["LOCAL_RANK"] = rank
         processes.append(boards.start_python("train.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-    (first, said), second = (process.communicate(timeout=120) for process in processes)
+    (first, output), second = (process.communicate(timeout=120) for process in processes)
     assert len(json.loads(first)["reports"]) == 1
-    assert said == ""
+    assert output == ""
     assert second == ("null\n", "")
 
 

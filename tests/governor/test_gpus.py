@@ -1,4 +1,4 @@
-"""Which GPUs a job runs on: its own environment tells, not ours."""
+"""GPUs of a job: from the environment of the job, not that of the governor."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_ended_process_has_no_environment(here: ScriptedBoards) -> None:
 
 
 def test_starting_process_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the kernel's taking a program and its handing over the environment, /proc shows none: seldom
-    on a quiet machine, for half of all starts on a busy one."""
+    """While a process starts, /proc shows an empty environment: seldom on an idle machine, in half of all
+    starts on a busy one."""
     real, empty = Path.read_bytes, [b"", b""]
     monkeypatch.setattr(Path, "read_bytes", lambda path: empty.pop() if empty else real(path))
     theirs = os.environ | {"NAMED": "here"}

@@ -1,4 +1,5 @@
-"""Whatever a loop asks for, whenever the guard steps in: nothing gets looser than before, all comes back."""
+"""Properties of a lease: no limit is looser than before, and all are restored, for any calls and guard
+actions."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ GEARS = Gears((600, 900, 1200, 1500), (405, 5001, 9251), (100.0, 200.0, 300.0))
 
 
 class InMemoryLimits:
-    """Limits in memory, with a driver that refuses now and then."""
+    """Limits in memory, with a driver that can refuse."""
 
     label = "a card in memory"
 

@@ -1,4 +1,4 @@
-"""The actuator under lease: bounds, what is written before it is set, and what is put back."""
+"""The leased actuator: bounds, the lease that is written before a limit is set, and restored limits."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_close_twice_is_like_once(here: ScriptedBoards) -> None:
 def test_lost_lease_is_renewed_with_the_last_settings(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heart takes the lease again while the loop asks for something else."""
+    """The heartbeat renews the lease while the loop sets other limits."""
     with _make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(Settings(sm_mhz=900))
@@ -156,22 +156,22 @@ def test_lost_lease_is_renewed_with_the_last_settings(
 
 
 def test_unrestorable_limit_is_reported_and_stays_leased(here: ScriptedBoards) -> None:
-    told: list[str] = []
+    events: list[str] = []
     began = time.monotonic()
-    with _make_keeper(here, tell=told) as keeper:
+    with _make_keeper(here, tell=events) as keeper:
         keeper.actuators[0].apply(Settings(sm_mhz=900, memory_mhz=5001))
         here.update_script(fail={"nvmlDeviceResetGpuLockedClocks": 999})
-    assert time.monotonic() - began < 10  # A job's own end is not kept waiting.
-    assert len(told) == 1
-    assert "ekc govern --restore" in told[0]
+    assert time.monotonic() - began < 10  # The end of a job must not be delayed.
+    assert len(events) == 1
+    assert "ekc govern --restore" in events[0]
     assert here.read_limits() == ([300, 900], None, 280_000)
     here.update_script(fail={})
-    assert here.wait_for(lambda b: not list(b.leases.glob("*.json")), 10) < 10  # The guard went on trying.
+    assert here.wait_for(lambda b: not list(b.leases.glob("*.json")), 10) < 10  # The guard kept trying.
     assert here.read_limits() == (None, None, 280_000)
 
 
 def test_broken_guard_sets_nothing(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")  # It sees no scripted GPU, and no real one.
+    monkeypatch.setenv("PYTHONPATH", "")  # The guard has no scripted GPU and no real one.
     with pytest.raises(ActuatorError, match="guard process did not start"):
         _make_keeper(here)
     assert not list(here.leases.glob("*.json"))

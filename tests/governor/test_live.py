@@ -1,4 +1,4 @@
-"""Sessions, groups, advice and plots, over simulated jobs and over loops that fail."""
+"""Sessions, groups, advice, logs and plots, on simulated jobs and with failing loops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.scripted.nvml.boards import ROOT
 
 
 class RecordingListener:
-    """An audience that remembers."""
+    """A listener that keeps what it gets."""
 
     def __init__(self) -> None:
         self.troubles: list[str] = []
@@ -64,23 +64,23 @@ def _make_run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
     ],
 )
 def test_failed_loop_restores_the_settings(error: Exception, words: str) -> None:
-    run, heard = _make_run(), RecordingListener()
+    run, listener = _make_run(), RecordingListener()
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
         actuator.apply(Settings(sm_mhz=1200))
         raise error
 
-    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, listener).wait()  # type: ignore[arg-type]
     assert run.settings() == Settings()
-    assert len(heard.troubles) == 1
-    assert "ungoverned, at its previous settings" in heard.troubles[0]
-    assert words in heard.troubles[0]
-    assert book.problem == heard.troubles[0]
+    assert len(listener.troubles) == 1
+    assert "ungoverned, at its previous settings" in listener.troubles[0]
+    assert words in listener.troubles[0]
+    assert book.problem == listener.troubles[0]
     assert "not to the end" in "\n".join(build_report(book).format_lines())
 
 
 class RefusingRun(SimulatedRun):
-    """Sets one limit, and then no more."""
+    """An actuator that sets one limit and then refuses."""
 
     refusal: Exception = ActuatorError("the driver said no")
 
@@ -92,22 +92,22 @@ class RefusingRun(SimulatedRun):
 
 @pytest.mark.parametrize("refusal", [ActuatorError("the driver said no"), OSError("no lock")])
 def test_failed_restore_is_reported(refusal: Exception) -> None:
-    run, heard = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
+    run, listener = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
     run.refusal = refusal
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
         for mhz in (1500, 1200):
             actuator.apply(Settings(sm_mhz=mhz))
 
-    GovernorSession([GovernedUnit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
-    (line,) = heard.troubles
+    GovernorSession([GovernedUnit("GPU 0", run, run)], fails, listener).wait()  # type: ignore[arg-type]
+    (line,) = listener.troubles
     assert line.count(str(refusal)) == 1
     assert "may stay until it ends" in line
     assert "at its previous settings" not in line
 
 
 def test_restore_is_retried_while_the_job_runs() -> None:
-    """A daemon that is restarted, say."""
+    """An actuator that refuses for a while, as during a restart of a daemon."""
 
     class Away(SimulatedRun):
         def apply(self, settings: Settings) -> None:
@@ -115,16 +115,16 @@ def test_restore_is_retried_while_the_job_runs() -> None:
                 raise ActuatorError("zeusd does not answer")
             super().apply(settings)
 
-    run, heard = Away(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
+    run, listener = Away(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
         for mhz in (1500, 1200):
             actuator.apply(Settings(sm_mhz=mhz))
 
-    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, heard).wait()  # type: ignore[arg-type]
+    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, listener).wait()  # type: ignore[arg-type]
     assert run.settings() == Settings()
     assert 100.0 <= run.now() < 110.0
-    assert heard.troubles == [book.problem, "previous settings are back"]
+    assert listener.troubles == [book.problem, "previous settings are back"]
 
 
 def test_lost_gpu_does_not_keep_its_group_slow() -> None:
@@ -141,7 +141,7 @@ def test_early_signal_ends_the_job_not_the_governor(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Late(subprocess.Popen[bytes]):
-        """The signal is there before anybody can have looked at what was started."""
+        """The signal arrives right after the start of the command."""
 
         def __init__(self, words: list[str], **options: Any) -> None:
             super().__init__(words, **options)
@@ -168,9 +168,9 @@ def test_bad_command_restores_the_signals() -> None:
 
 def test_hanging_loop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "LOOP_EXIT_TIMEOUT_S", 0.05)
-    run, heard, forever = _make_run(), RecordingListener(), threading.Event()
+    run, listener, forever = _make_run(), RecordingListener(), threading.Event()
     began = time.monotonic()
-    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], lambda *_: forever.wait(), heard).finish()
+    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], lambda *_: forever.wait(), listener).finish()
     assert time.monotonic() - began < 5
     assert book.problem is not None
     assert "has not answered" in book.problem
@@ -183,10 +183,10 @@ def test_advice_sets_nothing_and_predicts() -> None:
     nothing = NullActuator(run.gears(), simulated=True)
     advise(run, nothing, Policy(), events.append)
     assert run.settings() == Settings()
-    (told,) = (e for e in events if isinstance(e, Advised))
-    assert told.settings.sm_mhz in run.gears().sm_mhz
-    assert told.slowdown <= 0.05
-    assert "not tried" in told.format_line()
+    (messages,) = (e for e in events if isinstance(e, Advised))
+    assert messages.settings.sm_mhz in run.gears().sm_mhz
+    assert messages.slowdown <= 0.05
+    assert "not tried" in messages.format_line()
     assert isinstance(events[-1], Ended)
     with pytest.raises(ActuatorError, match="advice only"):
         nothing.apply(Settings(sm_mhz=1200))
@@ -197,10 +197,10 @@ def test_advice_goes_as_far_as_the_prediction() -> None:
     run = SimulatedRun(sample_job(0, "compute", "h200", 120.0), 0)
     events: list[Event] = []
     advise(run, NullActuator(run.gears(), simulated=True), Policy(), events.append)
-    (told,) = (e for e in events if isinstance(e, Advised))
-    assert told.settings.sm_mhz is not None
-    assert told.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
-    assert 0.03 < told.slowdown <= 0.05
+    (messages,) = (e for e in events if isinstance(e, Advised))
+    assert messages.settings.sm_mhz is not None
+    assert messages.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
+    assert 0.03 < messages.slowdown <= 0.05
 
 
 def test_advice_without_clocks_is_a_cap() -> None:
@@ -208,17 +208,17 @@ def test_advice_without_clocks_is_a_cap() -> None:
     events: list[Event] = []
     could = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
     advise(run, NullActuator(could, simulated=True), Policy(), events.append)
-    (told,) = (e for e in events if isinstance(e, Advised))
-    assert told.settings.sm_mhz is None
-    assert told.settings.power_w is None or told.settings.power_w in could.power_w
+    (messages,) = (e for e in events if isinstance(e, Advised))
+    assert messages.settings.sm_mhz is None
+    assert messages.settings.power_w is None or messages.settings.power_w in could.power_w
 
 
 def test_advice_without_utilisation() -> None:
     class Silent(SimulatedRun):
         def record(self, seconds: float) -> SensorSamples:
-            told = super().record(seconds)
-            untold = np.full(len(told), np.nan)
-            return replace(told, sm_util=untold, memory_util=untold)
+            messages = super().record(seconds)
+            untold = np.full(len(messages), np.nan)
+            return replace(messages, sm_util=untold, memory_util=untold)
 
     run = Silent(sample_job(0, "compute", "h200", 600.0), 0)
     events: list[Event] = []
@@ -330,10 +330,10 @@ def test_plot_is_written(tmp_path: Path) -> None:
     from ekc.governor.live.report import plot_log as drawn
     from ekc.governor.loop import govern
 
-    run, heard = _make_run(), RecordingListener()
+    run, listener = _make_run(), RecordingListener()
     loop = lambda probe, actuator, hear: govern(probe, actuator, Policy(), hear)  # noqa: E731
-    (book,) = GovernorSession([GovernedUnit("a job (simulated)", run, run)], loop, heard).wait()
-    assert heard.sample_count > 300
+    (book,) = GovernorSession([GovernedUnit("a job (simulated)", run, run)], loop, listener).wait()
+    assert listener.sample_count > 300
     drawn(book, tmp_path / "job.svg")
     assert "a job (simulated)" in (tmp_path / "job.svg").read_text()
     with pytest.raises(InvalidInput, match="must end in one of"):

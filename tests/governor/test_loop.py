@@ -159,8 +159,8 @@ def test_search_is_skipped_where_it_cannot_pay() -> None:
 
 def test_memory_clock_is_lowered_where_memory_is_little_used() -> None:
     lonely = JobStage("arithmetic", 0.995, 1.0, 0.6, 100.0, 6.0, 90.0, 0.0)
-    whole = Timeline.concatenate([make_iterations(1200, 0, (1, 5), (0.3, 1.5))])
-    made = whole.make_job("arithmetic alone", "made", find_card("rtx3090"), (*STAGES, lonely), 0.0)
+    stretches = Timeline.concatenate([make_iterations(1200, 0, (1, 5), (0.3, 1.5))])
+    made = stretches.make_job("arithmetic alone", "made", find_card("rtx3090"), (*STAGES, lonely), 0.0)
     run, events = run_governed(made, policy=Policy(objective="edp"))
     assert select_events(events, Chosen)[0].settings.memory_mhz == 5001
     free = run_at_default(made)

@@ -97,11 +97,11 @@ class GappyRun(SimulatedRun):
     """A probe that loses a third of its readings, and all of one sensor."""
 
     def record(self, seconds: float):
-        whole = super().record(seconds)
-        kept = np.random.default_rng(len(whole)).random(len(whole)) > 0.33
+        timeline = super().record(seconds)
+        kept = np.random.default_rng(len(timeline)).random(len(timeline)) > 0.33
         names = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
-        thin = {name: getattr(whole, name)[kept] for name in names}
-        return replace(whole, **thin | {"memory_util": np.full(int(kept.sum()), np.nan)})
+        thin = {name: getattr(timeline, name)[kept] for name in names}
+        return replace(timeline, **thin | {"memory_util": np.full(int(kept.sum()), np.nan)})
 
 
 @pytest.mark.filterwarnings("error")

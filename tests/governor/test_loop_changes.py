@@ -252,8 +252,10 @@ def test_small_change_is_searched_at_the_default_memory_clock() -> None:
         make_iterations(400, 0, (1, 5), (0.3, 1.5)),
         make_iterations(500, 1, (1, 6), (0.3, 1.2)).with_regime(1),
     ]
-    whole = Timeline.concatenate(parts)
-    made = whole.make_job("memory matters later", "made", find_card("rtx3090"), (*STAGES, lonely, mixed), 0.0)
+    stretches = Timeline.concatenate(parts)
+    made = stretches.make_job(
+        "memory matters later", "made", find_card("rtx3090"), (*STAGES, lonely, mixed), 0.0
+    )
     run, events = run_governed(made, hooks=True)
     first, second = select_events(events, Chosen)
     assert first.settings.memory_mhz == 5001

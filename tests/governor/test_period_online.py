@@ -1,4 +1,4 @@
-"""A period measured while a job runs, on a clock of its own."""
+"""Recording of a running job until its period is stable, under a virtual clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HZ = 10.0
 
 
 class FunctionProbe:
-    """A probe that plays a function of time, for so many seconds."""
+    """A probe whose signal is a function of time, for a number of seconds."""
 
     label, simulated = "played", True
 

@@ -1,4 +1,4 @@
-"""The tempo of a known period: a fraction of a percent, late and missing readings or not."""
+"""Tracking of a known period to a fraction of a percent, with late and missing readings."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def make_trace(
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.5, 8.0), st.floats(0.94, 1.06), st.integers(0, 10**6), st.floats(0.0, 0.1))
 def test_tracked_period_is_exact_to_a_percent(period, off, seed, lost) -> None:
-    seen = find_period_near(
+    observed = find_period_near(
         make_trace(period, max(12.0, 6 * period), seed, lost=lost), off * period, 0.9, 1.1
     )
-    assert seen is not None
-    assert seen.seconds == pytest.approx(period, rel=1e-2)
-    assert seen.clarity > 0.5
+    assert observed is not None
+    assert observed.seconds == pytest.approx(period, rel=1e-2)
+    assert observed.clarity > 0.5
 
 
 def test_most_tracked_periods_are_exact_to_a_third_of_a_percent() -> None:
     periods = np.geomspace(0.5, 8.0, 60)
     off = []
     for seed, period in enumerate(periods):
-        seen = find_period_near(make_trace(period, max(12.0, 6 * period), seed), period, 0.9, 1.1)
-        assert seen is not None
-        off.append(seen.seconds / period - 1)
+        observed = find_period_near(make_trace(period, max(12.0, 6 * period), seed), period, 0.9, 1.1)
+        assert observed is not None
+        off.append(observed.seconds / period - 1)
     assert np.sqrt(np.mean(np.square(off))) < 0.0033
     assert abs(np.mean(off)) < 0.001
 
@@ -58,7 +58,7 @@ def test_irregular_beat_has_a_larger_variance() -> None:
     loose = [find_period_near(make_trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
     wander = [np.mean([t.timing_variance_per_s for t in some if t is not None]) for some in (even, loose)]
     assert wander[1] > 20 * wander[0]
-    # Timing gains 0.08^2 s^2 of variance a second; blocks of several periods see it less by their edges.
+    # The variance of timing is 0.08^2 s^2 per second; blocks of several periods show a little less.
     assert 0.2 < wander[1] / 0.08**2 < 3
 
 
@@ -66,9 +66,9 @@ def test_noise_has_no_clear_tracked_period() -> None:
     rng = np.random.default_rng(3)
     at = np.arange(0.1, 60, 0.1)
     noise = SensorSamples(at, *(rng.normal(100, 10, len(at)) for _ in range(3)), np.full(len(at), 1500.0))
-    seen = find_period_near(noise, 2.0, 0.9, 1.1)
-    assert seen is not None
-    assert seen.clarity < 0.25
+    observed = find_period_near(noise, 2.0, 0.9, 1.1)
+    assert observed is not None
+    assert observed.clarity < 0.25
     assert find_period_near(make_trace(5.0, 6.0, 1), 5.0, 0.95, 1.05) is None
 
 
@@ -87,7 +87,7 @@ def test_bytes_are_measured_over_whole_iterations(source: ProgressKind) -> None:
     """Blocks as long as an iteration at the default once counted a part of an iteration twice: the rate of a
     job with steps of 17 s had an error of up to 8 %, and a small estimate of it."""
     beat = ProgressSource(source, 17.0)
-    told = []
+    events = []
     for begins in np.arange(0.0, 17.0, 2.0):
         for stretch in (1.0, 1.06):
             length = 17.0 * stretch
@@ -95,8 +95,8 @@ def test_bytes_are_measured_over_whole_iterations(source: ProgressKind) -> None:
                 StepMark(t, float(n)) for n, t in enumerate(np.arange(length - begins % length, 62, length))
             ]
             pace, _ = measure_progress_rate(beat, make_long_iterations(stretch, begins), 1.1, steps)
-            told.append(pace.moved * stretch)
-    assert np.ptp(told) / np.mean(told) < 0.02
+            events.append(pace.moved * stretch)
+    assert np.ptp(events) / np.mean(events) < 0.02
 
 
 @pytest.mark.parametrize("scatter", [0.02, 0.1])
@@ -106,5 +106,5 @@ def test_power_variance_is_measured(scatter: float) -> None:
     watts = 300.0 * (1 + scatter * np.repeat(rng.standard_normal(24), 25)[: len(at)])
     flat = [np.full(len(at), v) for v in (95.0, 40.0, 1500.0)]
     _, beat = measure_progress_rate(ProgressSource("throughput"), SensorSamples(at, watts, *flat), 1.0)
-    # 24 pieces of 2.5 s.
+    # 24 blocks of 2.5 s.
     assert beat.power_variance.compute_error(60.0) == pytest.approx(scatter / np.sqrt(24), rel=0.5)

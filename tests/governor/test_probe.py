@@ -33,7 +33,7 @@ def update_script(here: ScriptedBoards, **changes: Any) -> None:
 def test_readings_are_in_order_and_in_their_units(here: ScriptedBoards) -> None:
     watching = make_probe(here)
     before = time.monotonic()
-    # A machine with other work may not get round to a second reading at once.
+    # On a busy machine a second reading may be late.
     samples = next(x for x in map(watching.record, (0.5, 2.0, 10.0)) if len(x) >= 2)
     assert (np.diff(samples.time_s) > 0).all()
     assert before <= samples.time_s[0]
@@ -58,10 +58,10 @@ def test_energy_is_in_joules(here: ScriptedBoards) -> None:
 def test_energy_without_a_counter_is_integrated_power(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch, counter: int | None
 ) -> None:
-    """One that stood still was believed: 0 W, whatever was set."""
+    """A counter that had stopped was once used: 0 W under all limits."""
     monkeypatch.setattr(sensors, "STALL_S", 0.5)
-    told: list[str] = []
-    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, told.append)
+    events: list[str] = []
+    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, events.append)
     monkeypatch.setattr(watching._sensors._sensors, "counter_mj", lambda: counter)
     monkeypatch.setattr(watching._sensors._sensors, "power_w", lambda: 200.0)
     watching.record(0.2)
@@ -70,7 +70,7 @@ def test_energy_without_a_counter_is_integrated_power(
         watching.record(0.3)
     watts = (watching.read_energy_j() - joules) / (watching.now() - begin)
     assert watts == pytest.approx(200.0, rel=0.03)
-    (line,) = told
+    (line,) = events
     name = "GPU 0 (Scripted GPU)"
     why = "counts no energy" if counter is None else "has an energy counter that has stopped"
     assert line == f"{name} {why}; its power readings are added up instead"
@@ -78,7 +78,7 @@ def test_energy_without_a_counter_is_integrated_power(
 
 @pytest.mark.parametrize("stops_s", [0.0, 33.3, 1e9])
 def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
-    told: list[str] = []
+    events: list[str] = []
     now = 0.0
 
     def power(at: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
     def counted() -> float:
         return 500.0 + 240.0 * min(now, stops_s)
 
-    bill = BoardEnergy(counted, "GPU 0", told.append)
+    bill = BoardEnergy(counted, "GPU 0", events.append)
     for begin in (0.0, 20.0, 40.0, 60.0):
         joules = bill.compute_joules(begin)
         for step in range(100):
@@ -95,7 +95,7 @@ def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
             at = np.arange(now - 0.2, now, 0.05) + 0.01
             bill.add_readings(at, power(at))
         assert (bill.compute_joules(now) - joules) / 20.0 == pytest.approx(240.0, rel=0.03)
-    assert len(told) == (stops_s < 100)
+    assert len(events) == (stops_s < 100)
 
 
 def test_power_without_an_instantaneous_field_is_a_mean(here: ScriptedBoards) -> None:
@@ -180,8 +180,8 @@ VALUES = {
 
 def test_counters_come_from_gpm(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     gpm = ScriptedGpm(monkeypatch, VALUES)
-    told = make_probe(here).read_counters(0.05)
-    assert told == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
+    events = make_probe(here).read_counters(0.05)
+    assert events == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
     assert len(set(gpm.sampled_ids)) == 2
     assert not gpm.allocated_ids
 
@@ -222,7 +222,7 @@ def test_short_recordings_cost_no_more_than_long_ones(
 
 
 def _burn_cpu(seconds: float) -> tuple[float, float, float, float]:
-    """A reading that takes so much of the processor."""
+    """A reading that takes so many processor seconds."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
@@ -232,7 +232,7 @@ def _burn_cpu(seconds: float) -> tuple[float, float, float, float]:
 def test_hanging_driver_is_named_where_steps_are_counted(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recordings of 0.2 s were too short to tell, and each left a thread behind."""
+    """Recordings of 0.2 s were once too short to notice the hang, and each left a thread behind."""
     hang = threading.Event()
     watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
     monkeypatch.setattr(watching._sensors, "read_sensors", hang.wait)

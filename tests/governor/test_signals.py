@@ -1,4 +1,4 @@
-"""Signals to `ekc govern` and to its process group: each reaches the job once, and no job is left behind."""
+"""Signals to `ekc govern` and to its process group: each reaches the job once, and no job outlives it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import pytest
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.processes.signals import EXTERNAL_SIGNALS
-from tests.governor.test_govern import (
-    _read_until,
+from tests.governor.helpers import (
     extract_messages,
     is_restored,
     python_command,
+    read_until,
     start_govern,
     wait_until_governed,
 )
@@ -51,11 +51,6 @@ RUNNING_JOB = "import time; print('ready', flush=True); time.sleep(120)"
 HANDLED_SIGNALS = [
     n for n in EXTERNAL_SIGNALS if n <= signal.SIGRTMIN and n not in (signal.SIGTSTP, signal.SIGCONT)
 ]
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> ScriptedBoards:
-    return ScriptedBoards(tmp_path)
 
 
 def wait_until_ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
@@ -104,26 +99,27 @@ def test_signals_reach_the_job_once(
     process = wait_until_ready(one.start_python(*words, start_new_session=True, **pipes))
     last = threading.Timer(90, os.killpg, (process.pid, signal.SIGKILL))
     last.start()
-    seen: Counter[int] = Counter()
+    observed: Counter[int] = Counter()
     assert process.stdin is not None
     assert process.stdout is not None
     for number in numbers:
         for send in sends:
             send(process.pid, number)
-            seen[int(process.stdout.readline())] += 1
-            if send is os.killpg:  # The job has it before we have seen that it has.
+            observed[int(process.stdout.readline())] += 1
+            if send is os.killpg:  # The job has received it before the test knows.
                 time.sleep(0.15)
     process.stdin.write("\n")
     process.stdin.close()
-    seen.update(int(line) for line in process.stdout)
+    observed.update(int(line) for line in process.stdout)
     assert process.wait(60) == 0
     last.cancel()
-    assert seen == dict.fromkeys(numbers, len(sends))
+    assert observed == dict.fromkeys(numbers, len(sends))
 
 
 @pytest.mark.parametrize("send", ["group", "timeout", "each"])
 def test_sigterm_is_not_sent_twice(one: ScriptedBoards, send: str) -> None:
-    """By `kill -- -PGID`, by timeout(1), which sends twice, and by a batch system, to one process by one."""
+    """SIGTERM by `kill -- -PGID`, by timeout(1), which sends twice, and by a batch system, to each
+    process."""
     words = [sys.executable, "-m", "ekc", "govern", *python_command(SAVING_JOB)]
     around = ["timeout", "100"] if send == "timeout" else []
     process = subprocess.Popen(
@@ -164,7 +160,7 @@ def test_signal_that_ends_the_job_is_the_exit_status(
 
 def test_governor_stops_and_continues_with_the_job(one: ScriptedBoards) -> None:
     words = ("-m", "ekc", "govern", "--quiet", *python_command(RUNNING_JOB))
-    # In our session: the kernel stops no group of which a shell could not tell.
+    # In the session of the test: the kernel does not stop orphaned process groups.
     process = wait_until_ready(one.start_python(*words, stdout=subprocess.PIPE, process_group=0))
     job = find_child_pid(process.pid, "ready")
     for send in (os.kill, os.killpg):
@@ -202,21 +198,21 @@ def test_job_control_of_an_interactive_shell(one: ScriptedBoards) -> None:
         os.execvpe("bash", ["bash", "--norc", "--noediting", "-i"], environment)
     govern = f"{sys.executable} -m ekc govern"
     os.write(terminal, f"{govern} -- {sys.executable} job.py; echo sta''tus $?\n".encode())
-    _read_until(terminal, "ready")
+    read_until(terminal, "ready")
     os.write(terminal, b"\x1a")
-    _read_until(terminal, "Stopped")
+    read_until(terminal, "Stopped")
     os.write(terminal, b"fg\n")
-    _read_until(terminal, "gone on")
+    read_until(terminal, "gone on")
     os.write(terminal, b"\x03")
-    _read_until(terminal, "interrupts 1")
-    # In the background what reads from the terminal is stopped, and goes on in the foreground.
+    read_until(terminal, "interrupts 1")
+    # A process that reads from the terminal in the background is stopped, and runs on in the foreground.
     os.write(terminal, f"{govern} --quiet -- head -n 1 &\n".encode())
     time.sleep(1)
     wait_for_stopped(terminal)
     os.write(terminal, b"fg\n")
-    _read_until(terminal, "head -n 1")
+    read_until(terminal, "head -n 1")
     os.write(terminal, b"typed\n")
-    _read_until(terminal, "typed\r\ntyped")
+    read_until(terminal, "typed\r\ntyped")
     # Lines of the governor stop no job, even where the terminal stops writers in the background.
     os.write(terminal, f"stty tostop; {govern} -- sh -c 'sleep 1; > done' &\n".encode())
     wait_until((one.folder / "done").exists)
@@ -226,12 +222,12 @@ def test_job_control_of_an_interactive_shell(one: ScriptedBoards) -> None:
 
 
 def wait_for_stopped(terminal: int) -> None:
-    """A shell tells of it before its next prompt."""
-    seen = ""
-    while "Stopped" not in seen:
+    """Wait until a shell reports the state of its job before a prompt."""
+    observed = ""
+    while "Stopped" not in observed:
         os.write(terminal, b"jobs\n")
         time.sleep(0.2)
-        seen += os.read(terminal, 4096).decode()
+        observed += os.read(terminal, 4096).decode()
 
 
 OPEN_FILES_JOB = """

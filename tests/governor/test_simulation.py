@@ -1,4 +1,4 @@
-"""Simulated jobs: the same anywhere, billed exactly, seen through sensors as slow and noisy as real ones."""
+"""Simulated jobs: deterministic, with exact costs, and sensors as slow and noisy as real ones."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def test_run_costs_match_the_exact_costs(job, share, window_s) -> None:
     memory, gear, _ = find_clock_indices(job.card, limit)
     costs = compute_costs(job)
     run = SimulatedRun(job)
-    run._current_tables = run._get_tables(
-        limit
-    )  # In force from the first moment, without the time that a switch takes.
+    run._current_tables = run._get_tables(limit)  # In force from the start, without the delay of a switch.
     run._settings = limit
     run_to_end(run, window_s)
     assert run.now() == pytest.approx(costs.seconds[:, memory, gear].sum(), rel=1e-6)
@@ -81,9 +79,9 @@ def test_limits_take_effect_after_a_delay() -> None:
     for clock in (1005, 1500) * 6:
         run.apply(Settings(sm_mhz=clock))
         assert run.settings() == Settings(sm_mhz=clock)
-        seen = run.record(2.0)
-        late += seen.clock_mhz[0] != clock
-        assert seen.clock_mhz[-1] == clock
+        observed = run.record(2.0)
+        late += observed.clock_mhz[0] != clock
+        assert observed.clock_mhz[-1] == clock
     assert late > 0
 
 
@@ -126,6 +124,6 @@ def test_job_kinds_have_their_properties() -> None:
     busy = SimulatedRun(sample_job(1, "compute", "h200", 300.0)).record(120.0)
     assert starved.sm_util.mean() < 80 < busy.sm_util.mean()
     evaluated = sample_job(4, "evaluation", "h200", 3600.0)
-    # Stretches of an evaluation lack the optimiser, which every training iteration has.
+    # Evaluations have no optimiser stage, which every training iteration has.
     per_iteration = np.bincount(evaluated.iteration)
     assert per_iteration.max() > 3 * np.median(per_iteration)

@@ -26,17 +26,18 @@ WRITES = {
 
 
 class ScriptedZeusd:
-    """Listens on a Unix socket (a path) or on TCP (None) until closed; `requests` are the writes it got."""
+    """Listens on a Unix socket (a path) or on TCP (None) until closed; `requests` holds the write
+    requests."""
 
     def __init__(self, boards: ScriptedBoards, path: Path | None = None, token: str | None = None) -> None:
         self.boards = boards
         self.token = token
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.refusal: tuple[int, Any] | None = None
-        """Status and JSON of every write, instead of doing it."""
+        """Status and JSON with which every write is answered instead of performed."""
         self.discovery: dict[str, Any] = {
             "gpus": [
-                # The daemon numbers GPUs the other way round.
+                # The daemon numbers GPUs in reverse.
                 {"id": 1 - i, "name": "Scripted GPU", "pci_address": f"0000:{i + 1:02x}:00.0"}
                 for i in range(2)
             ],
@@ -92,11 +93,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, value: Any) -> None:
         body = b"" if value is None else json.dumps(value).encode()
-        with contextlib.suppress(BrokenPipeError):  # Who asked was killed.
+        with contextlib.suppress(BrokenPipeError):  # The client was killed.
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Not on the terminal of the tests."""
+        """Log nothing on the terminal of the tests."""

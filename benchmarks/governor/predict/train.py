@@ -51,7 +51,7 @@ def build_rows(job: SimulatedJob, seed: int = 1) -> list[TrainingRow]:
     start, joules = run.now(), run.read_energy_j()
     samples = run.record(WATCH_S)
     seconds = run.now() - start
-    seen = make_reading(
+    reading = make_reading(
         Settings(),
         start,
         seconds,
@@ -60,14 +60,14 @@ def build_rows(job: SimulatedJob, seed: int = 1) -> list[TrainingRow]:
         samples,
         ProgressSource("none"),
     )
-    inputs = build_features(run.read_counters(COUNTER_WINDOW_S) or {}, seen)
+    inputs = build_features(run.read_counters(COUNTER_WINDOW_S) or {}, reading)
     costs = compute_costs(job)
     clocks = job.card.list_sm_clocks_mhz()
     rows = []
     # A power cap can keep the clock below the top one: ratios are relative to the clock that really runs.
-    top = int(np.searchsorted(clocks, seen.clock_mhz))
+    top = int(np.searchsorted(clocks, reading.clock_mhz))
     for ratio in SM_RATIOS:
-        place = int(np.abs(clocks - ratio * seen.clock_mhz).argmin())
+        place = int(np.abs(clocks - ratio * reading.clock_mhz).argmin())
         rows.append(_build_row(job, inputs, costs, place, float(clocks[place] / clocks[top])))
     return rows
 

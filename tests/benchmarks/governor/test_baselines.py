@@ -1,4 +1,4 @@
-"""Other people's governors on our protocols, and the oracle."""
+"""Governors of other authors and the oracle on simulated jobs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_gpoeo_rule_compares_as_published() -> None:
     default, saver, slow = CostPoint(1.0, 100.0), CostPoint(1.04, 90.0), CostPoint(1.2, 50.0)
     assert GpoeoRule().is_better(saver, default, default)
     assert GpoeoRule().is_better(saver, slow, default)
-    # Eight percent of energy for four of time: too little for E T^2, enough for E.
+    # 7.5 % of energy for 4 % of time: not better by E T^2, better by E.
     little = CostPoint(1.04, 92.5)
     assert not GpoeoRule().is_better(little, default, default)
     assert GpoeoRule(0).is_better(little, default, default)
@@ -84,7 +84,7 @@ def test_gpoeo_rule_compares_as_published() -> None:
 def test_odpp_finds_the_fft_peak() -> None:
     at = np.arange(0.1, 25.0, 0.1)
     wave = 50 + 40 * np.sin(2 * np.pi * at / 2.5)
-    seen = find_fft_period(
+    observed = find_fft_period(
         SensorSamples(at, 3 * wave, wave, wave, np.full(len(at), 1500.0), power_limit_w=350.0)
     )
-    assert seen == pytest.approx(2.5, rel=0.05)
+    assert observed == pytest.approx(2.5, rel=0.05)

@@ -1,4 +1,4 @@
-"""Kills of the governor's processes, one of each in a run that is marked slow."""
+"""Kills of the governor's processes: all kinds in a slow run, the governor in a fast one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the period detector in a tiny form, and its generated traces."""
+"""The benchmark of the period detector in a small form, and its generated traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boosted trees of simulated jobs: better than the mean of other jobs, and honest about their errors."""
+"""Boosted trees of simulated jobs: better than the mean of other jobs, with correct error estimates."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def model() -> BoostedModel:
 def test_training_rows_are_relative_to_the_default(rows) -> None:
     for row in rows:
         if row.ratio == 1.0:
-            # Where a cap holds the clock of some kernels, others run a little above the typical one.
+            # Where a cap lowers the clock of some kernels, others run a little above the median clock.
             assert row.time == pytest.approx(1.0, abs=0.01)
             assert row.energy == pytest.approx(1.0, abs=0.02)
-        # A lower memory clock leaves more of the power cap to the kernels: a little faster, sometimes.
+        # A lower SM clock can leave more of the power cap to some kernels, which then run a little faster.
         assert row.time >= 0.98
         assert len(row.features) == 7
 
@@ -66,7 +66,7 @@ def test_left_out_job_is_predicted_better_than_by_the_mean(rows) -> None:
 
 
 class CountingBooster:
-    """A booster that remembers."""
+    """A booster that counts its predictions."""
 
     def __init__(self, booster: object) -> None:
         self.booster, self.call_count = booster, 0
@@ -81,11 +81,11 @@ def test_every_booster_is_used(model: BoostedModel) -> None:
     asked = {name: CountingBooster(booster) for name, booster in model.boosters.items()}
     run = SimulatedRun(sample_job(950, "compute", "rtx3090", 300.0))
     samples = run.record(30.0)
-    seen = make_reading(
+    observed = make_reading(
         Settings(), 0.0, 30.0, run.read_energy_j() / 30.0, ProgressRate(), samples, ProgressSource("none")
     )
     for counters in (run.read_counters(10.0) or {}, {}):
-        replace(model, boosters=asked)(counters, seen)
+        replace(model, boosters=asked)(counters, observed)
     assert {name: one.call_count for name, one in asked.items()} == dict.fromkeys(model.boosters, 1)
 
 
@@ -96,7 +96,7 @@ def test_prediction_follows_the_counters(model: BoostedModel) -> None:
         for seed in range(950, 956):
             run = SimulatedRun(sample_job(seed, kind, "rtx3090", 300.0))
             samples = run.record(30.0)
-            seen = make_reading(
+            observed = make_reading(
                 Settings(),
                 0.0,
                 30.0,
@@ -105,8 +105,8 @@ def test_prediction_follows_the_counters(model: BoostedModel) -> None:
                 samples,
                 ProgressSource("none"),
             )
-            first, second = model(run.read_counters(10.0) or {}, seen).time.mean
-            # At nine tenths of the clock.
+            first, second = model(run.read_counters(10.0) or {}, observed).time.mean
+            # Slowdown at nine tenths of the clock.
             expected.append(first / 9 + second / 81)
         steepness.append(np.mean(expected))
     compute, memory = steepness
@@ -150,7 +150,7 @@ def test_prediction_without_counters_uses_the_signals(model: BoostedModel, rows)
 
 
 def test_model_spread_follows_the_left_out_errors(rows) -> None:
-    """Rows whose times are noise are no ground for a sure belief."""
+    """Rows with noisy times lead to a larger spread."""
     rng = np.random.default_rng(0)
     noise = [replace(r, time=r.time * float(rng.normal(1, 0.1)) if r.ratio < 1 else r.time) for r in rows]
     assert train_model(noise).spread.time[0] > 2 * train_model(rows).spread.time[0]
