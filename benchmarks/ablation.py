@@ -1,6 +1,6 @@
 """What a search loses without one of its parts, on simulated devices and on recorded spaces; latency alone.
 
-    python benchmarks/ablation.py [--folder DIR] [--program NAME] [--seeds FIRST:END] [--trials N]
+    python -m benchmarks.search.ablation [--folder DIR] [--program NAME] [--seeds FIRST:END] [--trials N]
         [--variants "A;B"] [--only TEXT] [--within SHARE] [--data DIR] [--show] [--against NAME] [--json FILE]
 
 The six operators of `paper.py` on the simulated a100 and rtx4090; with --data on recordings too. Every

@@ -1,6 +1,6 @@
 """What physics alone expects (`ekc.search.cost_model.analytic`), held against recordings of real GPUs.
 
-python benchmarks/prior_accuracy.py --data DIR [--rows N] [--seed N] [--json FILE]
+python -m benchmarks.cost_model.analytic --data DIR [--rows N] [--seed N] [--json FILE]
 
 DIR holds the recordings. CLBlast configurations become schedules of ekc (clblast.py), their analysis is all
 that the prior sees: nothing is compiled. Latency: a stratified sample of each recorded space, and its faster

@@ -39,6 +39,7 @@ def assert_right(schedule: Schedule) -> None:
     assert verdict.ok, f"{verdict}\n{schedule}"
 
 
+@pytest.mark.slow
 @settings(
     max_examples=10,
     deadline=None,

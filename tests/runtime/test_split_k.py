@@ -40,6 +40,7 @@ def assert_right(schedule: Schedule) -> None:
     assert len(verdict.launches) == len(kernel.launches) >= 2
 
 
+@pytest.mark.slow
 @settings(
     max_examples=10,
     deadline=None,

@@ -97,7 +97,14 @@ with sm_clock.SmClockControl(GpuSensors(sys.argv[1])).fix_clock(900):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_run_leaves_no_clock_behind(boards: ScriptedBoards, number: int) -> None:
     child = boards.start_python(
         "-c", MEASURING, boards.get_uuid(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

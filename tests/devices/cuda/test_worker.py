@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,10 @@ OP = ekc.matmul(4, 8, 4)
 ROWS = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
 COLUMNS = Schedule(OP).bind("j", "block.x").bind("i", "thread.x").cache_write("C")
 SCHEDULES = (ROWS, COLUMNS, ROWS.unroll("k"))
-IN_PROCESS = {"borrow", "give_back", "follow", "holder", "leave"}
+IN_PROCESS = {"allocate_async", "free_async", "wait_for_stream", "find_owner_gpu", "pop_context"}
 """Calls for arrays on the caller's stream, which a worker does not make; see test_call.py."""
-DESCRIBING = {"version", "count", "name", "uuid", "memory_bytes", "attribute"}
-AT_START = DESCRIBING | {"open", "stream", "event"}
+DESCRIBING = {"get_version", "count_gpus", "get_name", "get_uuid", "get_memory_bytes", "get_attribute"}
+AT_START = DESCRIBING | {"push_context", "create_stream", "create_event"}
 """Called when a worker starts: these tests let one start."""
 METHODS = sorted(n for n in vars(Driver) if not n.startswith("_") and n not in IN_PROCESS)
 
@@ -42,7 +43,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Comp
 
 def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> list[Candidate]:
     """A small run: every schedule timed, checked, metered. The second one meets the fault."""
-    short = plan.method in ("begin_capture", "end_capture", "replay", "drop")
+    short = plan.method in ("begin_capture", "end_capture", "launch_graph", "destroy_graph")
     script = {"launch_s": 1.9e-5 if short else 5e-3}
     target = "cuda:0@cold" if plan.method == "fill" else "cuda:0"
     device = ScriptedNode().open(target, lambda index: faulty_hand(plan, index, **script))
@@ -72,24 +73,32 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
     return done
 
 
-@pytest.mark.parametrize("kind", REASONS)
-@pytest.mark.parametrize("method", METHODS)
+def list_cases(methods: Sequence[str]) -> list[Any]:
+    """Every kind of fault at every call; most kinds are slow at all calls but "launch"."""
+    return [
+        pytest.param(method, kind, marks=() if method == "launch" or kind == "error" else pytest.mark.slow)
+        for method in methods
+        for kind in REASONS
+    ]
+
+
+@pytest.mark.parametrize(("method", "kind"), list_cases(METHODS))
 def test_fault_during_timing_costs_its_own_row(
     method: str, kind: str, kernels: dict[str, CompiledKernel]
 ) -> None:
     struck(Plan(method, kind), kernels)
 
 
-@pytest.mark.parametrize("kind", REASONS)
-@pytest.mark.parametrize("method", ["launch", "record", "wait", "elapsed_s"])
+@pytest.mark.parametrize(
+    ("method", "kind"), list_cases(["launch", "record_event", "wait_for_event", "elapsed_s"])
+)
 def test_fault_during_metering_costs_its_own_row(
     method: str, kind: str, kernels: dict[str, CompiledKernel]
 ) -> None:
     struck(Plan(method, kind, "meter"), kernels)
 
 
-@pytest.mark.parametrize("kind", REASONS)
-@pytest.mark.parametrize("method", ["allocate", "upload", "launch", "download", "free"])
+@pytest.mark.parametrize(("method", "kind"), list_cases(["allocate", "upload", "launch", "download", "free"]))
 def test_fault_during_a_check_costs_its_own_row(
     method: str, kind: str, kernels: dict[str, CompiledKernel]
 ) -> None:
@@ -118,3 +127,4 @@ def struck(plan: Plan, kernels: dict[str, CompiledKernel]) -> None:
 
 def test_faults_of_all_kinds_at_all_driver_calls_are_tested() -> None:
     assert len(METHODS) * len(REASONS) >= 30
+    assert vars(Driver).keys() >= IN_PROCESS | AT_START

@@ -16,6 +16,7 @@ from tests.scripted.nvml.metering import board_of, metered, scripted
 DRAWS = 500
 
 
+@pytest.mark.slow
 def test_three_seconds_give_the_true_energy_within_a_percent() -> None:
     random = np.random.default_rng(20)
     draws = [metered(any_card(random), 3.0, seed) for seed in range(DRAWS)]
@@ -42,6 +43,8 @@ def test_interval_is_honest_on_each_kind_of_card(card: Card) -> None:
     # 150 draws of 95 % lie between these with 99.9 %.
     assert 0.88 <= np.mean([draw.held for draw in draws]) <= 0.995
     assert max(abs(draw.error) for draw in draws) < 0.013
+    estimator = ENERGY_COUNTER if card.counts else POWER_READINGS
+    assert {draw.window.estimator for draw in draws} == {estimator}
 
 
 def test_energy_of_one_call_is_power_times_its_time() -> None:

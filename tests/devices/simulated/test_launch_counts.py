@@ -67,6 +67,7 @@ def ratios(name: str) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.slow
 def test_surveyed_accesses_match_full_execution() -> None:
     """Measured: medians 1.00 to 1.03, nine of ten within 1.2. The rest are copies with tails, where some
     warps take part in some trips only: the prediction is then an upper estimate."""

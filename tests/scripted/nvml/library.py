@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 
@@ -35,13 +36,14 @@ class ScriptedNvml:
         if not name.startswith("nvml"):
             return function
 
-        def call(*arguments: Any) -> Any:
-            code = self.find_failure(name, arguments)
-            if code is not None:
-                raise self.real.NVMLError(code)
-            return function(*arguments)
+        return partial(self.call, name, function)
 
-        return call
+    def call(self, name: str, function: Any, *arguments: Any) -> Any:
+        """Call a function of NVML, or fail as scripted."""
+        code = self.find_failure(name, arguments)
+        if code is not None:
+            raise self.real.NVMLError(code)
+        return function(*arguments)
 
     def find_failure(self, function: str, arguments: Sequence[Any]) -> int | None:
         """The error code of a call; None for a call that succeeds."""
