@@ -3,10 +3,10 @@
 
     python .ci/check_words.py [FILE ...] [--update]
 
-Python files: comments and string literals are searched, names are not. Other files: every line. `PLAIN` has words
-that are fine in their plain sense (a distance, a figure on a page, a plot): lines that use them so are listed, after
-review, in `words_allowed.txt`; `--update` drops listed lines that no longer exist, and adds none. A docstring or
-comment must not begin with "Of" or "What". Exit status 1 where anything is found.
+Python files: comments and string literals are searched, names are not. Other files: every line. `PLAIN` has
+words that are fine in their plain sense (a distance, a figure on a page, a plot): lines that use them so are
+listed, after review, in `words_allowed.txt`; `--update` drops listed lines that no longer exist, and adds none.
+A docstring or comment must not begin with "Of" or "What". Exit status 1 where anything is found.
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ def find_words(path: Path) -> Iterator[tuple[str, str, str]]:
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    if path.suffix == ".py":
-        pieces = list(read_python(text))
-    else:
-        pieces = [(1, text, False)]
+    pieces = list(read_python(text)) if path.suffix == ".py" else [(1, text, False)]
     for start, piece, opens in pieces:
         if opens and OPENING.match(piece.lstrip()):
             yield "opening", f"{name}:{start}", lines[start - 1].strip()

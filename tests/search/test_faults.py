@@ -21,6 +21,7 @@ from ekc.runtime.verify import Verdict
 from ekc.search.data.defaults import SELECTION
 from ekc.search.database.database import RecordStore
 from ekc.search.loop import compile_job, finals
+from ekc.search.tuning_result import TuningResult
 from tests.runtime import faults
 from tests.runtime.faults import spoiled
 from tests.search.helpers import TRIALS, rows, tune, winner
@@ -43,15 +44,22 @@ def on(monkeypatch: pytest.MonkeyPatch, device: SimulatedDevice) -> None:
     monkeypatch.setattr(devices, "open", lambda target="auto": device)
 
 
+@pytest.fixture(scope="module")
+def undisturbed() -> TuningResult:
+    """A run without Ctrl-C."""
+    return tune(seed=5)
+
+
 @pytest.mark.parametrize("at", [3, 6, TRIALS + 1, TRIALS + 4])
-def test_ctrl_c_ends_run_with_best_so_far(at: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_ends_run_with_best_so_far(
+    at: int, undisturbed: TuningResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In the first rounds, the last, and the finals."""
 
     def act(call: int) -> None:
         if call == at:
             raise KeyboardInterrupt
 
-    whole = tune(seed=5)
     with monkeypatch.context() as patch:
         on(patch, Counting(act))
         result = tune(seed=5, records=tmp_path / "r.db")
@@ -62,7 +70,7 @@ def test_ctrl_c_ends_run_with_best_so_far(at: int, monkeypatch: pytest.MonkeyPat
     timed = [t.latency_s for t in result.trials if t.latency_s]
     assert result.fastest.latency_s <= (1 + SELECTION.tie_tolerance) * min(timed)
     assert len(timed) == min(at - 2, TRIALS)
-    assert winner(tune(seed=5, records=tmp_path / "r.db")) == winner(whole)
+    assert winner(tune(seed=5, records=tmp_path / "r.db")) == winner(undisturbed)
 
 
 def test_ctrl_c_before_first_trial_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
