@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments
 from ekc.cli.event_log import EventLog
+from ekc.cli.options import TuneArguments
 from ekc.cli.output import (
     DEFAULT_FOLDER,
     ensure_writable,
@@ -22,76 +21,6 @@ from ekc.cli.output import (
 )
 from ekc.cli.schedule_source import choice_options, log_replaced, target_option
 from ekc.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from ekc.cli.layer_file import Layer
-    from ekc.ir.operator import Operator
-    from ekc.search.tuning_result import TuningResult
-
-
-@dataclass(frozen=True)
-class TuneArguments:
-    """How to tune, whatever the operator."""
-
-    target: str
-    effort: str | None
-    trials: int | None
-    objective: str
-    max_slowdown: float
-    clocks: str
-    seed: int
-    records: Path | None
-    warm_start: Path | None
-    time_budget_s: float | None
-    workers: int | None
-    quiet: bool
-
-    def check_options(self) -> None:
-        """Refuse what `ekc.tune` would refuse, before anything is written."""
-        from ekc import devices
-        from ekc.search.data.options import check_options, parse_objective
-        from ekc.search.database.database import RecordStore
-
-        check_options(
-            *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
-        )
-        parse_objective(self.objective)
-        devices.open(self.target)
-        RecordStore(self.records).close()
-        if self.warm_start is not None:
-            RecordStore(self.warm_start, create=False).close()
-
-    def run_tuning(self, op: Operator, event_log: EventLog, layer: Layer | None = None) -> TuningResult:
-        """One run of `ekc.tune`, of a layer if there is one; its events go into the log."""
-        import ekc
-        from ekc import devices
-        from ekc.processes.pool import open_worker_pool
-        from ekc.search.data.options import parse_effort
-
-        trials = self.trials or parse_effort(self.effort).trials
-        # Left to `ekc.tune` where nobody gave a number.
-        ours = (
-            nullcontext()
-            if self.workers is None
-            else open_worker_pool(devices.open(self.target), trials, self.workers)
-        )
-        with ours as executor:
-            return ekc.tune(
-                op,
-                target=self.target,
-                effort=self.effort,
-                trials=self.trials,
-                objective=self.objective,
-                max_slowdown=self.max_slowdown,
-                clocks=self.clocks,
-                seed=self.seed,
-                records=self.records,
-                warm_start=self.warm_start,
-                time_budget_s=self.time_budget_s,
-                executor=executor,
-                progress=not self.quiet,
-                callback=event_log.make_listener(layer),
-            )
 
 
 @click.command(context_settings=ALLOW_NEGATIVES)

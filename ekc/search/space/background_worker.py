@@ -19,7 +19,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
 from ekc.processes.child import RemoteWorker
 from ekc.processes.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob
-from ekc.search.space.partition import SpacePartition
+from ekc.search.space.partition import SpacePartition, make_partition
 
 T = TypeVar("T")
 
@@ -101,7 +101,5 @@ def _call_partition(key: PartitionKey, method: Callable[..., T], *arguments: Any
 
 @cache
 def _get_partition(key: PartitionKey) -> SpacePartition:
-    """Made once in a worker, which serves one run."""
-    from ekc.search.space.space import Space
-
-    return Space(operator_from_json(json.loads(key.operator_json)), key.limits).partitions[key.index]
+    """The partition of a key, made once in a worker, which serves one run."""
+    return make_partition(operator_from_json(json.loads(key.operator_json)), key.limits, key.index)

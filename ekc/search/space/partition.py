@@ -21,9 +21,12 @@ from ekc.search.cost_model.features import ModelInputs, allocate_inputs, make_mo
 from ekc.search.data.population import Population
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import Decision
+from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.constraints import RuleViolation, SortedGenomes, StructureEvaluator
 from ekc.search.space.repair import RepairOperator, make_repair_operator
 
+PARTITION_COUNT = 2
+"""Partitions of a space: one for this process and one for the background worker."""
 CHUNK_ROWS = 8192
 """Rows analysed at once: temporaries stay in cache."""
 TRACE_SAMPLE_ROWS = 97
@@ -162,3 +165,29 @@ class SpacePartition:
         """What genes put into the holes."""
         by_column = np.ascontiguousarray(genes.T)
         return {hole: table.take(by_column[column]) for hole, column, table in self._hole_tables}
+
+
+def make_partitions(
+    op: Operator, limits: Limits, structures: Sequence[Structure], decisions: Sequence[Decision]
+) -> tuple[SpacePartition, ...]:
+    """All partitions of a space; one alone where it has a single structure."""
+    count = min(PARTITION_COUNT, len(structures))
+    return tuple(SpacePartition(op, limits, structures, decisions, i, count) for i in range(count))
+
+
+def make_partition(op: Operator, limits: Limits, index: int) -> SpacePartition:
+    """One partition of the space of all structures of an operator."""
+    structures = derive_structures(op, limits)
+    return make_partitions(op, limits, structures, merge_decisions(structures))[index]
+
+
+def merge_decisions(structures: Sequence[Structure]) -> tuple[Decision, ...]:
+    """The decisions of all structures, each name once, in order of first appearance. Decisions of one name
+    must have one table."""
+    merged: dict[str, Decision] = {}
+    for structure in structures:
+        for decision in structure.decisions:
+            first = merged.setdefault(decision.name, decision)
+            if not np.array_equal(first.table, decision.table):
+                raise ValueError(f"decision {decision.name} has two tables")
+    return tuple(merged.values())

@@ -24,13 +24,11 @@ from ekc.processes.child import RemoteWorker
 from ekc.search.cost_model.features import ModelInputs, allocate_inputs
 from ekc.search.data.population import Population
 from ekc.search.sketches.builder import Structure
-from ekc.search.sketches.decisions import Decision, NeighbourTable
+from ekc.search.sketches.decisions import NeighbourTable
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.background_worker import BackgroundWorker
-from ekc.search.space.partition import SpacePartition
+from ekc.search.space.partition import PARTITION_COUNT, SpacePartition, make_partitions, merge_decisions
 
-PARTITION_COUNT = 2
-"""As many as there are processes to work on them: this one, and one aside."""
 T = TypeVar("T")
 
 
@@ -49,7 +47,7 @@ class Space:
         to what is found; it knows none but the structures of the operator."""
         self.op, self.limits = op, limits
         self.structures: tuple[Structure, ...] = chosen_structures or derive_structures(op, limits)
-        self.decisions = _merge_decisions(self.structures)
+        self.decisions = merge_decisions(self.structures)
         self.decision_sizes = np.array([d.size for d in self.decisions], dtype=np.int64)
         names = [d.name for d in self.decisions]
         self.uses_decision = np.array(
@@ -66,13 +64,9 @@ class Space:
             np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         )
         self._column_by_name = {name: i for i, name in enumerate(names)}
-        parts = min(PARTITION_COUNT, len(self.structures))
-        self.partitions = tuple(
-            SpacePartition(op, limits, self.structures, self.decisions, number, parts)
-            for number in range(parts)
-        )
+        self.partitions = make_partitions(op, limits, self.structures, self.decisions)
         self._background_worker: BackgroundWorker | None = None
-        if worker is not None and not chosen_structures and parts == PARTITION_COUNT:
+        if worker is not None and not chosen_structures and len(self.partitions) == PARTITION_COUNT:
             self._background_worker = BackgroundWorker(worker, op, limits, PARTITION_COUNT - 1)
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
@@ -216,14 +210,3 @@ class Space:
         return Population(
             population.structure, np.where(self.uses_decision[population.structure], population.genes, 0)
         )
-
-
-def _merge_decisions(all_structures: tuple[Structure, ...]) -> tuple[Decision, ...]:
-    """Every decision once, in order of first appearance; one name has one table."""
-    found: dict[str, Decision] = {}
-    for s in all_structures:
-        for d in s.decisions:
-            known = found.setdefault(d.name, d)
-            if not np.array_equal(known.table, d.table):
-                raise ValueError(f"decision {d.name} has two tables")
-    return tuple(found.values())

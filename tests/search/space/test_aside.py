@@ -25,7 +25,8 @@ from ekc.processes.pool import (
 )
 from ekc.search.data.population import Population
 from ekc.search.space.partition import SpacePartition
-from ekc.search.space.space import PARTITION_COUNT, Space
+from ekc.search.space.partition import PARTITION_COUNT
+from ekc.search.space.space import Space
 from tests.search.models.test_power import PEAKS
 from tests.search.spaces import LIMITS, OPERATORS, drawn, space
 
