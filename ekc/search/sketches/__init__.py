@@ -1,1 +1,1 @@
-"""Structures of schedules: step lists with holes, one module for each rule that derives them from an operator."""
+"""Structures of schedules: lists of steps with holes, derived from an operator by one rule a module."""

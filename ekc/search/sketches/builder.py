@@ -1,4 +1,4 @@
-"""What a rule of the space builds a structure with: steps, holes and the roles of loops, for one launch."""
+"""`StructureBuilder`: the steps, holes and loop roles from which a rule builds the structure of one launch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule import Bind, CacheWrite, ComputeInline, Hole, Reorder, Split, Step
+from ekc.search.data.defaults import TILING
 from ekc.search.sketches.decisions import (
     Decision,
     TileLevel,
@@ -25,17 +26,15 @@ from ekc.search.sketches.decisions import (
 )
 from ekc.search.sketches.divided_axes import find_divide_steps, find_groups, find_part_axes, find_short_groups
 
-MAX_VTHREADS, MAX_THREADS, MAX_TILE, MAX_REDUCE, WARP_LANES = 8, 256, 16, 64, 32
-"""Largest factor at each tile level. Ours, not the paper's."""
-COLUMN_LANES = 4
-"""Lanes side by side along columns: with 16 bytes each they fill two sectors, as a burst of DRAM does."""
+WARP_LANES = 32
+"""Lanes of a warp."""
 ComputeChain = tuple[Compute, ...]
-"""What one launch makes: a compute, and those put behind it."""
+"""The computes of one launch: the first, and the elementwise ones fused behind it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A step list with holes, and the decisions that fill them."""
+    """A list of steps with holes, and the decisions that fill the holes."""
 
     name: str
     steps: tuple[Step, ...]
@@ -43,25 +42,27 @@ class Structure:
 
 
 class StructureBuilder:
-    """Collects steps, decisions and loop names for one launch."""
+    """Collects steps, decisions and the roles of loops for one launch."""
 
     def __init__(self, op: Operator, chain: ComputeChain, prefix: str) -> None:
         self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
-        before = find_divide_steps(op, self.compute)
+        divide_steps = find_divide_steps(op, self.compute)
         short = find_short_groups(op, self.compute)
         self.block_axes = find_part_axes(self.compute) | find_groups(op, self.compute) - short
-        """Axes that are a block's number alone (rules 0 and 9)."""
+        """Axes that only number the blocks: groups and the parts of split-K (rules 0 and 9)."""
         self.short_group_axes = frozenset(name[:-1] + "1" for name in short)
-        """What is inside groups so short that blocks have several of them, and each of these whole."""
-        self.exact_axes = frozenset(f"{step.axis}.1" for step in before)
-        """Axes whose tiles leave no rest: where these end, others of the same go on."""
+        """Inner axes of short groups. A block computes several such groups, each of them completely."""
+        self.exact_axes = frozenset(f"{step.axis}.1" for step in divide_steps)
+        """Axes that must be tiled by exact divisors. They are the inner axes of `divide`; a partial tile would
+        run into the next group."""
         self.uncut_axes = frozenset(
             name for name in self.exact_axes if find_quotient_period(self.compute, name) > 1
         )
-        """Those that something read still divides: no tile cuts them."""
-        self.uncut_sum_axes = frozenset(f"{step.axis}.0" for step in before)
-        """Sums that are not cut, for their inner digits are: a tile of both would be one in slices."""
-        self.steps: list[Step] = [*before]
+        """Exact axes that a read still divides: they are never tiled."""
+        self.uncut_sum_axes = frozenset(f"{step.axis}.0" for step in divide_steps)
+        """Outer axes of `divide` that are not tiled if they are summed, because their inner axes are: a tile of
+        both would not be contiguous."""
+        self.steps: list[Step] = [*divide_steps]
         self.decisions: list[Decision] = []
         self.block_loops: list[str] = []
         self.vthread_loops: list[str] = []
@@ -70,44 +71,45 @@ class StructureBuilder:
         self.inner_loops: list[str] = []
         self.tile_loops: list[str] = []
         self.alignments: dict[str, int] = {}
-        """Elements that the tiles of an axis are a multiple of, where not 1."""
+        """Axis name -> elements that its tiles must be a multiple of. Absent: 1."""
 
     def tile_axis(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
-        """Split an axis by a new decision; the loop names from outer to inner."""
+        """Split an axis by a new decision with these largest factors per level; loop names, outer to inner."""
         columns = tuple(make_level(kind, axis.extent, most) for kind, most in levels.items())
-        grain = self.alignments.get(axis.name, 1)
-        name = f"{name}.{axis.name}" + (f".by{grain}" if grain > 1 else "")
-        return self.split_axis(axis, make_tiling(name, axis.extent, columns, grain))
+        alignment = self.alignments.get(axis.name, 1)
+        name = f"{name}.{axis.name}" + (f".by{alignment}" if alignment > 1 else "")
+        return self.split_axis(axis, make_tiling(name, axis.extent, columns, alignment))
 
     def split_into_columns(self, axis: Axis) -> list[str]:
-        """Split an output axis into blocks, threads, lanes side by side, and a tile of each."""
+        """Split an output axis into blocks, threads, adjacent lanes, and a tile of each lane (rule 4)."""
         threads, tile = (make_level(kind, axis.extent, 8) for kind in ("thread", "tile"))
-        columns = (threads, TileLevel("lane", (COLUMN_LANES,)), tile)
+        columns = (threads, TileLevel("lane", (TILING.column_lanes,)), tile)
         return self.split_axis(axis, make_tiling(f"tile.columns.{axis.name}", axis.extent, columns))
 
     def split_over_lanes(self, axis: Axis, lane_count: int) -> list[str]:
-        """Split a reduction axis over the lanes of a warp, neighbours in each: whole vectors of what is read
-        along it, where those of a warp make the axis without a rest."""
+        """Split a reduction axis over lanes, contiguous elements in each lane. They are whole vectors of the
+        tensors read along the axis, where the vectors of all lanes divide the extent."""
         read = {
             x.tensor for x in ex.find_loads(self.compute.body) if axis.name in ex.find_variables(x.index[-1])
         }
-        wide = max((list_vector_widths(self.op, tensor)[-1] for tensor in read), default=1)
-        own = make_level("reduce", axis.extent, max(8, wide))
-        if axis.extent % (lane_count * wide) == 0:
-            own = TileLevel("reduce", tuple(v for v in own.values if v % wide == 0))
-        columns = (TileLevel("lane", (lane_count,)), own)
+        width = max((list_vector_widths(self.op, tensor)[-1] for tensor in read), default=1)
+        per_lane = make_level("reduce", axis.extent, max(8, width))
+        if axis.extent % (lane_count * width) == 0:
+            per_lane = TileLevel("reduce", tuple(v for v in per_lane.values if v % width == 0))
+        columns = (TileLevel("lane", (lane_count,)), per_lane)
         name = "tile.lanes" if lane_count == WARP_LANES else f"tile.{lane_count}lanes"
         return self.split_axis(axis, make_tiling(f"{name}.{axis.name}", axis.extent, columns))
 
     def split_row(self, axis: Axis, vector_widths: tuple[int, ...]) -> list[str]:
-        """Split an axis that stays within a block: iterations, whole warps, vectors where any width fits."""
+        """Split an axis that one block covers: iterations, threads in whole warps, and vectors if widths are
+        given (rule 7)."""
         top = max(WARP_LANES, min(1024, axis.extent))
         threads = TileLevel("thread", tuple(n for n in (32, 64, 128, 256, 512, 1024) if n <= top))
         columns = (threads, TileLevel("vector", vector_widths)) if vector_widths else (threads,)
         return self.split_axis(axis, make_tiling(f"tile.row.{axis.name}", axis.extent, columns))
 
     def split_axis(self, axis: Axis, decision: Decision) -> list[str]:
-        """Split an axis as a decision says, where that leaves no rest if none may be."""
+        """Split an axis by a decision, an exact axis by exact divisors only; loop names, outer to inner."""
         if axis.name in self.exact_axes:
             decision = keep_exact_rows(decision, axis.extent)
         self.decisions.append(decision)
@@ -115,7 +117,7 @@ class StructureBuilder:
         return [f"{axis.name}.{i}" for i in range(len(decision.holes) + 1)]
 
     def assign_roles(self, **loops: str) -> None:
-        """Note which role each new loop plays."""
+        """Record the role of each new loop: `assign_roles(block="i.0", thread="i.1")`."""
         roles = {
             "block": self.block_loops,
             "vthread": self.vthread_loops,
@@ -128,72 +130,72 @@ class StructureBuilder:
             roles[role].append(loop)
 
     def add_choice(self, name: str, values: tuple[int, ...]) -> Hole:
-        """A new single-number decision."""
+        """Add a decision for a single number; the hole that it fills."""
         decision = make_choice(self.prefix + name, values)
         self.decisions.append(decision)
         return Hole(decision.name)
 
     def add_vector_width(self, kind: str, tensor: str, min_width: int = 1) -> Hole:
-        """How many elements of a tensor move at once: as many as may, `least` at the fewest. Fewer are more
-        instructions for the same bytes: of 19,172 pairs of recorded GEMMs that differ in one width, the wider
-        was the faster in 92 % (benchmarks/recorded_widths.py)."""
+        """Add a decision for the elements of a tensor that one access moves, at least `min_width`. It starts at
+        its maximum: of 19,172 pairs of recorded GEMMs that differ in one width, the wider was faster in 92 %
+        (`benchmarks/recorded_widths.py`)."""
         values = tuple(v for v in list_vector_widths(self.op, tensor) if v >= min_width)
         decision = make_choice(f"{self.prefix}{kind}.{tensor}", values, starts_at_max=True)
         self.decisions.append(decision)
         return Hole(decision.name)
 
     def find_reader(self, tensor: str, at: str | None) -> str:
-        """The output to name where no loop tells which of several computes reads a tensor."""
-        reading = [c for c in self.op.computes if tensor in {x.tensor for x in ex.find_loads(c.body)}]
-        return self.compute.output.name if at is None and len(reading) > 1 else ""
+        """Name of the output to give a `CacheRead` outside all loops, where several computes read the tensor;
+        otherwise ""."""
+        readers = [c for c in self.op.computes if tensor in {x.tensor for x in ex.find_loads(c.body)}]
+        return self.compute.output.name if at is None and len(readers) > 1 else ""
 
     def is_block_axis(self, axis: Axis) -> bool:
-        """Whether a spatial axis is a block's number and nothing else."""
+        """Whether a spatial axis only numbers the blocks."""
         return axis.extent == 1 or axis.name in self.block_axes | self.uncut_axes
 
     def cut_spatial(self, axis: Axis, is_reused: bool, is_last: bool) -> None:
-        """Cut a spatial axis (rule 1)."""
+        """Tile a spatial axis (rule 1). `is_reused`: some read does not depend on the axis."""
         if axis.name in self.uncut_axes and is_last:
             self.tile_loops.append(axis.name)
         elif self.is_block_axis(axis):
             self.block_loops.append(axis.name)
         elif axis.name in self.short_group_axes:
-            t, n = self.tile_axis(axis, {"tile": MAX_TILE})
+            t, n = self.tile_axis(axis, {"tile": TILING.max_tile})
             self.assign_roles(thread=t, tile=n)
         elif is_reused:
-            many = sum(a.extent > 1 and a.name not in self.block_axes for a in self.compute.spatial_axes) > 2
-            own = (
-                {"vthread": MAX_VTHREADS // 4, "tile": MAX_TILE // 2}
-                if many
-                else {"vthread": MAX_VTHREADS, "tile": MAX_TILE}
-            )
+            tiled = [a for a in self.compute.spatial_axes if a.extent > 1 and a.name not in self.block_axes]
+            vthreads, tile = TILING.max_vthreads, TILING.max_tile
+            if len(tiled) > 2:
+                vthreads, tile = vthreads // 4, tile // 2
             b, v, t, n = self.tile_axis(
-                axis, {"vthread": own["vthread"], "thread": MAX_THREADS, "tile": own["tile"]}
+                axis, {"vthread": vthreads, "thread": TILING.max_threads, "tile": tile}
             )
             self.assign_roles(block=b, vthread=v, thread=t, tile=n)
         elif is_last:
-            b, t, n = self.tile_axis(axis, {"thread": MAX_THREADS, "tile": 8})
+            b, t, n = self.tile_axis(axis, {"thread": TILING.max_threads, "tile": 8})
             self.assign_roles(block=b, thread=t, tile=n)
         else:
-            b, t = self.tile_axis(axis, {"thread": MAX_THREADS})
+            b, t = self.tile_axis(axis, {"thread": TILING.max_threads})
             self.assign_roles(block=b, thread=t)
 
     def cut_reduction(self, axis: Axis) -> None:
-        """Cut a reduction axis (rule 2)."""
+        """Tile a reduction axis into an outer and an inner loop (rule 2)."""
         if axis.extent == 1:
             self.outer_loops.append(axis.name)
             return
         if axis.name in self.uncut_axes:
-            (self.inner_loops if axis.extent <= MAX_REDUCE else self.outer_loops).append(axis.name)
+            (self.inner_loops if axis.extent <= TILING.max_reduce else self.outer_loops).append(axis.name)
             return
         if axis.name in self.uncut_sum_axes:
             self.outer_loops.append(axis.name)
             return
-        outer, inner = self.tile_axis(axis, {"reduce": MAX_REDUCE})
+        outer, inner = self.tile_axis(axis, {"reduce": TILING.max_reduce})
         self.assign_roles(outer=outer, inner=inner)
 
     def order_and_bind(self, lane_loops: tuple[str, ...] = ()) -> None:
-        """Order the loops and spread them; `last` are lanes, fastest of all threads."""
+        """Order the loops and bind them to blocks, threads and vthreads. `lane_loops` vary fastest among the
+        threads."""
         self.steps.append(
             Reorder(
                 (
@@ -212,21 +214,24 @@ class StructureBuilder:
         self.steps += [Bind(x, "vthread") for x in self.vthread_loops]
 
     def cache_results(self, vector: Hole | int | None = None) -> None:
-        """Results in registers until complete, those behind them with them (rule 5)."""
+        """Keep results in registers until they are complete, and fuse the epilogues there (rule 5).
+
+        `vector`: elements that one store writes; None adds a decision for them.
+        """
         if vector is None:
             written = self.chain[-1].output.name
             vector = self.add_vector_width("vector", written)
         self.steps.append(CacheWrite(self.compute.output.name, "register", vector))
-        self.steps += [ComputeInline(done.output.name) for done in self.chain[:-1]]
+        self.steps += [ComputeInline(compute.output.name) for compute in self.chain[:-1]]
 
     def build(self, name: str) -> Structure:
-        """The structure."""
+        """Return the structure of this name."""
         return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
 
 
 def is_buildable(op: Operator, structure: Structure) -> bool:
-    """Whether the steps make a Program at all, and every decision has a choice; what the numbers may be is
-    for the rules."""
+    """Whether the steps apply without an error and every decision has a value. Resource limits are not
+    checked: they depend on the values."""
     if not all(d.size for d in structure.decisions):
         return False
     try:
@@ -237,14 +242,14 @@ def is_buildable(op: Operator, structure: Structure) -> bool:
 
 
 def has_legal_member(op: Operator, structure: Structure, limits: Limits) -> bool:
-    """Whether the least member of a structure that builds is legal."""
+    """Whether the schedule with the first value of every decision obeys all rules of a target."""
     return all(
         bool(np.all(check.ok)) for check in iterate_checks(_make_smallest_program(op, structure), limits)
     )
 
 
 def _make_smallest_program(op: Operator, structure: Structure) -> Program:
-    """The Program of the first row of every table, as a population of one."""
+    """The Program with the first value of every decision, as a population of one."""
     program = make_initial_program(op)
     values = {hole: d.table[:1, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
     for step in structure.steps:
@@ -253,5 +258,5 @@ def _make_smallest_program(op: Operator, structure: Structure) -> Program:
 
 
 def list_vector_widths(op: Operator, tensor: str) -> tuple[int, ...]:
-    """Vector widths up to 16 bytes."""
+    """Vector widths of a tensor in elements, up to 16 bytes."""
     return tuple(v for v in (1, 2, 4, 8, 16) if v * op.tensors[tensor].dtype.bytes <= 16)

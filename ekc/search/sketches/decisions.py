@@ -1,6 +1,6 @@
 """Decisions: the named numbers that a structure leaves open, each with a table of allowed values.
 
-Which values of a decision are one small move apart.
+`NeighbourTable` has the values of a decision that one small move reaches from each value.
 """
 
 from __future__ import annotations
@@ -13,38 +13,36 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_TABLE_ROWS = 4096
-"""Rows of one table; larger factor tables keep the rows that waste least."""
-MAX_PADDING_RATIO = 1.34
-"""A tile may round an axis up by at most this factor (or to the next legal size of a tiny axis)."""
+from ekc.search.data.defaults import TILING
 
 
 @dataclass(frozen=True, eq=False)
 class TileLevel:
-    """One column of a tile decision: what it sizes, and the largest value it takes."""
+    """One column of a tile decision: the loop whose extent it is, and its allowed values."""
 
     kind: str
-    """"raster", "vthread", "thread", "tile", "reduce" or "lane"."""
+    """Role of the loop: "raster", "vthread", "thread", "tile", "reduce", "vector" or "lane"."""
     values: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """One gene: an index into `table`, whose columns fill the holes `holes`."""
+    """One gene of a genome: an index into `table`, whose columns fill the holes of steps."""
 
     name: str
     holes: tuple[str, ...]
+    """Name of the hole that each column fills."""
     table: NDArray[np.int64]
-    """One row per allowed value, sorted so that smaller rows ask less of the hardware."""
+    """[rows, columns]: one row per allowed value, sorted so that earlier rows need less of the hardware."""
     kinds: tuple[str, ...] = ()
-    """What each column sizes; empty for a choice."""
+    """Kind of the `TileLevel` of each column; empty for a choice of one number."""
     starts_at_max: bool = False
-    """Whether it is drawn at its last value, for rules and mutations to lower."""
+    """Whether random genomes have the last value, which only repair and mutation lower."""
 
     @cached_property
     def halved_rows(self) -> NDArray[np.int64]:
-        """`halved[column, row]`: the row with that column at most half as large and the others as they are;
-        the row itself where the table has none."""
+        """[columns, rows]: index of the row with that column at most half as large and the other columns
+        unchanged; the row's own index where the table has no such row."""
         rows = {tuple(r): i for i, r in enumerate(self.table.tolist())}
         out = np.tile(np.arange(self.size), (self.table.shape[1], 1))
         for column in range(self.table.shape[1]):
@@ -59,35 +57,35 @@ class Decision:
 
     @property
     def size(self) -> int:
-        """How many values there are."""
+        """Number of allowed values."""
         return len(self.table)
 
     def get_values(self, index: int) -> tuple[int, ...]:
-        """The numbers of one row."""
+        """The numbers of one row of the table, one for each hole."""
         return tuple(int(x) for x in self.table[index])
 
 
 def make_choice(name: str, values: tuple[int, ...], starts_at_max: bool = False) -> Decision:
-    """One number out of a few."""
+    """A decision for one number out of a few."""
     return Decision(
         name, (name,), np.array(sorted(values), dtype=np.int64).reshape(-1, 1), starts_at_max=starts_at_max
     )
 
 
 def make_tiling(name: str, extent: int, levels: tuple[TileLevel, ...], alignment: int = 1) -> Decision:
-    """The inner factors of a split, one per level, rounding the axis up by little; tiles are multiples of
-    `grain` elements: none if the axis is shorter.
+    """A decision for the inner factors of a split, one per level, whose product rounds the axis up by little.
 
-    Hole names are `<name>.1` and so on, from outer to inner.
+    Tiles are multiples of `alignment` elements; the table is empty if the axis is shorter than that. Hole names
+    are `<name>.1` and so on, from outer to inner.
     """
     grid = np.stack([g.ravel() for g in np.meshgrid(*(x.values for x in levels), indexing="ij")], axis=1)
     grid = grid[grid.prod(axis=1) % alignment == 0]
     tile = grid.prod(axis=1)
     waste = -(-extent // tile) * tile / extent
-    fits = waste <= max(MAX_PADDING_RATIO, float(waste.min(initial=np.inf)))
+    fits = waste <= max(TILING.max_padding_ratio, float(waste.min(initial=np.inf)))
     grid, tile, waste = grid[fits], tile[fits], waste[fits]
-    if len(grid) > MAX_TABLE_ROWS:
-        keep = np.sort(np.lexsort((np.arange(len(grid)), waste))[:MAX_TABLE_ROWS])
+    if len(grid) > TILING.max_table_rows:
+        keep = np.sort(np.lexsort((np.arange(len(grid)), waste))[: TILING.max_table_rows])
         grid, tile = grid[keep], tile[keep]
     order = np.lexsort((*grid.T, tile))
     holes = tuple(f"{name}.{i + 1}" for i in range(len(levels)))
@@ -95,24 +93,20 @@ def make_tiling(name: str, extent: int, levels: tuple[TileLevel, ...], alignment
 
 
 def keep_exact_rows(decision: Decision, extent: int) -> Decision:
-    """A tiling without those that leave a rest of the axis; maybe none is left."""
+    """The decision with only the rows whose product divides the extent; there may be none."""
     return replace(decision, table=decision.table[extent % decision.table.prod(axis=1) == 0])
 
 
 def make_level(kind: str, extent: int, max_value: int) -> TileLevel:
-    """Powers of two, three times powers of two, and divisors of the extent, up to a limit."""
+    """A level with powers of two, three times powers of two, and divisors of the extent, up to `max_value`."""
     top = min(max_value, extent)
     divisors = [d for d in range(1, top + 1) if extent % d == 0]
     powers = [2**e for e in range(12)] + [3 * 2**e for e in range(8)]
     return TileLevel(kind, tuple(sorted({1, *divisors, *(p for p in powers if p <= top)})))
 
 
-MOVABLE_FACTORS = (2, 3, 5, 7)
-"""Factors that move between two levels of a tile."""
-
-
 class NeighbourTable:
-    """The neighbours of every value of some decisions, for drawing one of them."""
+    """The neighbours of every value of some decisions, to sample one of them."""
 
     def __init__(self, tables: Sequence[NDArray[np.int64]]) -> None:
         found = [find_neighbours(t) for t in tables]
@@ -124,18 +118,18 @@ class NeighbourTable:
     def sample_neighbour(
         self, random: np.random.Generator, decision: NDArray[np.int64], value: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """A neighbour of each value of these decisions; the value itself where it has none."""
+        """A random neighbour of each value of these decisions; the same value where it has none."""
         at = self._first_rows[decision] + value
         count = self._neighbour_counts[at]
-        drawn = self._first_neighbours[at] + random.integers(0, np.maximum(count, 1))
-        return np.where(count > 0, self._rows[np.minimum(drawn, len(self._rows) - 1)], value)
+        sampled = self._first_neighbours[at] + random.integers(0, np.maximum(count, 1))
+        return np.where(count > 0, self._rows[np.minimum(sampled, len(self._rows) - 1)], value)
 
 
 def find_neighbours(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(rows one move away, one list after the other; how many there are for each row of the table).
+    """(rows one move away, the lists of all rows end to end; length of the list of each row).
 
-    A move hands a small factor from one column to another, so that the product stays, or takes one
-    column to its next smaller or larger value. A choice has one column: its neighbours are the next values.
+    A move shifts a small factor from one column to another, so that the product stays, or changes one column
+    to its next smaller or larger value. A choice has one column: its neighbours are the next values.
     """
     values = [np.unique(column) for column in table.T]
     keys = _encode_rows(table, values)
@@ -147,22 +141,22 @@ def find_neighbours(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
         at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
         found = (wanted >= 0) & (keys[at] == wanted)
         pairs.append(np.stack([rows[found], at[found]]))
-    every = np.unique(np.concatenate(pairs, axis=1), axis=1)
-    return every[1], np.bincount(every[0], minlength=len(table))
+    moves = np.unique(np.concatenate(pairs, axis=1), axis=1)
+    return moves[1], np.bincount(moves[0], minlength=len(table))
 
 
 def _generate_moves(
     table: NDArray[np.int64], values: list[NDArray[np.int64]]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """The table after each kind of move, and where that move exists."""
-    for column, known in enumerate(values):
-        at = np.searchsorted(known, table[:, column])
+    """(table after one kind of move, rows for which that move exists)."""
+    for column, levels in enumerate(values):
+        at = np.searchsorted(levels, table[:, column])
         for step in (-1, 1):
             moved = table.copy()
-            moved[:, column] = known[np.clip(at + step, 0, len(known) - 1)]
+            moved[:, column] = levels[np.clip(at + step, 0, len(levels) - 1)]
             yield moved, moved[:, column] != table[:, column]
     for giver, taker in permutations(range(len(values)), 2):
-        for factor in MOVABLE_FACTORS:
+        for factor in TILING.movable_factors:
             moved = table.copy()
             moved[:, giver] //= factor
             moved[:, taker] *= factor
@@ -170,10 +164,10 @@ def _generate_moves(
 
 
 def _encode_rows(rows: NDArray[np.int64], values: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """A number per row, equal for equal rows; -1 for a row with a number that no column has."""
-    key, known = np.zeros(len(rows), dtype=np.int64), np.ones(len(rows), dtype=bool)
+    """A number per row, equal for equal rows; -1 for a row with a value that its column never takes."""
+    key, valid = np.zeros(len(rows), dtype=np.int64), np.ones(len(rows), dtype=bool)
     for column, numbers in enumerate(values):
         at = np.minimum(np.searchsorted(numbers, rows[:, column]), len(numbers) - 1)
-        known &= numbers[at] == rows[:, column]
+        valid &= numbers[at] == rows[:, column]
         key = key * len(numbers) + at
-    return np.where(known, key, -1)
+    return np.where(valid, key, -1)

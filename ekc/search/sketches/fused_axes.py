@@ -1,7 +1,7 @@
-"""Axes that act as one: outputs that the same factor has and the other has not, fused into one dimension.
+"""Fusion of output axes into the rows or columns of an implicit matrix (implicit GEMM).
 
-A convolution's images, rows and columns of pixels are the rows of an implicit matrix; so are two free axes of
-an einsum. Which they are follows from what the factors read.
+Axes are fused that index one factor and not the other. Example: the images, rows and columns of pixels of a
+convolution become the rows of a matrix; so do two free axes of an einsum.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ AxisGroup = tuple[Axis, ...]
 
 
 def select_fusible(axes: Sequence[Axis]) -> AxisGroup:
-    """Those of a factor's own axes that are fused: all that move, where several do."""
+    """Select the axes to fuse among those of one factor: all with extent above 1, if there are several."""
     moving = tuple(a for a in axes if a.extent > 1)
     return moving if len(moving) > 1 else ()
 
 
 def fuse_group(group: AxisGroup) -> Axis:
-    """The axis that a group becomes, by the name that `fuse` gives it."""
+    """The axis that fusing a group makes, with the name that `fuse` gives it: (n, h) -> n_h."""
     return Axis("_".join(a.name for a in group), math.prod(a.extent for a in group))
 
 
 def make_fuse_steps(compute: Compute, groups: Sequence[AxisGroup]) -> list[Step]:
-    """The steps that bring the axes of each group together and fuse them, first of a schedule."""
+    """The first steps of a schedule: reorder the axes of each group next to each other, then fuse them."""
     steps: list[Step] = []
-    apart = [a.name for a in compute.spatial_axes]
-    together = [a.name for group in groups for a in group]
-    order = [name for name in apart if name not in together] + together
-    if order != apart and not _are_adjacent(apart, groups):
+    names = [a.name for a in compute.spatial_axes]
+    grouped = [a.name for group in groups for a in group]
+    order = [name for name in names if name not in grouped] + grouped
+    if order != names and not _are_adjacent(names, groups):
         steps.append(Reorder(tuple(order)))
     for group in groups:
         outer = group[0].name
@@ -43,7 +43,7 @@ def make_fuse_steps(compute: Compute, groups: Sequence[AxisGroup]) -> list[Step]
 
 
 def _are_adjacent(names: list[str], groups: Sequence[AxisGroup]) -> bool:
-    """Whether every group stands together already."""
+    """Whether the axes of every group are already next to each other, in order."""
     for group in groups:
         first = names.index(group[0].name)
         if names[first : first + len(group)] != [a.name for a in group]:

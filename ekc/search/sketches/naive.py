@@ -1,8 +1,8 @@
-"""The baseline everyone writes first: one thread per output element, nothing staged.
+"""The naive schedule, the baseline of every run: one thread per output element, no shared memory.
 
-It is the first rung of the well-known SGEMM ladder (1.3 % of cuBLAS on an A6000): neighbouring
-threads take neighbouring rows, so that nothing is coalesced. The second rung only swaps the two
-thread axes; the tuner has to find that for itself.
+It is the first kernel of the well-known SGEMM ladder (1.3 % of cuBLAS on an A6000): neighbouring threads take
+neighbouring rows, so that no access is coalesced. The second kernel of that ladder only swaps the two thread
+axes; the tuner has to find that step.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from ekc.ir.operator import Compute, Operator
 from ekc.ir.schedule.schedule import Schedule
 
 BLOCK_SIDE = 16
-"""Threads along each of the two last axes; a lone axis gets SIDE * SIDE."""
+"""Threads of a block along each of the two last axes; a single axis gets `BLOCK_SIDE * BLOCK_SIDE`. Part of
+the definition of the baseline, not a tunable number."""
 
 
 def make_naive_schedule(op: Operator) -> Schedule:
-    """The naive schedule of any operator: its output cut among blocks of 256 threads, sums in a register,
-    and what is done to each element after its sum done there."""
+    """The naive schedule of an operator: blocks of 256 threads, one output element each, sums in a register,
+    epilogues applied to that register."""
     schedule = Schedule(op)
     for compute, *behind in group_fusable_computes(op):
         schedule = _bind_thread_per_element(schedule, compute, behind)

@@ -1,8 +1,9 @@
-"""Factors brought into another order before tensor cores multiply them (rule 10): the depth side by side.
+"""Layout transforms for tensor cores (rule 10): an input is copied so that the depth is its last dimension.
 
-A product of a warp wants each factor's depth, or its own axis, side by side in memory. Where a window moves
-over the last dimension, as in an image stored channels first, neither lies so, and elements come one by one.
-A copy in another order costs a launch for each factor; that of the image is read again for every tap.
+An `mma` instruction loads whole vectors where the depth, or the factor's own axis, is contiguous in memory.
+Where a window moves over the last dimension, as in an image stored channels first, neither is contiguous, and
+elements are loaded one at a time. The copy costs one launch for each factor; the copied image is read again
+for every position of the window.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ def derive_packed(
     base_structures: Iterable[Structure],
     derive: Callable[[Operator, Limits], list[Structure]],
 ) -> list[Structure]:
-    """Every structure for tensor cores of the operator with its factors packed; `of` makes those of a graph,
-    `known` are those without copies."""
+    """Derive the tensor-core structures of an operator whose inputs are copied first.
+
+    `derive` returns the structures of an operator and limits; `base_structures` are those without copies.
+    """
     compute = divide_compute(op, max(op.computes, key=lambda c: c.flops))
     depth = find_depth_axis(op, compute) if limits.tensor_cores else None
     steps = _make_pack_steps(op, compute, depth) if depth else []
@@ -49,13 +52,14 @@ def derive_packed(
 
 
 def _uses_tensor_cores(structure: Structure, depth: Axis) -> bool:
-    """Whether products of a warp are summed along the depth: beside it, another sum may be on them too."""
+    """Whether a structure has tensor cores sum along the depth. Another launch of it may use them too, for
+    another sum."""
     tensorized = [step for step in structure.steps if isinstance(step, Tensorize)]
     return any(step.loop.rpartition(".")[0] == depth.name for step in tensorized)
 
 
 def _make_pack_steps(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
-    """The inputs whose last dimension a window moves over, each with the depth last instead."""
+    """A copy of each input whose last dimension a window moves over, with the depth last."""
     loads = ex.find_loads(compute.body)
     shared = [a for a in compute.reduction_axes if all(a.name in ex.find_variables(x) for x in loads)]
     taps = {a.name for a in shared if a is not depth and a.extent > 1}
@@ -69,8 +73,8 @@ def _make_pack_steps(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
 
 
 def _make_pack_step(compute: Compute, load: ex.Load, depth: Axis) -> Pack | None:
-    """The copy whose last dimension is that along the depth; None where no single one has it side by side,
-    or that is last already."""
+    """A copy of an input with the depth last. None where no single dimension, or already the last one, is
+    contiguous along the depth."""
     deep = [d for d, form in enumerate(load.index) if find_contiguous_axis(compute, form) == depth.name]
     if len(deep) != 1 or deep[0] == len(load.index) - 1:
         return None

@@ -1,7 +1,7 @@
-"""Sums cut into parts over blocks (rule 9): where the outputs are too few to fill the device.
+"""Split-K (rule 9): a long sum is cut into parts over blocks where the outputs are too few to fill the device.
 
-How many outputs a multiprocessor can work on follows from what is read. Where every factor is shared by many
-outputs, a block holds a tile of them; where the data of each are its own, a warp makes each one.
+The outputs that one multiprocessor works on at a time depend on the reads. Where many outputs share every
+tensor, a block computes a tile of outputs; where each output reads its own data, a warp computes one output.
 """
 
 from __future__ import annotations
@@ -18,17 +18,9 @@ from ekc.ir.hardware.limits import Limits
 from ekc.ir.operator import Axis, Compute, Operator
 from ekc.ir.program import make_initial_program
 from ekc.ir.schedule import Hole, RFactor
+from ekc.search.data.defaults import SPLIT_K
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import Decision
-
-TILE_OUTPUTS, WARP_OUTPUTS = 64 * 64, 64
-"""Outputs of one multiprocessor at a time: a tile, or as many as it has warps. Ours."""
-MIN_SUM_TERMS, MIN_PART_TERMS = 2048, 128
-"""Terms that a sum must have, and each part of it: less is not worth a launch. Ours."""
-PART_ALIGNMENT = 32
-"""Parts are rather multiples of this: whole warps, whole instructions of tensor cores."""
-FILL_DIVISORS = (1, 4)
-"""Parts as many as fill the device, and as few as a quarter of that. Ours."""
 
 
 def derive_split_k(
@@ -37,8 +29,10 @@ def derive_split_k(
     base_structures: Iterable[Structure],
     derive: Callable[[Operator, Limits], list[Structure]],
 ) -> list[Structure]:
-    """Every structure of the operator with its largest sum in parts; `of` makes those of a graph, `known` are
-    those without parts."""
+    """Derive the structures of an operator whose largest sum is cut into parts.
+
+    `derive` returns the structures of an operator and limits; `base_structures` are those without split-K.
+    """
     tables = {d.name: d.table for s in base_structures for d in s.decisions}
     compute = max(op.computes, key=lambda c: c.flops)
     found = []
@@ -46,36 +40,40 @@ def derive_split_k(
         step = RFactor(axis.name, parts)
         for s in derive(step.apply(make_initial_program(op)).op, limits):
             name = f"{parts} parts of {axis.name}, {s.name}"
-            own = rename_conflicting_decisions(
-                replace(s, name=name, steps=(step, *s.steps)), tables, f"{parts}parts/"
-            )
-            found.append(own)
+            split = replace(s, name=name, steps=(step, *s.steps))
+            found.append(rename_conflicting_decisions(split, tables, f"{parts}parts/"))
     return found
 
 
 def _choose_splits(compute: Compute, limits: Limits) -> list[tuple[Axis, int]]:
-    """The longest reduction axis, and in how many parts; none where the device is full without."""
+    """(longest reduction axis, number of parts) of each split; none where the outputs fill the device."""
     outputs = prod(a.extent for a in compute.spatial_axes)
     terms = prod(a.extent for a in compute.reduction_axes)
-    if terms < MIN_SUM_TERMS:
+    if terms < SPLIT_K.min_sum_terms:
         return []
     axis = max(compute.reduction_axes, key=lambda a: a.extent)
-    fill = limits.sms * (TILE_OUTPUTS if _has_only_shared_reads(compute) else WARP_OUTPUTS) / outputs
-    most = min(axis.extent - 1, terms // MIN_PART_TERMS, int(2 * fill))
-    legal = [n for n in range(2, most + 1) if axis.extent % n == 0]
-    wanted = [fill / shrink for shrink in FILL_DIVISORS if legal and fill / shrink >= 2]
-    near = (min(legal, key=lambda n: _measure_distance(n, want, axis)) for want in wanted)
-    return [(axis, parts) for parts in dict.fromkeys(near)]
+    fill = limits.sms * _count_resident_outputs(compute) / outputs
+    max_parts = min(axis.extent - 1, terms // SPLIT_K.min_part_terms, int(2 * fill))
+    legal = [n for n in range(2, max_parts + 1) if axis.extent % n == 0]
+    targets = [fill / divisor for divisor in SPLIT_K.fill_divisors if legal and fill / divisor >= 2]
+    nearest = (min(legal, key=lambda n: _measure_distance(n, target, axis)) for target in targets)
+    return [(axis, parts) for parts in dict.fromkeys(nearest)]
+
+
+def _count_resident_outputs(compute: Compute) -> int:
+    """Outputs that one multiprocessor computes at a time."""
+    return SPLIT_K.tile_outputs if _has_only_shared_reads(compute) else SPLIT_K.warp_outputs
 
 
 def _measure_distance(parts: int, target: float, axis: Axis) -> tuple[int, bool, float]:
-    """Octaves between a number of parts and the wanted one; of those alike, whole grains are nearer."""
+    """Octaves between a number of parts and the target, rounded; then whether parts are unaligned, then the
+    octaves themselves."""
     octaves = abs(log2(parts / target))
-    return round(octaves), axis.extent // parts % PART_ALIGNMENT != 0, octaves
+    return round(octaves), axis.extent // parts % SPLIT_K.part_alignment != 0, octaves
 
 
 def _has_only_shared_reads(compute: Compute) -> bool:
-    """Whether every tensor is read by many outputs."""
+    """Whether several outputs share every element that is read."""
     wide = {a.name for a in compute.spatial_axes if a.extent > 1}
     return all(wide - ex.find_variables(load) for load in ex.find_loads(compute.body))
 
@@ -83,12 +81,13 @@ def _has_only_shared_reads(compute: Compute) -> bool:
 def rename_conflicting_decisions(
     structure: Structure, tables: dict[str, NDArray[np.int64]], prefix: str
 ) -> Structure:
-    """The structure with another name for each decision that has another table under its own."""
+    """Return the structure with `prefix` before the names of decisions whose tables differ from those of the
+    same name in `tables`. Tables of new names are added to `tables`."""
     decisions: list[Decision] = []
     holes: dict[str, Hole] = {}
     for d in structure.decisions:
-        own = "" if np.array_equal(tables.setdefault(d.name, d.table), d.table) else prefix
-        decisions.append(replace(d, name=own + d.name, holes=tuple(own + hole for hole in d.holes)))
-        holes |= {hole: Hole(own + hole) for hole in d.holes}
+        before = "" if np.array_equal(tables.setdefault(d.name, d.table), d.table) else prefix
+        decisions.append(replace(d, name=before + d.name, holes=tuple(before + hole for hole in d.holes)))
+        holes |= {hole: Hole(before + hole) for hole in d.holes}
     steps = tuple(s.fill_holes(holes) for s in structure.steps)
     return replace(structure, steps=steps, decisions=tuple(decisions))
