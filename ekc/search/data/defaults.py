@@ -209,3 +209,117 @@ class ReplaySettings:
 
 
 REPLAY = ReplaySettings()
+
+
+@dataclass(frozen=True)
+class TilingSettings:
+    """Tile sizes and other decisions of the structures (`sketches/`). Larger values make larger spaces."""
+
+    max_vthreads: int = 8
+    """Virtual threads along an axis, at most; a quarter of it where more than two spatial axes are tiled.
+    Chosen by us."""
+    max_threads: int = 256
+    """Threads along an axis, at most. Chosen by us."""
+    max_tile: int = 16
+    """Elements of a thread along an axis, at most; half of it where more than two spatial axes are tiled.
+    Chosen by us."""
+    max_reduce: int = 64
+    """Steps of the inner loop of a reduction, at most. Chosen by us."""
+    column_lanes: int = 4
+    """Lanes of a warp along the columns of a matrix whose rows are summed. With 16 bytes each they read two
+    sectors of 32 bytes, a burst of DRAM."""
+    max_table_rows: int = 4096
+    """Rows in the table of one decision, at most; the rows with least padding stay. Chosen by us."""
+    max_padding_ratio: float = 1.34
+    """Factor by which the tiles may round an axis up, at most. A tiny axis may be rounded up to its next legal
+    size. Chosen by us."""
+    movable_factors: tuple[int, ...] = (2, 3, 5, 7)
+    """Factors that a mutation may move between two levels of a tile. Chosen by us."""
+    max_short_terms: int = 8
+    """Terms of a sum up to which a group counts as short, so that a block computes several groups. A sector of
+    32 bytes holds 8 terms of 4 bytes, or 16 of 2 bytes."""
+    max_staging_plans: int = 32
+    """Combinations of staging for the tensors of one compute that become structures, at most. Chosen by us."""
+    max_staged_row_bytes: int = 36 * 1024
+    """Bytes of a row that may go through shared memory in a normalization: with `max_padding_ratio` 48 KiB,
+    the shared memory that every block can have."""
+    pads: tuple[int, ...] = (0, 1, 2, 4, 8)
+    """Elements added to each row of a tile in shared memory, against bank conflicts. Chosen by us."""
+    buffer_counts: tuple[int, ...] = (1, 2)
+    """Copies of a tile in shared memory without `cp.async`: single or double buffering."""
+    pipeline_depths: tuple[int, ...] = (2, 3, 4, 6)
+    """Copies of a tile in shared memory with `cp.async`. Chosen by us."""
+    unroll_factors: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Factors by which the inner loop of a reduction is unrolled. Chosen by us."""
+    row_warps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    """Warps that reduce one row of a normalization. 32 are the most that a block can have."""
+
+
+TILING = TilingSettings()
+
+
+@dataclass(frozen=True)
+class TensorCoreSettings:
+    """Tile sizes of structures for tensor cores (`sketches/tensor_cores.py`)."""
+
+    warps: tuple[int, ...] = (1, 2, 4, 8)
+    """Warps along the rows or the columns, with `mma`. Chosen by us."""
+    tiles: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
+    """Instructions of a warp along the rows or the columns, with `mma`. Chosen by us."""
+    depths: tuple[int, ...] = (1, 2, 4, 8)
+    """Instructions along the depth of a shared tile, with `mma`. Chosen by us."""
+    raster_sizes: tuple[int, ...] = (1, 2, 4, 8)
+    """Consecutive blocks along the rows with the same columns, so that resident blocks share rows and columns
+    in L2. Chosen by us."""
+    warpgroups: tuple[int, ...] = (1, 2, 3, 4)
+    """Warpgroups along the rows, with `wgmma`. Chosen by us."""
+    warpgroup_tiles: tuple[int, ...] = (1, 2)
+    """Instructions of a warpgroup along the rows, with `wgmma`. Chosen by us."""
+    warpgroup_depths: tuple[int, ...] = (2, 4, 8)
+    """Instructions along the depth of a shared tile, with `wgmma`. Chosen by us."""
+
+
+TENSOR_CORES = TensorCoreSettings()
+
+
+@dataclass(frozen=True)
+class SplitKSettings:
+    """Sums cut over blocks (`sketches/split_k.py`)."""
+
+    tile_outputs: int = 64 * 64
+    """Outputs that one multiprocessor computes at a time where outputs share their reads. Chosen by us."""
+    warp_outputs: int = 64
+    """Outputs that one multiprocessor computes at a time where each output reads its own data: the warps that
+    fit. Chosen by us."""
+    min_sum_terms: int = 2048
+    """Terms that a sum must have to be cut. A shorter one is not worth a second launch. Chosen by us."""
+    min_part_terms: int = 128
+    """Terms that each part must have. Chosen by us."""
+    part_alignment: int = 32
+    """Terms of which the length of a part should be a multiple: whole warps, whole `mma` instructions."""
+    fill_divisors: tuple[int, ...] = (1, 4)
+    """Numbers of parts that are tried: as many as fill the device, divided by each of these. Chosen by us."""
+
+
+SPLIT_K = SplitKSettings()
+
+
+@dataclass(frozen=True)
+class SpaceSettings:
+    """Work on populations (`space/`). None but the repair settings changes what a search finds."""
+
+    partition_count: int = 2
+    """Partitions of a space: one for this process and one for the background worker."""
+    chunk_rows: int = 8192
+    """Genomes analysed at once, so that temporary arrays stay in cache. Chosen by us."""
+    trace_sample_rows: int = 97
+    """Random genomes with which the rules and the analysis are recorded. Chosen by us."""
+    repair_rounds: int = 12
+    """Attempts to repair a genome that breaks a rule. Chosen by us."""
+    unrepaired_share: float = 0.01
+    """Share of a population below which the genomes still illegal are dropped, not repaired. Chosen by us."""
+    max_halvings: int = 6
+    """Halvings of tile levels in one attempt of repair, at most. Chosen by us."""
+
+
+SPACE = SpaceSettings()

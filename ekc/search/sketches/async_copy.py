@@ -1,4 +1,4 @@
-"""Legality of asynchronous copies (`cp.async`) into shared memory, before any tile size is chosen (rule 6)."""
+"""Legality of asynchronous copies (`cp.async`) into shared memory, for any tile size (rule 6)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from ekc.ir import expr as ex
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.operator import Compute, Operator
 from ekc.search.sketches.divided_axes import find_contiguous_axis, match_digits
+
 
 def find_copy_alignment(op: Operator, tensor: str) -> int:
     """Elements of a tensor that the narrowest asynchronous copy moves."""

@@ -1,4 +1,4 @@
-"""`StructureBuilder`: the steps, holes and loop roles from which a rule builds the structure of one launch."""
+"""`StructureBuilder`: the steps, holes and loop roles that rules build a structure from."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class StructureBuilder:
         self.short_group_axes = frozenset(name[:-1] + "1" for name in short)
         """Inner axes of short groups. A block computes several such groups, each of them completely."""
         self.exact_axes = frozenset(f"{step.axis}.1" for step in divide_steps)
-        """Axes that must be tiled by exact divisors. They are the inner axes of `divide`; a partial tile would
-        run into the next group."""
+        """Axes that must be tiled by exact divisors. They are the inner axes of `divide`; a partial tile
+        would run into the next group."""
         self.uncut_axes = frozenset(
             name for name in self.exact_axes if find_quotient_period(self.compute, name) > 1
         )
         """Exact axes that a read still divides: they are never tiled."""
         self.uncut_sum_axes = frozenset(f"{step.axis}.0" for step in divide_steps)
-        """Outer axes of `divide` that are not tiled if they are summed, because their inner axes are: a tile of
-        both would not be contiguous."""
+        """Outer axes of `divide` that are not tiled if they are summed, because their inner axes are: a tile
+        of both would not be contiguous."""
         self.steps: list[Step] = [*divide_steps]
         self.decisions: list[Decision] = []
         self.block_loops: list[str] = []
@@ -74,7 +74,8 @@ class StructureBuilder:
         """Axis name -> elements that its tiles must be a multiple of. Absent: 1."""
 
     def tile_axis(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
-        """Split an axis by a new decision with these largest factors per level; loop names, outer to inner."""
+        """Split an axis by a new decision with these largest factors per level; loop names, outer to
+        inner."""
         columns = tuple(make_level(kind, axis.extent, most) for kind, most in levels.items())
         alignment = self.alignments.get(axis.name, 1)
         name = f"{name}.{axis.name}" + (f".by{alignment}" if alignment > 1 else "")
@@ -136,9 +137,9 @@ class StructureBuilder:
         return Hole(decision.name)
 
     def add_vector_width(self, kind: str, tensor: str, min_width: int = 1) -> Hole:
-        """Add a decision for the elements of a tensor that one access moves, at least `min_width`. It starts at
-        its maximum: of 19,172 pairs of recorded GEMMs that differ in one width, the wider was faster in 92 %
-        (`benchmarks/recorded_widths.py`)."""
+        """Add a decision for the elements of a tensor that one access moves, at least `min_width`. It starts
+        at its maximum: of 19,172 pairs of recorded GEMMs that differ in one width, the wider was faster in 92
+        % (`benchmarks/recorded_widths.py`)."""
         values = tuple(v for v in list_vector_widths(self.op, tensor) if v >= min_width)
         decision = make_choice(f"{self.prefix}{kind}.{tensor}", values, starts_at_max=True)
         self.decisions.append(decision)

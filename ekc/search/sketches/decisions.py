@@ -75,8 +75,8 @@ def make_choice(name: str, values: tuple[int, ...], starts_at_max: bool = False)
 def make_tiling(name: str, extent: int, levels: tuple[TileLevel, ...], alignment: int = 1) -> Decision:
     """A decision for the inner factors of a split, one per level, whose product rounds the axis up by little.
 
-    Tiles are multiples of `alignment` elements; the table is empty if the axis is shorter than that. Hole names
-    are `<name>.1` and so on, from outer to inner.
+    Tiles are multiples of `alignment` elements; the table is empty if the axis is shorter than that. Hole
+    names are `<name>.1` and so on, from outer to inner.
     """
     grid = np.stack([g.ravel() for g in np.meshgrid(*(x.values for x in levels), indexing="ij")], axis=1)
     grid = grid[grid.prod(axis=1) % alignment == 0]
@@ -98,7 +98,8 @@ def keep_exact_rows(decision: Decision, extent: int) -> Decision:
 
 
 def make_level(kind: str, extent: int, max_value: int) -> TileLevel:
-    """A level with powers of two, three times powers of two, and divisors of the extent, up to `max_value`."""
+    """A level with powers of two, three times powers of two, and divisors of the extent, up to
+    `max_value`."""
     top = min(max_value, extent)
     divisors = [d for d in range(1, top + 1) if extent % d == 0]
     powers = [2**e for e in range(12)] + [3 * 2**e for e in range(8)]

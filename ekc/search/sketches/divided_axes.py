@@ -1,7 +1,7 @@
 """Axes with quotients and remainders in an index (rule 0), and indices made of two axes as digits.
 
-A read such as `x[c // 16]` divides axis c. The step `divide` splits c where the quotient changes, into c.0 and
-c.1, and the other rules see these two axes: `divide_compute`.
+A read such as `x[c // 16]` divides axis c. The step `divide` splits c where the quotient changes, into c.0
+and c.1, and the other rules see these two axes: `divide_compute`.
 
 An index such as `k_part*128 + k`, where k has 128 values, has two axes as its digits: `match_digits`. Split-K
 makes such indices (`ekc.ir.schedule.graph_rewrites`), and so do operators written in parts by hand.

@@ -9,7 +9,7 @@ name of an operator. The rules, in the order in which they apply:
  1  tile                  `builder.py`               A spatial axis with reuse is tiled into blocks, vthreads,
                                                      threads and elements; others into blocks and threads,
                                                      the last axis also into elements.
- 2  reduce                `builder.py`               A reduction axis is split into an outer and an inner loop.
+ 2  reduce                `builder.py`               A reduction axis is split into an outer and inner loop.
  3  stage                 here                       A tensor with reuse may go through shared memory, in its
                                                      own dimension order or with a spatial dimension last. Any
                                                      tensor may go through registers.
@@ -18,15 +18,15 @@ name of an operator. The rules, in the order in which they apply:
                                                      epilogues are fused into the same launch.
  6  copy asynchronously   `async_copy.py`            The tiles of shared memory may come by `cp.async`.
  7  single launch         here                       A normalization computes its sums inside one launch.
- 8  tensor cores          `tensor_cores.py`,         A sum of products may use `mma` or `wgmma`; output axes of
-                          `fused_axes.py`            one factor are fused first (implicit GEMM).
+ 8  tensor cores          `tensor_cores.py`,         A sum of products may use `mma` or `wgmma`; output axes
+                          `fused_axes.py`            of one factor are fused first (implicit GEMM).
  9  split-K               `split_k.py`               A long sum with few outputs is cut over blocks.
 10  pack                  `packing.py`               An input is copied first with the depth last.
 11  drop                  here, `builder.py`         Structures that no tile size makes legal are dropped.
 ==  ====================  =========================  =====================================================
 
-Rule 0: a group is a block's number, except where a sector of memory holds several groups. Tiles inside a group
-are exact divisors. Axes that a read still divides are not tiled. Structures without `divide` stay.
+Rule 0: a group is a block's number, except where a sector of memory holds several groups. Tiles inside a
+group are exact divisors. Axes that a read still divides are not tiled. Structures without `divide` stay.
 
 Rule 4: spreading over lanes comes first where rows are read once, along contiguous elements. Where contiguous
 elements belong to different sums, as in the columns of a matrix, adjacent lanes may take adjacent columns.
@@ -189,7 +189,9 @@ def _find_column_axis(compute: Compute, reads: dict[str, ex.Load], sum_axis: Axi
     there is no such axis, or it is shorter than `column_lanes`."""
     once = [x for x in reads.values() if not _is_reused(compute, x) and sum_axis.name in ex.find_variables(x)]
     for axis in compute.spatial_axes:
-        if axis.extent >= TILING.column_lanes and any(ex.find_variables(x.index[-1]) == {axis.name} for x in once):
+        if axis.extent >= TILING.column_lanes and any(
+            ex.find_variables(x.index[-1]) == {axis.name} for x in once
+        ):
             return axis
     return None
 

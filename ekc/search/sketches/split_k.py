@@ -1,4 +1,4 @@
-"""Split-K (rule 9): a long sum is cut into parts over blocks where the outputs are too few to fill the device.
+"""Split-K (rule 9): long sums are cut over blocks where the outputs are too few to fill the device.
 
 The outputs that one multiprocessor works on at a time depend on the reads. Where many outputs share every
 tensor, a block computes a tile of outputs; where each output reads its own data, a warp computes one output.

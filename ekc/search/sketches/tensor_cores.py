@@ -1,12 +1,12 @@
 """Structures for tensor cores (rule 8): contractions cut for `mma` of a warp or `wgmma` of a warpgroup.
 
-The roles of axes follow from the reads. Rows: an axis that only one factor has. Columns: an axis that only the
-other factor has, the contiguous axis of the output if possible. Depth: a reduction axis that both factors
+The roles of axes follow from the reads. Rows: an axis that only one factor has. Columns: an axis that only
+the other factor has, the contiguous axis of the output if possible. Depth: a reduction axis that both factors
 have. Other spatial axes run over blocks, other reduction axes outside the tiles. Where a factor has several
 axes of its own, structures with these axes fused come first (`fused_axes.py`).
 
-`mma`: rows and columns are cut into warps, tiles, and the lanes and registers of the instruction. Both factors
-go through shared memory into fragments.
+`mma`: rows and columns are cut into warps, tiles, and the lanes and registers of the instruction. Both
+factors go through shared memory into fragments.
 
 `wgmma`: the instruction reads shared memory. Rows are cut into warpgroups, tiles of 64 and the lanes of the
 instruction; columns into the strips that one instruction takes. Both factors come by asynchronous copies, in
@@ -226,8 +226,8 @@ def bind_contraction_loops(
     lanes: tuple[str, ...],
     inner: tuple[str, ...],
 ) -> None:
-    """Order the loops and bind them. Spatial axes without a role are blocks too; reduction axes without a role
-    run outside the tiles."""
+    """Order the loops and bind them. Spatial axes without a role are blocks too; reduction axes without a
+    role run outside the tiles."""
     tiled = (roles.rows, roles.columns, roles.depth, *(a for group in roles.fused_groups for a in group))
     others = [x.name for x in builder.compute.spatial_axes if x not in tiled]
     sums = [x.name for x in builder.compute.reduction_axes if x not in tiled]

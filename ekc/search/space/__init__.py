@@ -1,1 +1,1 @@
-"""The design space: structures derived by rules, and their genomes as arrays."""
+"""The design space: genomes as arrays, their rules, their repair, and partitions for two processes."""

@@ -1,7 +1,7 @@
-"""A second process that works on one part of a space while this one works on the other.
+"""A second process that computes one partition of a space while this process computes the other.
 
-Breeding is many short array operations, of which Python lets only one thread at a time do one. A population
-is therefore divided by structure, and the other half goes where another core is.
+Breeding is many short array operations, and Python runs one of them at a time. A population is therefore
+divided by structure, and one half is computed on another core.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PartitionKey:
-    """What names a part of a space to another process."""
+    """Plain values from which another process makes the same partition."""
 
     operator_json: str
-    """As JSON text."""
+    """JSON text of the operator."""
     limits: Limits
+    """Limits of the target."""
     index: int
+    """Index of the partition in the space."""
 
 
 class BackgroundWorker:
-    """Asks one part of a space of an operator in a worker, the others here. Once that worker failed, all."""
+    """Runs the last partition of a space in a worker process and the others here. Once the worker has failed,
+    all of them run here."""
 
     def __init__(self, worker: RemoteWorker, op: Operator, limits: Limits, index: int) -> None:
-        """`number`: of the part, the last one."""
+        """`index`: index of the last partition, the one that the worker runs."""
         self._worker, self._key = worker, PartitionKey(json.dumps(op.to_json()), limits, index)
         self._shown_warnings: ShownWarnings = {}
         self._has_failed = self._is_awaiting = False
-        # It imports and records while we do.
+        # The worker imports modules and records its traces while this process does the same.
         self._submit(SpacePartition.record_traces, ())
 
     def map_partitions(
@@ -51,17 +54,21 @@ class BackgroundWorker:
         method: Callable[..., T],
         arguments: Sequence[tuple[Any, ...]],
     ) -> list[T]:
-        """What a method says of each of the parts, called with what is given for it."""
-        before = self._receive()
-        if before is not None:
-            before.unwrap(self._shown_warnings)
+        """Call a method of each partition with its own arguments; the results in order."""
+        recorded = self._receive()
+        if recorded is not None:
+            recorded.unwrap(self._shown_warnings)
         self._submit(method, arguments[-1])
-        found = [method(part, *own) for part, own in zip(partitions[:-1], arguments, strict=False)]
-        done = self._receive()
-        return [
-            *found,
-            method(partitions[-1], *arguments[-1]) if done is None else done.unwrap(self._shown_warnings),
+        results = [
+            method(partition, *own) for partition, own in zip(partitions[:-1], arguments, strict=False)
         ]
+        outcome = self._receive()
+        last = (
+            method(partitions[-1], *arguments[-1])
+            if outcome is None
+            else outcome.unwrap(self._shown_warnings)
+        )
+        return [*results, last]
 
     def _submit(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         if self._has_failed:
@@ -73,29 +80,29 @@ class BackgroundWorker:
             self._stop(problem)
 
     def _receive(self) -> JobOutcome | None:
-        """None where nothing was asked, and where the worker failed, which says nothing of the genomes."""
+        """The outcome of the submitted call; None if there was none, or if the worker process failed."""
         if not self._is_awaiting:
             return None
         self._is_awaiting = False
         try:
-            done: JobOutcome = self._worker.receive()
+            outcome: JobOutcome = self._worker.receive()
         except DeviceError as problem:
             self._stop(problem)
             return None
-        if isinstance(done.error, MemoryError):
-            self._stop(done.error)
+        if isinstance(outcome.error, MemoryError):
+            self._stop(outcome.error)
             return None
-        return done
+        return outcome
 
     def _stop(self, problem: Exception) -> None:
         self._has_failed = True
         self._worker.close()
-        why = str(problem) or type(problem).__name__
-        warnings.warn(f"{why}; its part is done here, more slowly", RuntimeWarning, stacklevel=2)
+        reason = str(problem) or type(problem).__name__
+        warnings.warn(f"{reason}; its part is done here, more slowly", RuntimeWarning, stacklevel=2)
 
 
 def _call_partition(key: PartitionKey, method: Callable[..., T], *arguments: Any) -> T:
-    """In the worker."""
+    """Call a method of a partition; runs in the worker."""
     return method(_get_partition(key), *arguments)
 
 

@@ -1,5 +1,7 @@
-"""Rules and analysis of the structures of a space for many genomes: recorded once, replayed for every
-population. Structures that share steps share what follows from these."""
+"""Rules and analysis of many genomes at once: recorded once as array operations, then replayed.
+
+Structures that share steps share the recorded operations of these steps.
+"""
 
 from __future__ import annotations
 
@@ -24,35 +26,39 @@ from ekc.search.sketches.builder import Structure
 
 @dataclass(frozen=True, eq=False)
 class SortedGenomes:
-    """Genomes sorted by structure: those of structure i are the rows `bounds[i]` to `bounds[i + 1]`."""
+    """Genomes sorted by structure: structure i has the rows from `bounds[i]` up to `bounds[i + 1]`."""
 
     bounds: Sequence[int]
+    """First row of each structure, and the number of rows."""
     columns: Mapping[str, NDArray[np.int64]]
-    """Values of every hole; a structure that does not have it does not look."""
+    """Hole -> value in each row; meaningless in the rows of structures without that hole."""
 
     def iterate_present(self, structure_indices: Iterable[int]) -> Iterator[tuple[int, slice]]:
-        """Those of some structures that have rows, and these."""
+        """(structure, its rows) for each of these structures that has rows."""
         for number in sorted(structure_indices):
             if self.bounds[number + 1] > self.bounds[number]:
                 yield number, slice(self.bounds[number], self.bounds[number + 1])
 
     def slice_columns(self, rows: slice) -> dict[str, NDArray[np.int64]]:
-        """The columns of some rows."""
+        """Hole -> values in some of the rows."""
         return {hole: column[rows] for hole, column in self.columns.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class RuleViolation:
-    """A rule, and the rows that break it; a row stands twice where two checks of one name fail."""
+    """A rule and the rows that break it. A row that fails two checks of the rule is listed twice."""
 
     rule: str
+    """Name of the rule."""
     rows: NDArray[np.intp]
+    """Indices of the genomes that break it."""
     failed_checks: Sequence[tuple[NDArray[np.intp], Any, Any]]
-    """Of every check that failed, where in what it needed, and in the limit, these rows are, in turn."""
+    """(positions of the failing rows, needed values, limits) of every failed check, in the order of
+    `rows`."""
 
     @cached_property
     def violation(self) -> NDArray[np.float64]:
-        """By how much each row is beyond the limit: a ratio of at least 1; 1 where a rule has no numbers."""
+        """Ratio of need to limit for each row, at least 1; 1 where a rule has no numbers."""
         ratios, done = np.empty(len(self.rows)), 0
         for at, need, limit in self.failed_checks:
             ratios[done : done + len(at)] = _compute_violation(need, limit, at)
@@ -61,7 +67,7 @@ class RuleViolation:
 
 
 class StructureEvaluator:
-    """What the Programs of some structures are, as functions of their holes."""
+    """Rules and quantities of the Programs of some structures, as functions of their holes."""
 
     def __init__(
         self,
@@ -70,27 +76,27 @@ class StructureEvaluator:
         limits: Limits,
         sample: Mapping[str, NDArray[np.int64]],
     ) -> None:
-        """`sample`: values of every hole to record with, such as a population has; any number of rows."""
+        """`sample`: hole -> values of some genomes, with which the array operations are recorded."""
         self.op, self.structures, self.limits = op, structures, limits
         self._sample = {hole: np.resize(column, RECORDING_ROWS) for hole, column in sample.items()}
         self._recording: Iterator[WalkTrace] = iter(())
 
     def record_traces(self) -> None:
-        """Record now what else the first population would wait for."""
+        """Record the array operations now; otherwise the first population waits for it."""
         _ = self._quantity_trace
 
     def build_program(self, structure: int, values: Mapping[str, Any]) -> Program:
-        """The Program for numbers, or for vectors of them."""
+        """The Program of a structure for numbers, or for vectors of numbers."""
         program = make_initial_program(self.op)
         for step in self.structures[structure].steps:
             program = step.fill_holes(values).apply(program)
         return program
 
     def find_violations(self, genomes: SortedGenomes) -> list[RuleViolation]:
-        """Every rule that some rows break."""
+        """The rules that some genomes break."""
         failed: dict[str, tuple[list[NDArray[np.intp]], list[Any]]] = {}
-        found, astray = self._rule_trace(genomes.columns, genomes.bounds)
-        for structure, rows in genomes.iterate_present(astray):
+        found, unreplayed = self._rule_trace(genomes.columns, genomes.bounds)
+        for structure, rows in genomes.iterate_present(unreplayed):
             direct = iterate_checks(self.build_program(structure, genomes.slice_columns(rows)), self.limits)
             found += [WalkOutput(c.rule, rows, _get_check_values(c)) for c in direct]
         for rule, rows, (ok, need, limit) in found:
@@ -102,11 +108,11 @@ class StructureEvaluator:
         return [RuleViolation(rule, np.concatenate(at), checked) for rule, (at, checked) in failed.items()]
 
     def compute_quantities(self, genomes: SortedGenomes) -> Iterator[tuple[str, slice, Any]]:
-        """The analysis: a quantity, some rows, and what it is for them; a plain number where all agree."""
-        found, astray = self._quantity_trace(genomes.columns, genomes.bounds)
+        """(name, rows, values) of every quantity of the analysis; a plain number where all rows agree."""
+        found, unreplayed = self._quantity_trace(genomes.columns, genomes.bounds)
         for name, rows, (values,) in found:
             yield name, rows, values
-        for structure, rows in genomes.iterate_present(astray):
+        for structure, rows in genomes.iterate_present(unreplayed):
             direct = quantities(self.build_program(structure, genomes.slice_columns(rows)), self.limits)
             yield from ((name, rows, values) for name, values in direct.items())
 
@@ -119,12 +125,12 @@ class StructureEvaluator:
 
     @cached_property
     def _quantity_trace(self) -> WalkTrace:
-        """Recorded when it is asked for: who only draws and mends needs the rules alone."""
+        """The trace of the analysis. Recorded on first use: sampling and repair need the rules alone."""
         _ = self._rule_trace
         try:
             return next(self._recording)
         except BaseException:
-            # What was interrupted does not go on; asked again, it begins with the rules.
+            # An interrupted recording cannot continue; the next use records the rules first.
             del self._rule_trace
             raise
 
@@ -142,12 +148,12 @@ class StructureEvaluator:
 
 
 def _always_holds(ok: Any) -> bool:
-    """Whether a rule holds whatever the holes are."""
+    """Whether a check holds for all values of the holes."""
     return isinstance(ok, (bool, np.bool_)) and bool(ok)
 
 
 def _get_check_values(check: Check) -> tuple[Any, Any, Any]:
-    """Verdict, need and limit of a rule; no need and limit where they are not numbers."""
+    """(verdict, need, limit) of a check; need and limit are None where they are not numbers."""
     numbers = (
         check.limit_format == "{}" and not isinstance(check.need, str) and not isinstance(check.limit, str)
     )
@@ -157,8 +163,9 @@ def _get_check_values(check: Check) -> tuple[Any, Any, Any]:
 def _compute_violation(need: Any, limit: Any, at: NDArray[np.intp]) -> Any:
     if need is None:
         return 1.0
-    most = _select_rows(limit, at)
-    return _select_rows(need, at) / (np.maximum(most, 1) if isinstance(most, np.ndarray) else max(most, 1))
+    limits = _select_rows(limit, at)
+    at_least_one = np.maximum(limits, 1) if isinstance(limits, np.ndarray) else max(limits, 1)
+    return _select_rows(need, at) / at_least_one
 
 
 def _select_rows(value: Any, at: NDArray[np.intp]) -> Any:

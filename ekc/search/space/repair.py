@@ -1,4 +1,4 @@
-"""How a broken rule is mended: which decisions can be made smaller, and by how much."""
+"""Repair of genomes that break a rule: which decisions are lowered, and by how much."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.search.data.defaults import SPACE
 from ekc.search.sketches.decisions import Decision
 
 _LEVELS_BY_RULE = {
@@ -20,28 +21,27 @@ _LEVELS_BY_RULE = {
     "shared memory": ("vthread", "thread", "tile", "reduce"),
     "reduction on the spot": (),
 }
-"""Which tile levels a resource depends on. A rule not named here may be mended by any."""
+"""Rule -> kinds of the tile levels that it depends on. A rule not named here may depend on all."""
 _CHOICES_BY_RULE = {
     "unrolling": ("unroll", "written"),
     "registers": ("stages",),
     "shared memory": ("stages", "depth"),
     "reduction on the spot": ("warps",),
 }
-"""Choices that it depends on too."""
-_MAX_HALVINGS = 6
+"""Rule -> last part of the names of the choices that it depends on."""
 
 
 @dataclass(frozen=True, eq=False)
 class RepairOperator:
-    """Columns of the genome that can mend one rule. What a structure does not use stands at 0, below which
-    nothing goes."""
+    """The decisions whose lower values can repair one rule, as columns of the genome. Decisions that a
+    structure does not use are 0 and stay 0."""
 
     halvings: tuple[tuple[int, NDArray[np.int64]], ...]
-    """(column, row -> smaller row) for tile levels."""
+    """(column, table row -> row with one tile level halved) of every tile level."""
     lowerable_columns: tuple[int, ...]
-    """Columns whose index may go down: vector widths, pads, unrolling, pipeline depth."""
+    """Columns whose index may be lowered: vector widths, pads, unrolling, pipeline depth."""
     starts_at_max: tuple[bool, ...] = ()
-    """Which of these go down by one value at a time, to stay as near their last as may be."""
+    """Whether each lowerable column goes down by one value at a time, to stay close to its maximum."""
 
     def apply(
         self,
@@ -50,30 +50,31 @@ class RepairOperator:
         rows: NDArray[np.intp],
         violation: NDArray[np.float64],
     ) -> None:
-        """Bring some rows of `genes` one step closer to legal, where they stand: tiles halved as often as the
-        `excess` of each of the rows asks, choices lowered."""
-        wanted = np.minimum(np.ceil(np.log2(np.maximum(violation, 1.001))), _MAX_HALVINGS)
+        """Bring some rows of `genes` one step closer to legal, in place: lower a choice, or halve tile levels
+        log2(`violation`) times, where `violation` is need over limit."""
+        halvings = np.minimum(np.ceil(np.log2(np.maximum(violation, 1.001))), SPACE.max_halvings)
         if self.lowerable_columns:
-            wanted[self._lower_choices(random, genes, rows)] = 0
+            halvings[self._lower_choices(random, genes, rows)] = 0
         if self.halvings:
-            for number in range(int(wanted.max(initial=0))):
-                self._halve_tiles(random, genes, rows[wanted > number])
+            for number in range(int(halvings.max(initial=0))):
+                self._halve_tiles(random, genes, rows[halvings > number])
 
     def _lower_choices(
         self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]
     ) -> NDArray[np.intp]:
-        """Lower one choice of each row, any that can go down, by any amount but for the eager; only half the
-        rows where tiles could shrink instead. Which of the rows were lowered."""
-        own = _take_columns(genes, rows, self._lowerable_columns)
-        at, pick = _pick_columns(random, own > 0)
+        """Lower one random choice of each row by a random amount, or by one value if it starts at its
+        maximum. Only half of the rows are lowered where tiles can shrink instead. Returns positions in
+        `rows`."""
+        values = _take_columns(genes, rows, self._lowerable_columns)
+        at, pick = _pick_columns(random, values > 0)
         if self.halvings:
             chosen = random.random(len(at)) < 0.5
             at, pick = at[chosen], pick[chosen]
-        before = _take_elements(own, at, pick)
-        left = (random.random(len(at)) * before).astype(np.int64)
+        before = _take_elements(values, at, pick)
+        lowered = (random.random(len(at)) * before).astype(np.int64)
         if any(self.starts_at_max):
-            left = np.where(self._starts_at_max.take(pick), before - 1, left)
-        genes[rows[at], self._lowerable_columns.take(pick)] = left
+            lowered = np.where(self._starts_at_max.take(pick), before - 1, lowered)
+        genes[rows[at], self._lowerable_columns.take(pick)] = lowered
         return at
 
     @cached_property
@@ -87,16 +88,16 @@ class RepairOperator:
     def _halve_tiles(
         self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]
     ) -> None:
-        """Halve one tile level of each row, any of those that can still shrink."""
+        """Halve one random tile level of each row, among those that can still shrink."""
         columns, begins, smaller = self._halving_tables
-        own = _take_columns(genes, rows, columns)
-        halved = smaller.take(own + begins)
-        at, pick = _pick_columns(random, halved != own)
+        values = _take_columns(genes, rows, columns)
+        halved = smaller.take(values + begins)
+        at, pick = _pick_columns(random, halved != values)
         genes[rows[at], columns.take(pick)] = _take_elements(halved, at, pick)
 
     @cached_property
     def _halving_tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The columns of `halvings`, and their tables end to end: where each begins, and all of them."""
+        """(columns of `halvings`, first element of each table, all tables end to end)."""
         columns = np.array([column for column, _ in self.halvings])
         lengths = [len(smaller) for _, smaller in self.halvings]
         return (
@@ -109,24 +110,24 @@ class RepairOperator:
 def _pick_columns(
     random: np.random.Generator, is_possible: NDArray[np.bool_]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """One of the columns that each row can take, and the rows that can take any."""
+    """(rows with a possible column, a random possible column of each)."""
     pick = np.where(is_possible, random.random(is_possible.shape), -1.0).argmax(axis=1)
     rows = _take_elements(is_possible, np.arange(len(is_possible)), pick).nonzero()[0]
     return rows, pick.take(rows)
 
 
 def _take_columns(table: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.int64]) -> NDArray[Any]:
-    """`table[rows[:, None], columns]`; `take` finds its numbers sooner."""
+    """`table[rows[:, None], columns]`, faster with `take`."""
     return np.asarray(table.ravel().take(rows[:, None] * table.shape[1] + columns))
 
 
 def _take_elements(table: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[Any]:
-    """`table[rows, columns]`, likewise."""
+    """`table[rows, columns]`, faster with `take`."""
     return np.asarray(table.ravel().take(rows * table.shape[1] + columns))
 
 
 def make_repair_operator(rule: str, decisions: Sequence[Decision]) -> RepairOperator:
-    """The remedy for a rule among the decisions of a space, told by genome column."""
+    """Make the repair operator of a rule from the decisions of a space, in the order of genome columns."""
     vector = _find_vector_columns(rule, decisions)
     if vector:
         return _build_repair_operator((), vector, decisions)
@@ -137,8 +138,8 @@ def make_repair_operator(rule: str, decisions: Sequence[Decision]) -> RepairOper
         for i, kind in enumerate(d.kinds)
         if kind != "lane" and (kinds is None or kind in kinds)
     )
-    extra = _CHOICES_BY_RULE.get(rule, ())
-    columns = tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in extra)
+    choices = _CHOICES_BY_RULE.get(rule, ())
+    columns = tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in choices)
     return _build_repair_operator(halvings, columns, decisions)
 
 
@@ -151,11 +152,11 @@ def _build_repair_operator(
 
 
 def _find_vector_columns(rule: str, decisions: Sequence[Decision]) -> tuple[int, ...]:
-    """The widths and pads behind a vector rule. The least width with pad 0 is always legal."""
-    what = rule.removeprefix("vector width of ").removeprefix("write of ")
-    if what == rule:
+    """Columns of the widths and pads of a rule on vectors; the smallest width with pad 0 is always legal."""
+    subject = rule.removeprefix("vector width of ").removeprefix("write of ")
+    if subject == rule:
         return ()
-    tensor, _, scope = what.partition(".")
+    tensor, _, scope = subject.partition(".")
     kinds = {"register": ("move",), "shared": ("vector", "flight", "pad"), "": ("vector",)}[scope]
     names = {f"{kind}.{tensor}" for kind in kinds}
     return tuple(c for c, d in enumerate(decisions) if d.name.split("/")[-1] in names)

@@ -1,8 +1,8 @@
-"""The design space as arrays: draw, cross, mutate, repair, and read features, a population at a time.
+"""The design space as arrays: sample, cross, mutate, repair and analyse whole populations.
 
-A genome is a structure number and one index per decision name. Decisions of one name have one
-table in every structure, so crossover exchanges them by name across structures. Trees and text are
-built for none of this; `schedule` builds them for the few that are compiled.
+A genome is the index of a structure and one index per decision name. Decisions of one name have the same
+table in every structure, so crossover exchanges them by name across structures. No schedule tree and no CUDA
+text is built for a population; `build_schedule` builds the schedule of one genome.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.child import RemoteWorker
 from ekc.search.cost_model.features import ModelInputs, allocate_inputs
+from ekc.search.data.defaults import SPACE
 from ekc.search.data.population import Population
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import NeighbourTable
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.background_worker import BackgroundWorker
-from ekc.search.space.partition import PARTITION_COUNT, SpacePartition, make_partitions, merge_decisions
+from ekc.search.space.partition import SpacePartition, make_partitions, merge_decisions
 
 T = TypeVar("T")
 
 
 class Space:
-    """All schedules of an operator that its structures (or those `chosen`) can express, on a target with
-    these limits."""
+    """All schedules that the structures of an operator, or `chosen_structures`, express on a target."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Space:
         chosen_structures: tuple[Structure, ...] = (),
         worker: RemoteWorker | None = None,
     ) -> None:
-        """`worker`: a process, no other space's, that takes its part of the work, which makes no difference
-        to what is found; it knows none but the structures of the operator."""
+        """`worker`: a process of this space alone, which computes one of its partitions. Results are the same
+        without it. It is not used with `chosen_structures`."""
         self.op, self.limits = op, limits
         self.structures: tuple[Structure, ...] = chosen_structures or derive_structures(op, limits)
         self.decisions = merge_decisions(self.structures)
@@ -59,40 +59,42 @@ class Space:
         self._decision_counts = np.maximum(self.uses_decision.sum(axis=1), 1)
         self._decision_order = np.argsort(~self.uses_decision, axis=1, kind="stable")
         self._neighbours = NeighbourTable([d.table for d in self.decisions])
-        # Of sums of products with large odd numbers, all bits differ.
+        # Sums of products with large odd numbers differ in all bits.
         self._hash_multipliers = (
             np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         )
         self._column_by_name = {name: i for i, name in enumerate(names)}
         self.partitions = make_partitions(op, limits, self.structures, self.decisions)
         self._background_worker: BackgroundWorker | None = None
-        if worker is not None and not chosen_structures and len(self.partitions) == PARTITION_COUNT:
-            self._background_worker = BackgroundWorker(worker, op, limits, PARTITION_COUNT - 1)
+        if worker is not None and not chosen_structures and len(self.partitions) == SPACE.partition_count:
+            self._background_worker = BackgroundWorker(worker, op, limits, SPACE.partition_count - 1)
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
-        """Uniform over structures, then over the table of every decision that is not eager. Not yet legal."""
+        """Random genomes, not yet legal: uniform over structures and tables. Decisions that start at their
+        maximum have their last value."""
         structure = random.integers(0, len(self.structures), count)
         return self._clear_unused_genes(Population(structure, self._sample_genes(random, count)))
 
     def _sample_genes(self, random: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """Genes as they are drawn: an eager decision at its last value."""
+        """Random genes for `sample`."""
         genes = random.integers(0, self.decision_sizes, (count, len(self.decision_sizes)))
         genes[:, self._start_at_max_columns] = self._max_values
         return genes
 
     def cross(self, random: np.random.Generator, mothers: Population, fathers: Population) -> Population:
-        """Structure of the mother; each decision that both have from either, the others from the mother."""
-        both = self.uses_decision[mothers.structure] & self.uses_decision[fathers.structure]
-        taken = both & (random.random(mothers.genes.shape) < 0.5)
+        """Children with the structure of the mother. Each decision that both parents have comes from either
+        of them, every other from the mother."""
+        shared = self.uses_decision[mothers.structure] & self.uses_decision[fathers.structure]
+        from_father = shared & (random.random(mothers.genes.shape) < 0.5)
         return self._clear_unused_genes(
-            Population(mothers.structure, np.where(taken, fathers.genes, mothers.genes))
+            Population(mothers.structure, np.where(from_father, fathers.genes, mothers.genes))
         )
 
     def mutate(
         self, random: np.random.Generator, parents: Population, structure_rate: float = 0.1
     ) -> Population:
-        """Move one or two decisions by one step, or redraw them; sometimes change the structure. With a new
-        tile, eager decisions begin at their last value again."""
+        """Move one or two decisions by one step, or sample them again; sometimes change the structure. With a
+        new tile, decisions that start at their maximum get their last value again."""
         count = len(parents)
         genes, structure = parents.genes.copy(), parents.structure
         for rows in (np.arange(count), np.flatnonzero(random.random(count) < 0.4)):
@@ -100,7 +102,7 @@ class Space:
             near = self._neighbours.sample_neighbour(random, column, genes[rows, column])
             far = random.integers(0, self.decision_sizes[column])
             genes[rows, column] = np.where(random.random(len(rows)) < 0.5, near, far)
-            # Another tile may let a width be what the last one did not.
+            # A vector width that was illegal with the old tile may be legal with the new one.
             genes[rows[self._is_tiling[column], None], self._start_at_max_columns] = self._max_values
         moved = np.flatnonzero(random.random(count) < structure_rate)
         structure = structure.copy()
@@ -110,23 +112,24 @@ class Space:
         return self._clear_unused_genes(Population(structure, genes))
 
     def _pick_decisions(self, random: np.random.Generator, structure: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One decision of each structure, as its column."""
+        """A random decision of each of these structures, as a column of the genome."""
         return np.asarray(
             self._decision_order[structure, random.integers(0, self._decision_counts[structure])]
         )
 
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
-        """Shrink what breaks a rule until it is legal; what stays illegal is dropped and counted by rule."""
+        """Repair illegal genomes. Returns (legal genomes, number of dropped genomes by the rule they
+        break)."""
         seeds = random.integers(0, 2**63, len(self.partitions)).tolist()
         genes, legal = population.genes.copy(), np.zeros(len(population), dtype=bool)
         dropped: Counter[str] = Counter()
-        for rows, mended in self._map_partitions(SpacePartition.repair, population, seeds):
-            genes[rows], legal[rows] = mended.genomes.genes, mended.is_legal
-            dropped += mended.dropped_by_rule
+        for rows, repaired in self._map_partitions(SpacePartition.repair, population, seeds):
+            genes[rows], legal[rows] = repaired.genomes.genes, repaired.is_legal
+            dropped += repaired.dropped_by_rule
         return Population(population.structure, genes)[legal], dropped
 
     def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
-        """What the models see of every genome, for a device with these peaks."""
+        """The inputs of the cost model for every genome, on a device with these peaks."""
         found = allocate_inputs(len(population))
         for rows, own in self._map_partitions(
             SpacePartition.extract_inputs, population, [peaks] * len(self.partitions)
@@ -140,35 +143,36 @@ class Space:
         population: Population,
         arguments: Sequence[Any],
     ) -> Iterator[tuple[NDArray[np.intp], T]]:
-        """What a method of the parts says of the genomes of each, and which rows these are."""
+        """(rows of the population, result of a method of the partition of these genomes) of each partition.
+        `arguments`: one argument more for each partition."""
         shares = list(self._split_population(population))
-        asked = [(own, more) for (_, own), more in zip(shares, arguments, strict=True)]
+        calls = [(genomes, more) for (_, genomes), more in zip(shares, arguments, strict=True)]
         if self._background_worker is None:
-            found = [method(part, *own) for part, own in zip(self.partitions, asked, strict=True)]
+            results = [method(part, *call) for part, call in zip(self.partitions, calls, strict=True)]
         else:
-            found = self._background_worker.map_partitions(self.partitions, method, asked)
-        yield from zip((rows for rows, _ in shares), found, strict=True)
+            results = self._background_worker.map_partitions(self.partitions, method, calls)
+        yield from zip((rows for rows, _ in shares), results, strict=True)
 
     def _split_population(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Population]]:
-        """The genomes of each part, and which rows they are."""
+        """(rows of the population, genomes) of each partition."""
         number = population.structure % len(self.partitions)
         for i in range(len(self.partitions)):
             rows = np.flatnonzero(number == i)
             yield rows, population[rows]
 
     def compute_quantities(self, population: Population) -> dict[str, NDArray[np.float64]]:
-        """The analysis of every genome, by quantity."""
-        out: dict[str, NDArray[np.float64]] = {}
-        for part, (rows, own) in zip(self.partitions, self._split_population(population), strict=True):
-            for some, in_order in part.iterate_quantities(own):
-                for name, column in in_order.items():
-                    if name not in out:
-                        out[name] = np.zeros(len(population))
-                    out[name][rows[some]] = column
-        return out
+        """Name -> value for every genome, of each quantity of the analysis."""
+        columns: dict[str, NDArray[np.float64]] = {}
+        for part, (rows, genomes) in zip(self.partitions, self._split_population(population), strict=True):
+            for chunk, quantities in part.iterate_quantities(genomes):
+                for name, values in quantities.items():
+                    if name not in columns:
+                        columns[name] = np.zeros(len(population))
+                    columns[name][rows[chunk]] = values
+        return columns
 
     def get_hole_values(self, population: Population, row: int) -> dict[str, int]:
-        """The decisions of one genome as plain numbers, by hole name."""
+        """Hole -> number of one genome."""
         values: dict[str, int] = {}
         for d in self.structures[population.structure[row]].decisions:
             numbers = d.get_values(int(population.genes[row, self._column_by_name[d.name]]))
@@ -176,18 +180,18 @@ class Space:
         return values
 
     def build_schedule(self, population: Population, row: int) -> Schedule:
-        """One genome as a Schedule, every step checked."""
+        """Build the Schedule of one genome, checking every step."""
         values = self.get_hole_values(population, row)
         return Schedule(self.op).apply_steps(
             *(s.fill_holes(values) for s in self.structures[population.structure[row]].steps)
         )
 
     def get_structure_name(self, population: Population, row: int) -> str:
-        """Which structure a genome has, in words."""
+        """The name of the structure of one genome."""
         return self.structures[int(population.structure[row])].name
 
     def find_refusals(self, population: Population, row: int) -> Iterator[Refusal]:
-        """Why one genome is not legal."""
+        """The refusals of the rules that one genome breaks."""
         structure = int(population.structure[row])
         part = self.partitions[structure % len(self.partitions)]
         program = part.evaluator.build_program(
@@ -199,14 +203,14 @@ class Space:
                 yield refusal
 
     def compute_keys(self, population: Population) -> NDArray[np.int64]:
-        """A number per genome, equal for equal ones and not 0: for throwing duplicates out."""
+        """A number per genome, not 0, equal for equal genomes: to drop duplicates."""
         key: NDArray[np.int64] = (
             population.genes @ self._hash_multipliers[1:] + population.structure * self._hash_multipliers[0]
         )
         return key + 1
 
     def _clear_unused_genes(self, population: Population) -> Population:
-        """Genes that a structure does not use are 0, so that they make no false variety."""
+        """Set genes that a structure does not use to 0, so that equal schedules have equal genomes."""
         return Population(
             population.structure, np.where(self.uses_decision[population.structure], population.genes, 0)
         )

@@ -23,9 +23,9 @@ from ekc.processes.pool import (
     WorkerThreads,
     open_background_worker,
 )
+from ekc.search.data.defaults import SPACE
 from ekc.search.data.population import Population
 from ekc.search.space.partition import SpacePartition
-from ekc.search.space.partition import PARTITION_COUNT
 from ekc.search.space.space import Space
 from tests.search.models.test_power import PEAKS
 from tests.search.spaces import LIMITS, OPERATORS, drawn, space
@@ -62,7 +62,7 @@ def _alike(name: str, apart: Space) -> None:
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "conv groups", "epilogues"])
 def test_a_population_is_mended_and_seen_as_by_one_process(name: str, worker: RemoteWorker) -> None:
-    assert len(space(name).partitions) == PARTITION_COUNT
+    assert len(space(name).partitions) == SPACE.partition_count
     _alike(name, Space(OPERATORS[name], LIMITS, worker=worker))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ekc.search.data.defaults import TILING
 from ekc.search.sketches.decisions import (
-    MOVABLE_FACTORS,
     NeighbourTable,
     TileLevel,
     find_neighbours,
@@ -15,7 +15,7 @@ from ekc.search.sketches.decisions import (
     make_tiling,
 )
 
-TILING = make_tiling(
+DECISION = make_tiling(
     "tile.i", 96, (make_level("vthread", 96, 4), make_level("thread", 96, 32), make_level("tile", 96, 8))
 )
 
@@ -39,12 +39,12 @@ def _one_move(before: np.ndarray, after: np.ndarray, table: np.ndarray) -> bool:
             for c in changed
         ]
         up = [after[c] > before[c] for c in changed]
-        return handed[0] == handed[1] and handed[0] in MOVABLE_FACTORS and up[0] != up[1]
+        return handed[0] == handed[1] and handed[0] in TILING.movable_factors and up[0] != up[1]
     return False
 
 
 @pytest.mark.parametrize(
-    "decision", [TILING, make_choice("vector", (1, 2, 4)), make_tiling("t", 7, (make_level("tile", 7, 7),))]
+    "decision", [DECISION, make_choice("vector", (1, 2, 4)), make_tiling("t", 7, (make_level("tile", 7, 7),))]
 )
 def test_neighbours_are_all_rows_one_move_away_and_no_others(decision: object) -> None:
     table = decision.table  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def test_a_choice_moves_to_the_next_value() -> None:
 
 
 def test_a_factor_moves_between_levels() -> None:
-    table = TILING.table
+    table = DECISION.table
     row = np.flatnonzero((table == (1, 16, 4)).all(axis=1))[0]
     reached = {tuple(table[i].tolist()) for i in _lists(table)[row]}
     assert {(2, 8, 4), (1, 8, 8), (2, 16, 2), (1, 16, 3), (1, 12, 4)} <= reached
