@@ -1,4 +1,4 @@
-"""The face of ekc for a shell. `main` is what the command `ekc` runs."""
+"""The command line of ekc. The command `ekc` runs `main`."""
 
 from __future__ import annotations
 

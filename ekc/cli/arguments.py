@@ -1,9 +1,8 @@
 """Operators from the command line and from layer files: `conv2d --n 1 --c 64 ...`, `matmul 64 64 64`.
 
-Which arguments a kind takes is read off the function that makes it; no kind is spelled out here but
-for its name.
+The arguments of a kind of operator come from the signature of the function that makes it.
 
-Options that the command line gives and nobody would read: refused, since dropping them would mislead.
+Options that a command would ignore are refused: `refuse_unused_options`.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ OPERATOR_KINDS = (
     *("reduce", "softmax", "layer_norm", "rms_norm"),
 )
 EPILOGUE_OPTIONS = ("epilogue", "inputs")
-"""Options of every kind: what is done to each element of the result, and the shapes of further inputs."""
+"""Options of every kind of operator: the epilogue, and the shapes of its further inputs."""
 _SHAPE_PATTERN = re.compile(r"\d+(x\d+)*\Z")
 _PADDING_PATTERN = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
-"""Padding before and after each dimension."""
+"""Padding before and after each dimension: 1:2x0:1."""
 _OPTION_HELP = {
     "n": "images (convolutions)",
     "c": "input channels (convolutions)",
@@ -50,10 +49,10 @@ _OPTION_HELP = {
     "dilation": "3 or 3x5 (convolutions)",
     "groups": "groups of channels (convolutions)",
     "layout": "NCHW or NHWC, and likewise for 1 and 3 dimensions (convolutions)",
-    "axes": "which to go along, 1 or 0x2 (reduce, layer_norm, rms_norm)",
+    "axes": "axes that are reduced, 1 or 0x2 (reduce, layer_norm, rms_norm)",
     "combine": "sum, prod, max, min, mean, argmax or argmin (reduce)",
-    "axis": "where the rows run, 1 or 0x2 (softmax)",
-    "eps": "what is added to the variance (layer_norm, rms_norm)",
+    "axis": "axes of a row, 1 or 0x2 (softmax)",
+    "eps": "added to the variance (layer_norm, rms_norm)",
     "dtype": "of the inputs: float32, tf32, float16, bfloat16 or int8",
     "acc_dtype": "of the sums: float32 or int32, if another than usual",
     "out_dtype": "of the result, if another than usual",
@@ -67,19 +66,22 @@ _FLAG_HELP = {
 
 @dataclass(frozen=True)
 class OperatorRequest:
-    """An operator as asked for on the command line; nothing of it is checked yet."""
+    """The operator of a command line, not checked yet."""
 
     kind: str | None
+    """Kind of operator, such as "matmul"; None if there is none."""
     extents: tuple[str, ...]
+    """Positional arguments as typed."""
     options: Mapping[str, object]
+    """Options by name, without those that were not given."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether no operator was named."""
+        """Whether no operator was given."""
         return self.kind is None
 
     def make_operator(self) -> Operator:
-        """The operator. Raises `InvalidInput` for what it cannot be."""
+        """Make the operator. Raises `InvalidInput`."""
         if self.kind is None:
             raise InvalidInput(f"which operator? Name one of {', '.join(OPERATOR_KINDS)}, and its extents")
         if self.kind == "einsum":
@@ -87,10 +89,10 @@ class OperatorRequest:
             return build_operator("einsum", self.options, subscripts, *(_parse_shape(s) for s in shapes))
         takes = list(inspect.signature(_find_factory(self.kind)).parameters)
         if takes[0] == "shape" and len(self.extents) > 1:
-            # The second would be an axis, or even an epsilon.
-            whole = "x".join(self.extents)
+            # The second number would be taken as an axis, or as an epsilon.
+            shape = "x".join(self.extents)
             raise InvalidInput(
-                f"{self.kind}: takes one shape, got {' '.join(self.extents)}; did you mean {whole}? "
+                f"{self.kind}: takes one shape, got {' '.join(self.extents)}; did you mean {shape}? "
                 f"All else goes by name"
             )
         named = itertools.zip_longest(takes, self.extents)
@@ -101,7 +103,8 @@ class OperatorRequest:
 
 
 def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the argument OPERATOR with its extents and options, as `request=Request(...)`."""
+    """Decorate a command with OPERATOR, its extents and its options, passed as
+    `request=OperatorRequest(...)`."""
 
     @functools.wraps(command)
     def wrapped(**values: Any) -> Any:
@@ -123,7 +126,7 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         help="A further input of the epilogue, bias=768 or before=128x768.",
     )(wrapped)
     wrapped = click.option(
-        "--epilogue", metavar="TEXT", help="What is done to each element of the result: 'relu(c + bias)'."
+        "--epilogue", metavar="TEXT", help="Applied to each element of the result: 'relu(c + bias)'."
     )(wrapped)
     for name, words in reversed(_FLAG_HELP.items()):
         wrapped = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=words)(
@@ -136,7 +139,7 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
-    """As options of `build`."""
+    """The options "epilogue" and "inputs" of `build_operator`."""
     given: dict[str, object] = {} if text is None else {"epilogue": text}
     shapes = {}
     for one in inputs:
@@ -150,14 +153,14 @@ def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, obje
 
 
 Words = TypeVar("Words")
-"""What click has of an argument: one word, several, a path, or None."""
+"""Value of an argument in click: one word, several, a path, or None."""
 ALLOW_NEGATIVES = {"ignore_unknown_options": True}
-"""Context settings that let `-5` through as an extent, to be refused as one."""
+"""Context settings with which click takes `-5` as an extent; the operator then refuses it."""
 
 
 def build_operator(kind: str, options: Mapping[str, object], *extents: object) -> Operator:
-    """The operator `kind` of positional extents and named arguments, with the epilogue of that text and
-    inputs of these shapes, if any. Raises `InvalidInput`."""
+    """Make an operator from positional extents and named arguments, with the options "epilogue" and "inputs"
+    if given. Raises `InvalidInput`."""
     make = _find_factory(kind)
     own = {name: value for name, value in options.items() if name not in EPILOGUE_OPTIONS}
     _check_names(kind, inspect.signature(make), own, extents)
@@ -179,7 +182,7 @@ def build_operator(kind: str, options: Mapping[str, object], *extents: object) -
 
 
 def _find_factory(kind: str) -> Callable[..., Operator]:
-    """The function of the face that makes operators of a kind."""
+    """The function of the package `ekc` that makes operators of a kind."""
     import ekc
 
     if kind not in OPERATOR_KINDS:
@@ -193,7 +196,7 @@ def _find_factory(kind: str) -> Callable[..., Operator]:
 def _check_names(
     kind: str, signature: inspect.Signature, options: Mapping[str, object], extents: tuple[object, ...]
 ) -> None:
-    """Refuse arguments that the kind does not take, that are missing, or that are given twice."""
+    """Raise `InvalidInput` for arguments that are unknown, missing, or given twice."""
     parameters = signature.parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -215,8 +218,8 @@ def _check_names(
 
 
 def _parse_number(text: str) -> object:
-    """3 as a number, 3x5 as a pair, 1:2x3 as ((1, 2), 3), 2.5 as a fraction (for the operator to refuse);
-    else the text itself."""
+    """Parse 3 as 3, 3x5 as (3, 5), 1:2x3 as ((1, 2), 3), 2.5 as 2.5 (which the operator refuses); any other
+    text is returned unchanged."""
     if _SHAPE_PATTERN.match(text) and "x" in text:
         return _parse_shape(text)
     if _PADDING_PATTERN.match(text):
@@ -230,18 +233,20 @@ def _parse_number(text: str) -> object:
 
 
 def _parse_pair(text: str) -> int | tuple[int, ...]:
-    both = tuple(map(int, text.split(":")))
-    return both if len(both) == 2 else both[0]
+    """Parse 1:2 as (1, 2) and 3 as 3."""
+    numbers = tuple(map(int, text.split(":")))
+    return numbers if len(numbers) == 2 else numbers[0]
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
+    """Parse 128x64 as (128, 64)."""
     if not _SHAPE_PATTERN.match(text):
         raise InvalidInput(f"shape: {text!r} is not written as 128x64")
     return tuple(int(extent) for extent in text.split("x"))
 
 
 def refuse_options(context: click.Context, _: click.Parameter, values: Words) -> Words:
-    """Options that no one knows arrive among the arguments: say so, and name the nearest."""
+    """Raise `click.NoSuchOption`, with the nearest option, for an unknown option among the arguments."""
     for value in map(str, values if isinstance(values, tuple) else (values,)):
         if value.startswith("-") and isinstance(_parse_number(value), str):
             known = [name for p in context.command.params for name in p.opts if name.startswith("--")]
@@ -252,7 +257,7 @@ def refuse_options(context: click.Context, _: click.Parameter, values: Words) ->
 
 
 def refuse_unused_options(unused: Container[str | None], reason: str) -> None:
-    """Raises `InvalidInput` where one of these parameters of the running command is given."""
+    """Raise `InvalidInput` if one of these parameters of the running command is given."""
     context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

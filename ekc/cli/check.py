@@ -1,4 +1,4 @@
-"""`ekc check`: what can be known of a kernel without a GPU: static facts, and an execution of its PTX."""
+"""`ekc check`: static facts of a kernel and counts of its execution on the CPU, without a GPU."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[24
 
 @click.command(context_settings=ALLOW_NEGATIVES)
 @schedule_source
-@click.option("--arch", help="Compile for this, such as sm_90; default: that of the target.")
+@click.option("--arch", help="Architecture to compile for, such as sm_90. [default: that of the target]")
 @json_option
 def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
-    """Compile a schedule; print its static facts, and what its PTX does when executed on the CPU.
+    """Compile a schedule; print its static facts, and counts of its PTX executed on the CPU.
 
     Registers, spills, shared memory, occupancy, accesses; then the sanitizer's findings and counts of
     sectors, wavefronts, barriers and instructions, over the whole grid or some blocks of a large one. Without
@@ -52,7 +52,7 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     found, device = source.find_schedule(), devices.open(source.target)
     arch = arch or device.arch
     refusals = _find_refusals(found.schedule, device, arch)
-    op, fine = found.schedule.op, not refusals
+    op, ok = found.schedule.op, not refusals
     facts = {
         "operator": op.to_json(),
         "digest": found.schedule.digest,
@@ -65,7 +65,7 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     if not refusals:
         kernel = ekc.compile(found.schedule, arch=arch, limits=device.limits)
         verdict = verify(found.schedule, kernel.compiled, ReferenceEvaluator.from_seed(op, DATA_SEED))
-        fine = verdict.ok
+        ok = verdict.ok
         facts["executed_by"] = kernel.executed_by
         facts["launches"] = [
             launch | {"executed": describe_execution(checked)}
@@ -77,11 +77,11 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
         print_json(facts)
     else:
         print_text(_format_report(found.schedule, found.origin, device, facts))
-    return 0 if fine else 1
+    return 0 if ok else 1
 
 
 def _find_refusals(schedule: Schedule, device: Device, arch: str) -> list[Refusal]:
-    """Every rule that refuses the schedule on this device, compiled for `arch`, not the first alone."""
+    """All refusals of the schedule on this device, compiled for `arch`."""
     from ekc.ir.hardware.target import restrict_to_arch
     from ekc.ir.rules.launch import iterate_checks
 
@@ -112,16 +112,16 @@ def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> 
     if spec is None:
         return {}
     shared = resources.shared_bytes + launch.shared_bytes
-    held = compute_occupancy(spec.capability, prod(launch.block), resources.registers, shared)
+    found = compute_occupancy(spec.capability, prod(launch.block), resources.registers, shared)
     limit = spec.capability.warps_per_sm
-    return {"blocks": held.blocks, "warps": held.warps, "of_warps": limit, "limited_by": held.limited_by}
+    return {"blocks": found.blocks, "warps": found.warps, "of_warps": limit, "limited_by": found.limited_by}
 
 
 def _count_vector_accesses(ptx: str, name: str) -> dict[str, int]:
-    """Vector loads and stores that the PTX of one kernel holds: {"ld.shared.v4": 8, ...}."""
+    """Number of vector loads and stores in the PTX of one kernel: {"ld.shared.v4": 8, ...}."""
     text = ptx[re.search(rf"\.entry\s+{re.escape(name)}\b", ptx).start() :]  # type: ignore[union-attr]
     text = text.split(".entry", 2)[1]
-    return dict(sorted(Counter(f"{what}.{width}" for what, width in _VECTOR_ACCESS.findall(text)).items()))
+    return dict(sorted(Counter(f"{op}.{width}" for op, width in _VECTOR_ACCESS.findall(text)).items()))
 
 
 def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
@@ -148,7 +148,7 @@ def _format_launch(launch: dict[str, Any]) -> str:
         "spills": f"{launch['spill_store_bytes']} bytes stored, {launch['spill_load_bytes']} bytes loaded",
         "shared": f"{launch['shared_bytes']} bytes per block",
         "occupancy": _format_occupancy(occupancy) if occupancy else "not known for this device",
-        "vectors": ", ".join(f"{what} x{count}" for what, count in vectors.items()) or "none in the PTX",
+        "vectors": ", ".join(f"{access} x{count}" for access, count in vectors.items()) or "none in the PTX",
     }
     lines = [launch["name"]]
     for name, fact in (facts | format_counts(launch["executed"])).items():

@@ -1,4 +1,4 @@
-"""`ekc doctor`: what this installation can do, and why not where it cannot."""
+"""`ekc doctor`: the capabilities of this installation, and the reasons for those that are missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKAGES = (
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Print versions, NVRTC, GPUs and what can be measured on them, compile cache, simulated devices.
+    """Print versions, NVRTC, GPUs and the measurements they allow, compile cache, simulated devices.
 
     Changes nothing. Status 1 without NVRTC.
     """
@@ -59,7 +59,7 @@ def _collect_facts() -> dict[str, Any]:
 
 
 def _flatten_gpus(facts: dict[str, Any]) -> dict[str, Any]:
-    """The same for people: every GPU as a part of its own, after what is true of all."""
+    """The facts with each GPU as an entry of its own, "gpu 0" and so on, after the facts of all GPUs."""
     flat: dict[str, Any] = {}
     for name, value in facts.items():
         each = value.get("each", []) if isinstance(value, dict) else []
@@ -90,7 +90,7 @@ def _describe_cache() -> dict[str, Any]:
 
 
 def _find_version(package: str) -> str:
-    """The installed version; xgboost also comes as xgboost-cpu."""
+    """The installed version of a package; xgboost is also distributed as xgboost-cpu."""
     for name in (package, f"{package}-cpu"):
         try:
             return f"{metadata.version(name)}{'' if name == package else f' ({name})'}"
@@ -103,12 +103,12 @@ def _describe_spec(name: str) -> str:
     from ekc.devices.simulated.specs import find_spec
 
     spec = find_spec(name)
-    assert spec is not None  # one of specs.names()
+    assert spec is not None  # one of specs.list_names()
     return f"{spec.arch}, {spec.sms} SMs, fixed {spec.fixed_mhz} MHz"
 
 
 def _format_fact(value: object) -> str:
-    """A fact in one or more lines, indented under its name."""
+    """A fact in one or several lines, indented under its name."""
     if not isinstance(value, dict):
         return str(value)
     lines = [f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in value.items()]

@@ -1,4 +1,4 @@
-"""The GPUs for `ekc doctor`: what can be measured on each, what not, and why."""
+"""The GPUs in `ekc doctor`: the measurements that each allows, and the reasons for those that are missing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ekc.ir.hardware.limits import make_arch
 
 
 def describe_gpus(nvrtc: str | None, archs: list[str]) -> dict[str, Any]:
-    """Driver and every GPU; a GPU that fails costs its own lines alone."""
-    from ekc.devices import nvml as presence
+    """JSON object of the driver and every GPU. A GPU that fails has an entry with the error."""
+    from ekc.devices.nvml import GpuAbsence, count_gpus
 
-    found = presence.count_gpus()
-    if isinstance(found, presence.GpuAbsence):
+    found = count_gpus()
+    if isinstance(found, GpuAbsence):
         return {"count": 0, "reason": found.reason, "measured": _NOTHING_MEASURED}
     try:
         library = load_nvml()
@@ -41,7 +41,7 @@ _NOTHING_MEASURED = (
 
 
 def _describe_cubins(cuda: int, nvrtc: str | None) -> str:
-    """Whether the driver takes what NVRTC makes."""
+    """Whether the driver loads the machine code that NVRTC makes, in words."""
     if nvrtc is None:
         return "none: there is no NVRTC"
     if reason := explain_old_driver(cuda, nvrtc):
@@ -53,7 +53,7 @@ def _describe_gpu(index: int, archs: list[str]) -> dict[str, Any]:
     try:
         uuid = find_uuid(index)
         sensors = GpuSensors(uuid)
-        seen = observe_sensors(sensors)
+        behaviour = observe_sensors(sensors)
     except EkcError as problem:
         return {"name": f"GPU {index}", "measured": f"nothing: {problem}"}
     shared = sensors.explain_sharing()
@@ -61,12 +61,12 @@ def _describe_gpu(index: int, archs: list[str]) -> dict[str, Any]:
         "name": sensors.name,
         "uuid": uuid,
         "arch": _describe_arch(sensors, archs),
-        "counter": _describe_counter(seen, sensors),
-        "power": _describe_power(seen, sensors),
+        "counter": _describe_counter(behaviour, sensors),
+        "power": _describe_power(behaviour, sensors),
         "cap": _describe_power_cap(sensors),
         "mig": shared or "off",
         "clocks": _describe_clocks(sensors),
-        "measured": _describe_measurable(seen, shared),
+        "measured": _describe_measurable(behaviour, shared),
     }
 
 
@@ -75,7 +75,7 @@ def _describe_arch(sensors: GpuSensors, archs: list[str]) -> str:
     try:
         major, minor = call_nvml("the compute capability", asking, sensors.handle)
     except EkcError as problem:
-        return f"not told ({problem})"
+        return f"unknown ({problem})"
     name = f"sm_{major}{minor}"
     if name in archs:
         return make_arch(10 * major + minor)
@@ -85,16 +85,16 @@ def _describe_arch(sensors: GpuSensors, archs: list[str]) -> str:
 
 def _describe_counter(behaviour: SensorBehaviour, sensors: GpuSensors) -> str:
     if not behaviour.has_counter:
-        return f"none ({sensors.last_problem or 'not told'})"
+        return f"none ({sensors.last_problem or 'not reported'})"
     if behaviour.tick_interval_s is None:
-        return "stands still"
+        return "does not move"
     return f"moves every {1000 * behaviour.tick_interval_s:.0f} ms"
 
 
 def _describe_power(behaviour: SensorBehaviour, sensors: GpuSensors) -> str:
     watts = sensors.power_w()
     if watts != watts:
-        return f"not told ({sensors.last_problem})"
+        return f"unknown ({sensors.last_problem})"
     kind = "instantaneous" if behaviour.is_instantaneous or not behaviour.averaging_s else "a mean"
     field = "field 186" if behaviour.is_instantaneous else "no field 186"
     over = f" over {behaviour.averaging_s:.0f} s" if behaviour.averaging_s else ""
@@ -109,25 +109,25 @@ def _describe_power(behaviour: SensorBehaviour, sensors: GpuSensors) -> str:
 
 def _describe_power_cap(sensors: GpuSensors) -> str:
     cap, reasons = sensors.power_cap_w(), sensors.throttle()
-    text = "none told" if cap is None else f"{cap:.0f} W"
+    text = "not reported" if cap is None else f"{cap:.0f} W"
     if UNREPORTED in reasons:
-        return f"{text}; what throttles it is not told"
+        return f"{text}; throttle reasons are not reported"
     return f"{text}; throttled now: {', '.join(reasons)}" if reasons else text
 
 
 def _describe_clocks(sensors: GpuSensors) -> str:
-    """By what clocks can be set; nothing is tried."""
+    """The present clock, and the way in which clocks can be set. No clock is set."""
     from ekc.devices.clocks import zeusd
 
     mhz = sensors.clock_mhz()
-    now = f"{mhz:.0f} MHz now" if mhz == mhz else f"not told ({sensors.last_problem})"
-    refused = explain_refusal()
-    if not refused:
+    now = f"{mhz:.0f} MHz now" if mhz == mhz else f"unknown ({sensors.last_problem})"
+    refusal = explain_refusal()
+    if not refusal:
         return f"{now}; this process may set them"
-    where = zeusd.find_daemon_address()
-    if where is not None:
-        return f"{now}; {refused}, but zeusd at {where} may set them"
-    return f"{now}; cannot be set: {refused}, and no zeusd runs"
+    address = zeusd.find_daemon_address()
+    if address is not None:
+        return f"{now}; {refusal}, but zeusd at {address} may set them"
+    return f"{now}; cannot be set: {refusal}, and no zeusd runs"
 
 
 def _describe_measurable(behaviour: SensorBehaviour, shared: str) -> str:

@@ -1,4 +1,4 @@
-"""`--log-json FILE`: every event of a run as one JSON object a line, written at once."""
+"""`--log-json FILE`: every event of a run as one JSON object per line, flushed after each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ekc.search.data.events import TuningEvent
 
 STANDARD_STREAMS = (1, 2)
-"""The descriptors of standard output and standard error."""
+"""File descriptors of standard output and standard error."""
 DATABASE_SUFFIXES = ("", "-wal", "-shm", "-journal")
-"""Ends of the names of an SQLite database and of the files that SQLite keeps beside it."""
+"""Suffixes of the names of an SQLite database and of the files that SQLite keeps beside it."""
 MAX_FIRST_LINE = 1_000_000
-"""Bytes of a file's first line that are read to find out whether it is an event."""
+"""Bytes of the first line of an existing file that are read, to see whether the line is an event."""
 
 
 class EventLog:
-    """A file of events, begun with the first. Once it cannot be written, a line says so and the run goes on.
-    Without a file it does nothing. "-" is standard output."""
+    """A file of events, opened at the first event. After a failed write it logs one line and stops writing;
+    the run goes on. Name "-": standard output. Name None: no log."""
 
     def __init__(self, name: str | None) -> None:
         self._name = name
@@ -35,11 +35,8 @@ class EventLog:
         self._is_disabled = name is None
 
     def check_writable(self, *measurement_paths: Path | None) -> None:
-        """Refuse a file that cannot be written, that is one of these, or that holds anything but an event
-        log, without touching what it holds.
-
-        Raises `InvalidInput`.
-        """
+        """Raise `InvalidInput` for a file that cannot be written, that is one of these files of measurements,
+        or that has other contents than an event log. The file is not changed."""
         if self._name is None:
             return
         if not self._name:
@@ -50,27 +47,29 @@ class EventLog:
         if any(_is_database(path, file) for file in measurement_paths if file is not None):
             raise InvalidInput(f"--log-json: {path} is a file of measurements; name another one")
         try:
-            ours = not path.is_file() or _may_overwrite(path)
-            if ours:
+            may_write = not path.is_file() or _may_overwrite(path)
+            if may_write:
                 path.open("a").close()
         except (OSError, ValueError) as problem:
             reason = getattr(problem, "strerror", None) or str(problem)
             raise InvalidInput(f"--log-json: {path} cannot be written ({reason})") from problem
-        if not ours:
+        if not may_write:
             raise InvalidInput(f"--log-json: {path} exists and is no event log; choose another name")
 
     def make_listener(self, layer: Layer | None = None) -> Callable[[TuningEvent], None]:
-        """Writes the events of one run; those of a layer with its name and model."""
-        own = {} if layer is None else {"layer": layer.name, "model": layer.uses[0].model}
+        """Make the callback that writes the events of one run, with the name and model of the layer if
+        given."""
+        names = {} if layer is None else {"layer": layer.name, "model": layer.uses[0].model}
 
         def write(event: TuningEvent) -> None:
-            whole = event.to_json()
-            self._write({"event": whole.pop("name"), "time": datetime.now(UTC).isoformat(), **own, **whole})
+            fields = event.to_json()
+            head = {"event": fields.pop("name"), "time": datetime.now(UTC).isoformat()}
+            self._write(head | names | fields)
 
         return write
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
@@ -89,13 +88,14 @@ class EventLog:
 
 
 def _open_log(name: str) -> IO[str]:
-    """The file, emptied; of a standard stream a duplicate, which shares its offset and empties nothing."""
+    """Open the file, emptied. A standard stream is duplicated instead: it shares its offset and keeps its
+    contents."""
     stream = _find_stream(name)
     return open(name if stream is None else os.dup(stream), "w", encoding="utf-8")
 
 
 def _find_stream(name: str) -> int | None:
-    """The descriptor of the standard stream that a name stands for; None for any other file."""
+    """The descriptor of the standard stream that a file name refers to; None for any other file."""
     if name == "-":
         return 1
     for stream in STANDARD_STREAMS:
@@ -106,16 +106,16 @@ def _find_stream(name: str) -> int | None:
 
 
 def _is_database(path: Path, database: Path) -> bool:
-    """Whether a path is a database, by whatever name, or a file that SQLite keeps beside it."""
+    """Whether a path is this database, also through links, or a file that SQLite keeps beside it."""
     with suppress(OSError, ValueError):
         if path.samefile(database):
             return True
-    whole = database.resolve()
-    return path.resolve() in [whole.with_name(whole.name + end) for end in DATABASE_SUFFIXES]
+    resolved = database.resolve()
+    return path.resolve() in [resolved.with_name(resolved.name + end) for end in DATABASE_SUFFIXES]
 
 
 def _may_overwrite(path: Path) -> bool:
-    """Whether a file is empty, or an event log: its first line is an object with the key "event"."""
+    """Whether a file is empty or an event log: its first line is a JSON object with the key "event"."""
     with path.open("rb") as file:
         line = file.readline(MAX_FIRST_LINE)
     if not line:

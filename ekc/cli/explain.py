@@ -1,4 +1,4 @@
-"""`ekc explain A B`: where the difference in energy of two schedules comes from."""
+"""`ekc explain A B`: the causes of the difference in energy of two schedules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 @click.argument("a", callback=refuse_options)
 @click.argument("b", callback=refuse_options)
 @operator_arguments
-@click.option("--records", type=click.Path(path_type=Path), help="Where digests, best and fastest are found.")
+@click.option(
+    "--records", type=click.Path(path_type=Path), help="Record file with the digests, best and fastest."
+)
 @any_toolchain_option
 @choice_options
 @target_option
@@ -53,11 +55,11 @@ def explain(
 ) -> None:
     """Where the energy of two schedules differs: cause by cause, or feature by feature.
 
-    A simulated device gives its own account, which is exact. A GPU does not tell: there, and for a recording,
-    the energy model learns from what was measured, and says how good it is.
+    A simulated device gives its own account, which is exact. A GPU gives none: there, and for a recording,
+    the energy model learns from the measurements, and its accuracy is printed.
 
     A and B are schedule files (.json), or with --records or a recording a digest (its first digits will do)
-    or best (by --objective) or fastest. OPERATOR is needed with best and fastest where the file holds
+    or best (by --objective) or fastest. OPERATOR is needed with best and fastest where the file has
     several, and for naive.
 
     \b
@@ -75,17 +77,19 @@ def explain(
     device, rule = devices.open(target), SelectionRule(objective, max_slowdown)
     _check_unused_options((a, b), request, records if can_explain(device) else None)
     one, other = (_find_schedule(word, request, records, device, rule, any_toolchain) for word in (a, b))
-    words = (_label_schedule(a, rule), _label_schedule(b, rule))
+    labels = (_label_schedule(a, rule), _label_schedule(b, rule))
     if can_explain(device):
         exact = account(one, other, device)
-        _print_account(exact.to_json() if as_json else _format_account(exact, one, words), one, other, device)
+        _print_account(
+            exact.to_json() if as_json else _format_account(exact, one, labels), one, other, device
+        )
         return
-    from ekc.cli import explain_features as learned
+    from ekc.cli.explain_features import format_account
     from ekc.search.explain.by_feature import explain_learned
 
-    found = explain_learned(one, other, device, records)
-    told = found.to_json() if as_json else learned.format_account(found, one, words, device.simulated)
-    _print_account(told, one, other, device)
+    learned = explain_learned(one, other, device, records)
+    shown = learned.to_json() if as_json else format_account(learned, one, labels, device.simulated)
+    _print_account(shown, one, other, device)
 
 
 def _print_account(
@@ -103,17 +107,17 @@ def _print_account(
 
 
 def _check_unused_options(arguments: tuple[str, str], request: OperatorRequest, records: Path | None) -> None:
-    """Refuse what is given and neither of A and B asks for."""
+    """Raise `InvalidInput` for options that neither A nor B needs."""
     named = {word for word in arguments if not _is_file(word)}
     if not request.is_empty and not named & {"naive", "best", "fastest"}:
-        raise InvalidInput("OPERATOR: A and B say themselves of which they are; leave it out")
+        raise InvalidInput("OPERATOR: A and B name their own operators; leave it out")
     if records is not None and not named - {"naive"}:
-        raise InvalidInput("--records: neither A nor B is looked for in a file; leave it out")
+        raise InvalidInput("--records: neither A nor B is in a record file; leave it out")
     if not named & {"best", "fastest"}:
         refuse_unused_options(("any_toolchain",), "neither A nor B is best or fastest; leave it out")
     if "best" not in named:
         refuse_unused_options(
-            CHOICE_OPTIONS, "it says which schedule is the best, and neither A nor B is; leave it out"
+            CHOICE_OPTIONS, "it defines the best schedule, and neither A nor B is best; leave it out"
         )
 
 
@@ -133,7 +137,7 @@ def _find_schedule(
     rule: SelectionRule,
     any_toolchain: bool,
 ) -> Schedule:
-    """The schedule that a word on the command line stands for."""
+    """Find the schedule that an argument names: a file, a digest, "naive", "best" or "fastest"."""
     from ekc.devices.recording import RecordedDevice
     from ekc.search.database.measured_set import find_recorded_schedule, find_schedule
     from ekc.search.sketches.naive import make_naive_schedule
@@ -195,7 +199,8 @@ def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, lab
         "",
     )
     title = (
-        f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: {labels[1]} (B) against {labels[0]} (A)\n"
+        f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: "
+        f"{labels[1]} (B) against {labels[0]} (A)\n"
         "Simulated: the device's own account of its energy, the board warm. Nothing ran on a GPU.\n"
     )
     headers = ("cause", "A", "B", "", f"A [{unit}]", f"B [{unit}]", f"B - A [{unit}]")
@@ -203,7 +208,7 @@ def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, lab
 
 
 def _format_count(value: float, unit: str) -> str:
-    """Counts in thousands, millions and so on; seconds are in the row of latencies."""
+    """A count in thousands, millions or billions; "" for seconds, which the row "latency" has."""
     if not unit or unit == "s":
         return ""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -1,4 +1,4 @@
-"""The account by features as text: the lines, what the model is worth, and what was measured."""
+"""Text of the account by features in `ekc explain`: causes, accuracy of the model, measurements."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
 def format_account(
     explanation: LearnedExplanation, schedule_a: Schedule, labels: tuple[str, str], simulated: bool
 ) -> str:
-    """Three tables and notes."""
+    """Three tables (figures, causes, accuracy of the model) and notes."""
     from ekc.tables import format_table
 
     title = (
-        f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: {labels[1]} (B) against {labels[0]} (A)\n"
+        f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: "
+        + f"{labels[1]} (B) against {labels[0]} (A)\n"
         + ("Simulated: every measured figure comes from a model of the device.\n" if simulated else "")
         + "By features, as the energy model learned them there. Parts are in percent of A's energy.\n"
     )
-    of = explanation.account
-    lines = format_table((*_HEADERS, f"B - A [{_find_energy_unit(of)[1]}]"), _make_cause_rows(of))
+    account = explanation.account
+    headers = (*_HEADERS, f"B - A [{_find_energy_unit(account)[1]}]")
     tables = (
-        format_table(("", "A", "B", "B / A"), _make_figure_rows(of), title),
-        lines,
+        format_table(("", "A", "B", "B / A"), _make_figure_rows(account), title),
+        format_table(headers, _make_cause_rows(account)),
         _format_model_quality(explanation),
     )
     return "\n".join(["\n\n".join(tables), *_make_notes(explanation)])
@@ -69,13 +70,13 @@ def _format_pair(a: float, b: float, scale: float = 1.0) -> tuple[str, str, str]
 
 
 def _make_cause_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
-    """Groups with their features, the rest, and the sums of the columns."""
-    *groups, left = account.lines
+    """Rows of the groups and their features, the remainder, and the column sums."""
+    *groups, remainder = account.lines
     rows = [row for line in groups if line.features for row in _make_group_rows(account, line)]
     sums = [sum(getattr(line, part) for line in account.lines) for part in ("latency", "power", "prior")]
     return [
         *rows,
-        _make_cause_row(account, left.cause, left.latency, left.power),
+        _make_cause_row(account, remainder.cause, remainder.latency, remainder.power),
         _make_cause_row(account, "difference", *sums),
     ]
 
@@ -105,7 +106,8 @@ def _make_cause_row(
     energy = latency + power
     parts = (_format_percent(account, part) for part in (latency, power, energy))
     joules = energy * account.joules_per_log
-    signed = f"{'-' if joules < 0 else '+' if joules else ''}{format_figure(abs(joules), _find_energy_unit(account)[0])}"
+    sign = "-" if joules < 0 else "+" if joules else ""
+    signed = sign + format_figure(abs(joules), _find_energy_unit(account)[0])
     return cause, "", "", *parts, "" if prior is None else _format_percent(account, prior), signed
 
 
@@ -133,8 +135,8 @@ def _format_model_quality(explanation: LearnedExplanation) -> str:
 def _make_notes(explanation: LearnedExplanation) -> list[str]:
     notes = [
         f"A is {_describe_origin(explanation.account.a)}, B is {_describe_origin(explanation.account.b)}",
-        f"learned from {explanation.timed} timed schedules of {explanation.source}, {explanation.metered} of them metered, "
-        f"A and B not among them; {explanation.failed} failed",
+        f"learned from {explanation.timed} timed schedules of {explanation.source}, "
+        f"{explanation.metered} of them metered, A and B not among them; {explanation.failed} failed",
     ]
     return [*notes, f"doubt: {explanation.doubt}"] if explanation.doubt else notes
 

@@ -26,16 +26,22 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@click.option("--pid", type=click.IntRange(min=1), help="Govern a process that runs already.")
+@click.option("--pid", type=click.IntRange(min=1), help="Govern a running process.")
 @click.option("--simulate", metavar="KIND", help="No GPU: a simulated job (compute, memory, starved, ...).")
-@click.option("--restore", is_flag=True, help="Put back what a killed governor has left behind, and leave.")
-@click.option("--advise", is_flag=True, help="Set nothing; say what would be set and what that should save.")
+@click.option(
+    "--restore", is_flag=True, help="Put back the settings that a killed governor has left behind, and end."
+)
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="Set nothing; print the settings that would be chosen and the expected saving.",
+)
 @click.option(
     "--max-slowdown",
     type=float,
     default=0.05,
     show_default=True,
-    help="How much longer a step may take, a share; for the objective energy.",
+    help="Slowdown that a step may have, a share; for the objective energy.",
 )
 @click.option(
     "--objective",
@@ -44,28 +50,36 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     help="energy, edp, ed2p, or speed within --min-saving.",
 )
 @click.option("--min-saving", type=float, default=0.05, show_default=True, help="For the objective speed.")
-@click.option("--remaining", type=float, metavar="SECONDS", help="How long the job still runs, if you know.")
+@click.option("--remaining", type=float, metavar="SECONDS", help="Time that the job still runs, if known.")
 @click.option(
-    "--gpu", "gpus", multiple=True, metavar="N|UUID", help="As nvidia-smi counts. [default: the job's]"
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="N|UUID",
+    help="Number as in nvidia-smi, or UUID. [default: the job's]",
 )
-@click.option("--each", is_flag=True, help="Each GPU by itself; otherwise all of the job's are set alike.")
+@click.option(
+    "--each",
+    is_flag=True,
+    help="Govern each GPU separately; otherwise all GPUs of the job get the same settings.",
+)
 @click.option("--actuator", default="auto", show_default=True, help="auto, nvml (root) or zeusd.")
 @click.option(
     "--model",
     default="none",
     show_default=True,
     metavar="FILE|simulated|none",
-    help="What is expected before a clock is tried: a trained model.",
+    help="A trained model that predicts clocks before they are tried.",
 )
-@click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="SM limit that holds already.")
+@click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="Present limit of the SM clock.")
 @click.option(
-    "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Memory limit that holds already."
+    "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Present limit of the memory clock."
 )
 @click.option(
     "--json", "machine", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines; - is stdout."
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw clock, power and period.")
-@click.option("--quiet", is_flag=True, help="Say only what goes wrong.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot clock, power and period.")
+@click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
 @click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
@@ -87,8 +101,8 @@ def govern(
 ) -> int:
     """Run COMMAND, or watch a process, and set the clocks of its GPU to save energy.
 
-    Nothing in the job changes. Whatever ends the governor, the settings that were there before come back.
-    The exit status is the job's own.
+    The job is not changed. However the governor ends, the settings from before come back. The exit status is
+    that of the job.
 
     \b
       ekc govern -- python train.py
@@ -126,21 +140,22 @@ def govern(
 def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
-    """The job comes first: nothing heavy is imported, and no driver asked, before it runs."""
+    """Govern a command or a running process. The job starts first: no heavy module is imported and no driver
+    is called before it runs."""
     from ekc.governor.live.governor_process import GovernorRequest
     from ekc.governor.live.job import AttachedJob, CommandJob
     from ekc.governor.protocols import Settings
 
-    named = tuple(options["gpus"])
-    if named:
+    chosen_gpus = tuple(options["gpus"])
+    if chosen_gpus:
         from ekc.governor.live import gpus
 
-        # A driver that fails is no reason not to run the job: that is told when it runs.
+        # The job runs without a working driver too; the governor reports the error then.
         with suppress(ActuatorError):
-            named = tuple(gpus.resolve_gpus(named))
+            chosen_gpus = tuple(gpus.resolve_gpus(chosen_gpus))
     request = GovernorRequest(
         policy,
-        gpus=named,
+        gpus=chosen_gpus,
         gpus_of=options["gpus_of"],
         actuator=options["actuator"],
         advise=options["advise"],
@@ -158,27 +173,30 @@ def _govern_job(
 def _govern_simulated(
     kind: str, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> list[GovernorLog]:
+    """Govern a simulated job."""
     from ekc.governor.advise import advise
     from ekc.governor.live import pretrained
     from ekc.governor.live.session import GovernedUnit, GovernorSession
     from ekc.governor.live.simulated import make_simulated_unit
-    from ekc.governor.loop import govern as steer
+    from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
 
     pretrained.check_model(options["model"])
     unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
     model = pretrained.open_model(options["model"], options["card"])
     if not options["advise"]:
-        return GovernorSession([unit], lambda p, a, hear: steer(p, a, policy, hear, model), lines).wait()
-    nothing = NullActuator(unit.actuator.gears(), simulated=True)
-    watched = GovernedUnit(unit.name, unit.probe, nothing)
+        return GovernorSession(
+            [unit], lambda p, a, hear: run_governor(p, a, policy, hear, model), lines
+        ).wait()
+    null_actuator = NullActuator(unit.actuator.gears(), simulated=True)
+    watched = GovernedUnit(unit.name, unit.probe, null_actuator)
     return GovernorSession(
-        [watched], lambda p, a, hear: advise(p, nothing, policy, hear, model), lines
+        [watched], lambda p, a, hear: advise(p, null_actuator, policy, hear, model), lines
     ).wait()
 
 
 def _restore_settings() -> int:
-    """Status 1 where something could not be put back."""
+    """Restore the settings that killed governors have left behind. Status 1 if one could not be restored."""
     from ekc.devices.clocks.lease import restore_all
 
     restored = restore_all()
@@ -187,18 +205,19 @@ def _restore_settings() -> int:
 
 
 def _print_reports(
-    books: list[GovernorLog], lines: GovernOutput, plot: Path | None, core_share: float | None = None
+    logs: list[GovernorLog], lines: GovernOutput, plot: Path | None, core_share: float | None = None
 ) -> None:
+    """Print the report of each log, and plot it if asked for."""
     from ekc.governor.live.report import build_report
 
-    lines.finish([build_report(book) for book in books], core_share)
+    lines.finish([build_report(one) for one in logs], core_share)
     if plot is not None:
         from ekc.governor.live.plot import plot_log
 
-        for number, book in enumerate(books):
+        for number, governor_log in enumerate(logs):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")
             try:
-                plot_log(book, file)
+                plot_log(governor_log, file)
             except OSError as problem:
                 log(f"ekc govern: --plot {file}: cannot be written ({problem.strerror})")
             else:

@@ -1,4 +1,4 @@
-"""What `ekc govern` shows while it works: a line per event, a live status line, JSON lines in a file."""
+"""Output of `ekc govern` while it works: a line per event, a live status line, JSON lines in a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GovernOutput:
-    """An audience that writes lines, each whole, so that those of the job are never cut in two."""
+    """Writes complete lines only, so that lines of the job are never cut in two."""
 
     def __init__(self, is_quiet: bool, json_path: Path | None, is_terminal_shared: bool) -> None:
         self._is_quiet = is_quiet
@@ -32,38 +32,37 @@ class GovernOutput:
             self._status = _TitleStatusLine() if is_terminal_shared else _TerminalStatusLine()
 
     def on_event(self, book: GovernorLog, event: Event) -> None:
-        """For people with the time since the job began; for machines all that is in it."""
+        """Print an event with the time since the job began; write all its fields as JSON."""
         with self._lock:
             self._write_json(event_to_json(book.name, event))
             if not self._is_quiet:
-                self._print_line(
-                    f"ekc govern: {_format_elapsed(event.at_s - book.events[0].at_s)} {book.name}: {event.format_line()}"
-                )
+                elapsed = _format_elapsed(event.at_s - book.events[0].at_s)
+                self._print_line(f"ekc govern: {elapsed} {book.name}: {event.format_line()}")
 
     def on_samples(self, book: GovernorLog) -> None:
-        """The status line, from the newest samples."""
+        """Update the status line from the newest samples."""
         with self._lock, contextlib.suppress(OSError):
             if self._status is not None and book.trace:
                 self._status.show(_format_status(book))
 
     def on_trouble(self, book: GovernorLog, line: str) -> None:
-        """Told even where all else is quiet."""
+        """Print a problem, also with --quiet."""
         with self._lock:
             self._write_json({"event": "Trouble", "gpu": book.name, "line": line})
             self._print_line(f"ekc govern: {book.name}: {line}")
 
     def on_note(self, line: str) -> None:
-        """Of the lease: told even where all else is quiet."""
+        """Print a line of the lease, also with --quiet."""
         with self._lock:
             self._write_json({"event": "Note", "line": line})
             self._print_line(f"ekc govern: {line}")
 
     def finish(self, reports: Sequence[GovernorReport], core_share: float | None) -> None:
-        """The reports; the status line goes."""
+        """Remove the status line and print the reports."""
         with self._lock:
             self._stop_status()
-            told = {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
-            self._write_json(told)
+            reports_json = [x.to_json() for x in reports]
+            self._write_json({"event": "Report", "reports": reports_json, "core_share": core_share})
             if not reports and not self._is_quiet:
                 self._print_line("ekc govern: nothing was measured, so there is no report")
             for report in [] if self._is_quiet else reports:
@@ -72,7 +71,7 @@ class GovernOutput:
                 self._print_line(f"  {'governor':15} {core_share:.1%} of one core")
 
     def close(self) -> None:
-        """The terminal as it was, however it ends."""
+        """Restore the terminal."""
         with self._lock:
             self._stop_status()
 
@@ -83,7 +82,7 @@ class GovernOutput:
             self._status = None
 
     def _print_line(self, line: str) -> None:
-        """A terminal that is gone is no reason to end, or to end otherwise than the job."""
+        """Print a line. A closed terminal neither ends the governor nor changes its exit status."""
         with contextlib.suppress(OSError):
             if self._status is not None:
                 self._status.print_above(line)
@@ -97,25 +96,25 @@ class GovernOutput:
                 self._json_file.flush()
         except OSError as problem:
             if self._json_file is sys.stdout:
-                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else Python fails once more when it ends
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else the buffer fails again at exit
             self._json_file = None
             self._print_line(f"ekc govern: --json cannot be written any more ({problem.strerror})")
 
 
 class _StatusLine(Protocol):
-    """Shows one line that changes."""
+    """A line that is replaced by each new one."""
 
     def show(self, line: str) -> None: ...
 
     def print_above(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays, above it."""
         ...
 
     def stop(self) -> None: ...
 
 
 class _TerminalStatusLine:
-    """The last line of the terminal, where nobody else writes to it."""
+    """A status line at the bottom of the terminal; no other process writes to it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -138,7 +137,7 @@ class _TerminalStatusLine:
 
 
 class _TitleStatusLine:
-    """The title of the terminal, where the job writes to it too: a line below would tear the job's output."""
+    """A status line in the title of the terminal: the job writes to the terminal too."""
 
     _SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 
@@ -161,11 +160,10 @@ class _TitleStatusLine:
 
 def _format_status(book: GovernorLog) -> str:
     at, watts, clock = book.trace[-1]
-    told = [x for x in book.events if isinstance(x, Applied | Chosen | Checked)]
-    doing = told[-1].format_line() if told else "measuring at the settings before"
-    return (
-        f"{book.name}: {_format_elapsed(at - book.events[0].at_s)}, {watts:.0f} W, {clock:.0f} MHz; {doing}"
-    )
+    actions = [x for x in book.events if isinstance(x, Applied | Chosen | Checked)]
+    action = actions[-1].format_line() if actions else "measuring at the settings before"
+    elapsed = _format_elapsed(at - book.events[0].at_s)
+    return f"{book.name}: {elapsed}, {watts:.0f} W, {clock:.0f} MHz; {action}"
 
 
 def _format_elapsed(seconds: float) -> str:

@@ -12,9 +12,9 @@
     epilogue = "relu(y + bias)"
     inputs = { bias = [64, 1, 1] }
 
-What is not one of the four names at the top is an argument of the operator; an epilogue, elementwise in the
-result, and the shapes of its further inputs go with any. Layers of equal operator and arguments become one,
-to be tuned once.
+Every key but the first four is an argument of the operator. An epilogue, elementwise in the result, and the
+shapes of its further inputs are allowed with any operator. Layers of equal operator and arguments become one,
+which is tuned once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPERATOR_ARGUMENTS = frozenset(
     | {"shape", "axis", "axes", "combine", "keepdims", "eps"}
     | {"dtype", "acc_dtype", "out_dtype", "epilogue", "inputs"}
 )
-"""Every keyword that an operator of the face takes; which ones a kind takes, the kind itself checks."""
+"""Arguments of all kinds of operators; those of one kind are checked when the operator is made."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class Layer:
 
     @property
     def count(self) -> int:
-        """How often it occurs in the whole file."""
+        """Number of times that it occurs in the file."""
         return sum(use.count for use in self.uses)
 
 
 def read_layers(path: str | Path, operator_kinds: frozenset[str]) -> tuple[Layer, ...]:
-    """The layers of a TOML file in the order of the file, equal ones merged.
+    """Read the layers of a TOML file, in the order of the file, equal layers merged.
 
-    `kinds` are the operators that a layer may name. Raises InvalidInput, one line with the file and
-    the line or the layer, for whatever cannot be used.
+    `operator_kinds`: kinds of operators that a layer may have. Raises InvalidInput, one line with the file
+    and the line or the layer.
     """
     path = Path(path)
     document = _read_toml(path)
@@ -98,7 +98,7 @@ def _read_toml(path: Path) -> dict[str, object]:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInput(f"{path}, line {line}: not UTF-8 text") from error
     except (ValueError, RecursionError) as error:
-        # tomllib writes its place into the message: "... (at line 3, column 5)".
+        # tomllib writes the line into the message: "... (at line 3, column 5)".
         found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
         if found is None:
             raise InvalidInput(f"{path} cannot be read as TOML: {error}") from error
@@ -154,7 +154,7 @@ def _parse_value(key: str, value: object, place: str) -> object:
 
 
 def _parse_inputs(value: object, place: str) -> dict[str, object]:
-    """Shapes by name."""
+    """Name -> shape of each input of the epilogue."""
     if not isinstance(value, dict):
         raise InvalidInput(f"{place}: inputs is {value!r}; write inputs = {{ bias = [64] }}")
     return {name: _parse_value(f"inputs.{name}", shape, place) for name, shape in value.items()}
@@ -168,9 +168,9 @@ def _describe_unknown_key(key: str, allowed_keys: list[str]) -> str:
 def _merge_layers(entries: Iterable[Layer]) -> tuple[Layer, ...]:
     merged: dict[tuple[object, ...], Layer] = {}
     for entry in entries:
-        # As text, for True == 1 in Python.
+        # Compared as text, because True == 1 in Python.
         shape = (entry.operator_kind, *sorted((k, repr(v)) for k, v in entry.arguments.items()))
-        known = merged.get(shape)
-        uses = entry.uses if known is None else known.uses + entry.uses
+        first = merged.get(shape)
+        uses = entry.uses if first is None else first.uses + entry.uses
         merged[shape] = Layer(entry.operator_kind, entry.arguments, uses)
     return tuple(merged.values())

@@ -1,4 +1,4 @@
-"""`ekc tune --layers FILE`: the layers of a network one after another, and one table of them all."""
+"""`ekc tune --layers FILE`: tune the layers of a network one after another; one table of all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TunedLayer:
-    """One layer and what tuning it gave."""
+    """A layer, its result and the files that were written."""
 
     layer: Layer
     result: TuningResult
@@ -47,23 +47,26 @@ NOT_TUNED = "not tuned"
 
 @dataclass(frozen=True)
 class UntunedLayer:
-    """One layer without a kernel, and why."""
+    """A layer without a kernel, and the reason."""
 
     layer: Layer
     reason: str
-    """`NOT_TUNED`, or what it failed of."""
+    """`NOT_TUNED`, or the error message."""
 
     @property
     def short_reason(self) -> str:
-        """The reason, short."""
+        """The reason in one or two words."""
         return self.reason if self.reason == NOT_TUNED else "failed"
 
 
 def tune_layers(
     file: Path, options: TuneArguments, event_log: EventLog, out: Path, prefix: str, as_json: bool
 ) -> int:
-    """Tune every layer of a file; the exit status. One that fails does not stop the rest. Ctrl-C does, and
-    the layers done by then are printed. Names of kernels begin with `prefix`."""
+    """Tune every layer of a file; returns the exit status.
+
+    A layer that fails does not stop the others. Ctrl-C does; then the layers tuned so far are printed. Names
+    of kernels begin with `prefix`.
+    """
     layers = _read_operators(file)
     options.check_options()
     ensure_writable(out)
@@ -96,8 +99,8 @@ def tune_layers(
     failed = bool(missing)
     missing += [UntunedLayer(layer, NOT_TUNED) for layer, _ in layers[len(done) + len(missing) :]]
     if as_json:
-        told = [_uses_to_json(m.layer) | {"reason": m.reason} for m in missing]
-        print_json({"layers": [_tuned_to_json(t) for t in done], "failed": told})
+        failures = [_uses_to_json(m.layer) | {"reason": m.reason} for m in missing]
+        print_json({"layers": [_tuned_to_json(t) for t in done], "failed": failures})
     elif done:
         print_text(f"{_format_table(done)}\n\n{_format_totals(done, missing)}")
         print_text(f"\nwrote {len(done)} kernels under {out}")
@@ -105,21 +108,22 @@ def tune_layers(
 
 
 def _format_remaining(spent_s: float, done_count: int, layer_count: int) -> str:
-    """What the rest will take if it goes on like this; "" before the first is done."""
+    """Estimate of the remaining time, from the mean time of a layer; "" before the first is done."""
     if not done_count:
         return ""
-    return f" (about {math.ceil(spent_s / done_count * (layer_count - done_count) / 60)} min left at the pace so far)"
+    minutes = math.ceil(spent_s / done_count * (layer_count - done_count) / 60)
+    return f" (about {minutes} min left at the pace so far)"
 
 
 def _read_operators(file: Path) -> list[tuple[Layer, Operator]]:
-    """The layers and their operators, each operator once. Every one is built before the first is tuned: a
-    slip in the last costs no time."""
+    """The layers of a file and their operators, each operator once. All are built before the first is tuned,
+    so that a mistake in the last layer is reported at once."""
     found: dict[str, tuple[Layer, Operator]] = {}
     for layer in read_layers(file, frozenset(OPERATOR_KINDS) - {"einsum"}):
         op = _build_layer_operator(file, layer)
         if op.digest in found:
-            known = found[op.digest][0]
-            layer = replace(known, uses=known.uses + layer.uses)
+            first = found[op.digest][0]
+            layer = replace(first, uses=first.uses + layer.uses)
         found[op.digest] = (layer, op)
     return list(found.values())
 
@@ -132,7 +136,7 @@ def _build_layer_operator(file: Path, layer: Layer) -> Operator:
 
 
 def _make_folder_path(out: Path, layer: Layer, op: Operator) -> Path:
-    """A folder of its own for each shape: layers of one model may share a name."""
+    """The folder of a layer; layers of one model may have one name, so it ends with the operator's digest."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{layer.uses[0].model} {layer.name}").strip("_.")
     return out / f"{name}-{op.digest[:8]}"
 
@@ -147,7 +151,7 @@ def _uses_to_json(layer: Layer) -> dict[str, Any]:
 
 
 def _format_table(tuned_layers: list[TunedLayer]) -> str:
-    """Each shape once, with the number of times it occurs in the file."""
+    """The table of tuned layers, each shape once, with the number of times it occurs in the file."""
     latency, unit_s = choose_unit([t.result.best.latency_s for t in tuned_layers], "s")
     energy, unit_j = choose_unit([t.result.best.energy_j for t in tuned_layers], "J")
     figures = (f"latency [{unit_s}]", "power [W]", f"energy [{unit_j}]", "source", "of roofline", "vs naive")
@@ -171,7 +175,7 @@ def _format_table(tuned_layers: list[TunedLayer]) -> str:
 
 
 def _format_totals(tuned_layers: list[TunedLayer], untuned_layers: list[UntunedLayer]) -> str:
-    """One pass of each model: every layer as often as it occurs, and what the sum is without."""
+    """Latency and energy of one pass of each model: the sum over its layers, and the layers left out."""
     layers = [t.layer for t in tuned_layers] + [m.layer for m in untuned_layers]
     models = dict.fromkeys(use.model for layer in layers for use in layer.uses)
     return "\n".join(_format_total(model, tuned_layers, untuned_layers) for model in models)
@@ -182,8 +186,8 @@ def _format_total(model: str, tuned_layers: list[TunedLayer], untuned_layers: li
     seconds = sum((best.latency_s or 0.0) * count for best, count in uses)
     joules = sum((best.energy_j or 0.0) * count for best, count in uses)
     calls = sum(count for _, count in uses)
-    told = f"{model or 'all layers'}: {calls} calls, {seconds * 1e3:.4g} ms, {joules:.4g} J in sum"
+    total = f"{model or 'all layers'}: {calls} calls, {seconds * 1e3:.4g} ms, {joules:.4g} J in sum"
     absent = [
         f"{use.name} ({m.short_reason})" for m in untuned_layers for use in m.layer.uses if use.model == model
     ]
-    return told + (f", without {', '.join(absent)}" if absent else "")
+    return total + (f", without {', '.join(absent)}" if absent else "")

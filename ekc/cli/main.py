@@ -1,7 +1,7 @@
-"""The command `ekc`: its subcommands, and how it ends.
+"""The command `ekc`: its subcommands and its exit status.
 
-Status 0: done. 1: a check said no, or the reader of our output has left. 2: bad input, told in one
-line. 130: interrupted from the keyboard, also where a search then gave its best so far.
+Status 0: success. 1: a check failed, or the reader of standard output is gone. 2: bad input, explained in one
+line. 130: interrupted from the keyboard, also if a search then printed its best so far.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ for command in (tune, run, check, show, explain, best, export, recording, govern
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run a command line; returns the exit status. None: the arguments of this process."""
     open_missing_streams()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log(f"ekc: {join_lines(problem.format_message())}{_format_help_hint(problem)}")
             return EXIT_BAD_INPUT
         except CompileError as problem:
-            # The one error of more lines than one: it shows the line of source.
+            # The only error that is printed in several lines: it shows the line of source.
             log(f"ekc: {problem}")
             return EXIT_BAD_INPUT
         except EkcError as problem:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as problem:
             if problem.errno != errno.ENOSPC:
                 raise
-            # What could not be written waits in a buffer, and Python would try again when it ends.
+            # Python would try to write its buffer again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             log("ekc: no space is left where the output goes")
             return EXIT_BAD_INPUT
@@ -74,10 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _format_help_hint(problem: click.ClickException) -> str:
+    """Hint at the help of the command that failed; "" if it is unknown."""
     context = getattr(problem, "ctx", None)
     return f" (see {context.command_path} --help)" if isinstance(context, click.Context) else ""
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as one line, without the place in our own source that raised it."""
+    """Print a warning as one line, without the line of source that raised it."""
     log(f"ekc: warning: {join_lines(str(message))}")

@@ -1,9 +1,5 @@
-"""What commands print, and where they write.
-
-What `ekc run` and `ekc check` tell of a launch that was executed.
-
-How a command ends, as a number for the shell. 0: done; 1: a check said no.
-"""
+"""Output of the commands: text, JSON, log lines, folders, exit status; and the report of an executed
+launch."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_FOLDER = "ekc-out"
-"""Where kernels are written unless told otherwise."""
+"""Folder that kernels are written into by default."""
 
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
@@ -35,22 +31,21 @@ json_option: Callable[[Any], Any] = click.option(
 
 
 def print_text(text: str) -> None:
-    """A result, on stdout."""
+    """Print a result on standard output."""
     click.echo(text)
 
 
 def log(text: str) -> None:
-    """Anything else, on stderr. A terminal that is gone, or a full disk, is no reason to end."""
+    """Print a line on standard error. A closed terminal or a full disk does not end the command."""
     try:
         click.echo(text, err=True)
     except OSError:
-        # Text in its buffer would fail again when Python ends, and change the exit status.
+        # The text in its buffer would fail again at exit, and change the exit status.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process lives
 
 
 def open_missing_streams() -> None:
-    """Where we were started without stdin, stdout or stderr (`2>&-`): nothing is read there, and what is
-    written is lost. A command that we start is without them too."""
+    """Open /dev/null for each of stdin, stdout and stderr that this process was started without (`2>&-`)."""
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(lowest)
@@ -60,19 +55,19 @@ def open_missing_streams() -> None:
 
 
 def join_lines(text: str) -> str:
-    """A text without its line ends."""
+    """The text in one line: each run of white space becomes one space."""
     return " ".join(text.split())
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object, on stdout."""
+    """Print one JSON object on standard output."""
     click.echo(json.dumps(value))
 
 
 def ensure_writable(folder: Path) -> Path:
-    """The folder, made if need be, once it is known that a file can be written into it.
+    """Create a folder if it does not exist, and check that a file can be written into it; returns the folder.
 
-    Asked before any work whose result would go there. Raises `InvalidInput`.
+    Call it before the work whose result goes there. Raises `InvalidInput`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,15 +79,15 @@ def ensure_writable(folder: Path) -> Path:
 
 
 def format_written(paths: tuple[Path, ...]) -> str:
-    """The files written, one a line."""
+    """A line for each file that was written."""
     return "\n".join(f"wrote {path}" for path in paths)
 
 
 def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
-    """As JSON: how much of the grid ran, how right it was, findings, and counts over the blocks that ran."""
+    """JSON object of an executed launch: blocks that ran, errors, findings, and counts over these blocks."""
     report = checked.report
     counters = asdict(report.counters)
-    # One entry for each PTX line is too much to read; they are told by opcode.
+    # One entry for each PTX line is too much to read; `_sum_accesses` has them by opcode.
     del counters["instructions"]
     return {
         "name": report.kernel,
@@ -110,7 +105,7 @@ def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
 
 
 def format_counts(facts: dict[str, Any]) -> dict[str, str]:
-    """The same in words, a line each; counts are of the blocks that ran."""
+    """Name -> text of each fact of `describe_execution`; counts are over the blocks that ran."""
     from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
 
     counters = facts["counters"]
@@ -129,7 +124,8 @@ def format_counts(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def format_accesses(facts: dict[str, Any]) -> str:
-    """One row for each kind of memory access that ran: how often, and how a warp's addresses fit together."""
+    """The table of memory accesses: for each opcode the requests per block, and sectors, wavefronts and bank
+    conflicts per request."""
     from ekc.tables import format_table
 
     headers = ("memory access", "in the PTX", "requests a block", "sectors", "wavefronts", "conflicts")
@@ -139,6 +135,7 @@ def format_accesses(facts: dict[str, Any]) -> str:
 
 
 def _format_access(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
+    """A row of that table."""
     requests, on_chip = access["requests"], not access["sectors"]
     return (
         access["opcode"],
@@ -151,18 +148,18 @@ def _format_access(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
 
 
 def _sum_accesses(counters: Counters) -> list[dict[str, Any]]:
-    """Memory instructions that ran, summed over all places of one opcode, in order of the text."""
+    """Counts of the executed memory instructions, summed by opcode, in the order of the PTX text."""
     found: dict[str, dict[str, Any]] = {}
     counted = ("requests", "sectors", "wavefronts", "conflicts", "bytes")
     for site in counters.instructions.values():
         if not site.requests:
             continue
-        # A guard such as "@%p1" may stand before it.
+        # A guard such as "@%p1" may precede the opcode.
         opcode = next(word for word in site.instruction.split() if not word.startswith("@"))
-        one = found.setdefault(opcode, {"opcode": opcode, "places": 0} | dict.fromkeys(counted, 0))
-        one["places"] += 1
+        total = found.setdefault(opcode, {"opcode": opcode, "places": 0} | dict.fromkeys(counted, 0))
+        total["places"] += 1
         for name in counted:
-            one[name] += getattr(site, name)
+            total[name] += getattr(site, name)
     return list(found.values())
 
 
@@ -174,12 +171,13 @@ def _format_wavefronts(counters: dict[str, Any]) -> str:
 
 
 EXIT_BAD_INPUT = 2
+"""Exit status after bad input."""
 EXIT_INTERRUPTED = 130
-"""128 and the number of SIGINT, as shells have it."""
+"""Exit status after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 
 
 def find_exit_status(result: TuningResult) -> int:
-    """Of a tuning run: one that Ctrl-C ended has a best so far, and still is not what was asked for."""
-    from ekc.search.data import result as told
+    """Exit status of a tuning run: `EXIT_INTERRUPTED` if Ctrl-C ended it, although it has a best so far."""
+    from ekc.search.data.result import INTERRUPTED
 
-    return EXIT_INTERRUPTED if result.stopped == told.INTERRUPTED else 0
+    return EXIT_INTERRUPTED if result.stopped == INTERRUPTED else 0

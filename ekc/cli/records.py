@@ -1,7 +1,4 @@
-"""`ekc best` and `ekc export`: what earlier runs found, without tuning.
-
-`ekc recording`: what a recording holds, and the JSON in which other tuners take it.
-"""
+"""`ekc best` and `ekc export`: results of earlier runs; `ekc recording`: recordings and T4 JSON."""
 
 from __future__ import annotations
 
@@ -40,9 +37,7 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=ALLOW_NEGATIVES)
 @operator_arguments
-@click.option(
-    "--records", type=click.Path(path_type=Path), required=True, help="The record file to look into."
-)
+@click.option("--records", type=click.Path(path_type=Path), required=True, help="Record file.")
 @any_toolchain_option
 @choice_options
 @target_option
@@ -56,7 +51,7 @@ def best(
     max_slowdown: float,
     as_json: bool,
 ) -> None:
-    """The best schedule on file for an operator and a device."""
+    """Print the best recorded schedule of an operator on a device."""
     from ekc import devices
     from ekc.codegen.generate import describe_toolchain
     from ekc.search.database.query import SelectionRule, choose_best
@@ -116,12 +111,12 @@ def best(
     show_default=True,
     help="Folder for the kernel.",
 )
-@click.option("--name", help="What files and functions are called. [default: as the operator]")
+@click.option("--name", help="Name of the files and functions. [default: as the operator]")
 @json_option
 def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -> None:
     """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function.
 
-    Without --records or --schedule it is the naive one. Two shapes of one operator need two names to lie in
+    Without --records or --schedule it is the naive one. Two shapes of one operator need two names to be in
     one folder, and to be linked into one program.
     """
     import ekc
@@ -142,19 +137,19 @@ def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -
 
 
 def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, str]:
-    """Where the schedule and its figures come from."""
+    """Origin of the schedule and of its figures, for the JSON record."""
     facts = {"origin": found.origin}
     trial = found.trial
     if trial is None:
         return facts | {"figures": "none: not measured"}
-    there = trial.measured_elsewhere
-    facts["device"] = there or f"{device.label}, {device.clock_regime}"
-    if there:
+    elsewhere = trial.measured_elsewhere
+    facts["device"] = elsewhere or f"{device.label}, {device.clock_regime}"
+    if elsewhere:
         facts["figures"] = "measured elsewhere, on that device and with those programs; compiled afresh"
     if trial.latency_s is not None:
         facts["latency"] = f"{trial.latency_s * 1e6:.2f} us"
     if trial.energy_j is not None:
-        how = ("metered" if trial.metered else "predicted") + (" elsewhere" if there else "")
+        how = ("metered" if trial.metered else "predicted") + (" elsewhere" if elsewhere else "")
         facts["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({how})"
     return facts | {"result": trial.checked or "not executed"}
 
@@ -171,7 +166,7 @@ def recording() -> None:
 @FILE_ARGUMENT
 @json_option
 def show(file: Path, as_json: bool) -> None:
-    """What is in a recording: the device, when, and for each operator how much was measured."""
+    """Print the contents of a recording: the device, and the measurements of each operator."""
     from ekc.devices.recording import read_recording
     from ekc.tables import format_table
 
@@ -192,14 +187,15 @@ def show(file: Path, as_json: bool) -> None:
 
 
 def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
-    mine = [row for row in recorded.rows if row.operator == number]
-    times = [row.find_timing().latency_s for row in mine if row.timings]
+    """Measurements of one operator of a recording, as a JSON object."""
+    rows = [row for row in recorded.rows if row.operator == number]
+    times = [row.find_timing().latency_s for row in rows if row.timings]
     return {
         "operator": str(recorded.operators[number]).splitlines()[0],
-        "schedules": len(mine),
+        "schedules": len(rows),
         "timed": len(times),
-        "metered": sum(bool(row.meterings) for row in mine),
-        "failed": sum(bool(row.failure) for row in mine),
+        "metered": sum(bool(row.meterings) for row in rows),
+        "failed": sum(bool(row.failure) for row in rows),
         "fastest_us": float(f"{1e6 * min(times):.4g}") if times else None,
     }
 
@@ -209,9 +205,9 @@ def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
 @operator_arguments
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
 def t4(file: Path, request: OperatorRequest, out: Path) -> None:
-    """Write the rows of an operator as T4 JSON, which Kernel Tuner and its peers read.
+    """Write the rows of an operator as T4 JSON, which Kernel Tuner and other tuners read.
 
-    OPERATOR may be left out where the recording holds one only.
+    OPERATOR may be left out if the recording has only one.
     """
     from ekc.devices.recording import read_recording
     from ekc.search.replay.t4 import to_t4
@@ -226,12 +222,12 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
 
 @recording.command()
 @FILE_ARGUMENT
-@click.option("--figure", default="time", show_default=True, help="The measurement to make small.")
+@click.option("--figure", default="time", show_default=True, help="Measurement to minimise.")
 @click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @json_option
 def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> None:
-    """Replay the search on the T4 JSON of any tuner: what it would have found there, in how many trials."""
+    """Replay the search on the T4 JSON of any tuner: the best row it finds, in how many trials."""
     import numpy as np
 
     from ekc.search.replay.replay import replay_search
@@ -253,23 +249,24 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
         print_json({"figure": figure, "unit": table.unit, **facts})
     else:
         unit = f" {table.unit}" if table.unit else ""
-        told = f"{figure} {found:.6g}{unit} after {len(rows)} of {len(table.figures)} rows of {file}"
+        ratio = found / table.best_figure
         print_text(
-            f"{told}; the best of all is {table.best_figure:.6g}{unit} ({found / table.best_figure:.3f} times)"
+            f"{figure} {found:.6g}{unit} after {len(rows)} of {len(table.figures)} rows of {file}; "
+            f"the best of all is {table.best_figure:.6g}{unit} ({ratio:.3f} times)"
         )
 
 
 def _make_trial_logger(trials: int) -> Callable[[int], None]:
-    """Logs how many rows were tried, every few seconds."""
+    """Make a callback that logs the number of rows tried, every few seconds."""
     from ekc.search.progress import PROGRESS_INTERVAL_S
 
     began = last = time.monotonic()
 
-    def tell(tried: int) -> None:
+    def log_progress(tried: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= PROGRESS_INTERVAL_S:
             last = now
             log(f"{now - began:5.0f} s  {tried}/{trials} trials")
 
-    return tell
+    return log_progress

@@ -1,4 +1,4 @@
-"""`ekc run`: is a kernel right? Executed on random inputs, against the float64 reference."""
+"""`ekc run`: execute a kernel on random inputs and compare it with the float64 reference."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=ALLOW_NEGATIVES)
 @schedule_source
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the inputs.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the inputs.")
 @json_option
 def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
     """Compile a schedule, execute its PTX on random inputs and compare with a float64 reference.
 
     It runs on the CPU, under a sanitizer; of a large grid some blocks run. With a real GPU as --target the
-    machine code runs there too, in whole. Status 1 when a result is wrong or the sanitizer finds something.
+    whole kernel runs there too. Status 1 when a result is wrong or the sanitizer finds something.
     Without --records or --schedule it is the naive schedule.
     """
     import ekc
@@ -39,9 +39,9 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
         check_device_memory(schedule.op, device)
     kernel = ekc.compile(schedule, arch=device.arch, limits=device.limits)
     expected = ReferenceEvaluator.from_seed(schedule.op, seed)
-    here = verify_if_executable(device, schedule, kernel.compiled, expected)
+    on_device = verify_if_executable(device, schedule, kernel.compiled, expected)
     verdict = verify(schedule, kernel.compiled, expected, seed)
-    ok = verdict.ok and (here is None or not here.fault)
+    ok = verdict.ok and (on_device is None or not on_device.fault)
     facts = {
         "operator": schedule.op.to_json(),
         "digest": schedule.digest,
@@ -57,16 +57,16 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
         "blocks": sum(x.agreement.blocks for x in verdict.launches),
         "total_blocks": sum(x.agreement.total_blocks for x in verdict.launches),
         "launches": [describe_execution(x) for x in verdict.launches],
-        "on_device": None if here is None else str(here),
+        "on_device": None if on_device is None else str(on_device),
         "ok": ok,
     }
     if as_json:
         print_json(facts)
     else:
-        origin = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
-        print_text(
-            f"{origin}\n{_format_report(verdict, here, describe_input_policy(schedule.op), seed, kernel.executed_by)}"
-        )
+        title = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
+        inputs = describe_input_policy(schedule.op)
+        report = _format_report(verdict, on_device, inputs, seed, kernel.executed_by)
+        print_text(f"{title}\n{report}")
     return 0 if ok else 1
 
 
@@ -92,7 +92,7 @@ def _format_report(
         lines["integers"] = INT32_WRAP_NOTE
     if device_verdict is not None:
         lines["on the GPU"] = str(device_verdict)
-    told = [f"{name:11}{text}" for name, text in lines.items()]
+    facts = [f"{name:11}{text}" for name, text in lines.items()]
     ends = {"": "agrees with the reference", WRONG_RESULT: "DOES NOT AGREE with the reference"}
     fault = verdict.fault or (device_verdict.fault if device_verdict else "")
-    return "\n".join([*told, ends.get(fault, "NOT SAFE: see what the sanitizer found")])
+    return "\n".join([*facts, ends.get(fault, "NOT SAFE: see what the sanitizer found")])

@@ -1,4 +1,4 @@
-"""Where a command gets its schedule from: a file, the best of a record file, or the naive schedule."""
+"""The schedule that a command works on: from a file, the best of a record file, or the naive schedule."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocatedSchedule:
-    """A schedule, where it comes from in words, and its figures where there are any."""
+    """A schedule with its origin."""
 
     schedule: Schedule
     origin: str
+    """Origin in words, for titles."""
     trial: Trial | None = None
+    """Its figures, if it comes from a record file."""
 
 
 @dataclass(frozen=True)
 class ScheduleSource:
-    """What the command line said about the schedule."""
+    """The options of a command line that choose the schedule."""
 
     request: OperatorRequest
     file: Path | None
@@ -43,11 +45,11 @@ class ScheduleSource:
     any_toolchain: bool
 
     def find_schedule(self) -> LocatedSchedule:
-        """The schedule; the naive one when only an operator is named. Raises EkcError."""
+        """Find the schedule: the naive one if only an operator is given. Raises EkcError."""
         if self.file is not None:
             if not self.request.is_empty or self.records is not None:
                 raise InvalidInput(
-                    "--schedule: the file names its operator itself; leave OPERATOR and --records out"
+                    "--schedule: the file names its own operator; leave OPERATOR and --records out"
                 )
             refuse_unused_options(RECORD_OPTIONS, "--schedule names the one schedule; leave one of them out")
             return LocatedSchedule(read_schedule(self.file), f"schedule of {self.file}")
@@ -70,8 +72,8 @@ class ScheduleSource:
 
 
 def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command OPERATOR, --schedule, --records, how to choose among these, and --target, as
-    `source=Source(...)`."""
+    """Decorate a command with OPERATOR, --schedule, --records and --target, and the options that choose among
+    records, passed as `source=ScheduleSource(...)`."""
 
     @operator_arguments
     @functools.wraps(command)
@@ -99,11 +101,13 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CHOICE_OPTIONS = ("objective", "max_slowdown")
+"""Parameters that define the best schedule."""
 RECORD_OPTIONS = (*CHOICE_OPTIONS, "any_toolchain")
+"""Parameters that choose among the schedules of a record file."""
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command --objective and --max-slowdown: which of what was measured is the best."""
+    """Decorate a command with --objective and --max-slowdown, which define the best measured schedule."""
     wrapped = click.option(
         "--max-slowdown",
         type=float,
@@ -115,7 +119,7 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--objective",
         default="energy",
         show_default=True,
-        help="What the best has least of: energy, latency or edp.",
+        help="Quantity that the best has least of: energy, latency or edp.",
     )(wrapped)
 
 
@@ -136,7 +140,7 @@ target_option: Callable[[Any], Any] = click.option(
 
 
 def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
-    """The schedule of a JSON file: its own text, or the record that `ekc export` writes beside a kernel."""
+    """Read the schedule of a JSON file: `Schedule.to_json`, or the record that `ekc export` writes."""
     from ekc.ir.schedule.schedule import Schedule
 
     try:
@@ -153,12 +157,12 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
 
 
 def log_replaced(out: Path, op: Operator, name: str | None) -> None:
-    """A line where `out` holds a kernel of another operator under the name: it is about to be written over,
-    as a compiler does, but not without a word."""
+    """Log a line if `out` has a kernel of another operator under this name, which is about to be
+    overwritten."""
     try:
         other = read_schedule(out / f"{name or op.name}.json").op
     except EkcError:
         return
     if other.digest != op.digest:
-        own = "_".join([op.name, "x".join(map(str, op.outputs[0].shape))])
-        log(f"ekc: {out} held {str(other).splitlines()[0]} under this name; --name {own} keeps both")
+        free_name = "_".join([op.name, "x".join(map(str, op.outputs[0].shape))])
+        log(f"ekc: {out} held {str(other).splitlines()[0]} under this name; --name {free_name} keeps both")

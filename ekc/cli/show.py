@@ -12,7 +12,7 @@ from ekc.cli.schedule_source import ScheduleSource, schedule_source
 @click.command(context_settings=ALLOW_NEGATIVES)
 @schedule_source
 @click.option("--cuda", is_flag=True, help="The CUDA text too.")
-@click.option("--ptx", is_flag=True, help="What NVRTC makes of it, too.")
+@click.option("--ptx", is_flag=True, help="The PTX that NVRTC makes of it, too.")
 @json_option
 def show(source: ScheduleSource, cuda: bool, ptx: bool, as_json: bool) -> None:
     """Print a schedule: the Python that makes it, its Program, and with --cuda or --ptx its kernel.

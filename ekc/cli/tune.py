@@ -1,4 +1,4 @@
-"""`ekc tune`: search for the kernel of least energy, print what was found, leave the kernel behind."""
+"""`ekc tune`: search for the kernel of least energy, print the result, write the kernel."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from ekc.errors import InvalidInput
 @click.option(
     "--workers",
     type=click.IntRange(1, 1024),
-    help="How many compile at a time, 32 at most (one per core if nothing is said); same winner for any.",
+    help="Processes that compile, at most 32 [default: one per core]; the winner does not depend on it.",
 )
 @click.option(
     "--out",
@@ -66,7 +66,7 @@ from ekc.errors import InvalidInput
 )
 @click.option(
     "--name",
-    help="What files and functions are called; with --layers, their prefix. [default: as the operator]",
+    help="Name of the files and functions; with --layers, their prefix. [default: as the operator]",
 )
 @click.option("--quiet", is_flag=True, help="No forecast, no progress, no names of layers.")
 @click.option(
