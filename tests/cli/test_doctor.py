@@ -75,7 +75,7 @@ def test_each_gpu_is_a_part_of_the_text(scripted: Any, capsys: pytest.CaptureFix
         (Card(instantaneous=False, arch=5), "power", "instantaneous (no field 186)"),
         (Card(mig=True), "measured", "latency; no energy: GPU 0 (Scripted GPU) is split by MIG"),
         (Card(reasons=0x20), "cap", "400 W; throttled now: software thermal slowdown"),
-        (Card(cap_mw=None), "cap", "none told"),
+        (Card(cap_mw=None), "cap", "not reported"),
         (Card(capability=(9, 9)), "arch", "sm_99, which NVRTC does not know; sm_90 is compiled for"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_driver_that_tells_no_throttle_reasons(scripted: Any, capsys: pytest.C
     library = scripted(Card(reasons=0x4))
     for name in ("Event", "Throttle"):
         library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    assert gpu(capsys)["each"][0]["cap"] == "400 W; what throttles it is not told"
+    assert gpu(capsys)["each"][0]["cap"] == "400 W; throttle reasons are not reported"
 
 
 def test_a_driver_that_is_too_old(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:

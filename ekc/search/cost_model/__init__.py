@@ -1,1 +1,1 @@
-"""What the search believes of a schedule before it is measured, how sure it is, and how it learns."""
+"""Models of latency, power and register spills, and the acquisition function that the search optimises."""

@@ -1,9 +1,10 @@
-"""A Gaussian process over features: a mean and how sure it is, from few rows.
+"""A Gaussian process over features: mean and standard deviation of a target, learned from few rows.
 
-Matern 5/2 with one length per feature. Lengths, scale and noise are those that make the rows likeliest
-(a few Adam steps on the log marginal likelihood, with weak log-normal priors), carried from fit to fit.
+The kernel is Matern 5/2 with one length scale per feature. Length scales, variance and noise maximise the log
+marginal likelihood with weak log-normal priors: a few steps of Adam, continued from fit to fit.
 
-Two threads for what lets others run meanwhile: trees, and NumPy on large arrays. And one for BLAS.
+Threads: predictions run in two threads, since XGBoost and NumPy on large arrays release the interpreter lock.
+BLAS runs in one thread: `one_blas_thread`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from threadpoolctl import ThreadpoolController
 
 from ekc.forks import hold_forks
 from ekc.search.cost_model.xgboost_model import select_training_rows
+from ekc.search.data.defaults import GAUSSIAN_PROCESS
 
 
 @cache
 def get_prediction_pool() -> ThreadPoolExecutor:
-    """Started when first used, for each prediction is over in milliseconds. What they are given must not wait
-    for them."""
+    """The two threads of predictions, started on first use. A job in them must not wait for another job in
+    them."""
     return ThreadPoolExecutor(2, "ekc-predict")
 
 
 class _BlasLimit:
-    """How many hold BLAS to one thread, and what lets go of it: None where BLAS has its threads."""
+    """Number of users that hold BLAS to one thread, and the object that ends this; None: BLAS has its
+    threads."""
 
     def __init__(self) -> None:
         self.lock, self.user_count = Lock(), 0
@@ -45,8 +48,8 @@ _BLAS_LIMIT = _BlasLimit()
 
 
 def _reset_after_fork() -> None:
-    """A child has none of the threads, neither ours nor those that hold BLAS. What lets go of BLAS is kept:
-    it knows how many threads BLAS had; the child finds one or, with OpenBLAS, as many as there are cores."""
+    """In a child process: no thread of the parent exists. The limiter is kept: it has the number of threads
+    that BLAS had. The child would find one thread, or with OpenBLAS as many as there are cores."""
     get_prediction_pool.cache_clear()
     _BLAS_LIMIT.user_count = 0
 
@@ -61,9 +64,9 @@ def _get_blas_controller() -> ThreadpoolController:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Matrices this small gain nothing from threads, which spin while they wait and cost a busy machine
-    twenty times the work; and sums come out the same however many cores there are. The setting is that of the
-    whole process, so the last of those that hold it at one time lets go."""
+    """Run BLAS in one thread. Small matrices gain nothing from threads, which spin while they wait and cost a
+    busy machine twenty times the work; and sums are the same for any number of cores. The setting belongs to
+    the process: the last of several simultaneous users restores it."""
     with hold_forks(), _BLAS_LIMIT.lock:
         if not _BLAS_LIMIT.user_count:
             limiter = _get_blas_controller().limit(limits=1, user_api="blas")
@@ -81,135 +84,141 @@ def one_blas_thread() -> Iterator[None]:
 
 Array = NDArray[np.float64]
 
-MAX_ROWS = 320
-"""Rows kept: the cost of a fit grows with their cube. The best stay, and an even share of the rest."""
-INITIAL_ADAM_STEPS, ADAM_STEPS, LEARNING_RATE = 60, 8, 0.1
-CHUNK_ROWS = 1024
-"""Rows predicted at once, for their covariances to stay in cache."""
 BLOCK_COLUMNS = 64
-"""Columns of a triangular matrix that are multiplied at once, by the rows that any of them has."""
-CALIBRATION_SHRINKAGE = 4.0
-"""Rows whose spreads proved right, that a prediction counts beside those alike."""
+"""Columns of the triangular matrix that are multiplied at once."""
 _JITTER, _MIN_SQUARED_DISTANCE = 1e-5, 1e-12
 _LOWER_BOUNDS, _UPPER_BOUNDS = (-2.0, -3.0, -9.0), (6.0, 3.0, 0.0)
-"""Bounds of log length, log scale, log noise, in units of the spread of features and of targets."""
+"""Bounds of log length scale, log variance and log noise, in units of the standard deviations of the features
+and of the targets."""
 _LOG_NOISE_MEAN, _LOG_NOISE_VARIANCE = -5.0, 4.0
-"""Prior of the log noise: timings of one kernel differ little."""
+"""Mean and variance of the prior of the log noise: repeated timings of a kernel differ little."""
 
 
 @dataclass
 class GaussianProcess:
-    """Call `fit`, then `predict`. Deterministic: nothing in it is drawn."""
+    """Call `fit`, then `predict`. Deterministic: it uses no random numbers."""
 
     _theta: Array = field(default_factory=lambda: np.zeros(0))
-    """Log length per feature, log scale, log noise."""
+    """Log length scale per feature, log variance, log noise."""
     _rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    """[rows, features]: the rows learned from, over the standard deviations of the features."""
 
     def fit(self, rows: Array, targets: Array, squared_z_scores: Array | None = None) -> None:
-        """Learn afresh from `rows[n, d]` and `targets[n]` (lower is better), n at least 2. `surprises[n]`:
-        squared distance of each target from what was expected of it, in spreads; NaN where nothing was."""
+        """Learn from `rows[n, d]` and `targets[n]` (lower is better), n at least 2; earlier rows are
+        forgotten. `squared_z_scores[n]`: ((target - prediction) / std)^2 of each row; NaN where there was no
+        prediction."""
         with one_blas_thread():
             self._fit(
                 rows, targets, np.full(len(rows), np.nan) if squared_z_scores is None else squared_z_scores
             )
 
     def _fit(self, rows: Array, targets: Array, squared_z_scores: Array) -> None:
-        kept = select_training_rows(targets, MAX_ROWS)
+        kept = select_training_rows(targets, GAUSSIAN_PROCESS.max_rows)
         rows, targets = rows[kept], targets[kept]
         self._feature_std = _compute_feature_std(rows)
         self._rows = rows / self._feature_std
         self._target_mean, self._target_std = float(targets.mean()), float(targets.std()) or 1.0
         z = (targets - self._target_mean) / self._target_std
-        steps = ADAM_STEPS
+        steps = GAUSSIAN_PROCESS.adam_steps
         if len(self._theta) != rows.shape[1] + 2:
-            self._theta, steps = _make_initial_theta(rows.shape[1]), INITIAL_ADAM_STEPS
+            self._theta = _make_initial_theta(rows.shape[1])
+            steps = GAUSSIAN_PROCESS.initial_adam_steps
         self._theta = _maximize_posterior(self._rows, z, self._theta, steps)
         covariance = _compute_covariance(self._rows, self._rows, self._theta)[0]
         covariance[np.diag_indices(len(z))] += _noise_variance(self._theta)
-        whiten = np.tril(np.linalg.inv(np.linalg.cholesky(covariance)))
-        self._posterior = self._make_posterior(whiten, z, squared_z_scores[kept])
+        whitening = np.tril(np.linalg.inv(np.linalg.cholesky(covariance)))
+        self._posterior = self._make_posterior(whitening, z, squared_z_scores[kept])
 
     def _make_posterior(self, whitening: Array, z: Array, squared_z_scores: Array) -> _Posterior:
-        middle = self._rows.mean(axis=0)
-        near = (self._rows - middle) * np.exp(-self._theta[:-2])
-        twice = np.ascontiguousarray(-2 * near.T, dtype=np.float32)
-        squares = np.square(near).sum(axis=1).astype(np.float32)
-        told = np.isfinite(squared_z_scores)
-        beyond = np.stack([np.where(told, squared_z_scores - 1.0, 0.0), told], axis=1) / math.exp(
-            self._theta[-2]
-        )
+        center = self._rows.mean(axis=0)
+        scaled = (self._rows - center) * np.exp(-self._theta[:-2])
+        has_score = np.isfinite(squared_z_scores)
+        excess = np.where(has_score, squared_z_scores - 1.0, 0.0)
         return _Posterior(
-            middle, twice, squares, whitening.T @ (whitening @ z), np.ascontiguousarray(whitening.T), beyond
+            center,
+            np.ascontiguousarray(-2 * scaled.T, dtype=np.float32),
+            np.square(scaled).sum(axis=1).astype(np.float32),
+            whitening.T @ (whitening @ z),
+            np.ascontiguousarray(whitening.T),
+            np.stack([excess, has_score], axis=1) / math.exp(self._theta[-2]),
         )
 
     def predict(self, rows: Array) -> tuple[Array, Array, Array]:
-        """(mean, standard deviation, squared surprise) of the target at each row. The last is the mean of
-        what the rows alike were, each by how alike it is, beside `FAITH` rows of 1."""
-        mean, known = np.empty(len(rows)), np.empty(len(rows))
-        surprise = np.empty(len(rows))
+        """(mean, standard deviation, calibration) of the target at each row. The calibration is the mean
+        squared z-score of the learned rows, weighted by their covariance with the row, together with
+        `calibration_shrinkage` rows of z-score 1."""
+        mean, explained = np.empty(len(rows)), np.empty(len(rows))
+        calibration = np.empty(len(rows))
+        chunk_rows = GAUSSIAN_PROCESS.chunk_rows
 
-        def predict(start: int) -> None:
-            chunk = slice(start, start + CHUNK_ROWS)
+        def predict_chunk(start: int) -> None:
+            chunk = slice(start, start + chunk_rows)
             across = self._compute_cross_covariance(rows[chunk]).astype(np.float64)
             mean[chunk] = across @ self._posterior.weights
-            known[chunk] = _compute_explained_variance(across, self._posterior.whitening)
-            beyond, alike = (across @ self._posterior.calibration_terms).T
-            surprise[chunk] = 1.0 + beyond / (CALIBRATION_SHRINKAGE + alike)
+            explained[chunk] = _compute_explained_variance(across, self._posterior.whitening)
+            excess, weight = (across @ self._posterior.calibration_terms).T
+            calibration[chunk] = 1.0 + excess / (GAUSSIAN_PROCESS.calibration_shrinkage + weight)
 
         with one_blas_thread():
-            list(get_prediction_pool().map(predict, range(0, len(rows), CHUNK_ROWS)))
-        left = np.maximum(math.exp(self._theta[-2]) - known, 1e-9)
-        return mean * self._target_std + self._target_mean, np.sqrt(left) * self._target_std, surprise
+            list(get_prediction_pool().map(predict_chunk, range(0, len(rows), chunk_rows)))
+        variance = np.maximum(math.exp(self._theta[-2]) - explained, 1e-9)
+        return mean * self._target_std + self._target_mean, np.sqrt(variance) * self._target_std, calibration
 
     @property
     def is_fitted(self) -> bool:
-        """Whether anything was learned."""
+        """Whether it has learned from any rows."""
         return len(self._rows) > 0
 
     def predict_correlation(self, rows: Array) -> Array:
-        """Of what measurements of the targets at each pair of rows will say and nobody knows yet, their noise
-        included. Before the first fit lengths are the prior's, in units of the spread of these rows."""
+        """[rows, rows]: correlation of future measurements at each pair of rows, given the learned rows,
+        noise included. Before the first fit: with the length scales of the prior, in standard deviations of
+        these rows."""
         with one_blas_thread():
             theta = self._theta if self.is_fitted else _make_initial_theta(rows.shape[1])
-            near = rows / (self._feature_std if self.is_fitted else _compute_feature_std(rows))
-            left = _compute_covariance(near, near, theta)[0]
+            scaled = rows / (self._feature_std if self.is_fitted else _compute_feature_std(rows))
+            covariance = _compute_covariance(scaled, scaled, theta)[0]
             if self.is_fitted:
-                told = self._compute_cross_covariance(rows).astype(np.float64) @ self._posterior.whitening
-                left -= told @ told.T
-        at = np.diag_indices(len(rows))
-        left[at] = np.maximum(left[at], 0.0) + _noise_variance(theta)
-        spread = np.sqrt(left[at])
-        return np.asarray(left / np.outer(spread, spread))
+                explained = (
+                    self._compute_cross_covariance(rows).astype(np.float64) @ self._posterior.whitening
+                )
+                covariance -= explained @ explained.T
+        diagonal = np.diag_indices(len(rows))
+        covariance[diagonal] = np.maximum(covariance[diagonal], 0.0) + _noise_variance(theta)
+        std = np.sqrt(covariance[diagonal])
+        return np.asarray(covariance / np.outer(std, std))
 
     def _compute_cross_covariance(self, rows: Array) -> NDArray[np.float32]:
-        """Covariance between rows and those learned from."""
-        near = ((rows / self._feature_std - self._posterior.center) * np.exp(-self._theta[:-2])).astype(
-            np.float32
-        )
-        squared = near @ self._posterior.negated_twice_rows
-        squared += np.square(near).sum(axis=1)[:, None]
+        """[rows, learned rows]: covariance between them."""
+        scales = np.exp(-self._theta[:-2])
+        scaled = ((rows / self._feature_std - self._posterior.center) * scales).astype(np.float32)
+        squared = scaled @ self._posterior.negated_twice_rows
+        squared += np.square(scaled).sum(axis=1)[:, None]
         squared += self._posterior.squared_norms
         return _apply_matern(np.maximum(squared, np.float32(_MIN_SQUARED_DISTANCE), out=squared), self._theta)
 
 
 @dataclass(frozen=True, eq=False)
 class _Posterior:
-    """What a prediction needs of the rows learned from. Distances are taken about their middle and in single
-    precision, for populations are large; what is solved with is not, for it amplifies."""
+    """Arrays of a prediction. Distances are computed around the centre of the rows and in single precision,
+    because populations are large. Solutions of linear systems, which amplify errors, are in double
+    precision."""
 
     center: Array
+    """[d]: mean of the learned rows."""
     negated_twice_rows: NDArray[np.float32]
-    """[d, n]: minus twice the rows, in lengths."""
+    """[d, n]: minus twice the rows, in length scales."""
     squared_norms: NDArray[np.float32]
+    """[n]: squared norms of the rows, in length scales."""
     weights: Array
+    """[n]: inverse covariance times targets."""
     whitening: Array
-    """[n, n], upper triangular."""
+    """[n, n]: inverse Cholesky factor of the covariance, upper triangular."""
     calibration_terms: Array
-    """[n, 2]: by how much each squared surprise is above 1, and whether there was one; over the scale."""
+    """[n, 2]: squared z-score minus 1 of each row, and whether it has one; divided by the variance."""
 
 
 def _compute_explained_variance(cross_covariance: Array, whitening: Array) -> Array:
-    """The sum of squares of each row of `across @ whiten`, without the products below the diagonal."""
+    """Sum of squares of each row of `cross_covariance @ whitening`, without the products that are 0."""
     total = np.zeros(len(cross_covariance))
     for low in range(0, len(whitening), BLOCK_COLUMNS):
         high = min(low + BLOCK_COLUMNS, len(whitening))
@@ -219,7 +228,7 @@ def _compute_explained_variance(cross_covariance: Array, whitening: Array) -> Ar
 
 
 def _apply_matern(squared_distance: NDArray[np.float32], theta: Array) -> NDArray[np.float32]:
-    """Matern 5/2 of squared distances, which it uses up: one pass after the other, in place."""
+    """Matern 5/2 of squared distances. The argument is overwritten."""
     squared_distance *= 5
     r = np.sqrt(squared_distance, out=squared_distance)
     falling = np.exp(-r)
@@ -233,28 +242,30 @@ def _apply_matern(squared_distance: NDArray[np.float32], theta: Array) -> NDArra
 
 
 def _compute_feature_std(rows: Array) -> Array:
-    """The spread of each feature, which distances are counted in."""
+    """Standard deviation of each feature; 1 for constant features."""
     spread = rows.std(axis=0)
     return np.where(spread > 0, spread, 1.0)
 
 
 def _make_initial_theta(feature_count: int) -> Array:
+    """Parameters before the first fit."""
     return np.concatenate(
         [np.full(feature_count, _prior_log_length(feature_count)), [0.0, _LOG_NOISE_MEAN + 0.4]]
     )
 
 
 def _prior_log_length(feature_count: int) -> float:
-    """Prior of the log length: the more features, the longer, so that distances stay alike."""
+    """Mean of the prior of the log length scale. It grows with the number of features, as distances do."""
     return 0.7 + 0.5 * math.log(max(feature_count, 10) / 10)
 
 
 def _noise_variance(theta: Array) -> float:
+    """Variance of the noise."""
     return math.exp(theta[-1]) + _JITTER
 
 
 def _compute_covariance(a: Array, b: Array, theta: Array) -> tuple[Array, Array]:
-    """Matern 5/2 between rows, and its derivative by the squared distance."""
+    """(Matern 5/2 between rows, its derivative with respect to the squared distance)."""
     inverse, scale = np.exp(-theta[:-2]), math.exp(theta[-2])
     x, y = a * inverse, b * inverse
     squared = np.square(x).sum(axis=1)[:, None] + np.square(y).sum(axis=1)[None, :] - 2 * (x @ y.T)
@@ -264,30 +275,31 @@ def _compute_covariance(a: Array, b: Array, theta: Array) -> tuple[Array, Array]
 
 
 def _maximize_posterior(rows: Array, z: Array, theta: Array, steps: int) -> Array:
-    """Adam on the negative log posterior of the parameters."""
+    """Parameters after some steps of Adam on the negative log posterior."""
     first, second = np.zeros_like(theta), np.zeros_like(theta)
     width = len(theta) - 2
-    least = np.concatenate([np.full(width, _LOWER_BOUNDS[0]), _LOWER_BOUNDS[1:]])
-    most = np.concatenate([np.full(width, _UPPER_BOUNDS[0]), _UPPER_BOUNDS[1:]])
+    lowest = np.concatenate([np.full(width, _LOWER_BOUNDS[0]), _LOWER_BOUNDS[1:]])
+    highest = np.concatenate([np.full(width, _UPPER_BOUNDS[0]), _UPPER_BOUNDS[1:]])
     for step in range(1, steps + 1):
-        slope = _compute_gradient(rows, z, theta)
-        first = 0.9 * first + 0.1 * slope
-        second = 0.99 * second + 0.01 * slope * slope
+        gradient = _compute_gradient(rows, z, theta)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.99 * second + 0.01 * gradient * gradient
         move = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.99**step)) + 1e-9)
-        theta = np.clip(theta - LEARNING_RATE * move, least, most)
+        theta = np.clip(theta - GAUSSIAN_PROCESS.learning_rate * move, lowest, highest)
     return theta
 
 
 def _compute_gradient(rows: Array, z: Array, theta: Array) -> Array:
+    """Gradient of the negative log posterior."""
     covariance, by_distance = _compute_covariance(rows, rows, theta)
     noisy = covariance + _noise_variance(theta) * np.eye(len(z))
     inverse = np.linalg.inv(noisy)
     weights = inverse @ z
     by_covariance = 0.5 * (inverse - np.outer(weights, weights))
-    pull = by_covariance * by_distance
-    # Sum over pairs of pull x (difference in one feature) squared, without a pairs x features array.
-    apart = 2 * (np.square(rows).T @ pull.sum(axis=1) - (rows * (pull @ rows)).sum(axis=0))
-    lengths = -2 * np.exp(-2 * theta[:-2]) * apart + (theta[:-2] - _prior_log_length(rows.shape[1]))
+    by_pair = by_covariance * by_distance
+    # Sum over pairs of by_pair * (difference in one feature)^2, without an array of pairs x features.
+    by_feature = 2 * (np.square(rows).T @ by_pair.sum(axis=1) - (rows * (by_pair @ rows)).sum(axis=0))
+    lengths = -2 * np.exp(-2 * theta[:-2]) * by_feature + (theta[:-2] - _prior_log_length(rows.shape[1]))
     scale = (by_covariance * covariance).sum() + theta[-2]
     noise = (
         np.trace(by_covariance) * math.exp(theta[-1]) + (theta[-1] - _LOG_NOISE_MEAN) / _LOG_NOISE_VARIANCE

@@ -1,11 +1,12 @@
-"""Whether a kernel will spill, learned from what ptxas said of the others.
+"""The spill model: probability that a kernel needs no more registers than it can have.
 
-The registers of a kernel are counted before it is compiled, and the rule "registers" refuses what needs too
-many. Near that edge counting errs, and what spills is four to three hundred times as slow as expected. That
-is no figure to learn other latencies from: it made beliefs unsure of all around, and what is unsure promises
-most, so a search spent its trials on more of the kind. What the compiler says of every kernel is learned
-instead, registers needed over registers counted, and what a genome promises it promises as far as it is
-likely to fit (expected improvement under a learned constraint: Gardner and others, 2014).
+The registers of a kernel are estimated before it is compiled, and the rule "registers" refuses schedules that
+need too many. Near the limit the estimate errs, and a kernel that spills is four to three hundred times
+slower than expected. Such a latency is not used to learn other latencies: it made the surrogate uncertain
+about all similar kernels, and uncertainty scores high, so that a search spent its trials on more of them.
+Instead the model learns registers needed, as ptxas reports them, over registers estimated. The acquisition
+multiplies the expected improvement by the probability (constrained expected improvement: Gardner and others,
+2014).
 """
 
 from __future__ import annotations
@@ -20,67 +21,65 @@ from ekc.ir.analysis.coalescing import WARP
 from ekc.ir.hardware.limits import Limits
 from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.surrogate import Surrogate, normal_cdf
+from ekc.search.data.defaults import SPILLS
 
 Array = NDArray[np.float64]
 
-SPILL_STACK_BYTES = 64
-"""Bytes of stack from which on a kernel counts as spilled: ptxas also keeps a few for what was no spill."""
 REGISTER_ALLOCATION_UNIT = 8
-"""Registers are given out in such units."""
-MIN_FEASIBILITY = 1e-6
-"""Chance of what is all but sure to spill: still in the order of the promise."""
+"""Registers per thread are allocated in multiples of this."""
 
 
 def has_spilled(resources: Sequence[Resources]) -> bool:
-    """Whether any launch keeps in memory what found no register."""
-    return any(r.stack_bytes > SPILL_STACK_BYTES for r in resources)
+    """Whether any launch spills registers to memory."""
+    return any(r.stack_bytes > SPILLS.stack_bytes for r in resources)
 
 
 def count_needed_registers(resources: Sequence[Resources]) -> float:
-    """Registers a thread that the launch with most of them would take: those it has, and what lies on its
-    stack."""
+    """Registers per thread that the largest launch needs: those it has, and its stack in units of a
+    register."""
     return max(r.registers + r.stack_bytes / 4 for r in resources)
 
 
 class SpillModel:
-    """The belief in registers needed, on a device with these limits."""
+    """Model of the registers needed over the registers estimated, on a device with these limits."""
 
     def __init__(self, limits: Limits, seed: int) -> None:
         self._limits = limits
         self._surrogate = Surrogate(seed)
         self._max_log_error = 0.0
-        """Log of registers needed over counted, where that was most."""
+        """Largest log of registers needed over estimated so far."""
 
     def learn(self, rows: NDArray[np.float32], resources: Sequence[Sequence[Resources]]) -> None:
-        """Feature rows of compiled kernels, and what ptxas gave each."""
-        counted, need = _get_counted_registers(rows), np.array([count_needed_registers(r) for r in resources])
-        self._max_log_error = max(self._max_log_error, float(np.log(need / counted).max()))
-        self._surrogate.learn(rows, counted, need, objective_values=np.ones(len(rows)))
+        """Learn from the feature rows of compiled kernels, and the resources that ptxas reported for each."""
+        estimated = _get_estimated_registers(rows)
+        needed = np.array([count_needed_registers(r) for r in resources])
+        self._max_log_error = max(self._max_log_error, float(np.log(needed / estimated).max()))
+        self._surrogate.learn(rows, estimated, needed, objective_values=np.ones(len(rows)))
 
     def predict_log_feasibility(self, rows: NDArray[np.float32]) -> Array:
-        """Log of the probability that each fits: 0 where no count was ever so far off, and for all before
-        enough were compiled to say."""
+        """Log of the probability that each kernel does not spill. 0 if no estimate was ever wrong by the
+        distance to the limit, and for all kernels before enough were compiled."""
         log = np.zeros(len(rows))
-        counted, room = np.log(_get_counted_registers(rows)), np.log(self._find_register_budget(rows))
-        near = np.flatnonzero(counted + self._max_log_error > room)
+        estimated, budget = np.log(_get_estimated_registers(rows)), np.log(self._find_register_budget(rows))
+        near = np.flatnonzero(estimated + self._max_log_error > budget)
         if self._surrogate.is_ready and len(near):
-            mean, spread = self._surrogate.predict(rows[near], np.exp(counted[near]))
-            log[near] = np.log(np.maximum(normal_cdf((room[near] - mean) / spread), MIN_FEASIBILITY))
+            mean, std = self._surrogate.predict(rows[near], np.exp(estimated[near]))
+            log[near] = np.log(np.maximum(normal_cdf((budget[near] - mean) / std), SPILLS.min_feasibility))
         return log
 
     def _find_register_budget(self, rows: NDArray[np.float32]) -> Array:
-        """Registers that a thread may need without being spilled."""
+        """Registers per thread that a kernel may need without a spill."""
         threads = np.ceil(_decode_count(rows, THREADS_COLUMN) / WARP) * WARP
-        a_thread = (
-            np.floor(self._limits.registers_per_sm / threads / REGISTER_ALLOCATION_UNIT)
-            * REGISTER_ALLOCATION_UNIT
-        )
-        return np.asarray(np.minimum(a_thread, self._limits.registers_per_thread) + SPILL_STACK_BYTES / 4)
+        units = np.floor(self._limits.registers_per_sm / threads / REGISTER_ALLOCATION_UNIT)
+        per_thread = np.minimum(units * REGISTER_ALLOCATION_UNIT, self._limits.registers_per_thread)
+        return np.asarray(per_thread + SPILLS.stack_bytes / 4)
 
 
-def _get_counted_registers(rows: NDArray[np.float32]) -> Array:
+def _get_estimated_registers(rows: NDArray[np.float32]) -> Array:
+    """Registers per thread that the analysis estimates, from feature rows."""
     return _decode_count(rows, REGISTERS_COLUMN)
 
 
 def _decode_count(rows: NDArray[np.float32], column: int) -> Array:
+    """The count of a feature column log2(1 + count)."""
     return np.asarray(np.exp2(rows[:, column].astype(np.float64)) - 1.0)

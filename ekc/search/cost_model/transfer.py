@@ -1,8 +1,9 @@
-"""What kernels on file teach of operators and devices that they are not of: a better prior.
+"""Transfer learning: a better prior for a new operator or device, from recorded kernels of other ones.
 
-The prior errs in ways that its features show, and that other shapes and devices share. Trees learn what it
-gets wrong, against the middle of each operator and device, for constant factors do not carry over and a run
-finds its own at once. How far they are believed is measured: each group is predicted by the others.
+The error of the analytic prior depends on the features, and partly in the same way for other shapes and
+devices. Trees learn it relative to the median of each operator and device: constant factors do not carry
+over, and a run learns its own at once. The trust in the trees is measured by predicting each group from the
+others.
 """
 
 from __future__ import annotations
@@ -16,33 +17,33 @@ from numpy.typing import NDArray
 from ekc.devices.device import Peaks
 from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import ModelInputs
-from ekc.search.cost_model.xgboost_model import MIN_ROWS, ResidualModel
+from ekc.search.cost_model.xgboost_model import ResidualModel
+from ekc.search.data.defaults import SURROGATE, TRANSFER
 
 Array = NDArray[np.float64]
-
-SINGLE_GROUP_TRUST = 0.5
-"""How far one group is believed, which no other can test."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredGroup:
-    """Measured kernels of one operator on one device. Arrays run over the kernels."""
+    """Measured kernels of one operator on one device. Arrays have one element per kernel."""
 
     name: str
+    """Operator and device in words."""
     inputs: ModelInputs
     latency_s: Array
+    """Measured latency in seconds."""
     power_w: Array
-    """NaN where nobody metered."""
+    """Measured power in watts; NaN for kernels that were not metered."""
     peaks: Peaks
 
     @property
     def log_latency_residual(self) -> Array:
-        """Log of the latency over what the prior expects."""
+        """Log of measured latency over expected latency."""
         return np.log(self.latency_s / self.inputs.expected_latency_s)
 
     @property
     def log_power_residual(self) -> Array:
-        """Log of the watts, had the kernel run at the pace of the prior, over what the prior expects."""
+        """Log of measured power, scaled to the expected latency, over expected power."""
         standby = self.inputs.predict_standby_w(self.peaks)
         at_prior = analytic.scale_power(self.power_w, -self.log_latency_residual, standby)
         return np.log(np.maximum(at_prior, standby) / self.inputs.expected_power_w)
@@ -50,15 +51,17 @@ class MeasuredGroup:
 
 @dataclass(frozen=True, eq=False)
 class TransferModel:
-    """What some groups teach of one figure."""
+    """Model of the error of the prior in one figure, learned from some groups."""
 
     trees: ResidualModel
     trust: float
-    """How much of what the trees said of a group that they had not seen was so: 0 to 1."""
+    """Share of the trees' prediction that is used, 0 to 1: measured on groups that the trees had not
+    learned."""
     row_count: int
+    """Kernels that the trees learned from."""
 
     def predict_log_factor(self, rows: NDArray[np.float32]) -> Array:
-        """Log of the factor that the prior is off by, for feature rows."""
+        """Log of the factor to multiply the prior by, for each feature row."""
         if not self.trust:
             return np.zeros(len(rows))
         return np.asarray(self.trust * np.log(self.trees.predict(rows, np.ones(len(rows)))))
@@ -66,7 +69,7 @@ class TransferModel:
 
 @dataclass(frozen=True, eq=False)
 class TransferPrior:
-    """Lessons of both figures, for a device with these peaks."""
+    """Models of the prior's error in latency and power, for a device with these peaks."""
 
     latency_model: TransferModel
     power_model: TransferModel
@@ -74,36 +77,36 @@ class TransferPrior:
     peaks: Peaks
 
     def correct_inputs(self, inputs: ModelInputs) -> ModelInputs:
-        """The same schedules, expected to take and to draw what these lessons say."""
-        pace, strain = (
-            self.latency_model.predict_log_factor(inputs.features),
-            self.power_model.predict_log_factor(inputs.features),
-        )
-        # Less than the board draws anyway would be less than no work, and at a quick pace less than no watts.
-        standby = inputs.predict_standby_w(self.peaks)
-        watts = analytic.scale_power(
-            np.maximum(inputs.expected_power_w * np.exp(strain), standby), pace, standby
-        )
+        """The inputs with corrected expected latency and power."""
+        latency_factor = self.latency_model.predict_log_factor(inputs.features)
+        power_factor = self.power_model.predict_log_factor(inputs.features)
+        # Below standby power the work would have negative energy, and at a low latency negative power.
+        standby_w = inputs.predict_standby_w(self.peaks)
+        power_w = np.maximum(inputs.expected_power_w * np.exp(power_factor), standby_w)
         return replace(
-            inputs, expected_latency_s=inputs.expected_latency_s * np.exp(pace), expected_power_w=watts
+            inputs,
+            expected_latency_s=inputs.expected_latency_s * np.exp(latency_factor),
+            expected_power_w=analytic.scale_power(power_w, latency_factor, standby_w),
         )
 
     def __str__(self) -> str:
         return (
-            f"{self.latency_model.row_count} timed and {self.power_model.row_count} metered kernels of {', '.join(self.group_names)}; "
-            f"believed {self.latency_model.trust:.0%} of what they say of latency, {self.power_model.trust:.0%} of power"
+            f"{self.latency_model.row_count} timed and {self.power_model.row_count} metered kernels of "
+            f"{', '.join(self.group_names)}; trust in them: {self.latency_model.trust:.0%} for latency, "
+            f"{self.power_model.trust:.0%} for power"
         )
 
 
 def learn_transfer_prior(groups: Sequence[MeasuredGroup], peaks: Peaks, seed: int) -> TransferPrior:
-    """Learn from at least one group."""
+    """Learn the error of the prior from at least one group."""
     timed = [_GroupResiduals(g.inputs.features, g.log_latency_residual, g.latency_s) for g in groups]
     metered = []
     for g in groups:
-        known = np.isfinite(g.power_w)
-        if known.sum() >= MIN_ROWS:
-            joules = (g.latency_s * g.power_w)[known]
-            metered.append(_GroupResiduals(g.inputs.features[known], g.log_power_residual[known], joules))
+        is_metered = np.isfinite(g.power_w)
+        if is_metered.sum() >= SURROGATE.min_rows:
+            energy_j = (g.latency_s * g.power_w)[is_metered]
+            residuals = g.log_power_residual[is_metered]
+            metered.append(_GroupResiduals(g.inputs.features[is_metered], residuals, energy_j))
     return TransferPrior(
         _learn_transfer_model(timed, seed),
         _learn_transfer_model(metered, seed),
@@ -114,7 +117,7 @@ def learn_transfer_prior(groups: Sequence[MeasuredGroup], peaks: Peaks, seed: in
 
 @dataclass(frozen=True, eq=False)
 class _GroupResiduals:
-    """Rows of one group, what the prior missed there against the group's middle, and how good each is."""
+    """Feature rows of one group, log residuals of the prior, and the values of the objective."""
 
     rows: NDArray[np.float32]
     residuals: Array
@@ -122,38 +125,40 @@ class _GroupResiduals:
 
     @property
     def centered_residuals(self) -> Array:
+        """Residuals minus their median."""
         return self.residuals - np.median(self.residuals)
 
 
 def _learn_transfer_model(groups: Sequence[_GroupResiduals], seed: int) -> TransferModel:
     if not groups:
         return TransferModel(ResidualModel(seed), 0.0, 0)
-    return TransferModel(
-        _fit_trees(groups, seed), _estimate_trust(groups, seed), sum(len(t.rows) for t in groups)
-    )
+    row_count = sum(len(g.rows) for g in groups)
+    return TransferModel(_fit_trees(groups, seed), _estimate_trust(groups, seed), row_count)
 
 
 def _fit_trees(groups: Sequence[_GroupResiduals], seed: int) -> ResidualModel:
     trees = ResidualModel(seed)
-    for t in groups:
-        merits = t.objective_values / t.objective_values.min()
-        for row, apart, merit in zip(t.rows, t.centered_residuals.tolist(), merits.tolist(), strict=True):
-            trees.add_row(row, 1.0, float(np.exp(apart)), merit)
+    for g in groups:
+        objective = g.objective_values / g.objective_values.min()
+        for row, residual, value in zip(
+            g.rows, g.centered_residuals.tolist(), objective.tolist(), strict=True
+        ):
+            trees.add_row(row, 1.0, float(np.exp(residual)), value)
     trees.fit()
     return trees
 
 
 def _estimate_trust(groups: Sequence[_GroupResiduals], seed: int) -> float:
-    """The slope of what was missed over what the other groups said of it, the good rows weighing most."""
+    """Slope of a group's residuals over their prediction from the other groups, good rows weighted most."""
     if len(groups) < 2:
-        return SINGLE_GROUP_TRUST
-    together = spread = 0.0
+        return TRANSFER.single_group_trust
+    covariance = variance = 0.0
     for i, own in enumerate(groups):
         trees = _fit_trees([*groups[:i], *groups[i + 1 :]], seed)
-        said = np.log(trees.predict(own.rows, np.ones(len(own.rows))))
+        predicted = np.log(trees.predict(own.rows, np.ones(len(own.rows))))
         weights = (own.objective_values.min() / own.objective_values) ** trees.sharpness
         weights = weights / weights.sum()
-        said = said - weights @ said
-        together += float(weights @ (said * own.residuals))
-        spread += float(weights @ (said * said))
-    return float(np.clip(together / spread, 0.0, 1.0)) if spread else 0.0
+        predicted = predicted - weights @ predicted
+        covariance += float(weights @ (predicted * own.residuals))
+        variance += float(weights @ (predicted * predicted))
+    return float(np.clip(covariance / variance, 0.0, 1.0)) if variance else 0.0

@@ -231,15 +231,16 @@ class TilingSettings:
     max_table_rows: int = 4096
     """Rows in the table of one decision, at most; the rows with least padding stay. Chosen by us."""
     max_padding_ratio: float = 1.34
-    """Factor by which the tiles may round an axis up, at most. A tiny axis may be rounded up to its next legal
-    size. Chosen by us."""
+    """Factor by which the tiles may round an axis up, at most. A tiny axis may be rounded up to its next
+    legal size. Chosen by us."""
     movable_factors: tuple[int, ...] = (2, 3, 5, 7)
     """Factors that a mutation may move between two levels of a tile. Chosen by us."""
     max_short_terms: int = 8
-    """Terms of a sum up to which a group counts as short, so that a block computes several groups. A sector of
-    32 bytes holds 8 terms of 4 bytes, or 16 of 2 bytes."""
+    """Terms of a sum up to which a group counts as short, so that a block computes several groups. A sector
+    of 32 bytes holds 8 terms of 4 bytes, or 16 of 2 bytes."""
     max_staging_plans: int = 32
-    """Combinations of staging for the tensors of one compute that become structures, at most. Chosen by us."""
+    """Combinations of staging for the tensors of one compute that become structures, at most. Chosen by
+    us."""
     max_staged_row_bytes: int = 36 * 1024
     """Bytes of a row that may go through shared memory in a normalization: with `max_padding_ratio` 48 KiB,
     the shared memory that every block can have."""
@@ -323,3 +324,241 @@ class SpaceSettings:
 
 
 SPACE = SpaceSettings()
+
+
+@dataclass(frozen=True)
+class AnalyticSettings:
+    """The analytic prior of latency and power (`cost_model/analytic.py`)."""
+
+    launch_latency_s: float = 2e-6
+    """Latency of an empty kernel in seconds, about the same on all recent GPUs."""
+    overlap_norm: float = 4.0
+    """Exponent p of the p-norm that combines the times of all resources: 1 adds them, large values take the
+    longest. Chosen by us."""
+    warps_to_hide: float = 16.0
+    """Warp instructions in flight per multiprocessor that keep the arithmetic pipes busy: 4 schedulers times
+    4 cycles."""
+    static_power_share: float = 1 / 3
+    """Standby power of a board whose multiprocessors all have blocks, as a share of its power cap. Chosen by
+    us."""
+    sleep_power_share: float = 1 / 10
+    """Reduction of the standby power where no multiprocessor has blocks, as a share of the power cap. A guess
+    that no recording of ours can test. The simulated devices use a similar guess and so flatter it."""
+    float_pj: float = 15.0
+    """Energy in picojoules of a float32 operation of one lane. These energies were fitted by others on a GTX
+    1080 Ti. Newer processes need less, which the line over the prior learns. The simulated devices started
+    from the same source and so flatter them."""
+    integer_pj: float = 11.0
+    """Energy in picojoules of an integer operation of one lane. Source: as `float_pj`."""
+    tensor_energy_ratio: float = 10.0
+    """Energy of float32 operations on lanes over the energy of as many operations in tensor cores. An
+    estimate."""
+    shared_pj: float = 6.0
+    """Energy in picojoules of a byte from shared memory. Source: as `float_pj`."""
+    l1_pj: float = 30.0
+    """Energy in picojoules of a byte of a sector that L1 has or L2 must send. A round value that fits
+    recorded kernels which read the same global memory repeatedly (a100_gemm_clocks;
+    `benchmarks/prior_accuracy.py`)."""
+    l2_pj: float = 54.0
+    """Energy in picojoules of a byte from L2. Source: as `float_pj`."""
+    dram_pj: float = 51.0
+    """Energy in picojoules of a byte from DRAM. Source: as `float_pj`."""
+
+
+ANALYTIC = AnalyticSettings()
+
+
+@dataclass(frozen=True)
+class FeatureCacheSettings:
+    """The cache of analysed genomes (`cost_model/features.py`). It does not change what a search finds."""
+
+    max_genomes: int = 1 << 16
+    """Genomes in the cache: all that the largest population breeds in a round."""
+    slots: int = 1 << 20
+    """Slots of the hash table. With twice as many, a fifth of the genomes would be hidden by later ones."""
+
+
+FEATURE_CACHE = FeatureCacheSettings()
+
+
+@dataclass(frozen=True)
+class SurrogateSettings:
+    """The surrogate of trees and Gaussian process (`cost_model/surrogate.py`)."""
+
+    min_rows: int = 8
+    """Measured rows below which only the prior is used. Chosen by us."""
+    prior_std: float = 0.5
+    """Standard deviation of the log of a figure while only the prior is used. Chosen by us."""
+    residual_clip: float = math.log(4)
+    """Log distance above the median residual from which on residuals are clipped. Exact values of bad figures
+    help little to predict good ones, and make the Gaussian process uncertain everywhere. Chosen by us."""
+    latency_residual_clip: float = 0.3
+    """The same for the latency. Larger residuals are of kernels with effects that the prior does not model,
+    such as bank conflicts. Chosen by us."""
+    max_squared_z_score: float = 25.0
+    """Squared z-score that counts for the calibration, at most: one row must not decide for all around it.
+    Chosen by us."""
+    lower_bound_stds: float = 2.0
+    """Standard deviations below the mean at which a prediction counts as a lower bound: kernels that are
+    feasible only below it are predicted by the line of the power model alone. Chosen by us."""
+
+
+SURROGATE = SurrogateSettings()
+
+
+@dataclass(frozen=True)
+class GaussianProcessSettings:
+    """The Gaussian process (`cost_model/gaussian_process.py`)."""
+
+    max_rows: int = 320
+    """Rows that it learns from, at most; the time of a fit grows with their cube. Half are the best rows,
+    half are spread evenly over the rest. Chosen by us."""
+    initial_adam_steps: int = 60
+    """Optimisation steps of the first fit. Chosen by us."""
+    adam_steps: int = 8
+    """Optimisation steps of every later fit, which continues the one before. Chosen by us."""
+    learning_rate: float = 0.1
+    """Learning rate of Adam. Chosen by us."""
+    chunk_rows: int = 1024
+    """Rows predicted at once, so that their covariances stay in cache. Chosen by us."""
+    calibration_shrinkage: float = 4.0
+    """Rows of z-score 1 that each calibration includes beside the similar rows. Chosen by us."""
+
+
+GAUSSIAN_PROCESS = GaussianProcessSettings()
+
+
+@dataclass(frozen=True)
+class BoostedTreeSettings:
+    """The XGBoost model (`cost_model/xgboost_model.py`). All chosen by us, except where a source is named."""
+
+    boosting_rounds: int = 120
+    """Number of trees."""
+    max_depth: int = 5
+    """Depth of a tree, at most."""
+    eta: float = 0.12
+    """Learning rate."""
+    min_child_weight: float = 0.02
+    """Sum of weights in a leaf, at least."""
+    l2_penalty: float = 1.0
+    """L2 penalty on leaf values, `lambda` in XGBoost. Its default."""
+    subsample: float = 0.9
+    """Share of the rows that each tree learns from."""
+    colsample_bytree: float = 0.7
+    """Share of the features that each tree may use."""
+    sharpness: float = 2.0
+    """A row of twice the best objective has weight 2**-sharpness. The weighted loss is that of arXiv
+    2411.18873."""
+    min_weight: float = 0.1
+    """Weight of the worst rows. Trees that never learn bad rows predict good figures everywhere."""
+
+
+BOOSTED_TREES = BoostedTreeSettings()
+
+
+@dataclass(frozen=True)
+class PowerModelSettings:
+    """The power model (`cost_model/power_model.py`)."""
+
+    sharpness: float = 2.0
+    """A kernel of twice the least energy has weight 2**-sharpness in the line, as in the trees."""
+    prior_slope: float = 0.5
+    """Slope that the line over the prior is shrunk to. Recorded kernels have 0.75
+    (`benchmarks/prior_accuracy.py`). With 0.7, a run where power is constant needs three times as many
+    meterings to find that out, and other runs hardly rank better."""
+    prior_slope_variance: float = 0.003
+    """Variance of the log prior at which the metered kernels and `prior_slope` have equal weight. Chosen by
+    us."""
+    tree_share: float = 0.25
+    """Weight of the trees in the surrogate: few kernels are metered, and trees need many rows. Chosen by
+    us."""
+    min_rows: int = 4
+    """Metered kernels from which on the line's error is used, and the quarantine is judged. Chosen by us."""
+    quarantine_rank: float = 0.5
+    """Rank correlation below which a surrogate that ranks no better than the line is not used. Chosen by
+    us."""
+    min_std: float = 0.02
+    """Standard deviation of log watts, at least: kernels of equal features differ by about as much."""
+
+
+POWER_MODEL = PowerModelSettings()
+
+
+@dataclass(frozen=True)
+class SpillSettings:
+    """The spill model (`cost_model/spill_model.py`)."""
+
+    stack_bytes: int = 64
+    """Bytes of stack above which a kernel counts as spilled. ptxas uses a few bytes for other reasons."""
+    min_feasibility: float = 1e-6
+    """Probability of no spill, at least, so that infeasible kernels keep the order of their scores. Chosen by
+    us."""
+
+
+SPILLS = SpillSettings()
+
+
+@dataclass(frozen=True)
+class MeteringSettings:
+    """The share of metered kernels (`cost_model/metering_policy.py`). Dynamic update of arXiv 2411.18873; its
+    constants are not public, these are chosen by us."""
+
+    initial_share: float = 0.13
+    """Metered kernels per timed kernel at the start."""
+    min_share: float = 0.05
+    """Least share."""
+    max_share: float = 1.0
+    """Largest share: every timed kernel is metered."""
+    shrink_factor: float = 0.7
+    """Factor on the share after accurate predictions."""
+    growth_factor: float = 2.5
+    """Factor on the share after inaccurate predictions. Growing is fast: too much metering costs seconds, too
+    little may cost the best kernel."""
+    initial_meterings: int = 4
+    """Kernels of the first round that are metered, ahead of the share."""
+    finals_meterings: float = 3.75
+    """Finalists that are metered for the first time in the finals, where few kernels were metered before:
+    mean of 60 runs of 64 trials (`benchmarks/paper.py`)."""
+    verdict_window: int = 12
+    """Last predictions that a verdict uses, at most."""
+    min_predictions: int = 6
+    """Predictions that a verdict needs."""
+    min_new_predictions: int = 3
+    """Predictions since the last verdict that a verdict needs."""
+    accurate_rank: float = 0.7
+    """Rank correlation from which on predictions are accurate, if the signal-to-noise ratio is at least
+    `inaccurate_snr`."""
+    accurate_snr: float = 2.0
+    """Signal-to-noise ratio from which on predictions are accurate."""
+    inaccurate_rank: float = 0.5
+    """Rank correlation below which predictions are inaccurate, if the signal-to-noise ratio is low too."""
+    inaccurate_snr: float = 1.25
+    """Signal-to-noise ratio below which predictions say no more than the mean of the measurements."""
+    negligible_error: float = 0.01
+    """Relative error that does not matter: the figures of a run are hardly more precise."""
+    error_quantile: float = 0.75
+    """Share of the predictions that must have at most that error. The first of a window may be of a model
+    with few rows."""
+    useless_error_std: float = 0.25
+    """Standard deviation of the log error above which predictions are useless: kernels of equal latency
+    hardly differ by more in power. The rank correlation does not show this: where latencies differ, energies
+    rank well with any power."""
+    exploration_share: float = 0.3
+    """Share of the metered kernels that is chosen to learn from, not for its expected improvement."""
+    latency_slack: float = 1.1
+    """Factor on the latency limit up to which kernels are metered: they too teach the model, and timings have
+    noise."""
+
+
+METERING = MeteringSettings()
+
+
+@dataclass(frozen=True)
+class TransferSettings:
+    """Transfer learning from recorded kernels (`cost_model/transfer.py`)."""
+
+    single_group_trust: float = 0.5
+    """Trust in what was learned from a single group, which no other group can test. Chosen by us."""
+
+
+TRANSFER = TransferSettings()
