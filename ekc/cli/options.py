@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
     from ekc.cli.layer_file import Layer
     from ekc.ir.operator import Operator
-    from ekc.search.data.result import TuningResult
+    from ekc.search.tuning_result import TuningResult
 
 
 @dataclass(frozen=True)
