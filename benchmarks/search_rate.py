@@ -34,9 +34,9 @@ from ekc.devices.device import Interval, MeasurementConditions, Metering, Timing
 from ekc.processes.child import RemoteWorker
 from ekc.processes.pool import open_background_worker
 from ekc.search.cost_model.features import REGISTERS_COLUMN
-from ekc.search.cost_model.learner import LOWER_BOUND_STDS
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import SURROGATE
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.database.database import RecordStore
@@ -118,7 +118,7 @@ class Stopwatch:
     def score(self, population: Population) -> np.ndarray:
         """What the tuner does for every genome."""
         self.scored.append(population)
-        return np.asarray(self._timed("scoring", self.task.score_population)(population))
+        return np.asarray(self._timed("scoring", self.task.acquisition.score)(population))
 
 
 def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]:
@@ -175,13 +175,13 @@ def _cascade(watch: Stopwatch) -> dict[str, float]:
         task.learner.predict,
     )
     mean, spread, *_ = expect(seen)
-    cascaded = task.score_population(last)
+    cascaded = task.acquisition.score(last)
     task.learner.predict = lambda seen, limit_s: expect(seen)  # type: ignore[method-assign]
-    whole = task.score_population(last)
+    whole = task.acquisition.score(last)
     task.learner.predict = expect  # type: ignore[method-assign]
     best = [set(np.argsort(found, kind="stable")[:BEST].tolist()) for found in (cascaded, whole)]
     return {
-        "asked": float((mean - LOWER_BOUND_STDS * spread <= np.log(limit_s)).mean()),
+        "asked": float((mean - SURROGATE.lower_bound_stds * spread <= np.log(limit_s)).mean()),
         "rank_correlation": spearman(cascaded, whole) or 0.0,
         "best_kept": len(best[0] & best[1]) / len(best[1]),
     }

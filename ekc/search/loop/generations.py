@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.cost_model.acquisition import Acquisition, PredictedFigures
 from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, BreedingSettings, RoundSettings
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
@@ -24,23 +23,14 @@ CandidateT = TypeVar("CandidateT")
 
 
 class SearchTask(Protocol[CandidateT]):
-    """The models and the measurements of a search."""
+    """The measurements of a search, and the acquisition function that learns from them."""
+
+    @property
+    def acquisition(self) -> Acquisition:
+        """The acquisition function that genomes are bred and picked by."""
 
     def make_candidate(self, population: Population, row: int, round_number: int) -> CandidateT | None:
         """Make the candidate of one genome; None if the same was tried before."""
-
-    def score_population(self, population: Population) -> NDArray[np.float64]:
-        """Score genomes for breeding; lower is better."""
-
-    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
-        """Compute the acquisition functions that a batch is picked by, in equal shares."""
-
-    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
-        """Score genomes for the closing rounds; lower is better. Genomes expected to tie with the incumbent
-        come first, by their issue slots."""
-
-    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
-        """Predict the correlation of the unknown parts of each two measurements."""
 
     def measure(self, candidates: Sequence[CandidateT], round_number: int) -> list[float]:
         """Measure candidates and learn from them. Returns the figure to minimise of each, NaN for a failure;
@@ -84,7 +74,8 @@ class SearchLoop(Generic[CandidateT]):
         while self._trial_count < self.trials and self.task.can_continue():
             self.round_number += 1
             closing = self._trial_count >= compute_closing_start(self.trials, self.settings)
-            score = self.task.score_tie_breaks if closing else self.task.score_population
+            acquisition = self.task.acquisition
+            score = acquisition.score_tie_breaks if closing else acquisition.score
             parents, _ = self.breeder.evolve(parents, score)
             size = compute_round_size(self.round_number, self._trial_count, self.trials, self.settings)
             wanted = max(size - len(start), 0)
@@ -110,14 +101,14 @@ class SearchLoop(Generic[CandidateT]):
         return reason is not None
 
     def _pick_batch(self, population: Population, count: int) -> tuple[list[CandidateT], list[Population]]:
-        """Pick a diverse batch: equal shares by each acquisition function, and some genomes at random."""
+        """Pick a diverse batch: equal shares by each predicted figure, and some genomes at random."""
         random_count = self._count_random(count)
-        acquisitions = self.task.compute_acquisitions(population) if len(population) else ()
+        figures = self.task.acquisition.predict_figures(population) if len(population) else ()
         picked: list[tuple[CandidateT, Population]] = []
-        for i, acquisition in enumerate(acquisitions or (None,)):
+        for i, predicted in enumerate(figures or (None,)):
             left = count - random_count - len(picked)
-            share = -(-left // (max(len(acquisitions), 1) - i))
-            picked += self._pick_untried(population, acquisition, share, picked)
+            share = -(-left // (max(len(figures), 1) - i))
+            picked += self._pick_untried(population, predicted, share, picked)
         strangers = self.breeder.sample(4 * random_count) if random_count else population[:0]
         picked += self._pick_untried(strangers, None, random_count, picked)
         return [p for p, _ in picked], [g for _, g in picked]
@@ -140,26 +131,24 @@ class SearchLoop(Generic[CandidateT]):
     def _pick_untried(
         self,
         population: Population,
-        acquisition: Acquisition | None,
+        figures: PredictedFigures | None,
         count: int,
         picked: Sequence[tuple[CandidateT, Population]],
     ) -> list[tuple[CandidateT, Population]]:
-        """Pick `count` genomes that were not tried, given those picked already: by an acquisition function,
-        or in order without one."""
+        """Pick `count` genomes that were not tried, given those picked already: by their predicted figures,
+        or in order without them."""
         keys = self.breeder.space.compute_keys(population)
-        order = (
-            np.arange(len(keys)) if acquisition is None else np.argsort(acquisition.score(), kind="stable")
-        )
+        order = np.arange(len(keys)) if figures is None else np.argsort(figures.score(), kind="stable")
         new: list[tuple[CandidateT, Population]] = []
         while (wanted := count - len(new)) > 0:
             order = order[~np.isin(keys[order], list(self._tried_keys))]
             if not len(order):
                 break
             rows = order[:wanted]
-            if acquisition is not None:
+            if figures is not None:
                 listed = order[: self.settings.shortlist_per_trial * wanted]
-                batch = sum((g for _, g in (*picked, *new)), population[listed])
-                rows = listed[acquisition[listed].pick_batch(wanted, self.task.predict_correlation(batch))]
+                batch = [g for _, g in (*picked, *new)]
+                rows = self.task.acquisition.pick(population, figures, listed, wanted, batch)
             for row in rows.tolist():
                 self._tried_keys.add(int(keys[row]))
                 candidate = self.task.make_candidate(population, row, self.round_number)

@@ -75,7 +75,7 @@ class CostBenefitRule:
     def _sum_expected_improvements(self, batch: Sequence[Population]) -> float:
         """Sum the expected improvements of a batch, each relative to the best score."""
         together = sum(batch[1:], batch[0])
-        return float(np.exp(-self.task.score_population(together)).sum())
+        return float(np.exp(-self.task.acquisition.score(together)).sum())
 
     def _estimate_saving(self, predicted_improvement: float) -> float:
         """Estimate the joules (or seconds) that a batch saves over the life of the kernel."""

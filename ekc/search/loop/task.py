@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,17 +16,16 @@ from ekc.devices.digest import digest_cuda_source
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.cost_model.acquisition import LearnedAcquisition
 from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
-from ekc.search.cost_model.learner import LOWER_BOUND_STDS, Learner
+from ekc.search.cost_model.incumbent import Incumbent
+from ekc.search.cost_model.learner import Learner
 from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.defaults import ACQUISITION, MEASURING
+from ekc.search.data.defaults import MEASURING
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.data.population import Population, ScheduleSpace
-from ekc.search.data.result import compute_min_latency_s
 from ekc.search.loop.compile_job import KernelCompiler
-from ekc.search.loop.incumbent import Incumbent
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
 
@@ -56,6 +54,9 @@ class ScheduleTask:
         )
         self.input_cache = ModelInputCache(
             space, lambda some: self._apply_transfer_prior(space.extract_inputs(some, self.device.peaks))
+        )
+        self.acquisition = LearnedAcquisition(
+            space.op, self.device.peaks, self.learner, self.input_cache, lambda: self.incumbent
         )
         self.candidates: list[Candidate] = []
         self.reporter = reporter or Reporter(space.op, measurer.device, options)
@@ -99,53 +100,6 @@ class ScheduleTask:
     def _apply_transfer_prior(self, inputs: ModelInputs) -> ModelInputs:
         """Correct the analytic prior by what was measured of other operators, after a warm start."""
         return inputs if self.transfer_prior is None else self.transfer_prior.correct_inputs(inputs)
-
-    def score_population(self, population: Population) -> NDArray[np.float64]:
-        """Score genomes by the acquisition function of the objective; lower is better."""
-        if not len(population):
-            return np.zeros(0)
-        return self.compute_acquisitions(population)[0].score()
-
-    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
-        """Compute the acquisition function of the objective, and the one of latency alone."""
-        incumbent, inputs = self.incumbent, self.input_cache.get_inputs(population)
-        mean, std, power, power_std = self.learner.predict(inputs, incumbent.max_latency_s)
-        least_s = compute_min_latency_s(self.space.op, 2 * inputs.fma_count, self.device.peaks)
-        log_feasibility = self.learner.spill_model.predict_log_feasibility(inputs.features)
-        by_latency = _make_acquisition(mean, std, incumbent.latencies_s, floor=np.log(least_s))
-        acquisitions: tuple[Acquisition, ...] = (by_latency,)
-        if self.options.objective != "latency":
-            acquisitions = self._make_objective_acquisition(mean, std, power, power_std, least_s), by_latency
-        return tuple(replace(one, log_feasibility=log_feasibility) for one in acquisitions)
-
-    def _make_objective_acquisition(
-        self, mean: Array, std: Array, power: Array, power_std: Array, min_latency_s: Array
-    ) -> Acquisition:
-        """Make the acquisition function of the objective. Its floor is the least latency on the roofline, at
-        a power `LOWER_BOUND_STDS` standard deviations below the predicted one."""
-        incumbent, power_w = self.incumbent, np.exp(power)
-        low, high = (incumbent.score(np.exp(x), power_w) for x in (mean, mean + std))
-        floor = np.log(incumbent.score(min_latency_s, np.exp(power - LOWER_BOUND_STDS * power_std)))
-        return _make_acquisition(np.log(low), np.log(high / low), incumbent.scores, power_std, floor)
-
-    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
-        """Score genomes for the closing rounds: first those predicted to tie with the incumbent, by their
-        issue slots, then the others by their predicted objective."""
-        incumbent = self.incumbent
-        if not len(population) or not incumbent.candidates:
-            return self.score_population(population)
-        predicted = self.compute_acquisitions(population)[0]
-        tied = (predicted.mean <= predicted.best + math.log1p(incumbent.tie_margin)) & (
-            predicted.log_feasibility > ACQUISITION.min_log_feasibility
-        )
-        log_slots = np.log(self.input_cache.get_inputs(population).issue_slots)
-        return np.where(tied, log_slots - ACQUISITION.tie_priority, predicted.mean)
-
-    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
-        """Predict correlations by the latency model: every trial is timed, and few are metered."""
-        return self.learner.latency_model.predict_correlation(
-            self.input_cache.get_inputs(population).features
-        )
 
     @property
     def incumbent(self) -> Incumbent:
@@ -227,16 +181,3 @@ class ScheduleTask:
     def elapsed_s(self) -> float:
         """Seconds since the run was requested."""
         return time.monotonic() - self.options.requested_at_s
-
-
-def _make_acquisition(
-    mean: Array,
-    std: Array,
-    measured: Array,
-    unobserved_std: Array | float = 0.0,
-    floor: Array | float = -np.inf,
-) -> Acquisition:
-    """Make the acquisition function of improving on the best of the `measured` figures, given the predicted
-    mean and standard deviation of log figures."""
-    best = math.log(measured.min()) if len(measured) else ACQUISITION.initial_log_best
-    return Acquisition(mean, std, best, unobserved_std, floor)

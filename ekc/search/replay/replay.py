@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.cost_model.acquisition import Acquisition, PredictedFigures
 from ekc.search.cost_model.gaussian_process import GaussianProcess
 from ekc.search.data.defaults import REPLAY, SEQUENTIAL_ROUNDS
 from ekc.search.data.population import Population
@@ -21,38 +21,22 @@ from ekc.search.loop.generations import SearchLoop, compute_population_size
 from ekc.search.replay.table_space import MeasurementTable, TableSpace
 
 
-@dataclass
-class ReplayTask:
-    """The task of finding the row of the least figure."""
+class TableAcquisition(Acquisition):
+    """Acquisition function of a table, by a Gaussian process that predicts the whole table once a round."""
 
-    table: MeasurementTable
-    space: TableSpace
-    gaussian_process: GaussianProcess = field(default_factory=GaussianProcess)
-    tried_rows: list[int] = field(default_factory=list)
-    """Rows measured so far, in order."""
-    on_progress: Callable[[int], None] = lambda tried: None
-    """Called with the number of rows tried, after every round."""
+    def __init__(self, table: MeasurementTable, space: TableSpace) -> None:
+        self.space, self.gaussian_process = space, GaussianProcess()
+        self._features = space.get_row_features(np.arange(len(table.figures))).astype(np.float64)
+        mean = np.zeros(len(table.figures))
+        self._set_figures(PredictedFigures(mean, mean + 1.0, 0.0))
 
-    def __post_init__(self) -> None:
-        self._features = self.space.get_row_features(np.arange(len(self.table.figures))).astype(np.float64)
-        mean = np.zeros(len(self.table.figures))
-        self._set_acquisition(Acquisition(mean, mean + 1.0, 0.0))
-
-    def make_candidate(self, population: Population, row: int, round_number: int) -> int | None:
-        """Return the row of the table."""
-        return int(self.space.find_rows(population.genes[[row]])[0])
-
-    def score_population(self, population: Population) -> NDArray[np.float64]:
+    def score(self, population: Population) -> NDArray[np.float64]:
         """Score genomes by expected improvement; equal before the first figures."""
         return self._scores[self.space.find_rows(population.genes)]
 
-    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
-        """Return the acquisition function of the figure."""
-        return (self._acquisition[self.space.find_rows(population.genes)],)
-
-    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
-        """Not used: a replay has no closing rounds, as a table has no issue slots."""
-        return self.score_population(population)
+    def predict_figures(self, population: Population) -> tuple[PredictedFigures, ...]:
+        """Predict the figure of the table."""
+        return (self._figures[self.space.find_rows(population.genes)],)
 
     def predict_correlation(self, population: Population) -> NDArray[np.float64]:
         """Predict correlations by the Gaussian process."""
@@ -60,27 +44,45 @@ class ReplayTask:
             self._features[self.space.find_rows(population.genes)]
         )
 
+    def learn(self, rows: Sequence[int], figures: NDArray[np.float64]) -> None:
+        """Learn the figures of rows. A failed row counts as the worst figure so far."""
+        logs = np.log(np.where(np.isfinite(figures), figures, np.nanmax(figures)))
+        clipped = np.minimum(logs, np.quantile(logs, REPLAY.clip_quantile))
+        self.gaussian_process.fit(self._features[rows], clipped)
+        mean, std, _ = self.gaussian_process.predict(self._features)
+        self._set_figures(PredictedFigures(mean, REPLAY.std_scale * std, float(logs.min())))
+
+    def _set_figures(self, figures: PredictedFigures) -> None:
+        """Keep the predictions and the scores of the whole table for one round."""
+        self._figures, self._scores = figures, figures.score()
+
+
+@dataclass
+class ReplayTask:
+    """The task of finding the row of the least figure."""
+
+    table: MeasurementTable
+    space: TableSpace
+    tried_rows: list[int] = field(default_factory=list)
+    """Rows measured so far, in order."""
+    on_progress: Callable[[int], None] = lambda tried: None
+    """Called with the number of rows tried, after every round."""
+
+    def __post_init__(self) -> None:
+        self.acquisition = TableAcquisition(self.table, self.space)
+
+    def make_candidate(self, population: Population, row: int, round_number: int) -> int | None:
+        """Return the row of the table."""
+        return int(self.space.find_rows(population.genes[[row]])[0])
+
     def measure(self, candidates: Sequence[int], round_number: int) -> list[float]:
         """Read the figures of rows and learn from them."""
         self.tried_rows += candidates
         self.on_progress(len(self.tried_rows))
         measured = self.table.figures[self.tried_rows]
         if len(measured) > 1 and np.isfinite(measured).any():
-            self._fit_process(measured)
+            self.acquisition.learn(self.tried_rows, measured)
         return [float(f) for f in self.table.figures[list(candidates)]]
-
-    def _fit_process(self, figures: NDArray[np.float64]) -> None:
-        """Fit the Gaussian process. A failed row counts as the worst figure so far."""
-        logs = np.log(np.where(np.isfinite(figures), figures, np.nanmax(figures)))
-        self.gaussian_process.fit(
-            self._features[self.tried_rows], np.minimum(logs, np.quantile(logs, REPLAY.clip_quantile))
-        )
-        mean, std, _ = self.gaussian_process.predict(self._features)
-        self._set_acquisition(Acquisition(mean, REPLAY.std_scale * std, float(logs.min())))
-
-    def _set_acquisition(self, acquisition: Acquisition) -> None:
-        """Keep the acquisition function and the scores of the whole table for one round."""
-        self._acquisition, self._scores = acquisition, acquisition.score()
 
     def can_continue(self) -> bool:
         """Reading a table takes no time."""
