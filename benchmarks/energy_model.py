@@ -28,9 +28,9 @@ from tune_table import table
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.cost_model.power_model import TREE_SHARE
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import ResidualModel
+from ekc.search.data.defaults import POWER_MODEL
 
 Array = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def all_alike(known: Kernels, asked: Kernels, seed: int) -> Array:
 
 def _by_power(known: Kernels, asked: Kernels, seed: int, merits: Array) -> Array:
     power = known.energy / known.time
-    belief = Surrogate(seed, TREE_SHARE)
+    belief = Surrogate(seed, POWER_MODEL.tree_share)
     belief.learn(known.timed, np.full(len(power), np.median(power)), power, objective_values=merits)
     mean, _ = belief.predict(asked.timed, np.full(len(asked.time), np.median(power)))
     return np.asarray(asked.time * np.exp(mean))
@@ -72,7 +72,7 @@ def _by_power(known: Kernels, asked: Kernels, seed: int, merits: Array) -> Array
 
 def configuration_alone(known: Kernels, asked: Kernels, seed: int) -> Array:
     """The belief in energy itself."""
-    belief, level = Surrogate(seed, TREE_SHARE), float(np.median(known.energy))
+    belief, level = Surrogate(seed, POWER_MODEL.tree_share), float(np.median(known.energy))
     belief.learn(known.features, np.full(len(known.energy), level), known.energy)
     return np.asarray(np.exp(belief.predict(asked.features, np.full(len(asked.energy), level))[0]))
 

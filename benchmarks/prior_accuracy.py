@@ -1,14 +1,14 @@
 """What physics alone expects (`ekc.search.cost_model.analytic`), held against recordings of real GPUs.
 
-    python benchmarks/prior_accuracy.py --data DIR [--rows N] [--seed N] [--json FILE]
+python benchmarks/prior_accuracy.py --data DIR [--rows N] [--seed N] [--json FILE]
 
 DIR holds the recordings. CLBlast configurations become schedules of ekc (clblast.py), their analysis is all
-that the prior sees: nothing is compiled. Latency: a stratified sample of each recorded space, and its
-faster third, where a search decides. Power: the A100 at the clock of most rows, no cap in its way, each
-kernel at the pace that it was recorded to have. One constant was chosen by these: what a byte out of L1
-costs (`L1_PJ`). *spread*: standard deviation of the log of expected over recorded; *of rows*: of the
-recorded figures themselves, so what a constant leaves; *slope*: of the line through the recorded logs over
-the expected ones.
+that the prior sees: nothing is compiled. Latency: a stratified sample of each recorded space, and its faster
+third, where a search decides. Power: the A100 at the clock of most rows, no cap in its way, each kernel at
+the pace that it was recorded to have. One constant was chosen by these: what a byte out of L1 costs
+(`AnalyticSettings.l1_pj`). *spread*: standard deviation of the log of expected over recorded; *of rows*: of
+the recorded figures themselves, so what a constant leaves; *slope*: of the line through the recorded logs
+over the expected ones.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.rules import launch as rules
-from ekc.search.cost_model.spill_model import SPILL_STACK_BYTES
+from ekc.search.data.defaults import SPILLS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
 from ekc.search.space.space import Space
@@ -68,7 +68,7 @@ def line(name: str, op: ekc.Operator, draws: int, seed: int) -> dict[str, Any]:
     schedules = bred(Space(op, devices.open(TARGET).limits), seed, draws)
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         expected, allocated, stack = np.array(list(workers.map(one, schedules))).T
-    spilled = stack > SPILL_STACK_BYTES
+    spilled = stack > SPILLS.stack_bytes
     off = np.log(expected / allocated)[~spilled]
     return {
         "operator": name,

@@ -27,7 +27,7 @@ from ekc.errors import EkcError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
-from ekc.search.cost_model.analytic import LAUNCH_LATENCY_S
+from ekc.search.data.defaults import ANALYTIC
 from ekc.search.data.result import Trial
 from ekc.search.tuning_result import TuningResult
 
@@ -122,7 +122,9 @@ def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, A
     problems = problems_of(op, keep)
     speedup = naive.latency_s / best.latency_s if naive.latency_s else None
     least_s = result.roof.least_s
-    starved = least_s > LAUNCH_LATENCY_S and (naive.latency_s is None or least_s / naive.latency_s < STARVED)
+    starved = least_s > ANALYTIC.launch_latency_s and (
+        naive.latency_s is None or least_s / naive.latency_s < STARVED
+    )
     return {
         "operator": name,
         "best_latency_s": best.latency_s,

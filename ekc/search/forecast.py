@@ -14,9 +14,8 @@ from ekc.codegen.generate import assemble_kernel, generate
 from ekc.devices.device import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.metering_policy import INITIAL_METERINGS, INITIAL_SHARE, MIN_SHARE
 from ekc.search.data.cost import estimate_metering_s
-from ekc.search.data.defaults import BREEDING, FINALS, FORECAST, MEASURING
+from ekc.search.data.defaults import BREEDING, FINALS, FORECAST, MEASURING, METERING
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.loop.generations import compute_population_size, compute_round_size
@@ -134,7 +133,10 @@ def _estimate_metering_range_s(options: TuneOptions, device: Device) -> tuple[fl
     least, most = ((1 + FINALS.repeats * n + clocks) * final for n in finalists)
     if options.objective == "latency":
         return least, most
-    few, many = (max(INITIAL_METERINGS, share * options.trials) for share in (MIN_SHARE, INITIAL_SHARE))
+    few, many = (
+        max(METERING.initial_meterings, share * options.trials)
+        for share in (METERING.min_share, METERING.initial_share)
+    )
     label = estimate_metering_s(MEASURING.label_window_s)
     return least + few * label, most + many * label
 

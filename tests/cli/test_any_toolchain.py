@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @commands
-def test_without_the_option_each_says_what_the_file_holds(
+def test_commands_without_any_toolchain_describe_the_file(
     command: str, old: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command.split(), "--records", str(old), "--target", "a100"]) == 2
@@ -52,7 +52,7 @@ def test_without_the_option_each_says_what_the_file_holds(
 
 
 @commands
-def test_with_the_option_each_takes_the_schedule(
+def test_any_toolchain_takes_the_schedule(
     command: str, old: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [*command.split(), "--records", str(old), "--target", "a100", "--any-toolchain"]
@@ -66,7 +66,7 @@ def test_with_the_option_each_takes_the_schedule(
         assert ", measured elsewhere: a100 (simulated), NVRTC 13.0, generator 3, " in answer["origin"]
 
 
-def test_figures_are_marked(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_measured_elsewhere_are_marked(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--records", str(old), "--target", "a100", "--any-toolchain"]
     assert main(["best", *SIZE.split(), *where]) == 0
     out = capsys.readouterr().out
@@ -87,14 +87,14 @@ def test_figures_are_marked(old: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("explain naive abcd1234 --records r.db --any-toolchain", "neither A nor B is best or fastest"),
     ],
 )
-def test_where_it_chooses_nothing_it_is_refused(
+def test_any_toolchain_without_choice_is_refused(
     command: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command.split()) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_file_under_the_conditions_here_is_not_marked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_these_conditions_are_not_marked(capsys: pytest.CaptureFixture[str]) -> None:
     tune(OP, trials=1, records="r.db")
     assert main(["best", *SIZE.split(), "--records", "r.db", "--target", "a100", "--any-toolchain"]) == 0
     assert "elsewhere" not in capsys.readouterr().out

@@ -111,7 +111,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("matmul 4 4 4 --name 2x2", "--name: '2x2' is not an identifier"),
     ],
 )
-def test_operators_and_options(capsys: pytest.CaptureFixture[str], command: str, words: str) -> None:
+def test_bad_operators_and_options_are_refused(
+    capsys: pytest.CaptureFixture[str], command: str, words: str
+) -> None:
     assert words in refused(capsys, f"tune {command} --quiet")
 
 
@@ -132,16 +134,16 @@ def test_operators_and_options(capsys: pytest.CaptureFixture[str], command: str,
         ("explain best fastest --max-slowdown -1", "outside 0 to 10"),
     ],
 )
-def test_what_no_one_would_read(capsys: pytest.CaptureFixture[str], command: str, words: str) -> None:
+def test_unused_options_are_refused(capsys: pytest.CaptureFixture[str], command: str, words: str) -> None:
     assert words in refused(capsys, command)
 
 
-def test_options_that_exclude_each_other_leave_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exclusive_options_leave_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, "tune matmul 16 16 16 --trials 8 --effort quick --out o --records r.db")
     assert list(Path().iterdir()) == []
 
 
-def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     from ekc.devices import nvml
 
     if not isinstance(nvml.count_gpus(), nvml.GpuAbsence):
@@ -149,14 +151,16 @@ def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert "use a simulated device" in refused(capsys, f"{TINY} --target cuda:0")
 
 
-def test_no_nvrtc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvrtc_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert "pip install nvidia-cuda-nvrtc" in refused(capsys, TINY)
     assert main(["doctor"]) == 1
     assert "NVRTC cannot be loaded" in capsys.readouterr().out
 
 
-def test_output_folder_is_tried_before_tuning(
+def test_output_folder_is_checked_before_tuning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("file").write_text("not a folder")
@@ -177,7 +181,7 @@ LAYER = '[[layer]]\nname = "{name}"\noperator = "{operator}"\nm = {m}\nn = 8\nk 
         ({"m": "[1"}, "bad.toml, line"),
     ],
 )
-def test_a_slip_in_the_last_layer_costs_no_tuning(
+def test_mistake_in_the_last_layer_is_found_before_tuning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, layer: dict[str, object], words: str
 ) -> None:
     monkeypatch.setattr("ekc.cli.tune.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began"))
@@ -215,7 +219,7 @@ def _foreign(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"), [(_truncated, "cut short"), (_newer, "newer ekc"), (_foreign, "not an SQLite file")]
 )
-def test_record_file_that_cannot_be_used_stays_as_it_is(
+def test_unusable_record_file_is_not_changed(
     capsys: pytest.CaptureFixture[str], records: Path, spoil: object, words: str
 ) -> None:
     spoil(records)  # type: ignore[operator]
@@ -237,7 +241,9 @@ def test_locked_record_file_keeps_its_rows(capsys: pytest.CaptureFixture[str], r
         assert len(list(store.read_rows())) == rows
 
 
-def test_record_file_without_the_operator(capsys: pytest.CaptureFixture[str], records: Path) -> None:
+def test_record_file_without_the_operator_is_refused(
+    capsys: pytest.CaptureFixture[str], records: Path
+) -> None:
     assert "no metered schedule" in refused(capsys, f"best matmul 17 17 17 --records {records}")
     assert "there is no record file" in refused(capsys, "best matmul 16 16 16 --records none.db")
 
@@ -259,19 +265,19 @@ def _schedule(**changes: object) -> str:
         ("[]", "needs format, operator and steps"),
     ],
 )
-def test_schedule_file(capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
+def test_bad_schedule_file_is_refused(capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
     Path("s.json").write_text(text)
     for command in ("show", "run", "check", "export"):
         assert words in refused(capsys, f"{command} --schedule s.json")
 
 
-def test_schedule_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_schedule_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot be read" in refused(capsys, "show --schedule none.json")
     Path("bytes.json").write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in refused(capsys, "show --schedule bytes.json")
 
 
-def test_unknown_arch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_arch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nearest: sm_80" in refused(capsys, "check matmul 16 16 16 --arch sm_81")
 
 
@@ -283,7 +289,7 @@ def test_unknown_arch(capsys: pytest.CaptureFixture[str]) -> None:
         ([np.ones((16, 16), np.float32)], "takes 2 arrays"),
     ],
 )
-def test_arrays_at_call(arrays: list[np.ndarray], words: str) -> None:
+def test_bad_arrays_at_call_are_refused(arrays: list[np.ndarray], words: str) -> None:
     kernel = ekc.compile(ekc.Schedule(ekc.matmul(16, 16, 16)))
     with pytest.raises(ekc.InvalidInput) as caught:
         kernel(*arrays)
@@ -295,7 +301,7 @@ def test_arrays_at_call(arrays: list[np.ndarray], words: str) -> None:
     "command",
     ["tune matmul 0 4 4", "tune matmul 4 4 4 --target nope", "tun", "best matmul 4 4 4", "show --schedule x"],
 )
-def test_the_real_command(command: str, tmp_path: Path) -> None:
+def test_installed_command_prints_one_line(command: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())", *command.split()],
         capture_output=True,
@@ -309,7 +315,7 @@ def test_the_real_command(command: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupted_outside_tune(
+def test_interrupt_outside_tune_is_status_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: object) -> None:
@@ -321,7 +327,7 @@ def test_interrupted_outside_tune(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_output_that_does_not_fit_is_told_in_one_line() -> None:
+def test_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
             [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())", "--help"],

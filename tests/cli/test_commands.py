@@ -48,7 +48,7 @@ def json_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) ->
     return value
 
 
-def test_tune_prints_one_table_and_leaves_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_prints_one_table_and_writes_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "tune", *SIZE, "--trials", "8", "--target", "a100", "--quiet", "--workers", "2")
     for word in (
         "best",
@@ -89,7 +89,7 @@ def test_tune_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> Non
     assert "4/4" in err
 
 
-def test_a_run_that_resumes_says_how_much_is_on_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_run_prints_the_timings_on_file(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["tune", *SIZE, "--trials", "4", "--records", "t.db"]
     assert main(command) == 0
     assert "on file" not in capsys.readouterr().err
@@ -101,7 +101,9 @@ def test_a_run_that_resumes_says_how_much_is_on_file(capsys: pytest.CaptureFixtu
     assert "; on file: 5 on a100 (simulated)" in err
 
 
-def test_tune_with_effort(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_with_effort_prints_the_stop_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ekc.search.data.options import EFFORTS, Effort
 
     monkeypatch.setitem(EFFORTS, "quick", Effort(trials=12, expected_calls=1.0))
@@ -109,12 +111,12 @@ def test_tune_with_effort(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert "another round would not pay" in " ".join(out.split())
 
 
-def test_tune_with_clocks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_with_clocks_prints_a_second_table(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "tune", *SIZE, "--trials", "4", "--clocks", "search", "--quiet")
     assert "The best schedule at other clocks, a100 (simulated)" in out
 
 
-def test_same_seed_same_winner_for_any_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_winner_is_the_same_for_any_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
     one = json_of(capsys, "tune", *SIZE, "--trials", "6", "--quiet", "--workers", "1")
     two = json_of(capsys, "tune", *SIZE, "--trials", "6", "--quiet", "--workers", "3")
     assert one["best"] == two["best"]
@@ -201,13 +203,13 @@ def test_layers_are_tuned_once_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(x["name"], x["count"]) for x in got["layers"]] == [("first", 3), ("image", 1)]
 
 
-def test_an_epilogue_is_run_with_its_operator(capsys: pytest.CaptureFixture[str]) -> None:
+def test_epilogue_is_run_with_its_operator(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("--epilogue", "gelu(c + bias)", "--input", "bias=32")
     assert "agrees with the reference" in said(capsys, "run", *SIZE, *asked)
     assert "C_out[i, j] = " in said(capsys, "show", *SIZE, *asked)
 
 
-def test_run_says_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "run", *SIZE)
     assert "the compiled PTX, on the CPU" in out
     assert "sanitizer  found nothing" in out
@@ -220,7 +222,7 @@ def test_run_says_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
     assert got["blocks"] == got["total_blocks"] == sum(x["blocks"] for x in got["launches"])
 
 
-def test_run_takes_element_types_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_takes_separate_element_types(capsys: pytest.CaptureFixture[str]) -> None:
     command = ("run", "matvec", "8", "48", "--dtype", "int8")
     assert "inputs     int8 uniform, seed 0" in said(capsys, *command)
     got = json_of(capsys, *command, "--out-dtype", "float32")
@@ -232,11 +234,11 @@ def test_run_takes_element_types_apart(capsys: pytest.CaptureFixture[str]) -> No
     assert got["operator"]["computes"][0]["acc_dtype"] == "float32"
 
 
-def test_run_takes_some_blocks_of_a_large_grid_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_samples_blocks_of_a_large_grid(capsys: pytest.CaptureFixture[str]) -> None:
     assert "blocks     64 of 1024 blocks" in said(capsys, "run", "matmul", "512", "512", "512")
 
 
-def test_run_tells_a_wrong_result_by_its_status(
+def test_run_has_status_1_for_a_wrong_result(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ekc.ir.interpreter.tolerance.rounding", lambda compute, scale, stored: 0.0)
@@ -250,7 +252,7 @@ def test_run_tells_a_wrong_result_by_its_status(
         (faults.squared, "DOES NOT AGREE with the reference", "result     DOES NOT AGREE"),
     ],
 )
-def test_a_faulty_kernel_is_told_by_run_and_check(
+def test_faulty_kernel_is_reported_by_run_and_check(
     fault: Callable[[str], str],
     run_says: str,
     check_says: str,
@@ -326,9 +328,7 @@ def test_check_lists_every_refusal(capsys: pytest.CaptureFixture[str], tmp_path:
     assert all(set(r) == {"rule", "need", "limit", "nearest"} for r in refusals)
 
 
-def test_what_a_schedule_may_use_follows_from_what_it_is_compiled_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_uses_the_limits_of_the_arch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "schedule.json"
     file.write_text(half_group_matmul().to_json())
     (launch,) = json_of(capsys, "check", "--schedule", str(file), "--arch", "sm_90a")["launches"]
@@ -337,7 +337,7 @@ def test_what_a_schedule_may_use_follows_from_what_it_is_compiled_for(
     assert "sm_90a alone   mma.m16n8k16" in capsys.readouterr().out
 
 
-def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_python_program_cuda_and_ptx(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "show", "matvec", "64", "32", "--cuda")
     for word in ("ekc.Schedule(op)", "naive schedule", "block.x", "__global__"):
         assert word in out
@@ -351,7 +351,7 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(got) == {"operator", "schedule", "digest", "origin", "python", "program"}
 
 
-def test_show_knows_the_shared_memory_of_the_target(
+def test_show_uses_the_shared_memory_of_the_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tile = ekc.Schedule(ekc.matmul(128, 128, 192)).bind("i", "block.x").bind("j", "thread.x")
@@ -362,7 +362,7 @@ def test_show_knows_the_shared_memory_of_the_target(
     assert "shared memory: needs 98304 bytes, the limit is 65536" in capsys.readouterr().err
 
 
-def test_best_show_and_export_from_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_show_and_export_read_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "tune", *SIZE, "--trials", "4", "--target", "h100", "--records", "t.db", "--quiet")
     where = ("--records", "t.db", "--target", "h100")
     out = said(capsys, "best", *SIZE, *where)
@@ -377,7 +377,7 @@ def test_best_show_and_export_from_a_record_file(capsys: pytest.CaptureFixture[s
     assert main(["run", *SIZE, *where]) == 0
 
 
-def test_the_best_by_another_objective(capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_follows_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--records", "t.db", "--target", "a100")
     said(capsys, "tune", *SIZE, "--trials", "4", *where, "--quiet")
     fast = json_of(capsys, "best", *SIZE, *where, "--objective", "latency")["digest"]
@@ -405,7 +405,7 @@ def _make_it_cost_more(records: Path, digest: str) -> None:
     connection.close()
 
 
-def test_best_tells_of_a_sum_that_blocks_share(capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_notes_atomic_sums(capsys: pytest.CaptureFixture[str]) -> None:
     given, shape = matvec_shared(2048), ("matvec", "64", "65536")
     ekc.tune(
         given.op, "a100", trials=3, seed=0, start=[given], objective="latency", records="t.db", progress=False
@@ -415,12 +415,12 @@ def test_best_tells_of_a_sum_that_blocks_share(capsys: pytest.CaptureFixture[str
     assert "results differ from run to run by rounding" in " ".join(out.split())
 
 
-def test_export_without_figures_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_without_figures_notes_it(capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "export", *SIZE, "--out", "o")
     assert "not measured" in Path("o/matmul.h").read_text()
 
 
-def test_two_shapes_of_one_operator_share_a_folder_under_two_names(
+def test_two_names_share_a_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     said(capsys, "export", "matmul", "8", "8", "8", "--out", "o")
@@ -433,7 +433,7 @@ def test_two_shapes_of_one_operator_share_a_folder_under_two_names(
     assert "ekc_matmul(" in Path("o/matmul.cu").read_text()
 
 
-def test_a_kernel_of_another_shape_is_not_written_over_without_a_word(
+def test_overwriting_another_shape_is_logged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for command in (["export"], ["tune", "--trials", "2", "--quiet"]):
@@ -447,14 +447,14 @@ def test_a_kernel_of_another_shape_is_not_written_over_without_a_word(
         assert "--name matmul_16x8 keeps both" in err
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_versions_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "doctor")
     for word in ("nvrtc", "sm_80", "xgboost", "a100", "cache"):
         assert word in out
     assert json_of(capsys, "doctor")["nvrtc"]["version"]
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert ekc.__version__ in said(capsys, "--version")
     assert len(list(_every(commands.ekc))) >= 14
     for words, command in _every(commands.ekc):
@@ -473,7 +473,7 @@ def _every(command: click.Command, *words: str) -> Iterator[tuple[list[str], cli
             yield from _every(below, *words, name)
 
 
-def test_a_reader_that_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
+def test_closed_stdout_has_no_traceback(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*EKC, "show", "matmul", "64", "64", "64"],
         cwd=tmp_path,
@@ -486,7 +486,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback(tmp_path: Path) -> None:
         assert run.stderr.read() == b""
 
 
-def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("")
     monkeypatch.setenv("EKC_CACHE_DIR", "file/cache")
     assert main(["check", *SIZE]) == 0

@@ -42,7 +42,7 @@ def gpu(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_a_card_with_everything(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_gpu_has_all_facts(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     scripted(Card(name="NVIDIA H100 80GB HBM3"))
     found = gpu(capsys)
     assert (found["count"], found["driver"], found["cuda"]) == (1, "570.86.15", "13.0")
@@ -57,7 +57,7 @@ def test_a_card_with_everything(scripted: Any, capsys: pytest.CaptureFixture[str
     assert one["measured"] == "latency; energy by the counter, 10 ticks a second"
 
 
-def test_each_gpu_is_a_part_of_the_text(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_gpu_has_its_own_entry(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     scripted(Card(), Card(tick_s=0.02))
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -79,21 +79,21 @@ def test_each_gpu_is_a_part_of_the_text(scripted: Any, capsys: pytest.CaptureFix
         (Card(capability=(9, 9)), "arch", "sm_99, which NVRTC does not know; sm_90 is compiled for"),
     ],
 )
-def test_what_a_card_lacks_is_told(
+def test_missing_sensors_are_reported(
     scripted: Any, capsys: pytest.CaptureFixture[str], card: Card, key: str, words: str
 ) -> None:
     scripted(card)
     assert words in gpu(capsys)["each"][0][key]
 
 
-def test_a_driver_that_tells_no_throttle_reasons(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_throttle_reasons_are_reported(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     library = scripted(Card(reasons=0x4))
     for name in ("Event", "Throttle"):
         library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
     assert gpu(capsys)["each"][0]["cap"] == "400 W; throttle reasons are not reported"
 
 
-def test_a_driver_that_is_too_old(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_driver_is_reported(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     scripted(Card()).cuda = 11080
     needed = version().split(".")[0]
     assert f"update the driver to one for CUDA {needed}.0" in gpu(capsys)["cubins"]
@@ -120,7 +120,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("function", [name for name in dir(ScriptedNvml) if name.startswith("nvml")])
-def test_a_call_that_fails_costs_its_own_lines(
+def test_failing_call_changes_its_own_lines_alone(
     scripted: Any, capsys: pytest.CaptureFixture[str], function: str
 ) -> None:
     scripted(Card())
@@ -144,7 +144,7 @@ def test_a_call_that_fails_costs_its_own_lines(
         assert "nan" not in " ".join(other[key] for key in lines)
 
 
-def test_a_lost_gpu_does_not_hide_the_others(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_gpu_does_not_hide_the_others(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
     library = scripted(Card(), Card())
     first, get = library.gpus[0], library.nvmlDeviceGetTotalEnergyConsumption
 
@@ -159,7 +159,7 @@ def test_a_lost_gpu_does_not_hide_the_others(scripted: Any, capsys: pytest.Captu
     assert well["measured"].startswith("latency; energy")
 
 
-def test_who_may_set_clocks(
+def test_clock_permission_is_reported(
     scripted: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted(Card())
@@ -180,19 +180,17 @@ def test_who_may_set_clocks(
 @pytest.mark.parametrize(
     ("capabilities", "may"), [("000001ffffffffff", True), ("0000000000000000", False), ("200000", True)]
 )
-def test_rights_are_read_and_not_tried(tmp_path: Path, capabilities: str, may: bool) -> None:
+def test_capabilities_are_read_from_proc(tmp_path: Path, capabilities: str, may: bool) -> None:
     status = tmp_path / "status"
     status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
     assert (explain_refusal(status) == "") is may
 
 
-def test_a_system_that_tells_no_rights(tmp_path: Path) -> None:
+def test_missing_capabilities_are_a_refusal(tmp_path: Path) -> None:
     assert explain_refusal(tmp_path / "nothing")
 
 
-def test_no_gpu_is_told_in_a_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gpu_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 

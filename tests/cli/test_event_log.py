@@ -39,7 +39,7 @@ def _events(file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(file).read_text().splitlines()]
 
 
-def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     from ekc.search.data.events import EVENTS, STAGES
 
     Path("run.jsonl").write_text('{"event": "start"}\n{"event": "end"}\n')
@@ -56,7 +56,7 @@ def test_every_event_is_one_line_and_stdout_is_one_object(capsys: pytest.Capture
     assert "matmul on a100 (simulated): 2/2 trials" in err
 
 
-def test_without_a_terminal_lines_are_plain_whatever_rich_would_do(
+def test_lines_are_plain_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"FORCE_COLOR": "1", "COLUMNS": "20", "TTY_COMPATIBLE": "1"}.items():
@@ -69,14 +69,14 @@ def test_without_a_terminal_lines_are_plain_whatever_rich_would_do(
     assert re.search(r"^ +\d+ s  matmul on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
 
 
-def test_quiet_says_nothing_and_still_logs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_run_still_logs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TUNE, "--json", "--quiet", "--log-json", "run.jsonl"]) == 0
     assert capsys.readouterr().err == ""
     assert [e["event"] for e in _events("run.jsonl")].count("forecast") == 0
     assert _events("run.jsonl")[-1]["event"] == "end"
 
 
-def test_layers_write_one_log_with_their_names_and_failures(
+def test_layers_write_one_log_with_names_and_failures(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("net.toml").write_text(LAYERS)
@@ -100,7 +100,7 @@ def test_layers_write_one_log_with_their_names_and_failures(
     assert "matvec on a100 (simulated): 2/2 trials" in err
 
 
-def test_quiet_layers_name_failures_alone(
+def test_quiet_layers_print_failures_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(op: ekc.Operator, **_: Any) -> Any:
@@ -116,7 +116,7 @@ def test_quiet_layers_name_failures_alone(
     assert len(capsys.readouterr().err.splitlines()) == 4
 
 
-def test_a_replay_logs_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_writes_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     record(Path("r.gz"))
     replay = ["tune", "matmul", "32", "32", "32", "--target", "recorded:r.gz", "--trials", "3", "--json"]
     assert main([*replay, "--log-json", "run.jsonl"]) == 0
@@ -127,7 +127,7 @@ def test_a_replay_logs_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3/3 trials" in err
 
 
-def test_a_log_that_cannot_be_written_is_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_log_is_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TUNE, "--log-json", "nowhere/run.jsonl"]) == 2
     assert capsys.readouterr().err == (
         "ekc: --log-json: nowhere/run.jsonl cannot be written (No such file or directory)\n"
@@ -136,7 +136,7 @@ def test_a_log_that_cannot_be_written_is_refused_before_the_run(capsys: pytest.C
 
 
 @pytest.mark.parametrize("option", ["--records", "--warm-start"])
-def test_a_log_never_replaces_measurements(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_never_replaces_measurements(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("t.db").write_bytes(b"SQLite format 3\0 rows")
     assert main([*TUNE, option, "t.db", "--log-json", "./t.db"]) == 2
     assert capsys.readouterr().err == "ekc: --log-json: t.db is a file of measurements; name another one\n"
@@ -154,9 +154,7 @@ NO_EVENT_LOGS = {
 
 
 @pytest.mark.parametrize("name", NO_EVENT_LOGS)
-def test_a_file_that_is_no_event_log_is_refused_by_any_name(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_file_is_refused_under_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(name).write_bytes(NO_EVENT_LOGS[name])
     Path("link").hardlink_to(name)
     for file in (name, "link"):
@@ -169,22 +167,20 @@ def test_a_file_that_is_no_event_log_is_refused_by_any_name(
 
 
 @pytest.mark.parametrize("name", ["new.db", "new.db-wal", "new.db-shm", "new.db-journal"])
-def test_a_log_takes_no_name_that_the_measurements_will_need(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_log_takes_no_name_of_a_database_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TUNE, "--records", "new.db", "--log-json", name]) == 2
     assert capsys.readouterr().err == f"ekc: --log-json: {name} is a file of measurements; name another one\n"
     assert not list(Path().iterdir())
 
 
-def test_a_log_is_not_an_empty_database_of_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_is_no_link_to_an_empty_database(capsys: pytest.CaptureFixture[str]) -> None:
     Path("t.db").touch()
     Path("link").hardlink_to("t.db")
     assert main([*TUNE, "--records", "t.db", "--log-json", "link"]) == 2
     assert capsys.readouterr().err == "ekc: --log-json: link is a file of measurements; name another one\n"
 
 
-def test_a_log_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TUNE, "--log-json", ""]) == 2
     assert capsys.readouterr().err == (
         "ekc: --log-json: '' names no file; give a name, or - for standard output\n"
@@ -192,9 +188,7 @@ def test_a_log_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(("name", "stream"), [("-", 1), ("/dev/stdout", 1), ("/dev/stderr", 2)])
-def test_a_standard_stream_takes_the_events_and_loses_nothing(
-    name: str, stream: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_standard_stream_takes_the_events(name: str, stream: int, capfd: pytest.CaptureFixture[str]) -> None:
     os.write(stream, b"of an earlier command\n")
     assert main([*TUNE, "--json", "--quiet", "--log-json", name]) == 0
     lines = capfd.readouterr()[stream - 1].splitlines()
@@ -206,14 +200,14 @@ def test_a_standard_stream_takes_the_events_and_loses_nothing(
     assert not Path("-").exists()
 
 
-def test_a_disk_that_is_full_costs_the_log_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_ends_the_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TUNE, "--json", "--log-json", "/dev/full"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["trial_count"] == 2
     assert err.count("cannot be written any more (No space left on device)") == 1
 
 
-def test_a_long_search_of_a_recording_says_how_far_it_is(
+def test_long_recording_search_logs_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ekc.search.progress.PROGRESS_INTERVAL_S", 0.0)

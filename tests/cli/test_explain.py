@@ -34,7 +34,7 @@ def ran(capsys: pytest.CaptureFixture[str], command: str, status: int = 0) -> st
     return out or err
 
 
-def test_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_explain_compares_schedule_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     one, other = tmp_path / "a.json", tmp_path / "b.json"
     one.write_text(make_naive_schedule(MM).to_json())
     other.write_text(ekc.Schedule(MM).bind("i", "block.x").bind("j", "thread.x").cache_write("C").to_json())
@@ -55,7 +55,7 @@ def test_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert got["difference_j"] == pytest.approx(got["b"]["energy_j"] - got["a"]["energy_j"])
 
 
-def test_records(capsys: pytest.CaptureFixture[str], records: Path) -> None:
+def test_explain_compares_recorded_schedules(capsys: pytest.CaptureFixture[str], records: Path) -> None:
     where = f"--records {records} --target a100"
     known = ekc.best(MM, records=records, target="a100").schedule.digest
     got = json.loads(ran(capsys, f"explain naive best matmul 64 64 64 {where} --json"))
@@ -81,7 +81,7 @@ def test_records(capsys: pytest.CaptureFixture[str], records: Path) -> None:
         ("best fastest --target a1000", "did you mean 'a100'"),
     ],
 )
-def test_what_cannot_be_found(
+def test_unknown_schedules_are_refused(
     capsys: pytest.CaptureFixture[str], records: Path, words: str, told: str
 ) -> None:
     assert told in ran(capsys, f"explain {words} --records {records}", status=2)
@@ -96,7 +96,7 @@ def test_what_cannot_be_found(
         ("fastest naive matmul 16 16 16 --records none.db --objective edp", "--objective: it says which"),
     ],
 )
-def test_what_neither_a_nor_b_asks_for(
+def test_unused_options_are_refused(
     capsys: pytest.CaptureFixture[str],
     words: str,
     told: str,
@@ -108,7 +108,7 @@ def test_what_neither_a_nor_b_asks_for(
     assert told in ran(capsys, f"explain {words} --target a100", status=2)
 
 
-def test_without_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_digest_without_records_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "add --records" in ran(capsys, "explain best fastest", status=2)
     assert "no record file" in ran(capsys, "explain best fastest --records none.db", status=2)
     assert "Missing argument" in ran(capsys, "explain best", status=2)

@@ -58,7 +58,7 @@ def filed(recording: Path, path: Path) -> Path:
     return path
 
 
-def test_a_recording(capsys: pytest.CaptureFixture[str], gpu: Path) -> None:
+def test_recording_is_explained_by_features(capsys: pytest.CaptureFixture[str], gpu: Path) -> None:
     where = f"--target recorded:{gpu}"
     out = ran(capsys, f"explain naive best {NAMED} {where}")
     for word in (
@@ -88,7 +88,7 @@ def test_a_recording(capsys: pytest.CaptureFixture[str], gpu: Path) -> None:
     assert again["a"]["latency_s"] <= again["b"]["latency_s"]
 
 
-def test_a_gpu_with_a_record_file_says_the_same(
+def test_gpu_with_record_file_gives_the_same_account(
     capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
 ) -> None:
     records = filed(gpu, tmp_path / "r.db")
@@ -99,7 +99,7 @@ def test_a_gpu_with_a_record_file_says_the_same(
     assert "add --records FILE" in ran(capsys, f"explain naive naive {NAMED} --target cuda:0", status=2)
 
 
-def test_files_of_schedules_never_measured(
+def test_unmeasured_schedule_files_are_explained(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, gpu: Path
 ) -> None:
     import ekc
@@ -120,13 +120,13 @@ def test_files_of_schedules_never_measured(
         (f"naive best {NAMED} --records r.db", "leave --records out"),
     ],
 )
-def test_what_a_recording_refuses(
+def test_bad_arguments_with_a_recording_are_refused(
     capsys: pytest.CaptureFixture[str], gpu: Path, words: str, told: str
 ) -> None:
     assert told in ran(capsys, f"explain {words} --target recorded:{gpu}", status=2)
 
 
-def test_digits_that_begin_several_digests_are_refused(
+def test_ambiguous_digests_are_refused(
     capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
 ) -> None:
     """Of more than 16 digests two begin alike."""
@@ -138,7 +138,7 @@ def test_digits_that_begin_several_digests_are_refused(
     assert told in ran(capsys, f"explain {digit} best {NAMED} --records {records} --target cuda:0", status=2)
 
 
-def test_a_recording_with_too_little(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_small_recording_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     none = record(tmp_path / "none.jsonl.gz", by_global_memory, count=3, metered=0)
     assert "nothing was metered on Made-up GPU" in ran(
         capsys, f"explain best fastest --target recorded:{none}", status=2

@@ -42,7 +42,7 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
         (("--", "no-such-program-here"), "cannot run 'no-such-program-here'"),
     ],
 )
-def test_refused_in_one_line(
+def test_bad_govern_input_is_one_line(
     words: tuple[str, ...],
     said: str,
     tmp_path: Path,

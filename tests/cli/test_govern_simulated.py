@@ -12,7 +12,7 @@ from ekc.governor.predict.train import TRAINING_SEEDS
 SHORT = ("govern", "--simulate", "compute", "--card", "h200", "--minutes", "10")
 
 
-def test_text_tells_every_event_and_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_has_every_event_and_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHORT]) == 0
     out, err = capsys.readouterr()
     assert out == ""
@@ -21,7 +21,7 @@ def test_text_tells_every_event_and_a_report(capsys: pytest.CaptureFixture[str])
     assert err.index("ekc govern: report") > err.index("job ended")
 
 
-def test_json_lines_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHORT, "--quiet", "--json", "-", "--seed", "1"]) == 0
     out, err = capsys.readouterr()
     events = [json.loads(line) for line in out.splitlines()]
@@ -32,7 +32,7 @@ def test_json_lines_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["seconds"] == pytest.approx(600, rel=0.2)
 
 
-def test_the_same_seed_tells_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for _ in range(2):
         assert main([*SHORT, "--seed", "2"]) == 0
@@ -40,7 +40,7 @@ def test_the_same_seed_tells_the_same(capsys: pytest.CaptureFixture[str]) -> Non
     assert told[0] == told[1]
 
 
-def test_advice_sets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_advise_sets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHORT, "--advise"]) == 0
     err = capsys.readouterr().err
     assert "advice: " in err
@@ -48,7 +48,7 @@ def test_advice_sets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "advised, not set: " in err
 
 
-def test_help_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_kinds_and_cards(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["govern", "--help"]) == 0
     out = capsys.readouterr().out
     for word in ("--max-slowdown", "--restore", "--advise", "--simulate", "python train.py"):
@@ -56,7 +56,7 @@ def test_help_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--gpus-of" not in out
 
 
-def test_a_job_that_is_never_periodic(capsys: pytest.CaptureFixture[str]) -> None:
+def test_aperiodic_job_keeps_its_clocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["govern", "--simulate", "aperiodic", "--minutes", "20"]) == 0
     err = capsys.readouterr().err
     assert "iterations: aperiodic" in err
@@ -64,6 +64,6 @@ def test_a_job_that_is_never_periodic(capsys: pytest.CaptureFixture[str]) -> Non
     assert "not to the end" not in err
 
 
-def test_a_model_of_simulated_jobs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_of_simulated_jobs_is_labelled(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHORT, "--model", "simulated"]) == 0
     assert f"a model of {len(TRAINING_SEEDS)} simulated jobs of each kind expects" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ((whole, whole, cut_short), 130, 6, ""),
     ],
 )
-def test_the_sum_says_what_it_is_without(
+def test_total_names_missing_layers(
     outcomes: tuple[Outcome, ...],
     status: int,
     calls: int,
@@ -89,7 +89,7 @@ def test_the_sum_says_what_it_is_without(
     assert f"wrote {sum(callable(x) for x in outcomes)} kernels under o" in out
 
 
-def test_json_names_what_is_missing(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_missing_layers(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     ends(whole, LOST, KeyboardInterrupt())
     assert main([*TUNE, "--json"]) == 130
     out, err = capsys.readouterr()
@@ -106,7 +106,7 @@ def test_json_names_what_is_missing(ends: Callable[..., None], capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("outcomes", "status"), [((NOTHING, LOST, NOTHING), 2), ((KeyboardInterrupt(),), 130)]
 )
-def test_no_table_of_nothing(
+def test_no_table_without_layers(
     outcomes: tuple[Outcome, ...], status: int, ends: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends(*outcomes)
@@ -114,9 +114,7 @@ def test_no_table_of_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_it_says_how_long_the_rest_may_take(
-    ends: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_remaining_time_is_logged(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     ends(whole, whole, whole)
     assert main([x for x in TUNE if x != "--quiet"]) == 0
     first, second, third = capsys.readouterr().err.splitlines()[:3]
@@ -134,7 +132,7 @@ def exported(*options: str) -> list[str]:
     return sorted(p.stem for p in Path("o").rglob("*.cu"))
 
 
-def test_the_names_of_layers_are_theirs_alone_and_stay(ends: Callable[..., None]) -> None:
+def test_folders_of_layers_are_unique_and_stable(ends: Callable[..., None]) -> None:
     ends(whole, whole, whole)
     names = exported()
     assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == [
@@ -151,7 +149,7 @@ def test_the_names_of_layers_are_theirs_alone_and_stay(ends: Callable[..., None]
     assert set(exported()) > set(names)
 
 
-def test_a_name_is_the_prefix_of_all(ends: Callable[..., None]) -> None:
+def test_name_is_the_prefix_of_all_kernels(ends: Callable[..., None]) -> None:
     ends(whole, whole, whole)
     names = exported()
     shutil.rmtree("o")
@@ -159,15 +157,13 @@ def test_a_name_is_the_prefix_of_all(ends: Callable[..., None]) -> None:
     assert exported("--name", "net_v2") == [f"net_v2_{name}" for name in names]
 
 
-def test_a_prefix_that_is_no_identifier_is_one_line(
-    ends: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_prefix_is_one_line(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     ends()
     assert main([*TUNE, "--name", "2x"]) == 2
     assert "--name: '2x' is not an identifier" in capsys.readouterr().err
 
 
-def test_layers_of_one_operator_in_other_words_are_tuned_once(ends: Callable[..., None]) -> None:
+def test_equal_layers_are_tuned_once(ends: Callable[..., None]) -> None:
     """A default that is written out makes another table of the file, and the same operator."""
     Path("net.toml").write_text(SAME.format("bare", "") + SAME.format("full", "transpose_b = false"))
     ends(whole)
@@ -175,7 +171,7 @@ def test_layers_of_one_operator_in_other_words_are_tuned_once(ends: Callable[...
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_two_layers_go_into_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_layers_link_into_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has the launcher and the workspace of its own; once one kernel served both."""
     monkeypatch.chdir(tmp_path)
     layer = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 8\nn = {}\nk = {}\n'

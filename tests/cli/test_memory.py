@@ -27,20 +27,20 @@ def limited(*arguments: str, gib: float = 4) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, preexec_fn=limit)
 
 
-def test_an_operator_beyond_the_device_is_refused_in_one_line() -> None:
+def test_operator_beyond_device_memory_is_one_line() -> None:
     done = limited("-m", "ekc", "tune", "matmul", "200000", "200000", "8", "--target", "a100")
     needs = "matmul needs 149 GiB (A 6.1 MiB, B 6.1 MiB, C 149 GiB), a100 (simulated) has 40 GiB"
     assert (done.returncode, done.stderr) == (2, f"ekc: memory: {needs}; use j <= 53676\n")
 
 
-def test_an_operator_beyond_the_host_is_checked() -> None:
+def test_operator_beyond_host_memory_is_checked() -> None:
     done = limited("-m", "ekc", "run", "matmul", "65536", "49152", "2", "--dtype", "int8")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "agrees with the reference" in done.stdout
 
 
 @pytest.mark.parametrize("what", ["kernel(a)", "op.reference(a)"])
-def test_what_a_call_needs_is_said_where_the_host_has_less(what: str) -> None:
+def test_call_beyond_host_memory_is_refused(what: str) -> None:
     program = f"""
 import numpy as np, ekc
 op = ekc.compute("scale", axes={{"i": 3 * 2**28}}, inputs={{"A": (3 * 2**28,)}}, body=lambda A, i: A[i] * 2, dtype="int8")
@@ -71,14 +71,14 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_a_tune_makes_no_index_of_a_whole_axis(longest: list[int]) -> None:
+def test_tune_allocates_no_index_of_an_axis(longest: list[int]) -> None:
     op = ekc.compute("scale", axes={"i": 2**25}, inputs={"A": (2**25,)}, body=lambda A, i: A[i] * 3)
     result = ekc.tune(op, target="a100", trials=1, progress=False)
     assert "found nothing" in result.best.checked
     assert longest[0] <= 2**20
 
 
-def test_a_read_makes_no_index_of_a_whole_dimension(longest: list[int]) -> None:
+def test_read_allocates_no_index_of_a_dimension(longest: list[int]) -> None:
     load = ex.Load("A", (ex.Var("i"), ex.Var("j")))
     rows, columns = np.array([[3], [5]]), np.array([[0, 1, 2]])
     found = read_padded(np.ones((2**20, 3), np.float32), load, {"i": rows, "j": columns})

@@ -69,13 +69,13 @@ FORMS = [
         ("ij,jk,kl->il 2x30 30x3 3x40", "C[i, l] = sum[k < 3] AB[i, k] * D[k, l]"),
     ],
 )
-def test_the_shell_takes_a_form_of_einsum(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_takes_einsum_forms(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "einsum", *words.split()]) == 0
     assert text in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("command", "layer", "text"), FORMS, ids=[f[0].split()[0] for f in FORMS])
-def test_the_shell_and_layer_files_take_a_form(
+def test_command_line_and_layer_files_take_operator_forms(
     command: str, layer: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", *shlex.split(command)]) == 0

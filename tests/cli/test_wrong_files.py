@@ -85,7 +85,7 @@ def _ran(command: list[str], data: bytes, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("change", SAME)
 @pytest.mark.parametrize("kind", TEXTS)
-def test_a_mark_and_the_ends_of_lines_change_nothing(
+def test_byte_order_mark_and_crlf_change_nothing(
     kind: str, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, command = TEXTS[kind]
@@ -94,9 +94,7 @@ def test_a_mark_and_the_ends_of_lines_change_nothing(
 
 @pytest.mark.parametrize("change", BROKEN)
 @pytest.mark.parametrize("kind", TEXTS)
-def test_a_file_that_cannot_be_read_is_one_line(
-    kind: str, change: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_file_is_one_line(kind: str, change: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, command = TEXTS[kind]
     status, out, err = _ran(command, BROKEN[change](text.encode()), capsys)
     assert (status, out) == (2, "")
@@ -105,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_one_line(
     assert kind == "schedule" or " f" in err, "the line names the file"
 
 
-def test_a_model_of_the_governor_is_read_with_a_mark_too() -> None:
+def test_governor_model_is_read_with_byte_order_mark() -> None:
     """The content is judged: a mark is no reason to call it no model."""
     text = json.dumps({"format": 0, "features": [], "models": {}})
     for data in (text.encode(), _marked(text.encode())):
@@ -120,7 +118,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return gzip.decompress(record(tmp_path_factory.mktemp("recording") / "r.gz", 3).read_bytes())
 
 
-def test_a_recording_is_read_with_a_mark_and_crlf(
+def test_recording_is_read_with_byte_order_mark_and_crlf(
     recording: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = _ran(["recording", "show", "f"], gzip.compress(recording), capsys)
@@ -129,7 +127,7 @@ def test_a_recording_is_read_with_a_mark_and_crlf(
         assert _ran(["recording", "show", "f"], gzip.compress(change(recording)), capsys) == plain
 
 
-def test_a_recording_that_is_none_is_one_line(recording: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_recording_is_one_line(recording: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     for data in (recording, _marked(recording)):
         _, _, err = _ran(["recording", "show", "f"], data, capsys)
         assert err == "ekc: f is not compressed, as a recording is; gzip it\n"
@@ -158,7 +156,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("column", "value", "command"), DAMAGE)
-def test_a_damaged_row_is_one_line(
+def test_damaged_row_is_one_line(
     column: str, value: object, command: str, records: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(records, "f")
@@ -171,9 +169,7 @@ def test_a_damaged_row_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_every_kind_of_broken_record_file_is_one_line(
-    records: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_record_files_are_one_line(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for change in (c for name, c in BROKEN.items() if name not in ("UTF-16", "a zero")):
         status, _, err = _ran(
             ["best", "matvec", "8", "8", "--records", "f"], change(records.read_bytes()), capsys

@@ -1,11 +1,10 @@
-"""What the models see of a schedule: readable quantities of the analysis, scaled by log2(1 + x).
+"""Features of schedules for the models: quantities of the analysis, scaled by log2(1 + x).
 
-Nothing here comes from a compiled kernel or from a device's own model of itself; the same features
-describe a candidate that was never compiled.
+No feature comes from a compiled kernel or from the model of a simulated device: a schedule has the same
+features before it is compiled.
 
-What analysis says of genomes, for the models; remembered, for a search scores its favourites again.
-
-Beliefs change from round to round; what is counted in a schedule does not.
+`ModelInputCache` keeps the inputs of the models for the genomes analysed last. Predictions change from round
+to round, but the counts of a schedule do not.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
 from ekc.search.cost_model import analytic
+from ekc.search.data.defaults import FEATURE_CACHE
 from ekc.search.data.population import Population, SearchSpace
 from ekc.search.data.selection import count_issue_slots
 
@@ -63,13 +63,13 @@ RATIO_FEATURES = (
 )
 FEATURE_NAMES = (*COUNT_FEATURES, *SHARE_FEATURES, *(name for name, _, _ in RATIO_FEATURES))
 BALANCE_COLUMN = FEATURE_NAMES.index("balance")
-"""The column of the share of their time in which SMs have blocks; shares stand there as they are."""
+"""Column of the share of their time in which the multiprocessors have blocks. Shares are not scaled."""
 THREADS_COLUMN, REGISTERS_COLUMN = FEATURE_NAMES.index("threads"), FEATURE_NAMES.index("registers")
-"""The columns of threads a block and of registers a thread, counted; `log2(1 + x)` as all that is counted."""
+"""Columns of threads per block and of estimated registers per thread, as log2(1 + count)."""
 
 
 def build_features(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
-    """One row per schedule, one column per name in `NAMES`."""
+    """[schedules, `FEATURE_NAMES`]: the features of analysed schedules."""
     counts = [quantities[name] for name in COUNT_FEATURES]
     rates = [quantities[a] / np.maximum(quantities[b], 1.0) for _, a, b in RATIO_FEATURES]
     table = np.stack([*counts, *(quantities[name] for name in SHARE_FEATURES), *rates])
@@ -79,47 +79,43 @@ def build_features(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.
 
 
 Quantities = Mapping[str, NDArray[np.float64]]
-"""Quantities of an analysis by name, one value a schedule."""
-
-MAX_CACHED_GENOMES = 1 << 16
-"""Genomes: all that the largest population breeds in a round."""
-_CACHE_SLOTS = 1 << 20
-"""Many more: with twice as many, a fifth of what is remembered would be hidden by what came later."""
+"""Name -> value for each schedule, of the quantities of the analysis."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
-    """What the models see of some schedules, row by row."""
+    """Inputs of the models for some schedules. Arrays have one row per schedule."""
 
     features: NDArray[np.float32]
+    """[rows, `FEATURE_NAMES`]."""
     expected_latency_s: NDArray[np.float64]
-    """What the prior expects, ..."""
+    """Latency by the analytic prior, in seconds."""
     expected_power_w: NDArray[np.float64]
-    """... and of board watts."""
+    """Board power by the analytic prior, in watts."""
     issue_slots: NDArray[np.float64]
-    """What they take of their device (`features.slots`)."""
+    """Issue slots of the device that a launch takes (`count_issue_slots`)."""
     fma_count: NDArray[np.float64]
-    """Multiply-adds that their lanes carry out, those on padding among them."""
+    """Multiply-adds of all lanes, including those on padding."""
 
     def predict_standby_w(self, peaks: Peaks) -> NDArray[np.float64]:
-        """Watts that the prior expects before any work is done."""
+        """Standby power by the analytic prior, in watts."""
         return analytic.predict_standby_w(self.features[:, BALANCE_COLUMN], peaks)
 
     def set_rows(self, rows: NDArray[np.intp], inputs: ModelInputs) -> None:
-        """What is seen of some rows, into their places."""
+        """Copy inputs into these rows."""
         for f in fields(ModelInputs):
             getattr(self, f.name)[rows] = getattr(inputs, f.name)
 
 
 def allocate_inputs(row_count: int) -> ModelInputs:
-    """For so many rows, of which nothing is said yet."""
+    """Allocate the inputs of so many rows, with undefined values."""
     return ModelInputs(
         np.empty((row_count, len(FEATURE_NAMES)), np.float32), *(np.empty(row_count) for _ in range(4))
     )
 
 
 def make_model_inputs(quantities: Quantities, peaks: Peaks) -> ModelInputs:
-    """Of the figures of an analysis."""
+    """Make the inputs of the models from an analysis."""
     return ModelInputs(
         build_features(quantities),
         analytic.predict_latency_s(quantities, peaks),
@@ -130,25 +126,25 @@ def make_model_inputs(quantities: Quantities, peaks: Peaks) -> ModelInputs:
 
 
 class ModelInputCache:
-    """What the models see of genomes of a space; of those seen last, without analysing them again."""
+    """Inputs of the models for genomes of a space; those analysed last are kept."""
 
     def __init__(self, space: SearchSpace, extract_inputs: Callable[[Population], ModelInputs]) -> None:
-        """`see`: what they see of a population, such as `space.seen` for some peaks."""
+        """`extract_inputs`: analyses a population, such as `space.extract_inputs` for some peaks."""
         self.space, self.extract_inputs = space, extract_inputs
-        self._keys = np.zeros(MAX_CACHED_GENOMES, dtype=np.int64)
-        self._cached_inputs = allocate_inputs(MAX_CACHED_GENOMES)
-        self._row_by_slot = np.zeros(_CACHE_SLOTS, dtype=np.int32)
-        """Where a genome is kept, by the low bits of its key; of two with the same, the last."""
+        self._keys = np.zeros(FEATURE_CACHE.max_genomes, dtype=np.int64)
+        self._cached_inputs = allocate_inputs(FEATURE_CACHE.max_genomes)
+        self._row_by_slot = np.zeros(FEATURE_CACHE.slots, dtype=np.int32)
+        """Row of a genome by the low bits of its key; for two genomes with the same bits, of the last one."""
         self._next_row = 0
 
     def get_inputs(self, population: Population) -> ModelInputs:
-        """Every genome, remembered or not."""
+        """The inputs of every genome, from the cache or analysed now."""
         keys = self.space.compute_keys(population)
-        places = self._row_by_slot[keys & (_CACHE_SLOTS - 1)]
-        new = np.flatnonzero(self._keys[places] != keys)
+        rows = self._row_by_slot[keys & (FEATURE_CACHE.slots - 1)]
+        new = np.flatnonzero(self._keys[rows] != keys)
         if len(new) == len(keys):
             return self._extract_and_store(population, keys)
-        found = ModelInputs(*(getattr(self._cached_inputs, f.name)[places] for f in fields(ModelInputs)))
+        found = ModelInputs(*(getattr(self._cached_inputs, f.name)[rows] for f in fields(ModelInputs)))
         if len(new):
             found.set_rows(new, self._extract_and_store(population[new], keys[new]))
         return found
@@ -159,10 +155,11 @@ class ModelInputCache:
         return fresh
 
     def _store(self, keys: NDArray[np.int64], inputs: ModelInputs) -> None:
-        """In place of what was analysed longest ago."""
-        keys = keys[-MAX_CACHED_GENOMES:]
-        places = (self._next_row + np.arange(len(keys))) % MAX_CACHED_GENOMES
-        self._next_row = (self._next_row + len(keys)) % MAX_CACHED_GENOMES
-        self._keys[places], self._row_by_slot[keys & (_CACHE_SLOTS - 1)] = keys, places
+        """Replace the rows that were analysed longest ago."""
+        size = FEATURE_CACHE.max_genomes
+        keys = keys[-size:]
+        rows = (self._next_row + np.arange(len(keys))) % size
+        self._next_row = (self._next_row + len(keys)) % size
+        self._keys[rows], self._row_by_slot[keys & (FEATURE_CACHE.slots - 1)] = keys, rows
         for f in fields(ModelInputs):
-            getattr(self._cached_inputs, f.name)[places] = getattr(inputs, f.name)[-MAX_CACHED_GENOMES:]
+            getattr(self._cached_inputs, f.name)[rows] = getattr(inputs, f.name)[-size:]

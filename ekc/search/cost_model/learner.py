@@ -1,7 +1,7 @@
-"""What a run learns: a latency model, a power model, and how many kernels still need the meter.
+"""The models of a run: latency, spills and power, and the share of kernels that is metered.
 
-Predictions are written down before a kernel is metered and judged against its figures afterwards,
-then the models are fitted afresh. Everything that metering taught is kept as a `ModelCard`.
+Before kernels are metered, their energies are predicted. Afterwards the predictions are compared with the
+measurements, and the power model is fitted to all of them. Every comparison is kept as a `ModelCard`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,6 @@ from ekc.devices.device import Peaks
 from ekc.ir.hardware.limits import Limits
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.cost_model.metering_policy import (
-    EXPECTED_FINALS_METERINGS,
-    INITIAL_METERINGS,
-    INITIAL_SHARE,
-    VERDICT_WINDOW,
     MeteringShare,
     PredictionBatch,
     PredictionRecord,
@@ -30,20 +26,13 @@ from ekc.search.cost_model.spill_model import SpillModel, has_spilled
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import METERING, SURROGATE
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
 from ekc.search.data.result import ModelCard
 
 Array = NDArray[np.float64]
 MeterFunction = Callable[[Candidate], bool]
-"""Measures one candidate and says whether it worked."""
-
-METERING_SLACK = 1.1
-"""Kernels up to this much slower than the slowdown allows are metered too: they teach, and noise moves."""
-LOWER_BOUND_STDS = 2.0
-"""So many spreads below what is believed, a latency hardly is."""
-LATENCY_RESIDUAL_CLIP = 0.3
-"""Residuals this much above the median are of kernels that hit what the prior does not know (bank conflicts,
-waits): how hard teaches little of those that did not."""
+"""Meters one candidate; returns whether that succeeded."""
 
 
 @dataclass
@@ -57,89 +46,92 @@ class Learner:
     method: SearchMethod = DEFAULT_METHOD
     model_cards: list[ModelCard] = field(default_factory=list)
     prediction_records: list[PredictionRecord] = field(default_factory=list)
-    """Every kernel metered since the first ones: what was expected of it, and what it was."""
+    """Prediction and measurement of every kernel metered after the power model was first fitted."""
     _budgeted_timing_count: int = 0
-    """Kernels that a share of metering was counted for."""
+    """Timed kernels that the share of meterings has been counted for."""
 
     def __post_init__(self) -> None:
         fixed = self.method.metered_share
-        share = INITIAL_SHARE if fixed is None else fixed
+        share = METERING.initial_share if fixed is None else fixed
         self.metering_share = MeteringShare(
-            share, fixed is None, reserved_meterings=EXPECTED_FINALS_METERINGS * (1 - share)
+            share, fixed is None, reserved_meterings=METERING.finals_meterings * (1 - share)
         )
-        self.latency_model = Surrogate(self.seed, residual_clip=LATENCY_RESIDUAL_CLIP)
+        self.latency_model = Surrogate(self.seed, residual_clip=SURROGATE.latency_residual_clip)
         self.spill_model = SpillModel(self.limits, self.seed)
         self.power_model = PowerModel(self.seed, self.peaks, self.method.power_source == "constant")
 
     def predict(self, inputs: ModelInputs, limit_s: float = np.inf) -> tuple[Array, Array, Array, Array]:
-        """(log seconds, spread of that, log watts, spread of that) expected of analysed genomes. How slow the
-        slow are is bent (`LATENCY_BAD`), and their watts are those of that pace; of those that will hardly
-        take less than `limit_s` as the line has them (`HARDLY`)."""
-        mean, spread = self.latency_model.predict(inputs.features, inputs.expected_latency_s)
-        pace = mean - np.log(inputs.expected_latency_s)
-        matter = mean - LOWER_BOUND_STDS * spread <= np.log(limit_s)
-        return mean, spread, *self.power_model.predict(inputs.features, pace, inputs.expected_power_w, matter)
+        """Predict latency and power of genomes that were not measured.
+
+        Returns (mean, standard deviation) of log latency in seconds, then of log power in watts. Latency
+        residuals are clipped (`latency_residual_clip`), so predictions for slow kernels are optimistic. The
+        surrogate of the power model is used only for genomes whose lower bound of the latency is within
+        `limit_s`, the line for the others: they cannot win.
+        """
+        mean, std = self.latency_model.predict(inputs.features, inputs.expected_latency_s)
+        residuals = mean - np.log(inputs.expected_latency_s)
+        can_win = mean - SURROGATE.lower_bound_stds * std <= np.log(limit_s)
+        power = self.power_model.predict(inputs.features, residuals, inputs.expected_power_w, can_win)
+        return mean, std, *power
 
     def learn_latency(self, timed: list[Candidate]) -> None:
-        """Learn what spilled in a round, and from the latencies of what did not: how slow a kernel is that
-        spilled says nothing of those that do not."""
-        told = [c for c in timed if c.resources]
-        if told:
-            self.spill_model.learn(np.stack([c.features for c in told]), [c.resources for c in told])
-        fit = [c for c in timed if not has_spilled(c.resources)]
-        if fit:
-            rows, priors = np.stack([c.features for c in fit]), np.array([c.expected_latency_s for c in fit])
-            self.latency_model.learn(rows, priors, np.array([c.latency_s for c in fit]))
+        """Learn from the kernels of a round: their registers, and the latencies of those that did not spill.
+        The latency of a kernel that spills says nothing about kernels that do not."""
+        compiled = [c for c in timed if c.resources]
+        if compiled:
+            self.spill_model.learn(np.stack([c.features for c in compiled]), [c.resources for c in compiled])
+        fitting = [c for c in timed if not has_spilled(c.resources)]
+        if fitting:
+            rows = np.stack([c.features for c in fitting])
+            priors = np.array([c.expected_latency_s for c in fitting])
+            self.latency_model.learn(rows, priors, np.array([c.latency_s for c in fitting]))
 
     def learn_energy(self, working: list[Candidate], round_number: int, meter: MeterFunction) -> None:
-        """Meter a share of what was timed since, judge what was expected of it, then fit."""
+        """Meter a share of the kernels timed since the last call, compare the predictions, and fit the power
+        model. `working`: all timed kernels."""
         waiting = self._select_unmetered(working)
-        fewest = 0 if self.power_model.row_count else INITIAL_METERINGS
-        count, curious = self.metering_share.allocate_meterings(
-            max(len(working) - self._budgeted_timing_count, 0), len(waiting), fewest
+        min_count = 0 if self.power_model.row_count else METERING.initial_meterings
+        count, exploration_count = self.metering_share.allocate_meterings(
+            max(len(working) - self._budgeted_timing_count, 0), len(waiting), min_count
         )
         self._budgeted_timing_count = max(len(working), self._budgeted_timing_count)
         done: list[int] = []
         if count:
-            foresight = PredictionBatch.from_power_model(waiting, self.power_model)
+            batch = PredictionBatch.from_power_model(waiting, self.power_model)
+            best = self._find_least_log_energy(working)
             picked = select_for_metering(
-                count,
-                curious,
-                foresight.mean,
-                foresight.std,
-                self._find_least_log_energy(working),
-                foresight.feature_rows,
+                count, exploration_count, batch.mean, batch.std, best, batch.feature_rows
             )
             done = [i for i in picked if meter(waiting[i])]
-            self._record_predictions(foresight, done, round_number)
+            self._record_predictions(batch, done, round_number)
         self.power_model.learn([waiting[i] for i in done], working)
         self.predict_powers(working)
 
     def _select_fast(self, working: list[Candidate], slack: float) -> list[Candidate]:
-        """The low-latency set."""
+        """Kernels that are at most the allowed slowdown times `slack` slower than the fastest."""
         limit = min((c.latency_s for c in working), default=0.0) * (1 + self.max_slowdown) * slack
         return [c for c in working if c.latency_s <= limit]
 
     def _select_unmetered(self, working: list[Candidate]) -> list[Candidate]:
-        """The low-latency set, not yet metered; the first time all, so that slow ones teach too."""
-        anyone = not self.power_model.row_count or self.method.metered_share == 1
-        return [
-            c for c in (working if anyone else self._select_fast(working, METERING_SLACK)) if not c.metered
-        ]
+        """Fast kernels that are not metered; the first time also slow ones, so that the model learns from
+        them."""
+        takes_slow = not self.power_model.row_count or self.method.metered_share == 1
+        eligible = working if takes_slow else self._select_fast(working, METERING.latency_slack)
+        return [c for c in eligible if not c.metered]
 
     def _find_least_log_energy(self, working: list[Candidate]) -> float:
-        """Log of the least energy metered of those that may win."""
+        """Log of the least metered energy among kernels that may win; infinity if there is none."""
         metered = [c.energy_j for c in self._select_fast(working, 1.0) if c.metered]
         return float(np.log(min(metered))) if metered else np.inf
 
     def _record_predictions(
         self, batch: PredictionBatch, metered_indices: Sequence[int], round_number: int
     ) -> None:
-        """Hold the predictions against the figures of the kernels `done`."""
-        learned = self.power_model.row_count
-        if learned:
+        """Compare the predictions with the measurements of the metered candidates."""
+        row_count = self.power_model.row_count
+        if row_count:
             self.prediction_records += batch.make_records(metered_indices)
-            recent = self.prediction_records[-VERDICT_WINDOW:]
+            recent = self.prediction_records[-METERING.verdict_window :]
             self.metering_share.update(
                 _get_column(recent, "believed_j"), _get_column(recent, "measured_j"), len(metered_indices)
             )
@@ -147,11 +139,11 @@ class Learner:
             self.power_model.update_quarantine(
                 *(_get_column(modelled, name) for name in ("model_j", "line_j", "measured_j"))
             )
-        self.model_cards.append(self._make_card(round_number, learned))
+        self.model_cards.append(self._make_card(round_number, row_count))
 
     def _make_card(self, round_number: int, row_count: int) -> ModelCard:
-        """What the last predictions were worth."""
-        recent = self.prediction_records[-VERDICT_WINDOW:]
+        """The accuracy of the last predictions. `row_count`: kernels that the model had learned from."""
+        recent = self.prediction_records[-METERING.verdict_window :]
         measured = _get_column(recent, "measured_j")
         return ModelCard(
             round=round_number,
@@ -165,7 +157,7 @@ class Learner:
         )
 
     def predict_powers(self, working: list[Candidate]) -> None:
-        """What the rest carries: predictions, told apart from figures by `Candidate.metered`."""
+        """Set `predicted_power_w` of all timed kernels; `Candidate.power_w` uses it for those not metered."""
         if not working:
             return
         watts = np.exp(self.power_model.predict_timed(working)[0])
@@ -178,7 +170,7 @@ def _get_column(records: Sequence[PredictionRecord], name: str) -> Array:
 
 
 def _median_relative_error(predicted: Array, measured: Array) -> float | None:
-    """Median absolute relative error."""
+    """Median absolute relative error; None without measurements."""
     if not len(measured):
         return None
     return float(np.median(np.abs(predicted - measured) / measured))

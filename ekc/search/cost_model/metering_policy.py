@@ -71,7 +71,7 @@ class MeteringShare:
             return
         self._new_prediction_count = 0
         accurate = is_accurate(predicted, measured)
-        # Earlier predictions may be of a model with few rows. If the last ones are right, it needs no more rows.
+        # Earlier predictions may be of a model with few rows. If the last are right, it needs no more rows.
         last = slice(-METERING.min_new_predictions, None)
         has_improved = log_error_quantile(predicted[last], measured[last]) <= METERING.negligible_error
         if accurate is True:

@@ -90,7 +90,7 @@ No random trials: the Gaussian process says itself where it is unsure. Chosen by
 
 @dataclass(frozen=True)
 class AcquisitionSettings:
-    """Scores of genomes for breeding and picking (`loop/task.py`)."""
+    """Scores of genomes for breeding and picking (`cost_model/acquisition.py`)."""
 
     initial_log_best: float = 20.0
     """Natural log of the incumbent objective before anything was measured: any schedule improves on it, so
@@ -108,7 +108,7 @@ ACQUISITION = AcquisitionSettings()
 
 @dataclass(frozen=True)
 class SelectionSettings:
-    """Comparison of measured schedules (`data/selection.py`, `loop/incumbent.py`)."""
+    """Comparison of measured schedules (`data/selection.py`, `cost_model/incumbent.py`)."""
 
     tie_tolerance: float = 0.01
     """Relative latency difference above which two schedules are never tied, however uncertain the timings.

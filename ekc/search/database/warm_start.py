@@ -22,7 +22,8 @@ from ekc.ir.operator import Operator
 from ekc.ir.serialize import operator_from_json
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.cost_model.transfer import MeasuredGroup, TransferPrior, learn_transfer_prior
-from ekc.search.cost_model.xgboost_model import MIN_ROWS, select_training_rows
+from ekc.search.cost_model.xgboost_model import select_training_rows
+from ekc.search.data.defaults import SURROGATE
 from ekc.search.data.result import Trial
 from ekc.search.database.conditions import get_present_conditions, read_conditions
 from ekc.search.database.database import RecordStore
@@ -61,7 +62,7 @@ def load_transfer_prior(
     rest = "".join(f"; {why}" for why in _shorten_reasons(sorted(left_out)))
     if not groups:
         kind = "simulated " if device.simulated else ""
-        fewest = f"{MIN_ROWS} timed kernels of another operator or on another {kind}device"
+        fewest = f"{SURROGATE.min_rows} timed kernels of another operator or on another {kind}device"
         return None, f"nothing learned from {path}: it does not hold {fewest}{rest}"
     taught = learn_transfer_prior(groups, device.peaks, seed)
     return taught, f"{taught}{rest}"
@@ -129,7 +130,7 @@ def _find_limits_and_peaks(
 def _make_groups(rows: list[RecordRow], device: str, limits: Limits, peaks: Peaks) -> list[MeasuredGroup]:
     """Make the group of some rows; an empty list if they are too few."""
     timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
-    if len(timed) < MIN_ROWS:
+    if len(timed) < SURROGATE.min_rows:
         return []
     chosen = [
         timed[i] for i in select_training_rows(np.array([t.latency_s for t in timed]), MAX_ROWS_PER_GROUP)

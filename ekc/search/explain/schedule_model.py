@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from ekc.devices.device import Peaks
 from ekc.search.cost_model.features import ModelInputs, Quantities, make_model_inputs
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.cost_model.xgboost_model import MIN_ROWS, spearman
+from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import SURROGATE
 from ekc.search.database.measured_set import MeasuredSet
 
 Array = NDArray[np.float64]
 
 FOLDS = 5
-MIN_METERED = MIN_ROWS * FOLDS // (FOLDS - 1)
+MIN_METERED = SURROGATE.min_rows * FOLDS // (FOLDS - 1)
 """Metered schedules that are needed, at least: with fewer, the model of a fold would be the prior alone."""
 
 

@@ -1,12 +1,76 @@
-"""Features of schedules for the models."""
+"""Features of schedules, and the cache of model inputs: it returns what the analysis returns, without analysing again."""
 
 from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
 
 import numpy as np
 import pytest
 
-from ekc.search.cost_model.features import FEATURE_NAMES, build_features
+from ekc.search.cost_model import features
+from ekc.search.cost_model.features import (
+    FEATURE_NAMES,
+    ModelInputCache,
+    ModelInputs,
+    build_features,
+    make_model_inputs,
+)
+from ekc.search.data.defaults import FeatureCacheSettings
+from ekc.search.data.population import Population
+from tests.search.cost_model.helpers import PEAKS
 from tests.search.spaces import OPERATORS, legal, space
+
+
+def _asked(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of genomes analysed by each call."""
+    counts: list[int] = []
+    see = memory.extract_inputs
+
+    def counting(population: Population) -> ModelInputs:
+        counts.append(len(population))
+        return see(population)
+
+    monkeypatch.setattr(memory, "extract_inputs", counting)
+    return counts
+
+
+def _memory() -> ModelInputCache:
+    return ModelInputCache(space("matmul"), partial(space("matmul").extract_inputs, peaks=PEAKS))
+
+
+def _same(memory: ModelInputCache, population: Population) -> None:
+    expected = make_model_inputs(space("matmul").compute_quantities(population), PEAKS)
+    found = memory.get_inputs(population)
+    for field in fields(ModelInputs):
+        np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
+
+
+def test_cache_returns_analysed_genomes_without_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, everyone = _memory(), legal("matmul", 200)
+    _same(memory, everyone[:120])
+    _same(memory, everyone[::-1])
+    counts = _asked(memory, monkeypatch)
+    memory.get_inputs(everyone)
+    memory.get_inputs(everyone[40:90])
+    assert counts == []
+    memory.get_inputs(everyone[:10] + space("matmul").sample(np.random.default_rng(9), 5))
+    assert counts == [5]
+
+
+def test_small_cache_evicts_and_stays_correct(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "FEATURE_CACHE", FeatureCacheSettings(max_genomes=64))
+    memory, everyone = _memory(), legal("matmul", 200)
+    for rows in (everyone[:50], everyone[30:80], everyone, everyone[150:], everyone[:100]):
+        _same(memory, rows)
+
+
+def test_genome_of_zeros_is_not_cached_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = _memory()
+    counts = _asked(memory, monkeypatch)
+    least = Population(np.zeros(1, np.int64), np.zeros((1, len(space("matmul").decision_sizes)), np.int64))
+    memory.get_inputs(least)
+    assert counts == [1]
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.xgboost_model import MIN_ROWS, MIN_WEIGHT, ResidualModel, spearman
+from ekc.search.cost_model.xgboost_model import ResidualModel, spearman
+from ekc.search.data.defaults import BOOSTED_TREES, SURROGATE
 
 
 def _residual(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
@@ -43,9 +44,9 @@ def test_residual_model_learns_errors_of_prior() -> None:
 
 
 def test_residual_model_scales_prior_with_few_rows() -> None:
-    rows, prior, values = _residual(0, MIN_ROWS - 1)
+    rows, prior, values = _residual(0, SURROGATE.min_rows - 1)
     model = _trained(values, rows, prior)
-    assert model.row_count == MIN_ROWS - 1
+    assert model.row_count == SURROGATE.min_rows - 1
     np.testing.assert_allclose(model.predict(rows, prior) / prior, np.median(values / prior), rtol=1e-6)
     np.testing.assert_array_equal(ResidualModel(0).predict(rows, prior), prior)
 
@@ -55,7 +56,7 @@ def test_residual_model_weights_better_rows_more() -> None:
     rows = np.zeros((20, 3), dtype=np.float32)
     prior = np.ones(20)
     values = np.where(np.arange(20) < 10, 1.0, 10.0)
-    weighted_mean = 10 ** (MIN_WEIGHT / (1 + MIN_WEIGHT))
+    weighted_mean = 10 ** (BOOSTED_TREES.min_weight / (1 + BOOSTED_TREES.min_weight))
     predicted = _trained(values, rows, prior).predict(rows[:1], prior[:1])[0]
     np.testing.assert_allclose(predicted, weighted_mean, rtol=0.1)
 

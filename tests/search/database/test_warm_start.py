@@ -14,8 +14,8 @@ from ekc import devices
 from ekc.errors import RecordError
 from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES, ModelInputs
-from ekc.search.cost_model.transfer import SINGLE_GROUP_TRUST, MeasuredGroup, learn_transfer_prior
-from ekc.search.cost_model.xgboost_model import MIN_ROWS
+from ekc.search.cost_model.transfer import MeasuredGroup, learn_transfer_prior
+from ekc.search.data.defaults import ANALYTIC, SURROGATE, TRANSFER
 from ekc.search.database.database import RecordStore
 from ekc.search.database.warm_start import load_transfer_prior
 
@@ -65,7 +65,7 @@ def test_transfer_prior_distrusts_unrelated_groups() -> None:
 def test_transfer_prior_of_one_group_has_half_trust_and_no_power_model() -> None:
     prior = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
     assert (prior.latency_model.trust, prior.power_model.trust, prior.power_model.row_count) == (
-        SINGLE_GROUP_TRUST,
+        TRANSFER.single_group_trust,
         0.0,
         0,
     )
@@ -84,7 +84,7 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     random = np.random.default_rng(number)
     rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
     rows[:, 0], rows[:, BALANCE_COLUMN] = random.random(60) < 0.4, 1.0
-    some, idle, ones = rows[:, 0] > 0, analytic.STATIC_POWER_SHARE * PEAKS.board_power_w, np.ones(60)
+    some, idle, ones = rows[:, 0] > 0, ANALYTIC.static_power_share * PEAKS.board_power_w, np.ones(60)
     expected_s, expected_w = np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60)
     seen = ModelInputs(rows, expected_s, expected_w, ones, ones)
     pace = np.where(some, -1.5, 0.0)
@@ -100,7 +100,7 @@ def test_transfer_prior_keeps_power_above_idle() -> None:
     assert prior.power_model.trust > 0.5
     unseen = _near_the_floor(9, times=1.02).inputs
     idle, asked = (
-        analytic.STATIC_POWER_SHARE * PEAKS.board_power_w,
+        ANALYTIC.static_power_share * PEAKS.board_power_w,
         np.exp(prior.power_model.predict_log_factor(unseen.features)),
     )
     assert (unseen.expected_power_w * asked < 0.6 * idle).any(), "what the trees say of some"
@@ -241,10 +241,10 @@ def test_rows_at_another_clock_use_peaks_of_that_clock(records: Path, tmp_path: 
 
 def test_too_few_kernels_are_not_used(tmp_path: Path) -> None:
     file = tmp_path / "few.db"
-    ekc.tune(SMALL, "a100", trials=MIN_ROWS // 2, records=file, progress=False)
+    ekc.tune(SMALL, "a100", trials=SURROGATE.min_rows // 2, records=file, progress=False)
     prior, description = load_transfer_prior(file, OTHER, devices.open("a100"), 0)
     assert prior is None
-    assert f"{MIN_ROWS} timed kernels" in description
+    assert f"{SURROGATE.min_rows} timed kernels" in description
 
 
 def test_warm_run_names_its_groups_and_tries_other_schedules(records: Path, tmp_path: Path) -> None:

@@ -182,10 +182,10 @@ def _scrambled(measured_set: MeasuredSet) -> MeasuredSet:
 
 
 def test_minimum_of_metered_schedules_is_enough_for_every_fold(gpu: RecordedDevice, tmp_path: Path) -> None:
-    from ekc.search.cost_model.xgboost_model import MIN_ROWS
+    from ekc.search.data.defaults import SURROGATE
 
-    assert MIN_METERED - math.ceil(MIN_METERED / FOLDS) >= MIN_ROWS
-    assert MIN_METERED - 1 - math.ceil((MIN_METERED - 1) / FOLDS) < MIN_ROWS
+    assert MIN_METERED - math.ceil(MIN_METERED / FOLDS) >= SURROGATE.min_rows
+    assert MIN_METERED - 1 - math.ceil((MIN_METERED - 1) / FOLDS) < SURROGATE.min_rows
     few, enough = (
         opened(record(tmp_path / f"{n}.jsonl.gz", by_global_memory, count=20, metered=n)) for n in (11, 12)
     )

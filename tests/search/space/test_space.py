@@ -37,13 +37,13 @@ def _different(name: str, population: Population) -> list[str]:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_the_broadcasting_walk_equals_the_walk_over_single_programs(name: str) -> None:
+def test_population_analysis_equals_single_programs(name: str) -> None:
     population = legal(name, ROWS)
     assert len(population) >= 0.95 * ROWS
     assert _different(name, population) == []
 
 
-def test_that_is_a_thousand_schedules_of_many_structures() -> None:
+def test_population_analysis_covers_many_structures() -> None:
     seen = {name: legal(name, ROWS) for name in OPERATORS}
     assert sum(len(p) for p in seen.values()) >= 1000
     structures = {(name, int(s)) for name, p in seen.items() for s in np.unique(p.structure)}
@@ -72,7 +72,7 @@ def _launches(op: Operator) -> dict[str, int]:
     ],
     ids=["softmax", "layer_norm", "one row", "what is more than rows"],
 )
-def test_rows_are_reduced_by_lanes_and_in_one_launch_where_they_can_be(op: Operator) -> None:
+def test_rows_are_reduced_by_lanes_in_one_launch(op: Operator) -> None:
     found = _launches(op)
     assert max(found.values()) == len(group_fusable_computes(op))
     one = {name for name, count in found.items() if count == 1}
@@ -83,7 +83,7 @@ def test_rows_are_reduced_by_lanes_and_in_one_launch_where_they_can_be(op: Opera
     assert {c.reduction_axes[-1].name for c in op.computes if c.reduction_axes} <= lanes
 
 
-def test_columns_are_summed_by_lanes_side_by_side_and_rows_are_not() -> None:
+def test_columns_are_summed_by_adjacent_lanes() -> None:
     def lanes(op: Operator) -> list[list[str]]:
         beside = [s for s in Space(op, LIMITS).structures if "column lanes" in s.name]
         return [[x.loop for x in s.steps if isinstance(x, Bind) and x.level == "thread.x"] for s in beside]
@@ -93,13 +93,13 @@ def test_columns_are_summed_by_lanes_side_by_side_and_rows_are_not() -> None:
     assert lanes(o.matvec(64, 96)) == lanes(o.matmul(64, 64, 64)) == lanes(o.reduce((64, 3), 0)) == []
 
 
-def test_products_are_not_left_to_single_warps() -> None:
+def test_matmul_structures_use_more_than_one_warp() -> None:
     """They are no rows: none is reduced on the spot where what follows could read it in one launch."""
     found = Space(OPERATORS["two computes"], LIMITS).structures
     assert not any(isinstance(step, ComputeAt) for s in found for step in s.steps)
 
 
-def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_analysis_comparison_finds_a_wrong_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees a figure that is off by one part in a million for one member."""
     right = Space.compute_quantities
 
@@ -113,7 +113,7 @@ def test_a_wrong_figure_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
+def test_violations_of_a_population_equal_single_refusals(name: str) -> None:
     population, found = drawn(name, ROWS // 2, seed=5) + legal(name, ROWS // 2, seed=5), Counter[str]()
     broken = list(rules_broken(name, population))
     for row in range(len(population)):
@@ -128,7 +128,7 @@ def test_masks_of_a_population_say_what_explain_says_of_each(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv stride 2", "fp16"])
-def test_a_legal_row_makes_a_schedule_and_an_illegal_one_is_refused(name: str) -> None:
+def test_legal_genome_builds_and_illegal_one_is_refused(name: str) -> None:
     population = drawn(name, 30, seed=2) + legal(name, 30, seed=2)
     refused = 0
     for row in range(len(population)):
@@ -144,7 +144,7 @@ def test_a_legal_row_makes_a_schedule_and_an_illegal_one_is_refused(name: str) -
 
 
 @pytest.mark.parametrize("name", ISSUE)
-def test_repair_makes_at_least_95_of_100_random_draws_legal(name: str) -> None:
+def test_repair_makes_95_percent_legal(name: str) -> None:
     random = np.random.default_rng(7)
     raw = space(name).sample(random, 2000)
     mended, dropped = space(name).repair(random, raw)
@@ -155,7 +155,7 @@ def test_repair_makes_at_least_95_of_100_random_draws_legal(name: str) -> None:
     assert set(np.unique(mended.structure)) == set(range(len(space(name).structures)))
 
 
-def test_what_repair_cannot_mend_is_counted_by_rule() -> None:
+def test_unrepaired_genomes_are_counted_by_rule() -> None:
     tight = Space(OPERATORS["matmul"], replace(LIMITS, registers_per_thread=24))
     random = np.random.default_rng(0)
     mended, dropped = tight.repair(random, tight.sample(random, 50))
@@ -169,7 +169,7 @@ def _unused(name: str, population: Population) -> int:
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv stride 2", "matvec", "two computes"])
-def test_children_use_only_genes_of_their_structure_and_their_tables(name: str) -> None:
+def test_children_use_genes_of_their_structure(name: str) -> None:
     random = np.random.default_rng(3)
     a, b = legal(name, 300, seed=1), legal(name, 300, seed=2)
     count = min(len(a), len(b))
@@ -191,7 +191,7 @@ def test_children_use_only_genes_of_their_structure_and_their_tables(name: str) 
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv depthwise", "two computes"])
-def test_mutants_differ_from_their_parents(name: str) -> None:
+def test_mutants_differ_from_parents(name: str) -> None:
     parents = legal(name, 500)
     mutants = space(name).mutate(np.random.default_rng(4), parents, structure_rate=0)
     differs, eager = (
@@ -209,7 +209,7 @@ def test_mutants_differ_from_their_parents(name: str) -> None:
     assert (moved.structure != parents.structure).mean() > 0.5
 
 
-def test_a_seed_draws_the_same_population_and_another_seed_another() -> None:
+def test_samples_depend_on_the_seed_alone() -> None:
     keys = [space("matmul").compute_keys(legal("matmul", 200, seed)) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(keys[0], keys[1])
     # Structures of few decisions may meet by chance.
@@ -217,7 +217,7 @@ def test_a_seed_draws_the_same_population_and_another_seed_another() -> None:
 
 
 @pytest.mark.parametrize("name", [*OPERATORS, *ISSUE])
-def test_decisions_of_one_name_share_one_table(name: str) -> None:
+def test_decisions_of_one_name_have_one_table(name: str) -> None:
     first: dict[str, np.ndarray] = {}
     for structure in space(name).structures:
         holes = [hole for d in structure.decisions for hole in d.holes]
@@ -228,7 +228,7 @@ def test_decisions_of_one_name_share_one_table(name: str) -> None:
     assert [d.name for d in space(name).decisions] == list(first)
 
 
-def test_equal_genomes_have_equal_keys_and_others_do_not() -> None:
+def test_keys_are_equal_for_equal_genomes_alone() -> None:
     population = legal("conv stride 2", 2000)
     keys = space("conv stride 2").compute_keys(population)
     genomes = np.column_stack([population.structure, population.genes])
@@ -236,7 +236,7 @@ def test_equal_genomes_have_equal_keys_and_others_do_not() -> None:
     np.testing.assert_array_equal(keys[:50], space("conv stride 2").compute_keys(population[:50]))
 
 
-def test_a_row_as_a_schedule_holds_the_values_of_its_genes() -> None:
+def test_schedule_has_the_values_of_its_genes() -> None:
     population = legal("matmul", 40)
     for row in range(len(population)):
         values = space("matmul").get_hole_values(population, row)
@@ -249,7 +249,7 @@ def test_a_row_as_a_schedule_holds_the_values_of_its_genes() -> None:
                 assert steps[axis].factors == tuple(v for h, v in values.items() if h.startswith(prefix))
 
 
-def test_an_operator_of_single_elements_has_figures() -> None:
+def test_operator_of_one_element_is_analysed() -> None:
     """Nothing of its patterns is a vector."""
     one, random = Space(o.matmul(1, 1, 1), LIMITS), np.random.default_rng(0)
     some, _ = one.repair(random, one.sample(random, 200))
@@ -260,7 +260,7 @@ def test_an_operator_of_single_elements_has_figures() -> None:
             assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
 
 
-def test_an_analysis_that_was_interrupted_is_whole_when_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_recording_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Space(OPERATORS["matmul"], LIMITS)
     population = legal("matmul", 20)
     with monkeypatch.context() as patch:

@@ -35,17 +35,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_parts_follow_from_the_expression(name: str) -> None:
+def test_splits_follow_from_the_expression(name: str) -> None:
     op, expected = CASES[name]
     assert parts(op) == expected
 
 
-def test_a_larger_device_takes_more_of_them() -> None:
+def test_larger_device_has_more_parts() -> None:
     op = ekc.matmul(256, 256, 16384)
     assert max(parts(op)) < max(parts(op, Limits(sms=132 * 4)))
 
 
-def test_a_decision_of_one_name_has_one_table() -> None:
+def test_split_structures_share_decision_tables() -> None:
     """Else crossover would hand an index of one table to another."""
     tables = {}
     for structure in derive_structures(ekc.matmul(64, 64, 16384), A100):
@@ -55,7 +55,7 @@ def test_a_decision_of_one_name_has_one_table() -> None:
             assert np.array_equal(tables.setdefault(d.name, d.table), d.table), d.name
 
 
-def test_parts_have_the_structures_and_the_tiles_of_the_whole() -> None:
+def test_split_structures_have_the_tiles_of_the_unsplit_ones() -> None:
     found = derive_structures(ekc.matmul(64, 64, 16384, dtype="float16"), A100)
     whole = [s for s in found if " parts of " not in s.name]
     parted = [s for s in found if s.name.startswith("128 parts of k, C_parts/")]

@@ -38,7 +38,7 @@ def flying(op: Operator) -> list[int]:
 
 
 @pytest.mark.parametrize("name", FLYING)
-def test_they_are_drawn_where_copies_can_bring_what_is_reused(name: str) -> None:
+def test_async_structures_exist_where_copies_fit(name: str) -> None:
     op, count = FLYING[name]
     assert len(flying(op)) == count
     names = [s.name for s in derive_structures(op, TURING)]
@@ -47,7 +47,7 @@ def test_they_are_drawn_where_copies_can_bring_what_is_reused(name: str) -> None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_their_draws_are_legal_once_mended_and_move_whole_words(dtype: str) -> None:
+def test_repaired_async_genomes_copy_whole_words(dtype: str) -> None:
     op = o.matmul(128, 96, 64, dtype=dtype)
     space, random = Space(op, A100), np.random.default_rng(3)
     drawn = space.sample(random, 600)
@@ -90,7 +90,7 @@ STEPS = (
 )
 
 
-def test_swizzle_and_depth_are_numbers_of_a_recorded_walk() -> None:
+def test_swizzle_and_depth_are_inputs_of_the_trace() -> None:
     """Rules and figures of many, from the tape, are those of each Program alone."""
     rows, random = 80, np.random.default_rng(0)
     columns = {hole: random.choice(values, rows).astype(np.int64) for hole, values in HOLES.items()}

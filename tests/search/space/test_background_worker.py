@@ -1,4 +1,4 @@
-"""A second process for half of each population makes no difference but in time, and none where it fails."""
+"""The background worker: same results as one process, also when it fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ekc.search.data.defaults import SPACE
 from ekc.search.data.population import Population
 from ekc.search.space.partition import SpacePartition
 from ekc.search.space.space import Space
-from tests.search.models.test_power import PEAKS
+from tests.search.cost_model.helpers import PEAKS
 from tests.search.spaces import LIMITS, OPERATORS, drawn, space
 
 
@@ -48,26 +48,26 @@ def _same(one: Population, other: Population) -> None:
     np.testing.assert_array_equal(one.genes, other.genes)
 
 
-def _alike(name: str, apart: Space) -> None:
-    """The space and its like without a worker mend and see alike."""
+def check_equal(name: str, paired: Space) -> None:
+    """A space with a worker repairs and analyses as the space without."""
     (mine, why), (theirs, why_there) = (
-        one.repair(np.random.default_rng(3), drawn(name, 300)) for one in (space(name), apart)
+        one.repair(np.random.default_rng(3), drawn(name, 300)) for one in (space(name), paired)
     )
     _same(mine, theirs)
     assert why == why_there
     np.testing.assert_array_equal(
-        space(name).extract_inputs(mine, PEAKS).features, apart.extract_inputs(mine, PEAKS).features
+        space(name).extract_inputs(mine, PEAKS).features, paired.extract_inputs(mine, PEAKS).features
     )
 
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "conv groups", "epilogues"])
-def test_a_population_is_mended_and_seen_as_by_one_process(name: str, worker: RemoteWorker) -> None:
+def test_results_equal_those_of_one_process(name: str, worker: RemoteWorker) -> None:
     assert len(space(name).partitions) == SPACE.partition_count
-    _alike(name, Space(OPERATORS[name], LIMITS, worker=worker))
+    check_equal(name, Space(OPERATORS[name], LIMITS, worker=worker))
 
 
-def test_what_is_asked_goes_to_the_worker(worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
+def test_last_partition_runs_in_the_worker(worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    paired = Space(OPERATORS["matmul"], LIMITS, worker=worker)
     asked: list[int] = []
     repair = SpacePartition.repair
 
@@ -75,72 +75,70 @@ def test_what_is_asked_goes_to_the_worker(worker: RemoteWorker, monkeypatch: pyt
         asked.append(part.index)
         return repair(part, population, seed)
 
-    # By this name the worker finds its own.
+    # The worker imports the original method by this name.
     here.__module__, here.__qualname__ = repair.__module__, repair.__qualname__
-    monkeypatch.setattr(SpacePartition, "drop_bad_lanes", here)
-    apart.repair(np.random.default_rng(0), drawn("matmul", 50))
+    monkeypatch.setattr(SpacePartition, "repair", here)
+    paired.repair(np.random.default_rng(0), drawn("matmul", 50))
     assert asked == [0]
 
 
-def test_a_worker_that_dies_costs_time_alone(worker: RemoteWorker) -> None:
-    apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
-    apart.repair(np.random.default_rng(0), drawn("matmul", 50))
+def test_dead_worker_changes_no_result(worker: RemoteWorker) -> None:
+    paired = Space(OPERATORS["matmul"], LIMITS, worker=worker)
+    paired.repair(np.random.default_rng(0), drawn("matmul", 50))
     os.kill(worker._processes[0]._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     with pytest.warns(RuntimeWarning, match="killed by SIGKILL; its part is done here"):
-        _alike("matmul", apart)
-    _alike("matmul", apart)
+        check_equal("matmul", paired)
+    check_equal("matmul", paired)
 
 
-def test_where_no_process_can_be_had_one_breeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_worker_process_breeds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> ChildProcess:
         raise OSError("no more processes")
 
     with pytest.warns(RuntimeWarning, match="no more processes.*; its part is done here"):
-        apart = Space(OPERATORS["matmul"], LIMITS, worker=RemoteWorker("nobody", none))
-    _alike("matmul", apart)
+        paired = Space(OPERATORS["matmul"], LIMITS, worker=RemoteWorker("missing", none))
+    check_equal("matmul", paired)
 
 
 @pytest.mark.parametrize("where", ["here", "there"])
-def test_ctrl_c_leaves_no_answer_for_the_next_question(
+def test_interrupted_call_leaves_no_stale_answer(
     where: str, worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
-    apart.repair(np.random.default_rng(0), drawn("matmul", 50))
+    paired = Space(OPERATORS["matmul"], LIMITS, worker=worker)
+    paired.repair(np.random.default_rng(0), drawn("matmul", 50))
     with monkeypatch.context() as patched:
         patched.setattr(
-            *((apart.partitions[0], "find_violations") if where == "here" else (worker, "reply")),
+            *((paired.partitions[0], "find_violations") if where == "here" else (worker, "receive")),
             _interrupted,
         )
         with pytest.raises(KeyboardInterrupt):
-            apart.repair(np.random.default_rng(1), drawn("matmul", 70))
-    _alike("matmul", apart)
+            paired.repair(np.random.default_rng(1), drawn("matmul", 70))
+    check_equal("matmul", paired)
 
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_worker_without_memory_costs_time_alone(
+def test_worker_without_memory_changes_no_result(
     worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apart = Space(OPERATORS["matmul"], LIMITS, worker=worker)
+    paired = Space(OPERATORS["matmul"], LIMITS, worker=worker)
     monkeypatch.setattr(worker, "receive", lambda: JobOutcome(None, MemoryError(), ()))
     with pytest.warns(RuntimeWarning, match="MemoryError; its part is done here"):
-        _alike("matmul", apart)
+        check_equal("matmul", paired)
 
 
-def test_what_it_warns_of_while_it_prepares_is_shown(
-    worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apart, reply = Space(OPERATORS["matmul"], LIMITS, worker=worker), worker.receive
+def test_warnings_of_the_worker_are_shown(worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    paired, reply = Space(OPERATORS["matmul"], LIMITS, worker=worker), worker.receive
     monkeypatch.setattr(
-        worker, "reply", lambda: replace(reply(), warnings=(("odd", UserWarning, "part.py", 1),))
+        worker, "receive", lambda: replace(reply(), warnings=(("odd", UserWarning, "part.py", 1),))
     )
     with pytest.warns(UserWarning, match="odd"):
-        _alike("matmul", apart)
+        check_equal("matmul", paired)
 
 
-def test_who_says_who_works_is_left_alone() -> None:
+def test_executor_of_the_caller_gets_no_worker() -> None:
     with (
         ThreadPoolExecutor(1) as own,
         open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, own) as remote,
@@ -150,9 +148,7 @@ def test_who_says_who_works_is_left_alone() -> None:
         assert remote is None
 
 
-def test_the_same_seed_gives_the_same_winner_with_and_without(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_winner_is_the_same_with_and_without_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     op, trials = ekc.matmul(96, 64, 32), 12
     alone = ekc.tune(op, "a100", trials=trials, records=tmp_path / "r.db", progress=False)
     monkeypatch.setattr(pool, "MIN_TRIALS_FOR_BACKGROUND_WORKER", 1)
@@ -172,14 +168,14 @@ def test_the_same_seed_gives_the_same_winner_with_and_without(
 
 
 @pytest.mark.parametrize("kind", [WorkerProcesses, WorkerThreads])
-def test_workers_of_ours_may_have_one_beside_them(kind: type[WorkerThreads]) -> None:
+def test_own_pool_may_have_a_background_worker(kind: type[WorkerThreads]) -> None:
     with kind(2) as ours, open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, ours) as remote:
         assert remote is not None
     with kind(1) as alone, open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, alone) as remote:
         assert remote is None
 
 
-def test_genomes_travel_as_small_numbers() -> None:
+def test_genomes_are_sent_as_small_integers() -> None:
     population = drawn("matmul", 1000)
     text = pickle.dumps(population)
     assert len(text) < 3 * population.genes.size

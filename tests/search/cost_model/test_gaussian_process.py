@@ -1,26 +1,31 @@
-"""The Gaussian process: what it knows, how sure it is, and that single precision does not show."""
+"""The Gaussian process: predictions, standard deviation, calibration, precision; BLAS in one thread."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from ekc.search.cost_model import gaussian_process
-from ekc.search.cost_model.gaussian_process import MAX_ROWS, GaussianProcess
-from tests.search.made_figures import bumps
+from ekc.search.cost_model.gaussian_process import GaussianProcess, one_blas_thread
+from ekc.search.data.defaults import GAUSSIAN_PROCESS
+from tests.search.cost_model.helpers import bumps
 
 FITS = 12
+MAX_ROWS = GAUSSIAN_PROCESS.max_rows
 
 
 @pytest.mark.parametrize(("features", "rows", "noise"), [(6, 300, 0.0), (6, 40, 0.01), (40, 120, 0.02)])
-def test_predictions_are_those_of_double_precision(features: int, rows: int, noise: float) -> None:
+def test_predictions_match_double_precision(features: int, rows: int, noise: float) -> None:
     random = np.random.default_rng(features + rows)
     known, asked = random.normal(size=(rows, features)), random.normal(size=(400, features))
     near = random.integers(0, rows, 50)
     asked[:50] = known[near] + random.normal(0, 1e-3, (50, features))
     targets = np.sin(known[:, 0]) + 0.3 * known[:, 1] + random.normal(0, noise, rows)
     process = GaussianProcess()
-    # Again and again, as in a run: where nothing is noise, lengths and scale go to their bounds.
+    # Repeated fits, as in a run: without noise, length scales and variance go to their bounds.
     for _ in range(FITS):
         process.fit(known, targets)
     mean, spread, _ = process.predict(asked)
@@ -38,7 +43,7 @@ def test_predictions_are_those_of_double_precision(features: int, rows: int, noi
     np.testing.assert_allclose(spread, exact_spread, rtol=0.1, atol=0.001 * targets.std())
 
 
-def test_the_process_predicts_what_it_never_saw_and_knows_where_it_is_unsure() -> None:
+def test_process_predicts_new_rows_with_honest_std() -> None:
     rows, targets = bumps(120, 0)
     process = GaussianProcess()
     process.fit(rows, targets)
@@ -51,11 +56,11 @@ def test_the_process_predicts_what_it_never_saw_and_knows_where_it_is_unsure() -
     assert far > 3 * np.median(spread)
     at_rows, sure, _ = process.predict(rows)
     np.testing.assert_allclose(at_rows, targets, atol=0.1)
-    np.testing.assert_array_equal(surprise, 1.0, "nothing was expected before")
+    np.testing.assert_array_equal(surprise, 1.0, "there were no z-scores")
     assert sure.max() < np.median(spread) + 0.1
 
 
-def test_a_process_keeps_the_best_of_many_rows() -> None:
+def test_process_keeps_the_best_rows() -> None:
     rows, targets = bumps(MAX_ROWS + 200, 3)
     process = GaussianProcess()
     process.fit(rows, targets)
@@ -64,7 +69,7 @@ def test_a_process_keeps_the_best_of_many_rows() -> None:
     assert len(process._rows) == MAX_ROWS
 
 
-def test_the_slope_of_the_likelihood_is_its_derivative() -> None:
+def test_gradient_matches_finite_differences() -> None:
     rows, targets = bumps(25, 2)
     z = (targets - targets.mean()) / targets.std()
     theta = np.array([0.3, 0.8, 1.2, 0.5, 0.2, -3.0])
@@ -84,7 +89,7 @@ def test_the_slope_of_the_likelihood_is_its_derivative() -> None:
     )
 
 
-def test_what_is_alike_is_believed_as_its_like_was_right() -> None:
+def test_calibration_follows_z_scores_of_similar_rows() -> None:
     rows = np.concatenate([np.random.default_rng(5).normal(at, 0.2, (20, 3)) for at in (-2.0, 0.0, 2.0)])
     targets = np.sin(5.0 * rows).sum(axis=1)
     process = GaussianProcess()
@@ -92,25 +97,25 @@ def test_what_is_alike_is_believed_as_its_like_was_right() -> None:
     _, _, surprise = process.predict(np.array([[-2.0] * 3, [2.0] * 3, [40.0] * 3]))
     assert surprise[0] < 0.5
     assert surprise[1] > 4
-    assert surprise[2] == pytest.approx(1.0, abs=1e-3), "far from all that was ever expected"
+    assert surprise[2] == pytest.approx(1.0, abs=1e-3), "far from all rows with z-scores"
     mean, spread, _ = process.predict(rows)
     plain = GaussianProcess()
     plain.fit(rows, targets)
     for found, without in zip((mean, spread), plain.predict(rows)[:2], strict=True):
-        np.testing.assert_array_equal(found, without, "surprises are told apart from what is predicted")
+        np.testing.assert_array_equal(found, without, "z-scores do not change mean and std")
 
 
-def test_one_surprise_among_few_is_not_the_rule() -> None:
+def test_calibration_shrinks_a_single_large_z_score() -> None:
     rows = np.random.default_rng(6).normal(size=(12, 3))
     surprises = np.full(12, np.nan)
     surprises[0] = 9.0
     process = GaussianProcess()
     process.fit(rows, rows[:, 0], surprises)
     _, _, surprise = process.predict(rows[:1])
-    assert surprise[0] == pytest.approx(1.0 + 8.0 / (gaussian_process.CALIBRATION_SHRINKAGE + 1.0), rel=1e-3)
+    assert surprise[0] == pytest.approx(1.0 + 8.0 / (GAUSSIAN_PROCESS.calibration_shrinkage + 1.0), rel=1e-3)
 
 
-def test_of_many_rows_each_keeps_its_own_surprise() -> None:
+def test_z_scores_stay_with_their_rows_when_rows_are_dropped() -> None:
     random = np.random.default_rng(11)
     at = random.choice([-2.0, 2.0], MAX_ROWS + 200)
     rows = random.normal(at[:, None], 0.2, (len(at), 3))
@@ -119,3 +124,24 @@ def test_of_many_rows_each_keeps_its_own_surprise() -> None:
     _, _, surprise = process.predict(rows)
     assert np.median(surprise[at < 0]) < 0.3
     assert np.median(surprise[at > 0]) > 3
+
+
+def blas_threads() -> set[int]:
+    """Threads of the BLAS of NumPy; XGBoost loads SciPy, which has its own."""
+    np.ones((2, 2)) @ np.ones((2, 2))
+    pools = (p for p in threadpool_info() if p["user_api"] == "blas" and "numpy" in p["filepath"])
+    return {pool["num_threads"] for pool in pools}
+
+
+@pytest.mark.parametrize("first_out", [0, 1])
+def test_blas_threads_return_when_the_last_user_ends(first_out: int) -> None:
+    """In any order of ending. The second user saw a single thread when it began."""
+    with threadpool_limits(2, user_api="blas"):
+        stacks = [ExitStack(), ExitStack()]
+        for stack in stacks:
+            stack.enter_context(one_blas_thread())
+        assert blas_threads() == {1}
+        stacks[first_out].close()
+        assert blas_threads() == {1}
+        stacks[1 - first_out].close()
+        assert blas_threads() == {2}

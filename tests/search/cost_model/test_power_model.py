@@ -1,51 +1,26 @@
-"""What is believed of power: constant where it is, the prior where it explains, the model where it learns."""
+"""The power model: constant power, an accurate prior, learned features, the power cap, quarantine; the
+analytic prior."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import ekc
-from ekc.devices.device import Interval, MeasurementConditions, Metering, Peaks, Timing
 from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES
 from ekc.search.cost_model.metering_policy import PredictionBatch
-from ekc.search.cost_model.power_model import POWER_CAP, PRIOR_SLOPE, PowerModel
+from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.data.candidate import Candidate
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.search.data.defaults import POWER_MODEL
+from tests.search.cost_model.helpers import CAP_W, LARGE, MS, PEAKS, kernels
 from tests.search.spaces import legal, space
-
-CAP_W = 300.0
-MS = 1e-3
-PEAKS, LARGE = (Peaks(1e13, {"float16": 1e14}, 1e12, watts) for watts in (CAP_W, 1000.0))
-
-
-def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = None) -> list[Candidate]:
-    """Timed and metered kernels of one millisecond."""
-    capped = np.zeros(len(rows), bool) if capped is None else capped
-    schedule = make_naive_schedule(ekc.matvec(8, 8))
-    made = []
-    for row, w, expected, cap in zip(rows, watts, prior_w, capped, strict=True):
-        throttle = (POWER_CAP,) if cap else ()
-        conditions = MeasurementConditions("d", True, "", "", "", 1000.0, 40.0, throttle, "", "")
-        timing = Timing(MS, Interval(MS, MS), 5, conditions)
-        power, energy = float(w), float(w) * MS
-        metering = Metering(
-            *(power, Interval(power, power), energy, Interval(energy, energy), energy, energy),
-            *(50.0, 1.0, 10, conditions),
-        )
-        made.append(
-            Candidate(schedule, "", row, MS, float(expected), 1, timings=[timing], meterings=[metering])
-        )
-    return made
 
 
 def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:
-    """Five figures that differ, and no SM without a block."""
+    """Feature rows with five random features, and blocks on all multiprocessors."""
     rows = np.zeros((count, len(FEATURE_NAMES)), np.float32)
     rows[:, :5] = np.random.default_rng(seed).normal(size=(count, 5))
     rows[:, BALANCE_COLUMN] = 1.0
@@ -57,7 +32,8 @@ def _watts(model: PowerModel, asked: list[Candidate], which: bool | None = None)
 
 
 def _explained() -> tuple[NDArray[np.float32], NDArray[np.float64], list[Candidate], PowerModel]:
-    """(rows, watts) of 60 kernels whose power their features explain, these, and what 40 of them taught."""
+    """(rows, watts, kernels, model) of 60 kernels whose power follows from their features; the model has
+    learned 40 of them."""
     rows = _rows(60)
     watts = 200 * np.exp(0.2 * np.tanh(rows[:, 0]))
     all_of_them = kernels(watts, np.full(60, 150.0), rows)
@@ -66,12 +42,12 @@ def _explained() -> tuple[NDArray[np.float32], NDArray[np.float64], list[Candida
     return rows, watts, all_of_them, model
 
 
-def test_before_anything_is_metered_the_prior_rules_up_to_the_cap() -> None:
+def test_prediction_without_meterings_is_prior_up_to_the_cap() -> None:
     asked = kernels([1, 1], [120, 900], _rows(2))
     np.testing.assert_allclose(_watts(PowerModel(0, PEAKS), asked), [120, CAP_W])
 
 
-def test_constant_power_is_learned_from_a_handful_whatever_the_prior_says() -> None:
+def test_constant_power_is_learned_from_few_kernels() -> None:
     priors = np.random.default_rng(1).uniform(100, 250, 40)
     all_of_them = kernels(np.full(40, 180.0), priors, _rows(40))
     model = PowerModel(0, PEAKS)
@@ -81,7 +57,7 @@ def test_constant_power_is_learned_from_a_handful_whatever_the_prior_says() -> N
     np.testing.assert_allclose(_watts(model, all_of_them[20:]), 180, rtol=0.03)
 
 
-def test_a_prior_that_explains_is_followed() -> None:
+def test_accurate_prior_is_followed() -> None:
     priors = np.random.default_rng(1).uniform(60, 250, 30)
     all_of_them = kernels(0.7 * priors, priors, _rows(30))
     model = PowerModel(0, PEAKS)
@@ -92,7 +68,7 @@ def test_a_prior_that_explains_is_followed() -> None:
     assert np.median(np.abs(np.median(0.7 * priors[:7]) / (0.7 * priors[7:]) - 1)) > 0.2, "constant is not"
 
 
-def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> None:
+def test_features_are_learned_and_distant_kernels_have_larger_std() -> None:
     rows, watts, all_of_them, model = _explained()
     off = np.abs(_watts(model, all_of_them[40:]) / watts[40:] - 1)
     assert np.median(off) < 0.05 < np.median(np.abs(model.median_power_w / watts[40:] - 1))
@@ -101,14 +77,14 @@ def test_what_features_explain_is_learned_and_unlike_kernels_are_less_sure() -> 
     assert spread[1] > 2 * spread[0]
 
 
-def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
+def test_kernels_that_cannot_win_are_predicted_by_the_line() -> None:
     rows, _, all_of_them, model = _explained()
     asked, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
     matter = np.arange(20) % 3 == 0
     every, none, some = (
         model.predict(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
     )
-    # As one would be told who asked of these alone: sums of more rows at once round otherwise.
+    # Sums over more rows round differently, so these rows are also predicted alone.
     alone = model.predict(asked[matter], pace[matter], priors[matter], matter[matter])
     for figure in range(2):
         np.testing.assert_array_equal(some[figure][~matter], none[figure][~matter])
@@ -119,7 +95,7 @@ def test_of_kernels_that_do_not_matter_the_line_tells() -> None:
     assert (every[0] != none[0]).any()
 
 
-def test_a_capped_kernel_draws_what_capped_kernels_draw() -> None:
+def test_capped_kernel_has_power_of_capped_kernels() -> None:
     rows, capped = _rows(20), np.arange(20) % 2 == 0
     watts = np.where(capped, 297.0, 200.0)
     all_of_them = kernels(watts, np.full(20, 220.0), rows, capped)
@@ -133,15 +109,15 @@ def test_a_capped_kernel_draws_what_capped_kernels_draw() -> None:
 
 
 def _held_back() -> tuple[NDArray[np.bool_], list[Candidate]]:
-    """(who is throttled, 60 kernels) where the prior explains all and the cap lies amid."""
+    """(whether it is throttled, kernel) of 60 kernels with an exact prior, some of them above the cap."""
     priors = np.geomspace(100, 500, 60)
     capped = 0.9 * priors > CAP_W
     return capped, kernels(np.minimum(0.9 * priors, CAP_W), priors, _rows(60), capped)
 
 
-def test_throttled_kernels_that_nobody_metered_teach_that_others_like_them_draw_the_cap() -> None:
+def test_unmetered_throttled_kernels_raise_predictions_of_similar_ones() -> None:
     capped, all_of_them = _held_back()
-    # Metered: four that draw little and look alike. The line is drawn flat, as too little tells it otherwise.
+    # Four similar kernels of low power are metered: too few for a slope, so the line is shrunk to its prior.
     few = [0, 1, 2, 3]
     blind, seeing = (PowerModel(0, PEAKS) for _ in range(2))
     blind.learn([all_of_them[i] for i in few])
@@ -157,31 +133,31 @@ def test_throttled_kernels_that_nobody_metered_teach_that_others_like_them_draw_
     assert (off[1] < off[0]).all()
 
 
-def test_a_throttled_kernel_that_is_believed_above_the_cap_bends_nothing() -> None:
+def test_throttled_kernel_predicted_above_the_cap_changes_nothing() -> None:
     capped, all_of_them = _held_back()
     free = [c for c, held in zip(all_of_them, capped, strict=True) if not held]
-    plain, told = (PowerModel(0, PEAKS) for _ in range(2))
+    plain, informed = (PowerModel(0, PEAKS) for _ in range(2))
     plain.learn(free)
-    told.learn(free, [c for c, held in zip(all_of_them, capped, strict=True) if held][10:])
+    informed.learn(free, [c for c, held in zip(all_of_them, capped, strict=True) if held][10:])
     asked = kernels(np.ones(20), np.geomspace(100, 300, 20), _rows(20, 1))
-    np.testing.assert_array_equal(_watts(told, asked), _watts(plain, asked))
+    np.testing.assert_array_equal(_watts(informed, asked), _watts(plain, asked))
 
 
-def test_the_trivial_predictor_learns_nothing_of_the_cap() -> None:
+def test_constant_model_ignores_the_cap() -> None:
     _, all_of_them = _held_back()
     model = PowerModel(0, PEAKS, is_constant=True)
     model.learn(all_of_them[:4], all_of_them)
     np.testing.assert_allclose(_watts(model, all_of_them), model.median_power_w, rtol=1e-3)
 
 
-def test_a_clock_that_nobody_told_is_no_number_in_json() -> None:
+def test_unknown_clock_is_null_in_json() -> None:
     (one,) = kernels([100.0], [100.0], _rows(1))
     silent = replace(one.meterings[0].conditions, clock_mhz=float("nan"))
     one.meterings = [replace(one.meterings[0], conditions=silent)]
     assert one.to_trial().to_json()["clock_mhz"] is None
 
 
-def test_the_trivial_predictor_is_the_median() -> None:
+def test_constant_model_predicts_the_median() -> None:
     all_of_them = kernels([100, 200, 250], [50, 100, 150], _rows(3))
     model = PowerModel(0, PEAKS, is_constant=True)
     model.learn(all_of_them)
@@ -189,24 +165,24 @@ def test_the_trivial_predictor_is_the_median() -> None:
     assert not model.is_ready
 
 
-def test_a_model_that_ranks_badly_is_quarantined_until_it_ranks_well() -> None:
+def test_bad_ranking_causes_quarantine_until_it_improves() -> None:
     _, watts, all_of_them, model = _explained()
     asked, truth = all_of_them[40:], watts[40:]
-    told, line = _watts(model, asked, True), _watts(model, asked, False)
-    contrary = np.sort(truth)[::-1][np.argsort(np.argsort(told))]
-    model.update_quarantine(told, contrary, contrary)
+    predicted, line = _watts(model, asked, True), _watts(model, asked, False)
+    contrary = np.sort(truth)[::-1][np.argsort(np.argsort(predicted))]
+    model.update_quarantine(predicted, contrary, contrary)
     assert model.is_quarantined
     np.testing.assert_array_equal(_watts(model, asked), line)
-    np.testing.assert_array_equal(_watts(model, asked, True), told)
-    model.update_quarantine(told, contrary, truth)
+    np.testing.assert_array_equal(_watts(model, asked, True), predicted)
+    model.update_quarantine(predicted, contrary, truth)
     assert not model.is_quarantined
     poor = truth * np.exp(np.random.default_rng(3).normal(0, 0.5, len(truth)))
     model.update_quarantine(poor, contrary, truth)
-    assert not model.is_quarantined, "a poor model is believed while the line is poorer"
-    np.testing.assert_array_equal(_watts(model, asked), told)
+    assert not model.is_quarantined, "a poor model is used while the line is worse"
+    np.testing.assert_array_equal(_watts(model, asked), predicted)
 
 
-def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
+def test_power_above_standby_doubles_at_half_the_latency() -> None:
     watts, standby = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
     np.testing.assert_allclose(analytic.scale_power(watts, np.zeros(2), standby), watts)
     np.testing.assert_allclose(
@@ -214,13 +190,13 @@ def test_the_same_work_in_half_the_time_draws_twice_the_dynamic_power() -> None:
     )
 
 
-def test_a_board_stands_by_with_less_where_sms_have_no_block() -> None:
+def test_standby_power_falls_with_idle_multiprocessors() -> None:
     np.testing.assert_allclose(
         analytic.predict_standby_w(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0]
     )
 
 
-def test_the_prior_counts_what_moves_and_what_computes() -> None:
+def test_prior_power_counts_data_movement_and_arithmetic() -> None:
     figures = space("matmul").compute_quantities(legal("matmul", 200))
     assert (figures["balance"] < 1).any()
     working = analytic.predict_power_w(figures, PEAKS) - analytic.predict_standby_w(figures["balance"], PEAKS)
@@ -242,7 +218,7 @@ def test_the_prior_counts_what_moves_and_what_computes() -> None:
         ("total_operations", "arithmetic"),
     ],
 )
-def test_each_level_takes_what_it_moves(name: str, part: str) -> None:
+def test_prior_energy_of_each_memory_level(name: str, part: str) -> None:
     figures = space("matmul").compute_quantities(legal("matmul", 50))
     before = analytic._predict_resource_times_s(figures, PEAKS)
     after = analytic._predict_resource_times_s({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
@@ -251,7 +227,7 @@ def test_each_level_takes_what_it_moves(name: str, part: str) -> None:
         np.testing.assert_array_equal(after[other], before[other])
 
 
-def test_a_request_takes_a_pass_through_l1_and_one_for_each_four_sectors() -> None:
+def test_prior_latency_counts_l1_wavefronts() -> None:
     figures = space("matmul").compute_quantities(legal("matmul", 50))
     none = {name: 0 * values for name, values in figures.items() if name.startswith("total_")}
     asked = 1000 + 0 * figures["balance"]
@@ -264,18 +240,18 @@ def test_a_request_takes_a_pass_through_l1_and_one_for_each_four_sectors() -> No
     np.testing.assert_allclose(seconds(16.0), 4 * seconds(4.0))
 
 
-def test_the_slope_is_the_usual_one_until_kernels_that_differ_tell_another() -> None:
-    alike, apart = np.exp([5.0, 5.001, 5.002, 5.003]), np.exp(np.linspace(4.4, 5.4, 4))
+def test_slope_starts_from_its_prior() -> None:
+    similar, spread = np.exp([5.0, 5.001, 5.002, 5.003]), np.exp(np.linspace(4.4, 5.4, 4))
     slopes = []
-    for priors in (alike, apart):
+    for priors in (similar, spread):
         model = PowerModel(0, LARGE)
         model.learn(kernels(np.full(4, 200.0), priors, _rows(4)))
         slopes.append(model._slope)
-    assert slopes[0] == pytest.approx(PRIOR_SLOPE, rel=0.01)
+    assert slopes[0] == pytest.approx(POWER_MODEL.prior_slope, rel=0.01)
     assert slopes[1] < 0.02
 
 
-def test_what_was_expected_is_kept_as_it_was() -> None:
+def test_prediction_batch_keeps_earlier_predictions() -> None:
     rows = _rows(30)
     all_of_them = kernels(np.linspace(150, 220, 30), np.full(30, 150.0), rows)
     model = PowerModel(0, PEAKS)

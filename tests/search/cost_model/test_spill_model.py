@@ -1,4 +1,4 @@
-"""What spills is learned from the compiler, and keeps out of the beliefs in latencies."""
+"""The spill model: learned from ptxas, its probability, and spilled kernels left out of the latency model."""
 
 from __future__ import annotations
 
@@ -19,21 +19,15 @@ from ekc.devices.measurement_json import measurement_to_json, timing_from_json
 from ekc.ir.hardware.limits import Limits
 from ekc.search.cost_model.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.learner import Learner
-from ekc.search.cost_model.spill_model import (
-    MIN_FEASIBILITY,
-    SPILL_STACK_BYTES,
-    SpillModel,
-    count_needed_registers,
-    has_spilled,
-)
-from ekc.search.cost_model.xgboost_model import MIN_ROWS
+from ekc.search.cost_model.spill_model import SpillModel, count_needed_registers, has_spilled
+from ekc.search.data.defaults import SPILLS, SURROGATE
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.search.models.test_power import kernels
+from tests.search.cost_model.helpers import kernels
 
 OFF = FEATURE_NAMES.index("statements")
-"""The made-up law: what is counted is off by what this column says."""
+"""Feature column with the log error of the register estimate, in these tests."""
 
 
 def _rows(count: int, seed: int = 0, threads: int = 256) -> NDArray[np.float32]:
@@ -50,7 +44,7 @@ def _needs(rows: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _given(need: float, most: int = 255) -> tuple[Resources, ...]:
-    """What ptxas would give a kernel of one launch that needs so many."""
+    """Resources of a kernel of one launch that needs so many registers."""
     registers = min(int(need), most)
     return (Resources(registers, 0, 0, 0, 4 * max(int(need) - most, 0)),)
 
@@ -61,15 +55,15 @@ def _taught(rows: NDArray[np.float32], seed: int = 0) -> SpillModel:
     return model
 
 
-def test_what_needs_more_than_there_are_is_found_out() -> None:
+def test_feasibility_is_low_above_the_register_budget() -> None:
     model, fresh = _taught(_rows(80)), _rows(400, seed=1)
     chance, need = np.exp(model.predict_log_feasibility(fresh)), _needs(fresh)
     assert (chance[need > 320] < 0.1).all()
     assert (chance[need < 230] > 0.9).all()
-    assert np.corrcoef(chance, need < 255 + SPILL_STACK_BYTES / 4)[0, 1] > 0.7
+    assert np.corrcoef(chance, need < 255 + SPILLS.stack_bytes / 4)[0, 1] > 0.7
 
 
-def test_more_threads_leave_each_fewer() -> None:
+def test_more_threads_reduce_the_register_budget() -> None:
     model, fresh = _taught(_rows(80)), _rows(400, seed=1, threads=416)
     # 65,536 / 416 is 157, of which whole units of 8 are 152.
     chance, need = np.exp(model.predict_log_feasibility(fresh)), _needs(fresh)
@@ -77,8 +71,8 @@ def test_more_threads_leave_each_fewer() -> None:
     assert (chance[need < 130] > 0.8).all()
 
 
-def test_before_enough_were_compiled_and_far_from_the_edge_all_fit() -> None:
-    rows = _rows(MIN_ROWS - 1)
+def test_feasibility_is_one_before_learning_and_far_from_the_limit() -> None:
+    rows = _rows(SURROGATE.min_rows - 1)
     np.testing.assert_array_equal(_taught(rows).predict_log_feasibility(rows), 0.0)
     small = _rows(20)
     small[:, REGISTERS_COLUMN] = np.log2(41.0)
@@ -86,7 +80,7 @@ def test_before_enough_were_compiled_and_far_from_the_edge_all_fit() -> None:
     assert SpillModel(Limits(), 0).predict_log_feasibility(small[:0]).shape == (0,)
 
 
-def test_a_chance_is_never_none() -> None:
+def test_feasibility_is_never_zero() -> None:
     rows = _rows(80)
     rows[:, OFF] += 3.0
     chance = _taught(rows).predict_log_feasibility(rows)
@@ -94,45 +88,45 @@ def test_a_chance_is_never_none() -> None:
     assert (chance < np.log(0.01)).all()
 
 
-def test_the_launch_with_most_counts() -> None:
-    fits, over = Resources(255, 0, 0, 0, SPILL_STACK_BYTES), Resources(128, 0, 8, 8, SPILL_STACK_BYTES + 8)
+def test_launch_with_most_registers_counts() -> None:
+    fits, over = Resources(255, 0, 0, 0, SPILLS.stack_bytes), Resources(128, 0, 8, 8, SPILLS.stack_bytes + 8)
     assert not has_spilled([fits])
     assert has_spilled([fits, over])
     assert not has_spilled([])
-    assert count_needed_registers([fits, over]) == 255 + SPILL_STACK_BYTES / 4
-    assert count_needed_registers([over]) == 128 + (SPILL_STACK_BYTES + 8) / 4
+    assert count_needed_registers([fits, over]) == 255 + SPILLS.stack_bytes / 4
+    assert count_needed_registers([over]) == 128 + (SPILLS.stack_bytes + 8) / 4
 
 
-@pytest.mark.parametrize("stack", [0, SPILL_STACK_BYTES, SPILL_STACK_BYTES + 4, 4096])
-def test_how_slow_a_spilled_kernel_is_teaches_nothing_of_latencies(stack: int) -> None:
+@pytest.mark.parametrize("stack", [0, SPILLS.stack_bytes, SPILLS.stack_bytes + 4, 4096])
+def test_spilled_kernels_are_left_out_of_the_latency_model(stack: int) -> None:
     device = devices.open("a100")
     learner = Learner(device.peaks, device.limits, 0, 0.05)
-    rows = _rows(2 * MIN_ROWS)
+    rows = _rows(2 * SURROGATE.min_rows)
     made = kernels(np.ones(len(rows)), np.ones(len(rows)), rows)
     odd = (Resources(255, 0, 0, 0, stack),)
     for i, c in enumerate(made):
         c.timings = [replace(c.timings[0], resources=odd if i % 2 else _given(100.0))]
     learner.learn_latency(made)
-    assert len(learner.latency_model._values) == len(made) // (2 if stack > SPILL_STACK_BYTES else 1)
+    assert len(learner.latency_model._values) == len(made) // (2 if stack > SPILLS.stack_bytes else 1)
     assert len(learner.spill_model._surrogate._values) == len(made)
 
 
-def test_of_kernels_that_nobody_told_about_only_latencies_are_learned() -> None:
-    """As those on the file of an earlier ekc."""
+def test_kernels_without_resources_teach_latency_alone() -> None:
+    """As in record files of an earlier ekc."""
     device = devices.open("a100")
     learner = Learner(device.peaks, device.limits, 0, 0.05)
-    rows = _rows(MIN_ROWS)
+    rows = _rows(SURROGATE.min_rows)
     learner.learn_latency(kernels(np.ones(len(rows)), np.ones(len(rows)), rows))
     assert learner.latency_model.is_ready
     np.testing.assert_array_equal(learner.spill_model.predict_log_feasibility(rows), 0.0)
 
 
-def test_a_timing_on_file_says_what_ptxas_gave(tmp_path: Path) -> None:
+def test_stored_timing_has_resources(tmp_path: Path) -> None:
     device, schedule = devices.open("a100"), make_naive_schedule(ekc.matvec(64, 64))
     kernel = compile_schedule(schedule, device.arch, device.limits)
     with RecordStore(tmp_path / "r.db") as store:
         first = Measurer(device, store).time(schedule, lambda: kernel)
-        again = Measurer(device, store).time(schedule, lambda: pytest.fail("it is on file"))
+        again = Measurer(device, store).time(schedule, lambda: pytest.fail("the timing is stored"))
     assert isinstance(first, Timing)
     assert first.resources == kernel.resources != ()
     assert again == first
@@ -141,9 +135,9 @@ def test_a_timing_on_file_says_what_ptxas_gave(tmp_path: Path) -> None:
     assert timing_from_json(earlier).resources == ()
 
 
-def test_chances_do_not_depend_on_the_rest_of_a_population() -> None:
+def test_feasibility_does_not_depend_on_other_genomes() -> None:
     model, fresh = _taught(_rows(80)), _rows(50, seed=2)
     together = np.exp(model.predict_log_feasibility(fresh))
     alone = np.exp([float(model.predict_log_feasibility(fresh[[i]])[0]) for i in range(len(fresh))])
     np.testing.assert_allclose(together, alone, atol=1e-4)
-    assert together.min() == pytest.approx(MIN_FEASIBILITY)
+    assert together.min() == pytest.approx(SPILLS.min_feasibility)

@@ -61,7 +61,7 @@ STILL_DIVIDED = {"phases": {"p.1", "q.1"}, "quotients of quotients": {"q.1"}}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_cut_follows_from_the_expression(name: str) -> None:
+def test_divide_steps_follow_from_the_expression(name: str) -> None:
     op, expected = CASES[name]
     (compute,) = op.computes
     assert make_divide_steps(compute) == expected
@@ -73,7 +73,7 @@ def test_what_is_cut_follows_from_the_expression(name: str) -> None:
     assert set(filter(None, steps.values())) == ({expected} if expected else set())
 
 
-def test_the_rules_see_two_axes() -> None:
+def test_divided_compute_has_two_axes() -> None:
     op, _ = CASES["groups, last"]
     seen: Compute = divide_compute(op, op.computes[0])
     assert [a.name for a in seen.axes] == ["n", "p", "q", "o.0", "o.1", "r", "s", "c"]
@@ -84,7 +84,7 @@ def tensor_cores(op: Operator) -> list[str]:
     return [s.name for s in derive_structures(op, Limits()) if any(isinstance(x, Tensorize) for x in s.steps)]
 
 
-def test_groups_run_on_tensor_cores_and_fly() -> None:
+def test_groups_have_tensor_core_and_async_structures() -> None:
     assert tensor_cores(ekc.conv2d(1, 64, 5, 6, layout="NHWC", **HALF)) == [
         f"{name} divided" for name in ("tensor view flying", "tensor view", "tensor flying", "tensor")
     ]
@@ -92,14 +92,14 @@ def test_groups_run_on_tensor_cores_and_fly() -> None:
     assert tensor_cores(ekc.conv2d(1, 64, 5, 6, layout="NHWC", **HALF | {"groups": 8})) == []
 
 
-def test_groups_of_channels_first_are_packed() -> None:
+def test_groups_stored_channels_first_are_packed() -> None:
     found = derive_structures(ekc.conv2d(1, 64, 5, 6, **HALF), Limits())
     packs = {tuple(x for x in s.steps if isinstance(x, Pack)) for s in found}
     assert packs == {(), (Pack("X", (0, 2, 3, 1)), Pack("W", (0, 2, 3, 1)))}
 
 
 @pytest.mark.parametrize("name", ["groups", "groups, last", "phases", "phases and groups"])
-def test_tiles_stay_within_a_group_and_leave_no_rest(name: str) -> None:
+def test_tiles_divide_groups_exactly(name: str) -> None:
     op, steps = CASES[name]
     space, random = Space(op, Limits()), np.random.default_rng(0)
     legal, _ = space.repair(random, space.sample(random, 400))
@@ -120,7 +120,7 @@ def _names(op: Operator) -> set[str]:
     return {s.name for s in derive_structures(op, Limits())}
 
 
-def test_weights_with_a_scale_a_block_are_staged_whole_and_divided() -> None:
+def test_blockwise_scales_have_divided_and_undivided_structures() -> None:
     op = ekc.compute(
         "scaled",
         axes={"i": 32, "j": 64},
@@ -138,7 +138,7 @@ def test_weights_with_a_scale_a_block_are_staged_whole_and_divided() -> None:
     assert len(names) > 30
 
 
-def test_short_groups_share_a_block_and_longer_ones_do_not() -> None:
+def test_short_groups_share_a_block() -> None:
     def blocks(terms: int) -> set[str]:
         op = ekc.conv2d(1, 4 * terms, 6, 6, out_channels=32, padding=1, groups=4)
         tiled = next(s for s in derive_structures(op, Limits()) if s.name.endswith("register divided"))
@@ -149,7 +149,7 @@ def test_short_groups_share_a_block_and_longer_ones_do_not() -> None:
     assert {"o.0", "o.1.0"} <= blocks(9)
 
 
-def test_what_is_still_divided_is_not_cut() -> None:
+def test_axes_still_divided_are_not_tiled() -> None:
     op, _ = CASES["phases"]
     tiled = next(
         s for s in derive_structures(op, Limits()) if s.name.startswith("X:shared+register W:shared+register")
@@ -196,7 +196,7 @@ STRANGE: dict[str, Operator] = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_strange_indices_have_a_space_too(name: str) -> None:
+def test_unusual_indices_have_a_space(name: str) -> None:
     space, random = Space(STRANGE[name], Limits()), np.random.default_rng(0)
     legal, _ = space.repair(random, space.sample(random, 300))
     assert len(legal) >= 0.95 * 300
@@ -219,7 +219,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_drawn_members_are_right(name: str) -> None:
+def test_sampled_schedules_match_reference(name: str) -> None:
     space, random = Space(OPERATORS[name](), Limits()), np.random.default_rng(1)
     legal, _ = space.repair(random, space.sample(random, 400))
     found, first = np.unique(legal.structure, return_index=True)

@@ -46,7 +46,7 @@ def _one_move(before: np.ndarray, after: np.ndarray, table: np.ndarray) -> bool:
 @pytest.mark.parametrize(
     "decision", [DECISION, make_choice("vector", (1, 2, 4)), make_tiling("t", 7, (make_level("tile", 7, 7),))]
 )
-def test_neighbours_are_all_rows_one_move_away_and_no_others(decision: object) -> None:
+def test_neighbours_are_all_rows_one_move_away(decision: object) -> None:
     table = decision.table  # type: ignore[attr-defined]
     expected = [
         [j for j in range(len(table)) if _one_move(table[i], table[j], table)] for i in range(len(table))
@@ -54,25 +54,25 @@ def test_neighbours_are_all_rows_one_move_away_and_no_others(decision: object) -
     assert _lists(table) == expected
 
 
-def test_a_choice_moves_to_the_next_value() -> None:
+def test_choice_moves_to_the_next_value() -> None:
     assert _lists(make_choice("vector", (1, 2, 4)).table) == [[1], [0, 2], [1]]
 
 
-def test_a_factor_moves_between_levels() -> None:
+def test_factor_moves_between_levels() -> None:
     table = DECISION.table
     row = np.flatnonzero((table == (1, 16, 4)).all(axis=1))[0]
     reached = {tuple(table[i].tolist()) for i in _lists(table)[row]}
     assert {(2, 8, 4), (1, 8, 8), (2, 16, 2), (1, 16, 3), (1, 12, 4)} <= reached
 
 
-def test_a_single_value_has_no_neighbour_and_stays() -> None:
+def test_single_value_has_no_neighbour() -> None:
     moves = NeighbourTable([make_choice("one", (4,)).table, make_choice("two", (1, 2)).table])
     random = np.random.default_rng(0)
     decision, value = np.array([0, 1, 1] * 20), np.array([0, 0, 1] * 20)
     np.testing.assert_array_equal(moves.sample_neighbour(random, decision, value), [0, 1, 0] * 20)
 
 
-def test_every_neighbour_is_drawn() -> None:
+def test_every_neighbour_is_sampled() -> None:
     decision = make_tiling("tile", 64, (TileLevel("thread", (1, 2, 4, 8)), TileLevel("tile", (1, 2, 4))))
     moves, lists = NeighbourTable([make_choice("x", (1, 2)).table, decision.table]), _lists(decision.table)
     random = np.random.default_rng(1)

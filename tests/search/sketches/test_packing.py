@@ -47,7 +47,7 @@ CASES: dict[str, tuple[ekc.Operator, tuple[Pack, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_packed_follows_from_the_expression(name: str) -> None:
+def test_packed_inputs_follow_from_the_expression(name: str) -> None:
     op, expected = CASES[name]
     found = [s for s in derive_structures(op, Limits()) if any(isinstance(x, Pack) for x in s.steps)]
     assert bool(found) == bool(expected)
@@ -57,12 +57,12 @@ def test_what_is_packed_follows_from_the_expression(name: str) -> None:
         assert s.name.startswith("packed ")
 
 
-def test_a_target_without_tensor_cores_packs_nothing() -> None:
+def test_target_without_tensor_cores_packs_nothing() -> None:
     op, _ = CASES["channels first"]
     assert not [s for s in derive_structures(op, Limits(tensor_cores=False)) if "packed" in s.name]
 
 
-def test_nothing_is_packed_for_a_sum_that_is_not_on_tensor_cores_beside_one_that_is() -> None:
+def test_other_sums_are_not_packed() -> None:
     first, _ = CASES["channels first"]
     both = first.then(
         "Z",
@@ -77,7 +77,7 @@ def test_nothing_is_packed_for_a_sum_that_is_not_on_tensor_cores_beside_one_that
     assert all("Y/tensor" in s.name for s in found)
 
 
-def test_packed_structures_leave_the_others_as_they_were() -> None:
+def test_packed_structures_do_not_change_the_others() -> None:
     """Decisions of one name have one table, so that what is bred of both can be exchanged."""
     op, _ = CASES["channels first"]
     tables: dict[str, object] = {}
@@ -87,7 +87,7 @@ def test_packed_structures_leave_the_others_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_a_packed_schedule_is_right_and_clean(dtype: str) -> None:
+def test_packed_schedule_matches_reference(dtype: str) -> None:
     op = ekc.conv2d(1, 16, 6, 10, out_channels=24, kernel=3, padding=1, dtype=dtype)
     space, random = Space(op, Limits()), np.random.default_rng(0)
     packs = np.array([s.name.startswith("packed ") for s in space.structures])

@@ -1,4 +1,4 @@
-"""What is believed of figures: where a belief starts, what it makes of the bad, and how sure it is."""
+"""The surrogate: its prior, clipping of bad figures, calibration of its standard deviation."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.search.cost_model.surrogate import (
-    MAX_SQUARED_Z_SCORE,
-    RESIDUAL_CLIP,
-    Surrogate,
-    _clip_residuals,
-    log_expected_improvement,
-)
-from ekc.search.cost_model.xgboost_model import MIN_ROWS
-from tests.search.made_figures import bumps
+from ekc.search.cost_model.surrogate import Surrogate, _clip_residuals, log_expected_improvement
+from ekc.search.data.defaults import SURROGATE
+from tests.search.cost_model.helpers import bumps
 
-BATCH = 8
+BATCH, MIN_ROWS, RESIDUAL_CLIP = 8, SURROGATE.min_rows, SURROGATE.residual_clip
 
 
-def test_improvement_is_that_of_a_normal_truth() -> None:
+def test_expected_improvement_matches_normal_samples() -> None:
     mean, spread, best = np.array([0.0, 0.3, -0.2, 0.05]), np.array([0.1, 0.2, 0.1, 1.0]), 0.1
     drawn = np.random.default_rng(0).normal(mean, spread, (400_000, 4))
     np.testing.assert_allclose(
@@ -35,7 +29,7 @@ def test_improvement_is_that_of_a_normal_truth() -> None:
     assert np.isfinite(log_expected_improvement(np.array([90.0]), np.array([0.01]), 0.0)).all()
 
 
-def test_a_belief_starts_from_the_prior_and_ends_at_the_figures() -> None:
+def test_surrogate_starts_from_prior_and_learns_figures() -> None:
     rows, targets = bumps(80, 4)
     rows = rows.astype(np.float32)
     prior, values = np.full(80, 2.0), 2.0 * np.exp(0.3 * targets)
@@ -51,7 +45,7 @@ def test_a_belief_starts_from_the_prior_and_ends_at_the_figures() -> None:
 
 
 @given(st.lists(st.floats(-3, 6), min_size=1, max_size=40), st.sampled_from([0.05, 0.3, RESIDUAL_CLIP]))
-def test_the_bad_is_bent_in_its_order(residuals: list[float], bad: float) -> None:
+def test_clipping_keeps_the_order_of_residuals(residuals: list[float], bad: float) -> None:
     known, priors = np.array(residuals), np.ones(len(residuals))
     bent = _clip_residuals(priors, np.exp(known), bad)
     good = known <= np.median(known) + bad
@@ -60,7 +54,7 @@ def test_the_bad_is_bent_in_its_order(residuals: list[float], bad: float) -> Non
     assert (np.diff(bent[np.argsort(known, kind="stable")]) >= -1e-12).all()
 
 
-def test_where_the_bad_begins_nothing_jumps() -> None:
+def test_clipping_is_continuous() -> None:
     # The median of these is 0, and the best far below.
     at = 0.3 + np.array([-1e-6, 0.0, 1e-6])
     known = np.concatenate([at, -at, [3.0, -3.0]])
@@ -70,8 +64,8 @@ def test_where_the_bad_begins_nothing_jumps() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.5, 50)), min_size=2, max_size=30))
-def test_nothing_worse_is_learned_as_better_than_the_best(some: list[tuple[float, float]]) -> None:
-    """Also where the prior flatters the fastest: their residuals are the bad ones."""
+def test_clipping_never_makes_a_figure_better_than_the_best(some: list[tuple[float, float]]) -> None:
+    """Also if the prior is too low for the fastest, so that their residuals are the largest."""
     priors, figures = np.array(some).T
     learned = np.log(priors) + _clip_residuals(priors, figures, 0.05)
     best = np.log(figures.min())
@@ -81,31 +75,31 @@ def test_nothing_worse_is_learned_as_better_than_the_best(some: list[tuple[float
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_how_bad_the_bad_is_does_not_hide_the_good(seed: int) -> None:
+def test_clipping_keeps_good_figures_accurate_beside_outliers(seed: int) -> None:
     rows, targets = bumps(160, seed)
     rows, good = rows.astype(np.float32), 0.03 * targets
     # A sixth of them spill, and nothing in their rows says so.
     bad = np.where(np.random.default_rng(seed).random(160) < 1 / 6, 3.0, 0.0)
 
-    def lost(held: float) -> float:
-        """Median error where a figure that was not learned from is a good one."""
-        belief = Surrogate(seed=0, residual_clip=held)
+    def median_error(clip: float) -> float:
+        """Median error of new rows, with good figures."""
+        belief = Surrogate(seed=0, residual_clip=clip)
         belief.learn(rows[:80], np.ones(80), np.exp(good + bad)[:80])
         mean, _ = belief.predict(rows[80:], np.ones(80))
         return float(np.median(np.abs(mean - good[80:])))
 
-    assert lost(0.05) < 0.7 * lost(RESIDUAL_CLIP)
-    assert lost(RESIDUAL_CLIP) < lost(10.0)
+    assert median_error(0.05) < 0.7 * median_error(RESIDUAL_CLIP)
+    assert median_error(RESIDUAL_CLIP) < median_error(10.0)
 
 
 def _half_rough(rows: np.ndarray) -> np.ndarray:
-    """Smooth, but on one side neighbours differ by what nothing tells."""
+    """Smooth on one side; on the other, neighbours differ by an unpredictable amount."""
     x, y = rows.astype(np.float64).T
     return np.sin(2 * x) + np.sin(2 * y) + np.where(x > 0, 0.2 * np.sin(971.0 * (x + y)), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_belief_is_as_sure_as_it_was_right_around(seed: int) -> None:
+def test_std_is_calibrated_by_errors_nearby(seed: int) -> None:
     random, belief = np.random.default_rng(seed), Surrogate(seed=0)
     drawn = random.uniform(-2, 2, (40, BATCH, 2)).astype(np.float32)
     for rows in drawn[:20]:
@@ -116,16 +110,16 @@ def test_a_belief_is_as_sure_as_it_was_right_around(seed: int) -> None:
     error = np.abs(mean - _half_rough(asked))
     smooth, rough = asked[:, 0] < -0.5, asked[:, 0] > 0.5
 
-    def apart(spread: np.ndarray) -> float:
-        """How unlike the two sides are in errors over spreads."""
+    def compare_sides(spread: np.ndarray) -> float:
+        """Ratio of the RMS z-scores of the two sides."""
         off = error / spread
         return float(np.sqrt((off[rough] ** 2).mean() / (off[smooth] ** 2).mean()))
 
     assert np.median(surprise[rough]) > 1.1 * np.median(surprise[smooth])
-    assert apart(spread) < 0.95 * apart(plain)
+    assert compare_sides(spread) < 0.95 * compare_sides(plain)
 
 
-def test_what_failed_or_was_not_expected_is_no_surprise() -> None:
+def test_failures_and_first_rows_have_no_z_score() -> None:
     rows, targets = bumps(40, 9)
     rows, prior, values = rows.astype(np.float32), np.ones(40), np.exp(0.1 * targets)
     belief = Surrogate(seed=0)
@@ -134,12 +128,13 @@ def test_what_failed_or_was_not_expected_is_no_surprise() -> None:
     values[MIN_ROWS], values[MIN_ROWS + 1] = np.nan, 1e-6
     belief.learn(rows[MIN_ROWS:], prior[MIN_ROWS:], values[MIN_ROWS:])
     assert np.isnan(belief._squared_z_scores[MIN_ROWS])
-    assert belief._squared_z_scores[MIN_ROWS + 1] == MAX_SQUARED_Z_SCORE
+    assert belief._squared_z_scores[MIN_ROWS + 1] == SURROGATE.max_squared_z_score
     assert np.isfinite(belief._squared_z_scores[MIN_ROWS + 1 :]).all()
 
 
-def test_what_is_bad_is_no_surprise_for_ever() -> None:
-    """It is learned bent. Held against figures that are not, it would be one each time, and promise much."""
+def test_bad_figures_have_normal_z_scores_once_learned() -> None:
+    """Bad figures are learned clipped, so they are compared clipped. Otherwise each would have a large
+    z-score."""
     rows, targets = bumps(160, 10)
     rows, bad = rows.astype(np.float32), rows[:, 2] > 1.0
     values, belief = np.exp(0.03 * targets + 4.0 * bad), Surrogate(seed=0, residual_clip=0.05)

@@ -59,7 +59,7 @@ RUN: dict[str, Operator] = {
 }  # fmt: skip
 
 
-def test_a_depth_that_no_instruction_fits_is_left_to_others() -> None:
+def test_unfit_depth_has_no_tensor_core_structure() -> None:
     """Every launch but the largest has one structure: an illegal one would leave no legal schedule at all."""
     window = o.conv2d(1, 1, 8, 8, out_channels=8, kernel=7, padding=3, **HALF)
     outer = o.matmul(32, 32, 1, **HALF)
@@ -73,7 +73,7 @@ def test_a_depth_that_no_instruction_fits_is_left_to_others() -> None:
     assert len(space.repair(random, space.sample(random, 200))[0])
 
 
-def test_copies_that_no_tile_can_hold_are_left_to_others() -> None:
+def test_unfit_copies_are_not_asynchronous() -> None:
     """The same where asynchronous copies of 4 bytes want neighbours that lie in different tiles."""
     op = o.einsum("kbma,nkb->anmb", (32, 4, 4, 4), (8, 32, 4), **HALF).then(
         "D", axes={"u": 32, "v": 64}, reduce={"w": 8, "y": 4, "x": 4}, inputs={"F": (32, 64, 8, 4, 4)},
@@ -88,7 +88,7 @@ def tensor_rows(space: Space) -> list[int]:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_they_are_drawn_where_tensor_cores_can_multiply(name: str) -> None:
+def test_mma_structures_exist_where_mma_fits(name: str) -> None:
     op, expected = DRAWN[name]
     found = [s.name for s in derive_structures(op, A100) if "tensor" in s.name and "packed" not in s.name]
     assert sorted(found) == sorted(expected)
@@ -96,7 +96,7 @@ def test_they_are_drawn_where_tensor_cores_can_multiply(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_a_mended_draw_is_right(name: str) -> None:
+def test_repaired_schedules_match_reference(name: str) -> None:
     """Two of each, compiled and executed under the sanitizer."""
     space, random = Space(RUN[name], A100), np.random.default_rng(4)
     mine = tensor_rows(space)
@@ -109,7 +109,7 @@ def test_a_mended_draw_is_right(name: str) -> None:
         run(space.build_schedule(legal, int(row))).check()
 
 
-def test_a_population_counts_like_each_of_its_members() -> None:
+def test_population_counts_equal_single_programs() -> None:
     op = o.matmul(100, 72, 90, dtype="tf32", transpose_b=True)
     space, random = Space(op, A100), np.random.default_rng(0)
     drawn = space.sample(random, 600)
@@ -135,7 +135,7 @@ def _rastered(blocks: int) -> Schedule:
     return Schedule(op).apply_steps(*(step.fill_holes(values) for step in structure.steps))
 
 
-def test_groups_of_blocks_fetch_less_from_dram() -> None:
+def test_raster_reduces_dram_traffic() -> None:
     """By the analysis that models see, and by the reuse in L2 that simulated devices work out."""
     seen, simulated = [], []
     for blocks in (1, 8):

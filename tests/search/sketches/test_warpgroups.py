@@ -36,7 +36,7 @@ NAMED: dict[str, tuple[Operator, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_they_are_drawn_where_the_target_and_the_tiles_allow(name: str) -> None:
+def test_wgmma_structures_exist_where_wgmma_fits(name: str) -> None:
     op, expected = NAMED[name]
     found = [s.name for s in derive_structures(op, H200.limits)]
     assert tuple(n for n in found if "warpgroup" in n) == expected
@@ -44,7 +44,7 @@ def test_they_are_drawn_where_the_target_and_the_tiles_allow(name: str) -> None:
     assert others == tuple(s.name for s in derive_structures(op, A100.limits))
 
 
-def test_most_of_what_is_drawn_is_legal_once_mended() -> None:
+def test_most_wgmma_genomes_are_repaired() -> None:
     space, rng = Space(o.matmul(1024, 1024, 1024, **HALF), H200.limits), np.random.default_rng(0)
     number = [s.name for s in space.structures].index("warpgroup flying")
     drawn = space.sample(rng, 2000)
@@ -53,7 +53,7 @@ def test_most_of_what_is_drawn_is_legal_once_mended() -> None:
     assert len(legal) > 0.95 * len(mine) > 50
 
 
-def test_the_prior_knows_that_only_they_feed_hopper_in_full() -> None:
+def test_prior_latency_prefers_wgmma_on_hopper() -> None:
     """Before anything was timed, the best of the one structure is expected to beat the best of the other."""
     op = o.matmul(4096, 4096, 4096, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(0)
@@ -65,7 +65,7 @@ def test_the_prior_knows_that_only_they_feed_hopper_in_full() -> None:
     assert H200.peaks.mma_share < 0.7 < A100.peaks.mma_share == 1.0
 
 
-def test_what_the_analysis_counts_is_the_work() -> None:
+def test_analysis_counts_wgmma_work() -> None:
     """Every member multiplies the whole tile that it covers, by one way or the other."""
     op = o.matmul(256, 256, 256, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(3)

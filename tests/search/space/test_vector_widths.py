@@ -53,7 +53,7 @@ def _could_be_wider(name: str, population: Population) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
-def test_widths_are_what_is_eager_and_are_drawn_at_their_widest(name: str) -> None:
+def test_widths_are_sampled_at_their_maximum(name: str) -> None:
     kinds = {d.name.split(".")[0] for d in space(name).decisions if d.starts_at_max}
     assert kinds
     assert kinds <= {"vector", "move", "flight"}
@@ -66,19 +66,19 @@ def test_widths_are_what_is_eager_and_are_drawn_at_their_widest(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
-def test_repair_leaves_few_widths_narrower_than_they_need_be(name: str) -> None:
+def test_repair_narrows_few_widths_more_than_needed(name: str) -> None:
     """A pad may be mended in place of a width, or the other way round: which is drawn."""
     assert _could_be_wider(name, legal(name, 300)).any(axis=1).mean() < 0.25
 
 
-def test_narrow_accesses_are_still_reached() -> None:
+def test_mutation_reaches_narrow_widths() -> None:
     """By mutation: some layouts need them, against bank conflicts."""
     parents, random = legal("matmul", 300), np.random.default_rng(0)
     children, _ = space("matmul").repair(random, space("matmul").mutate(random, parents))
     assert 0.05 < _could_be_wider("matmul", children).any(axis=1).mean() < 0.6
 
 
-def test_a_new_tile_tries_its_widths_anew() -> None:
+def test_new_tile_resets_widths_to_maximum() -> None:
     parents, random = legal("matmul", 300), np.random.default_rng(0)
     children = space("matmul").mutate(random, parents, structure_rate=0)
     tiles = np.array([bool(d.kinds) for d in space("matmul").decisions])
@@ -94,7 +94,7 @@ def test_a_new_tile_tries_its_widths_anew() -> None:
 
 @pytest.mark.parametrize("unroll", [1, 8])
 @pytest.mark.parametrize("staged", [False, True])
-def test_reads_of_global_memory_are_as_wide_as_the_schedule_says(unroll: int, staged: bool) -> None:
+def test_global_loads_have_the_scheduled_width(unroll: int, staged: bool) -> None:
     """The compiler joins none: it knows of a pointer that elements are aligned, no more."""
     s = Schedule(o.matmul(64, 64, 32)).split("i", (8, 4)).split("j", (8, 4)).split("k", (8,))
     s = s.reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2").cache_write("C", "register")
@@ -122,7 +122,7 @@ def _timed(vector: int, seconds: float, half: float) -> Candidate:
     return c
 
 
-def test_narrow_reads_take_more_slots() -> None:
+def test_narrow_reads_take_more_issue_slots() -> None:
     narrow, wide = (analyse_program(_timed(v, 1.0, 0.0).schedule.program, LIMITS) for v in (1, 4))
     names = ("operations", "loop_steps", "barriers", "shuffles", "conversions", "guards")
     names += tuple(f"{s}_{way}_requests" for s in ("global", "shared") for way in ("load", "store"))
@@ -133,7 +133,7 @@ def test_narrow_reads_take_more_slots() -> None:
     assert counts[0] > counts[1]
 
 
-def test_of_slots_within_a_percent_the_deeper_pipeline_counts_as_less() -> None:
+def test_deeper_pipeline_counts_fewer_issue_slots() -> None:
     """Up to three tiles ahead, a third of a percent each."""
     ahead = [count_schedule_slots(async_matmul(64, 64, 128, stages=stages)) for stages in (2, 3, 4, 6)]
     plain = ahead[0] / (1 - 1 / 300)
@@ -141,7 +141,7 @@ def test_of_slots_within_a_percent_the_deeper_pipeline_counts_as_less() -> None:
 
 
 @pytest.mark.parametrize(("half", "leaner"), [(1e-9, False), (2e-7, True)])
-def test_of_equal_timings_the_leaner_is_the_fastest(half: float, leaner: bool) -> None:
+def test_tied_timings_prefer_fewer_issue_slots(half: float, leaner: bool) -> None:
     narrow, wide, slow = _timed(1, 1.0000e-4, half), _timed(4, 1.0003e-4, half), _timed(2, 1.1e-4, half)
     ranked = sort_by_latency([slow, narrow, wide])
     assert [c is wide for c in ranked] == ([True, False, False] if leaner else [False, True, False])
@@ -150,7 +150,7 @@ def test_of_equal_timings_the_leaner_is_the_fastest(half: float, leaner: bool) -
     assert best is fastest is ranked[0]
 
 
-def test_what_failed_is_no_mark_and_comes_behind() -> None:
+def test_failed_candidates_are_not_sorted() -> None:
     broken, narrow, wide = _timed(4, 0.9e-4, 1e-6), _timed(1, 1.0e-4, 1e-9), _timed(4, 1.1e-4, 1e-9)
     broken.status, never = "wrong", _timed(2, 1.0, 0.0)
     never.timings, never.status = [], "compile: made up"
@@ -161,7 +161,9 @@ def test_what_failed_is_no_mark_and_comes_behind() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from((1, 2, 4)), st.floats(1.0, 1.05), st.floats(0, 0.02)), min_size=2),
        st.sampled_from(OBJECTIVES))  # fmt: skip
-def test_what_is_on_file_is_chosen_as_in_a_run(drawn: list[tuple[int, float, float]], objective: str) -> None:
+def test_selection_from_file_equals_selection_in_a_run(
+    drawn: list[tuple[int, float, float]], objective: str
+) -> None:
     """Candidates of a run and the trials that are kept of them: one rule."""
     run = [_timed(width, 1e-4 * seconds, 1e-4 * half) for width, seconds, half in drawn]
     for c, (_, seconds, half) in zip(run, drawn, strict=True):
@@ -180,7 +182,7 @@ def test_what_is_on_file_is_chosen_as_in_a_run(drawn: list[tuple[int, float, flo
         (o.matvec(64, 225), {1, 2, 3, 4, 5, 6, 8}),
     ],
 )
-def test_a_lane_has_whole_vectors_where_they_fit(op: Operator, own: set[int]) -> None:
+def test_lanes_have_whole_vectors_where_they_fit(op: Operator, own: set[int]) -> None:
     found = [d for d in Space(op, LIMITS).decisions if d.name == "tile.lanes.k"]
     assert {row[1] for row in found[0].table.tolist()} <= own
     assert min(row[1] for row in found[0].table.tolist()) == min(own)
@@ -194,7 +196,7 @@ def test_lanes_read_through_registers() -> None:
     assert all(name.endswith("lanes registers") for name in names)
 
 
-def test_a_disturbed_timing_makes_nothing_the_fastest() -> None:
+def test_disturbed_timing_makes_no_schedule_the_fastest() -> None:
     """Two lean kernels beside a busy neighbour: their intervals reach to the fastest, their means do not."""
     fast, noisy, noisier = _timed(1, 0.8e-4, 1e-8), _timed(4, 1.0e-4, 2.5e-5), _timed(2, 1.1e-4, 4e-5)
     assert [id(c) for c in sort_by_latency([noisier, noisy, fast])] == [id(fast), id(noisy), id(noisier)]

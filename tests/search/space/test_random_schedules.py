@@ -116,7 +116,7 @@ def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
     return schedules
 
 
-def test_250_deep_schedules_compute_their_operators_and_come_back_whole() -> None:
+def test_random_schedules_match_reference_and_round_trip() -> None:
     seen: list[tuple[str, int]] = []
 
     @settings(
@@ -166,7 +166,7 @@ def _complete(refusal: Refusal) -> None:
 @pytest.mark.parametrize(
     "make", [o.matmul(13, 24, 9), o.conv2d(1, 4, 8, 8, out_channels=8, kernel=3, padding=1)]
 )
-def test_every_refusal_names_rule_need_limit_and_nearest(make: Operator, tight: Limits) -> None:
+def test_refusals_name_rule_need_limit_and_nearest(make: Operator, tight: Limits) -> None:
     space, random = Space(make, tight), np.random.default_rng(0)
     raw, refused = space.sample(random, 60), 0
     for row in range(len(raw)):
