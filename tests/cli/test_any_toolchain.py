@@ -1,4 +1,4 @@
-"""Commands that take a schedule of a record file, where the file was measured under other conditions."""
+"""`--any-toolchain`: schedules of record files that were measured under other conditions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ commands = pytest.mark.parametrize("command", COMMANDS, ids=lambda line: str(lin
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that an older NVRTC was used for."""
+    """A record file made with an older NVRTC."""
     file = tmp_path_factory.mktemp("old") / "old.db"
     tune(OP, trials=2, records=file)
     with sqlite3.connect(file) as connection:

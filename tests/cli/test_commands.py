@@ -1,4 +1,4 @@
-"""Each command on tiny inputs: what it prints, what it leaves behind, what its JSON holds."""
+"""Each command on tiny inputs: printed text, written files, JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import ekc
 from ekc.cli import main
-from ekc.cli import main as commands
+from ekc.cli.main import ekc as command_group
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from tests.devices import faults
@@ -35,7 +35,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
-    """What a command prints on stdout."""
+    """Standard output of a command."""
     capsys.readouterr()
     assert main(words) == status, capsys.readouterr().err
     return capsys.readouterr().out
@@ -150,7 +150,7 @@ def test_ctrl_c_ends_with_the_best_so_far(tmp_path: Path) -> None:
 
 
 def _rows(path: Path) -> bool:
-    """Whether enough was measured that there is a best so far."""
+    """Whether enough schedules are timed for a best so far."""
     from ekc.search.database.database import RecordStore
 
     try:
@@ -395,7 +395,7 @@ def test_best_follows_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def _make_it_cost_more(records: Path, digest: str) -> None:
-    """Tenfold the power of a schedule on file, and so its energy."""
+    """Multiply power and energy of a recorded schedule by ten."""
     with sqlite3.connect(records) as connection:
         query = "select id, payload from trials where kind = 'metering' and schedule_digest = ?"
         for number, text in connection.execute(query, (digest,)).fetchall():
@@ -456,8 +456,8 @@ def test_doctor_prints_versions_and_devices(capsys: pytest.CaptureFixture[str]) 
 
 def test_version_and_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert ekc.__version__ in said(capsys, "--version")
-    assert len(list(_every(commands.ekc))) >= 14
-    for words, command in _every(commands.ekc):
+    assert len(list(_every(command_group))) >= 14
+    for words, command in _every(command_group):
         text = said(capsys, *words, "--help")
         if isinstance(command, click.Group):
             assert all(f"\n  {name} " in text for name in command.commands), words
@@ -466,7 +466,7 @@ def test_version_and_help_of_every_command(capsys: pytest.CaptureFixture[str]) -
 
 
 def _every(command: click.Command, *words: str) -> Iterator[tuple[list[str], click.Command]]:
-    """A command and all below it, with the words that call them."""
+    """(words, command) of a command and all its subcommands."""
     yield list(words), command
     if isinstance(command, click.Group):
         for name, below in command.commands.items():

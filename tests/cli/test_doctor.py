@@ -1,4 +1,4 @@
-"""`ekc doctor` on scripted GPUs: one line each on what can be measured, and why not what cannot."""
+"""`ekc doctor` on scripted GPUs: the facts of each, and the reasons for those that are missing."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from tests.devices.nvml.library import ScriptedNvml
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a machine of scripted cards; they keep the time of one virtual clock."""
+    """Make a machine of scripted cards with one virtual clock."""
 
     def machine(*cards: Card) -> ScriptedNvml:
         clock = Clock()
@@ -28,7 +28,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, "pynvml", library)
         monkeypatch.setattr("ekc.devices.nvml.library._initialised", False)
         monkeypatch.setattr(
-            doctor_gpus, "observe", partial(sensors.observe_sensors, now=clock.now, sleep=clock.sleep)
+            doctor_gpus, "observe_sensors", partial(sensors.observe_sensors, now=clock.now, sleep=clock.sleep)
         )
         monkeypatch.setattr(doctor_gpus, "explain_refusal", lambda: "")
         return library
@@ -108,7 +108,7 @@ NO_GPU = {
     "nvmlDeviceGetIndex",
     "nvmlDeviceGetName",
 }
-"""Without these there is nothing to tell of a GPU."""
+"""Functions without which a GPU has no facts."""
 LINES = {
     "nvmlDeviceGetClockInfo": {"clocks"},
     "nvmlDeviceGetCudaComputeCapability": {"arch"},
@@ -116,7 +116,7 @@ LINES = {
     "nvmlDeviceGetFieldValues": {"power"},
     "nvmlDeviceGetTotalEnergyConsumption": {"counter", "measured"},
 }
-"""What shows that others fail; what is not named here shows nowhere."""
+"""Function -> facts that change if it fails; functions not named here change none."""
 
 
 @pytest.mark.parametrize("function", [name for name in dir(ScriptedNvml) if name.startswith("nvml")])

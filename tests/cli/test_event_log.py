@@ -1,4 +1,4 @@
-"""`ekc tune --log-json FILE`, and what a run says where no terminal is: stdout holds the result alone."""
+"""`ekc tune --log-json FILE`, and output without a terminal: stdout has the result alone."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_layers_write_one_log_with_names_and_failures(
             monkeypatch.setattr("ekc.search.loop.finals.Finals.pick_finalists", lambda *_: [])
         return tune(op, **options)
 
-    monkeypatch.setattr(ekc, "run_tuning", fail_softmax, raising=False)
+    monkeypatch.setattr(ekc, "tune", fail_softmax, raising=False)
     layers = ["tune", "--layers", "net.toml", "--target", "a100", "--trials", "2", "--json", "--out", "o"]
     assert main([*layers, "--log-json", "run.jsonl"]) == 2
     out, err = capsys.readouterr()
@@ -106,7 +106,7 @@ def test_quiet_layers_print_failures_alone(
     def fail(op: ekc.Operator, **_: Any) -> Any:
         raise ekc.EkcError(f"no kernel of {op.name}")
 
-    monkeypatch.setattr(ekc, "run_tuning", fail, raising=False)
+    monkeypatch.setattr(ekc, "tune", fail, raising=False)
     Path("net.toml").write_text(LAYERS)
     layers = ["tune", "--layers", "net.toml", "--target", "a100", "--out", "o"]
     lines = ["ekc: layer one: no kernel of matvec", "ekc: layer two: no kernel of softmax"]

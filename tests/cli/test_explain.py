@@ -1,4 +1,4 @@
-"""`ekc explain`: from files and from a record file; what is refused."""
+"""`ekc explain` on a simulated device: schedule files, record files, refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MM = ekc.matmul(64, 64, 64)
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two operators on a100, one of them on h100 too."""
+    """A record file with two operators on a100, one of them also on h100."""
     path = tmp_path_factory.mktemp("records") / "t.db"
     for op, target in ((MM, "a100"), (ekc.matvec(64, 64), "a100"), (MM, "h100")):
         ekc.tune(op, target=target, trials=6, records=path, progress=False)
@@ -69,7 +69,7 @@ def test_explain_compares_recorded_schedules(capsys: pytest.CaptureFixture[str],
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("best fastest", "holds 2 operators"),
         ("best fastest matmul 65 64 64", "no metered schedule"),
@@ -82,13 +82,13 @@ def test_explain_compares_recorded_schedules(capsys: pytest.CaptureFixture[str],
     ],
 )
 def test_unknown_schedules_are_refused(
-    capsys: pytest.CaptureFixture[str], records: Path, words: str, told: str
+    capsys: pytest.CaptureFixture[str], records: Path, words: str, expected: str
 ) -> None:
-    assert told in ran(capsys, f"explain {words} --records {records}", status=2)
+    assert expected in ran(capsys, f"explain {words} --records {records}", status=2)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("a.json a.json conv2d", "OPERATOR: A and B say themselves"),
         ("naive naive matmul 16 16 16 --records none.db", "--records: neither A nor B is looked for"),
@@ -99,13 +99,13 @@ def test_unknown_schedules_are_refused(
 def test_unused_options_are_refused(
     capsys: pytest.CaptureFixture[str],
     words: str,
-    told: str,
+    expected: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.json").write_text(make_naive_schedule(MM).to_json())
-    assert told in ran(capsys, f"explain {words} --target a100", status=2)
+    assert expected in ran(capsys, f"explain {words} --target a100", status=2)
 
 
 def test_digest_without_records_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

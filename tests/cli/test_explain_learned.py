@@ -1,4 +1,4 @@
-"""`ekc explain` where the device does not tell: a recording, and a GPU with a record file."""
+"""`ekc explain` by features: a recording, and a GPU with a record file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made_up_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def filed(recording: Path, path: Path) -> Path:
-    """The same figures as rows of a record file."""
+    """A record file with the figures of the recording."""
     device = MadeUp()
     with RecordStore(path) as store:
         for row in read_recording(recording).rows:
@@ -112,7 +112,7 @@ def test_unmeasured_schedule_files_are_explained(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ("best fastest matmul 65 64 64", "has no row of matmul"),
         ("best 12", "is no schedule of"),
@@ -121,21 +121,23 @@ def test_unmeasured_schedule_files_are_explained(
     ],
 )
 def test_bad_arguments_with_a_recording_are_refused(
-    capsys: pytest.CaptureFixture[str], gpu: Path, words: str, told: str
+    capsys: pytest.CaptureFixture[str], gpu: Path, words: str, expected: str
 ) -> None:
-    assert told in ran(capsys, f"explain {words} --target recorded:{gpu}", status=2)
+    assert expected in ran(capsys, f"explain {words} --target recorded:{gpu}", status=2)
 
 
 def test_ambiguous_digests_are_refused(
     capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
 ) -> None:
-    """Of more than 16 digests two begin alike."""
+    """Among more than 16 digests, two have the same first digit."""
     digests = sorted(row.digest for row in read_recording(gpu).rows)
     digit, count = Counter(digest[0] for digest in digests).most_common(1)[0]
     first = next(digest for digest in digests if digest[0] == digit)
     records = filed(gpu, tmp_path / "r.db")
-    told = f"'{digit}' begins {count} digests in {records}; give more of {first}"
-    assert told in ran(capsys, f"explain {digit} best {NAMED} --records {records} --target cuda:0", status=2)
+    expected = f"'{digit}' begins {count} digests in {records}; give more of {first}"
+    assert expected in ran(
+        capsys, f"explain {digit} best {NAMED} --records {records} --target cuda:0", status=2
+    )
 
 
 def test_small_recording_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -147,5 +149,5 @@ def test_small_recording_is_refused(capsys: pytest.CaptureFixture[str], tmp_path
         capsys, f"explain best fastest {NAMED} --target recorded:{none}", status=2
     )
     few = record(tmp_path / "few.jsonl.gz", by_global_memory, count=6, metered=6)
-    told = ran(capsys, f"explain naive best {NAMED} --target recorded:{few}", status=2)
-    assert "and 10 are needed to learn from and to judge by; tune it with more --trials" in told
+    expected = ran(capsys, f"explain naive best {NAMED} --target recorded:{few}", status=2)
+    assert "and 10 are needed to learn from and to judge by; tune it with more --trials" in expected

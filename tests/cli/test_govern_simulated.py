@@ -1,4 +1,4 @@
-"""`ekc govern --simulate`: a job that is nowhere, and says so."""
+"""`ekc govern --simulate`: events, report, JSON lines, labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ekc tune --layers` where not every layer comes to a result: what is done is told, and what is missing."""
+"""`ekc tune --layers`: totals, missing layers, names of kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOST = DeviceError("the GPU\nis gone")
 Outcome = BaseException | Callable[[TuningResult], TuningResult]
 
 
-def whole(result: TuningResult) -> TuningResult:
+def complete(result: TuningResult) -> TuningResult:
     return result
 
 
@@ -41,7 +41,7 @@ def tuned() -> TuningResult:
 
 @pytest.fixture
 def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Three layers of a model, and how the tuning of each ends."""
+    """Three layers of a model, with a given outcome of tuning each."""
     monkeypatch.chdir(tmp_path)
     Path("net.toml").write_text(
         "".join(LAYER.format(*x) for x in (("one", 2, 16), ("two", 3, 8), ("six", 1, 4)))
@@ -56,7 +56,7 @@ def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 raise outcome
             return outcome(tuned)
 
-        monkeypatch.setattr("ekc.cli.tune.TuneArguments.run_tuning", tune)
+        monkeypatch.setattr("ekc.cli.options.TuneArguments.run_tuning", tune)
 
     return ends
 
@@ -64,12 +64,12 @@ def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("outcomes", "status", "calls", "lacks"),
     [
-        ((whole, whole, whole), 0, 6, ""),
-        ((whole, NOTHING, whole), 2, 3, ", without two (failed)"),
-        ((whole, LOST, whole), 2, 3, ", without two (failed)"),
-        ((whole, KeyboardInterrupt()), 130, 2, ", without two (not tuned), six (not tuned)"),
+        ((complete, complete, complete), 0, 6, ""),
+        ((complete, NOTHING, complete), 2, 3, ", without two (failed)"),
+        ((complete, LOST, complete), 2, 3, ", without two (failed)"),
+        ((complete, KeyboardInterrupt()), 130, 2, ", without two (not tuned), six (not tuned)"),
         ((NOTHING, cut_short), 130, 3, ", without one (failed), six (not tuned)"),
-        ((whole, whole, cut_short), 130, 6, ""),
+        ((complete, complete, cut_short), 130, 6, ""),
     ],
 )
 def test_total_names_missing_layers(
@@ -90,7 +90,7 @@ def test_total_names_missing_layers(
 
 
 def test_json_names_missing_layers(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    ends(whole, LOST, KeyboardInterrupt())
+    ends(complete, LOST, KeyboardInterrupt())
     assert main([*TUNE, "--json"]) == 130
     out, err = capsys.readouterr()
     got = json.loads(out)
@@ -115,7 +115,7 @@ def test_no_table_without_layers(
 
 
 def test_remaining_time_is_logged(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    ends(whole, whole, whole)
+    ends(complete, complete, complete)
     assert main([x for x in TUNE if x != "--quiet"]) == 0
     first, second, third = capsys.readouterr().err.splitlines()[:3]
     assert first == "layer 1 of 3: one"
@@ -127,13 +127,13 @@ SAME = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 16\nn = 32\nk = 16\n{}\
 
 
 def exported(*options: str) -> list[str]:
-    """The names of the kernels that a run leaves behind."""
+    """Names of the kernels that a run writes."""
     assert main([*TUNE, *options]) == 0
     return sorted(p.stem for p in Path("o").rglob("*.cu"))
 
 
-def test_folders_of_layers_are_unique_and_stable(ends: Callable[..., None]) -> None:
-    ends(whole, whole, whole)
+def test_kernel_names_of_layers_are_unique_and_stable(ends: Callable[..., None]) -> None:
+    ends(complete, complete, complete)
     names = exported()
     assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == [
         *("matmul_16x16x16", "matmul_4x16x16", "matmul_8x16x16")
@@ -145,15 +145,15 @@ def test_folders_of_layers_are_unique_and_stable(ends: Callable[..., None]) -> N
     layers = Path("net.toml").read_text()
     Path("net.toml").write_text(SAME.format("new", "") + LAYER.format("again", 1, 8) + layers)
     shutil.rmtree("o")
-    ends(whole, whole, whole, whole)
+    ends(complete, complete, complete, complete)
     assert set(exported()) > set(names)
 
 
 def test_name_is_the_prefix_of_all_kernels(ends: Callable[..., None]) -> None:
-    ends(whole, whole, whole)
+    ends(complete, complete, complete)
     names = exported()
     shutil.rmtree("o")
-    ends(whole, whole, whole)
+    ends(complete, complete, complete)
     assert exported("--name", "net_v2") == [f"net_v2_{name}" for name in names]
 
 
@@ -164,15 +164,15 @@ def test_bad_prefix_is_one_line(ends: Callable[..., None], capsys: pytest.Captur
 
 
 def test_equal_layers_are_tuned_once(ends: Callable[..., None]) -> None:
-    """A default that is written out makes another table of the file, and the same operator."""
+    """A layer with an explicit default is the same operator as one without."""
     Path("net.toml").write_text(SAME.format("bare", "") + SAME.format("full", "transpose_b = false"))
-    ends(whole)
+    ends(complete)
     assert len(exported()) == 1
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_two_layers_link_into_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has the launcher and the workspace of its own; once one kernel served both."""
+    """Each layer has its own launcher and workspace; once one kernel served both."""
     monkeypatch.chdir(tmp_path)
     layer = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 8\nn = {}\nk = {}\n'
     Path("net.toml").write_text(layer.format("wide", 16, 8) + layer.format("deep", 8, 16))

@@ -1,4 +1,4 @@
-"""Large operators from the outside: in little memory, or refused in one line that says what is needed."""
+"""Large operators on the command line: they need little memory, or are refused in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def limited(*arguments: str, gib: float = 4) -> subprocess.CompletedProcess[str]:
-    """Python in an address space of so many GiB."""
+    """Run Python in an address space of so many GiB."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (int(gib * GIB), int(gib * GIB)))
@@ -59,7 +59,7 @@ except ekc.InvalidInput as problem:
 
 @pytest.fixture
 def longest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The longest `np.arange` so far."""
+    """Length of the longest `np.arange` so far."""
     found, arange = [0], np.arange
 
     def noting(*arguments: Any, **options: Any) -> Any:

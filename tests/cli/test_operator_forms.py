@@ -1,4 +1,4 @@
-"""Forms of operators as text: options of the shell, and keys of layer files."""
+"""Forms of operators as options of the command line and as keys of layer files."""
 
 from __future__ import annotations
 

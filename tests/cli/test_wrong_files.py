@@ -1,4 +1,4 @@
-"""Every file that a command reads, with all that users may put into it: it is read, or one line says why."""
+"""Every file that a command reads, with contents of all kinds: it is read, or refused in one line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXTS: dict[str, tuple[str, list[str]]] = {
         ["govern", "--simulate", "compute", "--card", "h200", "--model", "f"],
     ),
 }
-"""Right texts; layers and the model are refused for what they hold, and nothing is run."""
+"""Well-formed texts. Layers and the model are refused for their contents, so that nothing runs."""
 
 
 def _marked(data: bytes) -> bytes:
@@ -104,7 +104,7 @@ def test_unreadable_file_is_one_line(kind: str, change: str, capsys: pytest.Capt
 
 
 def test_governor_model_is_read_with_byte_order_mark() -> None:
-    """The content is judged: a mark is no reason to call it no model."""
+    """The refusal is about the content, not about the byte order mark."""
     text = json.dumps({"format": 0, "features": [], "models": {}})
     for data in (text.encode(), _marked(text.encode())):
         Path("m").write_bytes(data)

@@ -1,4 +1,4 @@
-"""Structures whose tiles come by asynchronous copies: where they are drawn, and that they are legal."""
+"""Structures with asynchronous copies: for which operators they exist, and that they are legal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ekc.search.space.space import Population, Space
 
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
 FLYING: dict[str, tuple[Operator, int]] = {
-    "float32, as it lies and turned": (o.matmul(128, 96, 64), 2),
-    "float16, as it lies only": (o.matmul(128, 96, 64, dtype="float16"), 1),
+    "float32, stored and transposed": (o.matmul(128, 96, 64), 2),
+    "float16, stored order only": (o.matmul(128, 96, 64, dtype="float16"), 1),
     "float16, rows of an odd length": (o.matmul(128, 97, 64, dtype="float16"), 0),
     "float16, rows that start anywhere": (o.conv2d(1, 8, 14, 14, out_channels=16, dtype="float16"), 0),
     "one tensor that is reused": (o.matvec(512, 384), 1),
@@ -91,7 +91,7 @@ STEPS = (
 
 
 def test_swizzle_and_depth_are_inputs_of_the_trace() -> None:
-    """Rules and figures of many, from the tape, are those of each Program alone."""
+    """Replayed rules and quantities equal those of single Programs."""
     rows, random = 80, np.random.default_rng(0)
     columns = {hole: random.choice(values, rows).astype(np.int64) for hole, values in HOLES.items()}
     walks = StructureEvaluator(o.matmul(64, 64, 64), [Structure("by hand", STEPS, ())], A100, columns)

@@ -1,4 +1,4 @@
-"""Small moves between the values of a decision."""
+"""`NeighbourTable`: small moves between the values of a decision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _lists(table: np.ndarray) -> list[list[int]]:
 
 
 def _one_move(before: np.ndarray, after: np.ndarray, table: np.ndarray) -> bool:
-    """Said again, plainly."""
+    """The definition of a move, written directly."""
     changed = np.flatnonzero(before != after)
     if len(changed) == 1:
         values = sorted(set(table[:, changed[0]].tolist()))

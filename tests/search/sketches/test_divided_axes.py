@@ -1,4 +1,4 @@
-"""Axes that what is read divides: cut there first, and the space of what is left is that of any operator."""
+"""Divided axes: where they are split, and the structures of the result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Operator, tuple[Divide, ...]]] = {
     ),
 }
 
-# Phases that a quotient still sets apart are not cut. Those of "phases and groups" have one term each.
+# Phases that a quotient still separates are not tiled. Those of "phases and groups" have one term each.
 STILL_DIVIDED = {"phases": {"p.1", "q.1"}, "quotients of quotients": {"q.1"}}
 
 

@@ -1,4 +1,4 @@
-"""Which inputs are packed: factors for tensor cores over whose last dimension a window moves."""
+"""Packed inputs: factors for tensor cores whose last dimension a window moves over."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_other_sums_are_not_packed() -> None:
 
 
 def test_packed_structures_do_not_change_the_others() -> None:
-    """Decisions of one name have one table, so that what is bred of both can be exchanged."""
+    """Decisions of one name have one table, so that crossover can exchange them."""
     op, _ = CASES["channels first"]
     tables: dict[str, object] = {}
     for s in derive_structures(op, Limits()):

@@ -1,4 +1,4 @@
-"""Which sums are cut into parts: long ones whose outputs are too few to fill the device."""
+"""Split-K: long sums whose outputs are too few to fill the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A100 = Limits(sms=108)
 
 
 def parts(op: ekc.Operator, limits: Limits = A100) -> set[tuple[int, str]]:
-    """How many parts of which axis some structures have."""
+    """(axis, number of parts) of each split among the structures."""
     found = (re.match(r"(\d+) parts of (\w+), ", s.name) for s in derive_structures(op, limits))
     return {(int(x[1]), x[2]) for x in found if x}
 
@@ -46,7 +46,7 @@ def test_larger_device_has_more_parts() -> None:
 
 
 def test_split_structures_share_decision_tables() -> None:
-    """Else crossover would hand an index of one table to another."""
+    """Otherwise crossover would use an index of one table in another."""
     tables = {}
     for structure in derive_structures(ekc.matmul(64, 64, 16384), A100):
         holes = {d for step in structure.steps for d in step.list_holes()}

@@ -1,4 +1,4 @@
-"""Structures for tensor cores: where they are drawn, that they are legal once mended, and right."""
+"""Structures with `mma`: for which operators they exist, that they are legal after repair, and right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.emulator.generated import run
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
 HALF = {"dtype": "float16"}
 DRAWN: dict[str, tuple[Operator, tuple[str, ...]]] = {
-    "as they lie": (o.matmul(64, 64, 64, **HALF), ("tensor flying", "tensor")),
+    "stored order": (o.matmul(64, 64, 64, **HALF), ("tensor flying", "tensor")),
     "float32": (o.matmul(64, 64, 64), ()),
     "tf32": (
         o.matmul(64, 64, 64, dtype="tf32"), ("tensor flying", "tensor", "tensor B' flying", "tensor B'"),
@@ -60,7 +60,7 @@ RUN: dict[str, Operator] = {
 
 
 def test_unfit_depth_has_no_tensor_core_structure() -> None:
-    """Every launch but the largest has one structure: an illegal one would leave no legal schedule at all."""
+    """Every launch but the largest has one structure; if that were illegal, no schedule would be legal."""
     window = o.conv2d(1, 1, 8, 8, out_channels=8, kernel=7, padding=3, **HALF)
     outer = o.matmul(32, 32, 1, **HALF)
     for first in (window, outer):
@@ -74,7 +74,7 @@ def test_unfit_depth_has_no_tensor_core_structure() -> None:
 
 
 def test_unfit_copies_are_not_asynchronous() -> None:
-    """The same where asynchronous copies of 4 bytes want neighbours that lie in different tiles."""
+    """The same for asynchronous copies of 4 bytes whose elements belong to different tiles."""
     op = o.einsum("kbma,nkb->anmb", (32, 4, 4, 4), (8, 32, 4), **HALF).then(
         "D", axes={"u": 32, "v": 64}, reduce={"w": 8, "y": 4, "x": 4}, inputs={"F": (32, 64, 8, 4, 4)},
         body=lambda C, F, u, v, w, x, y: C[x, w, y, 0] * F[u, v, w, x, y],
@@ -97,7 +97,7 @@ def test_mma_structures_exist_where_mma_fits(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUN)
 def test_repaired_schedules_match_reference(name: str) -> None:
-    """Two of each, compiled and executed under the sanitizer."""
+    """Two schedules of each, compiled and executed under the sanitizer."""
     space, random = Space(RUN[name], A100), np.random.default_rng(4)
     mine = tensor_rows(space)
     assert mine
@@ -125,7 +125,7 @@ def test_population_counts_equal_single_programs() -> None:
 
 
 def _rastered(blocks: int) -> Schedule:
-    """A wide product whose blocks go down by so many rows of tiles before the next columns."""
+    """A wide matrix product with this raster size."""
     op = o.matmul(4096, 16384, 1024, **HALF)
     structure = next(s for s in derive_structures(op, A100) if s.name == "tensor flying")
     tiles = {"tile.tensor.i": (blocks, 2, 4, 2, 8), "tile.tensor.j": (2, 8, 4, 2), "tile.tensor.k": (2, 16)}
@@ -136,7 +136,7 @@ def _rastered(blocks: int) -> Schedule:
 
 
 def test_raster_reduces_dram_traffic() -> None:
-    """By the analysis that models see, and by the reuse in L2 that simulated devices work out."""
+    """By the analysis of the models, and by the L2 model of simulated devices."""
     seen, simulated = [], []
     for blocks in (1, 8):
         schedule = _rastered(blocks)

@@ -1,4 +1,4 @@
-"""Structures for products of a warpgroup: where there are such, that most of what is drawn can be mended."""
+"""Structures with `wgmma`: for which operators they exist, and that most genomes can be repaired."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ekc.search.space.space import Space
 H200, A100 = devices.open("h200"), devices.open("a100")
 HALF = {"dtype": "float16"}
 NAMED: dict[str, tuple[Operator, tuple[str, ...]]] = {
-    "as they lie": (o.matmul(128, 128, 128, **HALF), ("warpgroup flying",)),
-    "bfloat16, both turned": (
+    "stored order": (o.matmul(128, 128, 128, **HALF), ("warpgroup flying",)),
+    "bfloat16, both transposed": (
         o.matmul(128, 128, 128, dtype="bfloat16", transpose_a=True, transpose_b=True), ("warpgroup flying",),
     ),
     "tf32": (o.matmul(128, 128, 128, dtype="tf32"), ()),
@@ -54,7 +54,7 @@ def test_most_wgmma_genomes_are_repaired() -> None:
 
 
 def test_prior_latency_prefers_wgmma_on_hopper() -> None:
-    """Before anything was timed, the best of the one structure is expected to beat the best of the other."""
+    """By the prior, the best `wgmma` schedule is faster than the best `mma` schedule."""
     op = o.matmul(4096, 4096, 4096, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(0)
     legal, _ = space.repair(rng, space.sample(rng, 600))
@@ -66,7 +66,7 @@ def test_prior_latency_prefers_wgmma_on_hopper() -> None:
 
 
 def test_analysis_counts_wgmma_work() -> None:
-    """Every member multiplies the whole tile that it covers, by one way or the other."""
+    """Every `wgmma` schedule multiplies all the tiles that it covers."""
     op = o.matmul(256, 256, 256, **HALF)
     space, rng = Space(op, H200.limits), np.random.default_rng(3)
     legal, _ = space.repair(rng, space.sample(rng, 400))

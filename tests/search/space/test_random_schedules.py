@@ -1,4 +1,4 @@
-"""Schedules as deep as the tuner makes them, for random operators: right results, whole round trips.
+"""Random schedules of random operators: right results, and round trips through JSON and Python.
 
 `tests/ir` draws some 300 shallow schedules step by step; here are 250 of the spaces of some 60 operators,
 each of 15 steps or more.
@@ -27,7 +27,8 @@ from ekc.search.space.space import Space
 from tests.ir.test_schedules import assert_same
 
 DEPTH, CASES, EACH = 15, 250, 4
-"""Steps, schedules, and schedules of one space: to draw from a new one costs more than to try a schedule."""
+"""Steps of a schedule, schedules in all, and schedules of one space: a new space costs more than a
+schedule."""
 SMALL = (2, 3, 4, 5, 7, 8, 9, 12, 13)
 WINDOW = (1, 2, 3)
 
@@ -97,7 +98,7 @@ KINDS = (_matmul, _batch, _conv, _band, _largest, _epilogue)
 
 
 def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
-    """Random legal schedules, `EACH` at most, of the structures of an operator that are deep enough."""
+    """Random legal schedules, at most `EACH`, of the structures with enough steps."""
     space, random = Space(op, limits), np.random.default_rng(seed)
     deep = np.array([len(s.steps) >= DEPTH for s in space.structures])
     drawn = space.sample(random, 100)
@@ -108,7 +109,7 @@ def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
 
 @st.composite
 def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
-    """A small operator with random schedules of its space, each of 15 steps or more."""
+    """Strategy: a small operator with random schedules of its space, each of 15 steps or more."""
     op = draw(st.sampled_from(KINDS))(draw)
     schedules = from_space(op, draw(st.integers(0, 2**20)), Limits(threads_per_block=64))
     for schedule in schedules:
@@ -141,7 +142,7 @@ def test_random_schedules_match_reference_and_round_trip() -> None:
 
 
 def _comes_back(schedule: Schedule) -> None:
-    """Through JSON and through Python text."""
+    """Round trip through JSON and through Python text."""
     again = Schedule.from_json(schedule.to_json())
     names = {"ekc": SimpleNamespace(Schedule=Schedule), "op": schedule.op}
     typed = eval(f"({schedule.to_python()})", names)

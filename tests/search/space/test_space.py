@@ -1,4 +1,5 @@
-"""The space: what is true of one schedule is true of it in a population, and breeding stays inside."""
+"""The space: populations have the analysis and the rules of single schedules, and breeding stays in the
+space."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from ekc.search.space.space import Population, Space
 from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
 
 ROWS = 100
-"""Schedules of each operator that are held against the walk over single Programs: 1,300 in all."""
+"""Schedules of each operator that are compared with single Programs: 1,300 in all."""
 
 
 def _different(name: str, population: Population) -> list[str]:
-    """Every figure of a population that is not exactly that of the schedule alone."""
+    """Quantities of a population that differ from those of the single schedule."""
     figures, wrong = space(name).compute_quantities(population), []
     for row in range(len(population)):
         alone = analyse_program(space(name).build_schedule(population, row).program, LIMITS)
@@ -53,7 +54,7 @@ def test_population_analysis_covers_many_structures() -> None:
 
 
 def _launches(op: Operator) -> dict[str, int]:
-    """How many launches each structure has."""
+    """Number of launches of each structure."""
     walks = Space(op, LIMITS)
     population = walks.sample(np.random.default_rng(0), 200)
     return {
@@ -94,13 +95,13 @@ def test_columns_are_summed_by_adjacent_lanes() -> None:
 
 
 def test_matmul_structures_use_more_than_one_warp() -> None:
-    """They are no rows: none is reduced on the spot where what follows could read it in one launch."""
+    """A matrix product is no row reduction, so no structure fuses it into the next compute."""
     found = Space(OPERATORS["two computes"], LIMITS).structures
     assert not any(isinstance(step, ComputeAt) for s in found for step in s.steps)
 
 
 def test_analysis_comparison_finds_a_wrong_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison sees a figure that is off by one part in a million for one member."""
+    """The comparison finds an error of one part in a million in one member."""
     right = Space.compute_quantities
 
     def off(self: Space, population: Population) -> dict[str, np.ndarray]:
@@ -164,7 +165,7 @@ def test_unrepaired_genomes_are_counted_by_rule() -> None:
 
 
 def _unused(name: str, population: Population) -> int:
-    """Genes set that the structure does not use."""
+    """Number of nonzero genes that the structure does not use."""
     return int((population.genes[~space(name).uses_decision[population.structure]] != 0).sum())
 
 
@@ -198,10 +199,10 @@ def test_mutants_differ_from_parents(name: str) -> None:
         mutants.genes != parents.genes,
         np.array([d.starts_at_max for d in space(name).decisions]),
     )
-    # A redraw may hit the same value again, above all where a table has two entries.
+    # A mutation may sample the same value again, above all in a table of two rows.
     assert differs.any(axis=1).mean() > 0.7
     assert differs[:, ~eager].sum(axis=1).max() == 2
-    # Beyond two, what differs is eager and begins at its last value again.
+    # Genes that differ beyond two start at their maximum and are reset to it.
     beyond = differs & eager & (mutants.genes != space(name).decision_sizes - 1)
     assert beyond.sum(axis=1).max() <= 2
     np.testing.assert_array_equal(mutants.structure, parents.structure)
@@ -212,7 +213,7 @@ def test_mutants_differ_from_parents(name: str) -> None:
 def test_samples_depend_on_the_seed_alone() -> None:
     keys = [space("matmul").compute_keys(legal("matmul", 200, seed)) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(keys[0], keys[1])
-    # Structures of few decisions may meet by chance.
+    # Genomes of structures with few decisions may be equal by chance.
     assert np.isin(keys[2], keys[0]).mean() < 0.1
 
 
@@ -250,7 +251,7 @@ def test_schedule_has_the_values_of_its_genes() -> None:
 
 
 def test_operator_of_one_element_is_analysed() -> None:
-    """Nothing of its patterns is a vector."""
+    """All its access patterns are scalars."""
     one, random = Space(o.matmul(1, 1, 1), LIMITS), np.random.default_rng(0)
     some, _ = one.repair(random, one.sample(random, 200))
     figures = one.compute_quantities(some)

@@ -1,4 +1,4 @@
-"""Widths are as wide as the rest lets them be, and of what is equally fast the leaner wins."""
+"""Vector widths: sampled at their maximum, lowered by repair and mutation; issue slots; tied timings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def _eager(name: str) -> np.ndarray:
 
 
 def _could_be_wider(name: str, population: Population) -> np.ndarray:
-    """[genome, decision]: eager decisions that any greater value would leave legal."""
+    """[genome, decision]: decisions that start at their maximum and that a greater value would leave
+    legal."""
     could = np.zeros(population.genes.shape, dtype=bool)
     for column in np.flatnonzero(_eager(name)):
         for more in range(1, int(space(name).decision_sizes[column])):
@@ -67,12 +68,12 @@ def test_widths_are_sampled_at_their_maximum(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["matmul", "fp16", "matvec"])
 def test_repair_narrows_few_widths_more_than_needed(name: str) -> None:
-    """A pad may be mended in place of a width, or the other way round: which is drawn."""
+    """Repair lowers either a pad or a width, at random."""
     assert _could_be_wider(name, legal(name, 300)).any(axis=1).mean() < 0.25
 
 
 def test_mutation_reaches_narrow_widths() -> None:
-    """By mutation: some layouts need them, against bank conflicts."""
+    """Mutation makes narrow widths, which some layouts need against bank conflicts."""
     parents, random = legal("matmul", 300), np.random.default_rng(0)
     children, _ = space("matmul").repair(random, space("matmul").mutate(random, parents))
     assert 0.05 < _could_be_wider("matmul", children).any(axis=1).mean() < 0.6
@@ -87,7 +88,7 @@ def test_new_tile_resets_widths_to_maximum() -> None:
     used = space("matmul").uses_decision[children.structure] & _eager("matmul")
     widest = (children.genes == space("matmul").decision_sizes - 1) | ~used
     assert 20 < cut.sum() < 280
-    # What is narrow after a cut was made so by a second mutation.
+    # A width that is narrow beside a new tile comes from a second mutation.
     assert widest[cut].all(axis=1).mean() > 0.8
     assert widest[~cut].all(axis=1).mean() < 0.6
 
@@ -95,7 +96,7 @@ def test_new_tile_resets_widths_to_maximum() -> None:
 @pytest.mark.parametrize("unroll", [1, 8])
 @pytest.mark.parametrize("staged", [False, True])
 def test_global_loads_have_the_scheduled_width(unroll: int, staged: bool) -> None:
-    """The compiler joins none: it knows of a pointer that elements are aligned, no more."""
+    """The compiler joins no loads: it only knows that elements are aligned."""
     s = Schedule(o.matmul(64, 64, 32)).split("i", (8, 4)).split("j", (8, 4)).split("k", (8,))
     s = s.reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2").cache_write("C", "register")
     s = s.bind("i.0", "block.x").bind("j.0", "block.x").bind("i.1", "thread.x").bind("j.1", "thread.x")
@@ -112,7 +113,7 @@ def test_global_loads_have_the_scheduled_width(unroll: int, staged: bool) -> Non
 
 
 def _timed(vector: int, seconds: float, half: float) -> Candidate:
-    """A product that reads B by so many elements, timed as said."""
+    """A timed matrix product that reads B with this vector width."""
     s = Schedule(o.matmul(64, 64, 32)).split("j", (4,)).reorder("i", "j.0", "k", "j.1")
     s = s.bind("i", "block.x").bind("j.0", "thread.x").cache_write("C", "register")
     s = s.cache_read("B", "register", at="k", vector=vector)
@@ -134,7 +135,7 @@ def test_narrow_reads_take_more_issue_slots() -> None:
 
 
 def test_deeper_pipeline_counts_fewer_issue_slots() -> None:
-    """Up to three tiles ahead, a third of a percent each."""
+    """Each of up to three prefetched tiles takes off a third of a percent."""
     ahead = [count_schedule_slots(async_matmul(64, 64, 128, stages=stages)) for stages in (2, 3, 4, 6)]
     plain = ahead[0] / (1 - 1 / 300)
     np.testing.assert_allclose(ahead, [plain * (1 - n / 300) for n in (1, 2, 3, 3)], rtol=1e-12)
@@ -164,7 +165,7 @@ def test_failed_candidates_are_not_sorted() -> None:
 def test_selection_from_file_equals_selection_in_a_run(
     drawn: list[tuple[int, float, float]], objective: str
 ) -> None:
-    """Candidates of a run and the trials that are kept of them: one rule."""
+    """Candidates of a run and their stored trials are selected by one rule."""
     run = [_timed(width, 1e-4 * seconds, 1e-4 * half) for width, seconds, half in drawn]
     for c, (_, seconds, half) in zip(run, drawn, strict=True):
         c.predicted_power_w = 100.0 * (seconds + half)
@@ -177,7 +178,7 @@ def test_selection_from_file_equals_selection_in_a_run(
     [
         (o.matvec(64, 256), {4, 8}),
         (o.matvec(64, 256, dtype="float16"), {8}),
-        # A warp's vectors would leave a rest, or rows are no whole vectors: any number of elements.
+        # The vectors of a warp do not divide the axis, or rows are no whole vectors: any number of elements.
         (o.matvec(64, 192), {1, 2, 3, 4, 6, 8}),
         (o.matvec(64, 225), {1, 2, 3, 4, 5, 6, 8}),
     ],
@@ -190,13 +191,13 @@ def test_lanes_have_whole_vectors_where_they_fit(op: Operator, own: set[int]) ->
 
 
 def test_lanes_read_through_registers() -> None:
-    """Only so are loads of global memory vectors."""
+    """Only loads through registers are vectors."""
     names = [s.name for s in space("matvec").structures if "lanes" in s.name]
     assert names
     assert all(name.endswith("lanes registers") for name in names)
 
 
 def test_disturbed_timing_makes_no_schedule_the_fastest() -> None:
-    """Two lean kernels beside a busy neighbour: their intervals reach to the fastest, their means do not."""
+    """Two kernels with few issue slots and disturbed timings: intervals reach the fastest, means do not."""
     fast, noisy, noisier = _timed(1, 0.8e-4, 1e-8), _timed(4, 1.0e-4, 2.5e-5), _timed(2, 1.1e-4, 4e-5)
     assert [id(c) for c in sort_by_latency([noisier, noisy, fast])] == [id(fast), id(noisy), id(noisier)]
