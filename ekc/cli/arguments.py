@@ -200,10 +200,10 @@ def _check_names(
     parameters = signature.parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for name in options:
-        if name not in known:
-            raise InvalidInput(f"{kind}: takes no {name}; it takes {', '.join(known)}")
+        if name not in names:
+            raise InvalidInput(f"{kind}: takes no {name}; it takes {', '.join(names)}")
     if len(extents) > len(positional) and not open_ended:
         raise InvalidInput(
             f"{kind}: takes {len(positional)} extents ({', '.join(positional)}), got {len(extents)}"
@@ -211,7 +211,7 @@ def _check_names(
     for name in positional[: len(extents)]:
         if name in options:
             raise InvalidInput(f"{kind}: {name} is given twice, by its place and by its name")
-    needed = [p.name for p in parameters if p.default is p.empty and p.name in known]
+    needed = [p.name for p in parameters if p.default is p.empty and p.name in names]
     missing = [n for n in needed if n not in (*positional[: len(extents)], *options)]
     if missing:
         raise InvalidInput(f"{kind}: {', '.join(missing)} missing; it needs {', '.join(needed)}")
@@ -249,9 +249,9 @@ def refuse_options(context: click.Context, _: click.Parameter, values: Words) ->
     """Raise `click.NoSuchOption`, with the nearest option, for an unknown option among the arguments."""
     for value in map(str, values if isinstance(values, tuple) else (values,)):
         if value.startswith("-") and isinstance(_parse_number(value), str):
-            known = [name for p in context.command.params for name in p.opts if name.startswith("--")]
+            names = [name for p in context.command.params for name in p.opts if name.startswith("--")]
             raise click.NoSuchOption(
-                value, possibilities=difflib.get_close_matches(value, known), ctx=context
+                value, possibilities=difflib.get_close_matches(value, names), ctx=context
             )
     return values
 

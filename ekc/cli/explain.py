@@ -14,7 +14,7 @@ from ekc.cli.arguments import (
     refuse_options,
     refuse_unused_options,
 )
-from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.output import format_count, format_signed, json_option, print_json, print_text
 from ekc.cli.schedule_source import (
     CHOICE_OPTIONS,
     any_toolchain_option,
@@ -169,17 +169,17 @@ def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, lab
     rows = [
         (
             line.cause,
-            _format_count(line.count_a, line.unit),
-            _format_count(line.count_b, line.unit),
+            _format_line_count(line.count_a, line.unit),
+            _format_line_count(line.count_b, line.unit),
             line.unit,
             format_figure(line.energy_a_j, scale),
             format_figure(line.energy_b_j, scale),
-            _format_signed(line.difference_j, scale),
+            format_signed(line.difference_j, scale),
         )
         for line in explanation.lines
         if line.energy_a_j or line.energy_b_j
     ]
-    sums = ("energy", "", "", "", *(format_figure(e, scale) for e in energies), _format_signed(total, scale))
+    sums = ("energy", "", "", "", *(format_figure(e, scale) for e in energies), format_signed(total, scale))
     clocks = (
         "clock",
         format_figure(explanation.a.clock_mhz),
@@ -207,17 +207,6 @@ def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, lab
     return format_table(headers, [*rows, sums, times, clocks], title)
 
 
-def _format_count(value: float, unit: str) -> str:
-    """A count in thousands, millions or billions; "" for seconds, which the row "latency" has."""
-    if not unit or unit == "s":
-        return ""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g} {letter}"
-    return f"{value:.3g}"
-
-
-def _format_signed(value: float, scale: float) -> str:
-    from ekc.search.summary import format_figure
-
-    return f"{'-' if value < 0 else '+' if value else ''}{format_figure(abs(value), scale)}"
+def _format_line_count(value: float, unit: str) -> str:
+    """The count of a cause; "" for seconds, which the row "latency" has."""
+    return "" if unit in ("", "s") else format_count(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ekc.cli.output import format_count, format_signed
+
 if TYPE_CHECKING:
     from ekc.ir.schedule.schedule import Schedule
     from ekc.search.explain.by_feature import (
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from ekc.search.explain.schedule_model import PredictionScore
 
 _HEADERS = ("cause", "A", "B", "by time", "by power", "energy", "physics")
-_COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
 
 
 def format_account(
@@ -85,8 +86,8 @@ def _make_group_rows(account: EnergyAccount, line: GroupContribution) -> list[tu
     inner = [
         (
             f"  {f.name}",
-            _format_count(f.a),
-            _format_count(f.b),
+            format_count(f.a),
+            format_count(f.b),
             "",
             "",
             _format_percent(account, f.energy),
@@ -101,13 +102,10 @@ def _make_group_rows(account: EnergyAccount, line: GroupContribution) -> list[tu
 def _make_cause_row(
     account: EnergyAccount, cause: str, latency: float, power: float, prior: float | None = None
 ) -> tuple[str, ...]:
-    from ekc.search.summary import format_figure
-
     energy = latency + power
     parts = (_format_percent(account, part) for part in (latency, power, energy))
     joules = energy * account.joules_per_log
-    sign = "-" if joules < 0 else "+" if joules else ""
-    signed = sign + format_figure(abs(joules), _find_energy_unit(account)[0])
+    signed = format_signed(joules, _find_energy_unit(account)[0])
     return cause, "", "", *parts, "" if prior is None else _format_percent(account, prior), signed
 
 
@@ -153,10 +151,3 @@ def _format_score(score: PredictionScore) -> tuple[str, str]:
 
 def _format_percent(account: EnergyAccount, log: float) -> str:
     return f"{100 * account.compute_share_of_a(log):+.1f}%"
-
-
-def _format_count(value: float) -> str:
-    if value == 0:
-        return "0"
-    size, letter = next(((s, x) for s, x in _COUNT_SUFFIXES if value >= s), (1.0, ""))
-    return f"{value / size:.3g}{letter}"

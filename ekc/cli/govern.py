@@ -110,11 +110,11 @@ def govern(
       ekc govern --simulate compute --card h200
       ekc govern --restore
     """
-    asked = [x for x in (command, pid, simulate) if x]
+    targets = [x for x in (command, pid, simulate) if x]
     if restore:
         refuse_unused_options({p.name for p in govern.params} - {"restore"}, RESTORE_ALONE)
         return _restore_settings()
-    if len(asked) != 1:
+    if len(targets) != 1:
         raise InvalidInput("give one thing to govern: -- COMMAND..., --pid N or --simulate KIND")
     if simulate:
         refuse_unused_options(GPU_OPTIONS, "it is for GPUs, and --simulate has none; leave it out")

@@ -83,6 +83,22 @@ def format_written(paths: tuple[Path, ...]) -> str:
     return "\n".join(f"wrote {path}" for path in paths)
 
 
+_COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+
+
+def format_count(value: float) -> str:
+    """A count with a decimal prefix: 1234 -> 1.23 k."""
+    size, suffix = next(((s, x) for s, x in _COUNT_SUFFIXES if value >= s), (1.0, ""))
+    return f"{value / size:.3g}{suffix}"
+
+
+def format_signed(value: float, scale: float) -> str:
+    """A figure with its sign, also if it is positive."""
+    from ekc.search.summary import format_figure
+
+    return f"{'-' if value < 0 else '+' if value else ''}{format_figure(abs(value), scale)}"
+
+
 def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
     """JSON object of an executed launch: blocks that ran, errors, findings, and counts over these blocks."""
     report = checked.report

@@ -34,7 +34,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
     """Standard output of a command."""
     capsys.readouterr()
     assert main(words) == status, capsys.readouterr().err
@@ -43,13 +43,13 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
 
 def json_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> dict[str, Any]:
     """The one JSON object that a command prints."""
-    value = json.loads(said(capsys, *words, "--json", status=status))
+    value = json.loads(run_command(capsys, *words, "--json", status=status))
     assert isinstance(value, dict)
     return value
 
 
 def test_tune_prints_one_table_and_writes_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "tune", *SIZE, "--trials", "8", "--target", "a100", "--quiet", "--workers", "2")
+    out = run_command(capsys, "tune", *SIZE, "--trials", "8", "--target", "a100", "--quiet", "--workers", "2")
     for word in (
         "best",
         "fastest",
@@ -107,12 +107,12 @@ def test_tune_with_effort_prints_the_stop_reason(
     from ekc.search.data.options import EFFORTS, Effort
 
     monkeypatch.setitem(EFFORTS, "quick", Effort(trials=12, expected_calls=1.0))
-    out = said(capsys, "tune", "matvec", "64", "64", "--effort", "quick", "--quiet")
+    out = run_command(capsys, "tune", "matvec", "64", "64", "--effort", "quick", "--quiet")
     assert "another round would not pay" in " ".join(out.split())
 
 
 def test_tune_with_clocks_prints_a_second_table(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "tune", *SIZE, "--trials", "4", "--clocks", "search", "--quiet")
+    out = run_command(capsys, "tune", *SIZE, "--trials", "4", "--clocks", "search", "--quiet")
     assert "The best schedule at other clocks, a100 (simulated)" in out
 
 
@@ -195,7 +195,7 @@ inputs = { bias = [4, 1, 1] }
 
 def test_layers_are_tuned_once_each(capsys: pytest.CaptureFixture[str]) -> None:
     Path("net.toml").write_text(LAYERS)
-    out = said(capsys, "tune", "--layers", "net.toml", "--trials", "4", "--quiet", "--out", "o")
+    out = run_command(capsys, "tune", "--layers", "net.toml", "--trials", "4", "--quiet", "--out", "o")
     assert "a100 (simulated)" in out
     assert "net: 3 calls" in out
     assert len(list(Path("o").glob("*/*.cu"))) == 2
@@ -204,13 +204,13 @@ def test_layers_are_tuned_once_each(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_epilogue_is_run_with_its_operator(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--epilogue", "gelu(c + bias)", "--input", "bias=32")
-    assert "agrees with the reference" in said(capsys, "run", *SIZE, *asked)
-    assert "C_out[i, j] = " in said(capsys, "show", *SIZE, *asked)
+    options = ("--epilogue", "gelu(c + bias)", "--input", "bias=32")
+    assert "agrees with the reference" in run_command(capsys, "run", *SIZE, *options)
+    assert "C_out[i, j] = " in run_command(capsys, "show", *SIZE, *options)
 
 
 def test_run_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "run", *SIZE)
+    out = run_command(capsys, "run", *SIZE)
     assert "the compiled PTX, on the CPU" in out
     assert "sanitizer  found nothing" in out
     assert "agrees with the reference" in out
@@ -224,7 +224,7 @@ def test_run_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_run_takes_separate_element_types(capsys: pytest.CaptureFixture[str]) -> None:
     command = ("run", "matvec", "8", "48", "--dtype", "int8")
-    assert "inputs     int8 uniform, seed 0" in said(capsys, *command)
+    assert "inputs     int8 uniform, seed 0" in run_command(capsys, *command)
     got = json_of(capsys, *command, "--out-dtype", "float32")
     assert got["ok"]
     made = got["operator"]["computes"][0]
@@ -235,14 +235,14 @@ def test_run_takes_separate_element_types(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_run_samples_blocks_of_a_large_grid(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "blocks     64 of 1024 blocks" in said(capsys, "run", "matmul", "512", "512", "512")
+    assert "blocks     64 of 1024 blocks" in run_command(capsys, "run", "matmul", "512", "512", "512")
 
 
 def test_run_has_status_1_for_a_wrong_result(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ekc.ir.interpreter.tolerance.rounding", lambda compute, scale, stored: 0.0)
-    assert "DOES NOT AGREE" in said(capsys, "run", *SIZE, status=1)
+    assert "DOES NOT AGREE" in run_command(capsys, "run", *SIZE, status=1)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_faulty_kernel_is_reported_by_run_and_check(
         return faults.spoiled(compile_schedule(*given), fault)
 
     monkeypatch.setattr("ekc.runtime.kernel.compile_schedule", spoiled)
-    assert run_says in said(capsys, "run", *SIZE, status=1)
-    assert check_says in said(capsys, "check", *SIZE, status=1)
+    assert run_says in run_command(capsys, "run", *SIZE, status=1)
+    assert check_says in run_command(capsys, "check", *SIZE, status=1)
     got = json_of(capsys, "run", *SIZE, status=1)
     assert not got["ok"]
     found = [f["kind"] for x in got["launches"] for f in x["findings"]]
@@ -291,7 +291,7 @@ def _tiled(path: Path) -> Path:
 
 def test_check_prints_static_facts_and_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = str(_tiled(tmp_path / "s.json"))
-    out = said(capsys, "check", "--schedule", file, "--target", "a100")
+    out = run_command(capsys, "check", "--schedule", file, "--target", "a100")
     for word in (
         "registers",
         "spills",
@@ -320,7 +320,7 @@ def test_check_prints_static_facts_and_counts(capsys: pytest.CaptureFixture[str]
 def test_check_lists_every_refusal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     schedule = ekc.Schedule(ekc.matmul(4096, 4096, 4096)).bind("i", "thread.x").cache_read("B", "shared")
     (tmp_path / "s.json").write_text(schedule.to_json())
-    out = said(capsys, "check", "--schedule", "s.json", status=1)
+    out = run_command(capsys, "check", "--schedule", "s.json", status=1)
     assert "threads per block" in out
     assert "shared memory" in out
     refusals = json_of(capsys, "check", "--schedule", "s.json", status=1)["refusals"]
@@ -338,10 +338,10 @@ def test_check_uses_the_limits_of_the_arch(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_show_prints_python_program_cuda_and_ptx(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "show", "matvec", "64", "32", "--cuda")
+    out = run_command(capsys, "show", "matvec", "64", "32", "--cuda")
     for word in ("ekc.Schedule(op)", "naive schedule", "block.x", "__global__"):
         assert word in out
-    assert ".visible .entry ekc_matvec(" in said(
+    assert ".visible .entry ekc_matvec(" in run_command(
         capsys, "show", "matvec", "64", "32", "--ptx", "--target", "h100"
     )
     assert (
@@ -357,15 +357,15 @@ def test_show_uses_the_shared_memory_of_the_target(
     tile = ekc.Schedule(ekc.matmul(128, 128, 192)).bind("i", "block.x").bind("j", "thread.x")
     (tmp_path / "s.json").write_text(tile.cache_read("B", "shared").to_json())
     given = ("show", "--schedule", str(tmp_path / "s.json"), "--cuda")
-    assert "__global__" in said(capsys, *given, "--target", "a100"), "96 KiB of 163"
+    assert "__global__" in run_command(capsys, *given, "--target", "a100"), "96 KiB of 163"
     assert main([*given, "--target", "rtx2080ti"]) == 2
     assert "shared memory: needs 98304 bytes, the limit is 65536" in capsys.readouterr().err
 
 
 def test_best_show_and_export_read_a_record_file(capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, "tune", *SIZE, "--trials", "4", "--target", "h100", "--records", "t.db", "--quiet")
+    run_command(capsys, "tune", *SIZE, "--trials", "4", "--target", "h100", "--records", "t.db", "--quiet")
     where = ("--records", "t.db", "--target", "h100")
-    out = said(capsys, "best", *SIZE, *where)
+    out = run_command(capsys, "best", *SIZE, *where)
     assert "h100 (simulated)" in out
     found = json_of(capsys, "best", *SIZE, *where)
     assert found["metered"]
@@ -379,7 +379,7 @@ def test_best_show_and_export_read_a_record_file(capsys: pytest.CaptureFixture[s
 
 def test_best_follows_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--records", "t.db", "--target", "a100")
-    said(capsys, "tune", *SIZE, "--trials", "4", *where, "--quiet")
+    run_command(capsys, "tune", *SIZE, "--trials", "4", *where, "--quiet")
     fast = json_of(capsys, "best", *SIZE, *where, "--objective", "latency")["digest"]
     _make_it_cost_more(Path("t.db"), fast)
     by_energy, by_latency = ("--max-slowdown", "10"), ("--objective", "latency")
@@ -390,8 +390,10 @@ def test_best_follows_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
         assert json_of(capsys, "export", *SIZE, *where, *chosen, "--out", "o")["digest"] == digest
         assert json_of(capsys, "explain", digest, "best", *where, *chosen)["difference_j"] == 0
     assert "by latency" in Path("o/matmul.h").read_text()
-    assert "best by latency (B)" in said(capsys, "explain", "naive", "best", *SIZE, *where, *by_latency)
-    assert "by energy, at most 1000 % slower" in said(capsys, "best", *SIZE, *where, *by_energy)
+    assert "best by latency (B)" in run_command(
+        capsys, "explain", "naive", "best", *SIZE, *where, *by_latency
+    )
+    assert "by energy, at most 1000 % slower" in run_command(capsys, "best", *SIZE, *where, *by_energy)
 
 
 def _make_it_cost_more(records: Path, digest: str) -> None:
@@ -410,21 +412,21 @@ def test_best_notes_atomic_sums(capsys: pytest.CaptureFixture[str]) -> None:
     ekc.tune(
         given.op, "a100", trials=3, seed=0, start=[given], objective="latency", records="t.db", progress=False
     )
-    out = said(capsys, "best", *shape, "--records", "t.db", "--target", "a100")
+    out = run_command(capsys, "best", *shape, "--records", "t.db", "--target", "a100")
     assert '.atomic("y")' in out
     assert "results differ from run to run by rounding" in " ".join(out.split())
 
 
 def test_export_without_figures_notes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    said(capsys, "export", *SIZE, "--out", "o")
+    run_command(capsys, "export", *SIZE, "--out", "o")
     assert "not measured" in Path("o/matmul.h").read_text()
 
 
 def test_two_names_share_a_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said(capsys, "export", "matmul", "8", "8", "8", "--out", "o")
-    said(capsys, "export", "matmul", "16", "8", "8", "--out", "o", "--name", "wide")
+    run_command(capsys, "export", "matmul", "8", "8", "8", "--out", "o")
+    run_command(capsys, "export", "matmul", "16", "8", "8", "--out", "o", "--name", "wide")
     text = Path("o/wide.cu").read_text()
     assert "ekc_wide(" in text
     assert "ekc_matmul" not in text
@@ -448,17 +450,17 @@ def test_overwriting_another_shape_is_logged(
 
 
 def test_doctor_prints_versions_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "doctor")
+    out = run_command(capsys, "doctor")
     for word in ("nvrtc", "sm_80", "xgboost", "a100", "cache"):
         assert word in out
     assert json_of(capsys, "doctor")["nvrtc"]["version"]
 
 
 def test_version_and_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ekc.__version__ in said(capsys, "--version")
+    assert ekc.__version__ in run_command(capsys, "--version")
     assert len(list(_every(command_group))) >= 14
     for words, command in _every(command_group):
-        text = said(capsys, *words, "--help")
+        text = run_command(capsys, *words, "--help")
         if isinstance(command, click.Group):
             assert all(f"\n  {name} " in text for name in command.commands), words
         else:

@@ -57,12 +57,12 @@ def test_explain_compares_schedule_files(capsys: pytest.CaptureFixture[str], tmp
 
 def test_explain_compares_recorded_schedules(capsys: pytest.CaptureFixture[str], records: Path) -> None:
     where = f"--records {records} --target a100"
-    known = ekc.best(MM, records=records, target="a100").schedule.digest
+    digest = ekc.best(MM, records=records, target="a100").schedule.digest
     got = json.loads(ran(capsys, f"explain naive best matmul 64 64 64 {where} --json"))
-    assert got["digest_b"] == known
+    assert got["digest_b"] == digest
     assert got["digest_a"] == make_naive_schedule(MM).digest
     assert got["difference_j"] < 0
-    assert json.loads(ran(capsys, f"explain {known[:8]} {known} {where} --json"))["difference_j"] == 0
+    assert json.loads(ran(capsys, f"explain {digest[:8]} {digest} {where} --json"))["difference_j"] == 0
     # On h100 there is one operator, so it need not be named.
     fast = json.loads(ran(capsys, f"explain best fastest --records {records} --target h100 --json"))
     assert fast["a"]["latency_s"] >= fast["b"]["latency_s"] * 0.99
@@ -90,10 +90,10 @@ def test_unknown_schedules_are_refused(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("a.json a.json conv2d", "OPERATOR: A and B say themselves"),
-        ("naive naive matmul 16 16 16 --records none.db", "--records: neither A nor B is looked for"),
-        ("a.json naive matmul 16 16 16 --records none.db", "--records: neither A nor B is looked for"),
-        ("fastest naive matmul 16 16 16 --records none.db --objective edp", "--objective: it says which"),
+        ("a.json a.json conv2d", "OPERATOR: A and B name their own operators"),
+        ("naive naive matmul 16 16 16 --records none.db", "--records: neither A nor B is in a record file"),
+        ("a.json naive matmul 16 16 16 --records none.db", "--records: neither A nor B is in a record file"),
+        ("fastest naive matmul 16 16 16 --records none.db --objective edp", "--objective: it defines the best schedule"),
     ],
 )
 def test_unused_options_are_refused(

@@ -13,7 +13,7 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         ((), "one thing to govern"),
         (("--pid", "1", *TOUCH), "one thing to govern"),
@@ -44,7 +44,7 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
 )
 def test_bad_govern_input_is_one_line(
     words: tuple[str, ...],
-    said: str,
+    error: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -53,6 +53,6 @@ def test_bad_govern_input_is_one_line(
     assert main(["govern", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert error in err
     assert err.count("\n") == 1
     assert not Path("started").exists()

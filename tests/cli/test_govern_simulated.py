@@ -33,11 +33,11 @@ def test_json_lines_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_output_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+    outputs = []
     for _ in range(2):
         assert main([*SHORT, "--seed", "2"]) == 0
-        told.append(capsys.readouterr().err)
-    assert told[0] == told[1]
+        outputs.append(capsys.readouterr().err)
+    assert outputs[0] == outputs[1]
 
 
 def test_advise_sets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +48,7 @@ def test_advise_sets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "advised, not set: " in err
 
 
-def test_help_names_kinds_and_cards(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["govern", "--help"]) == 0
     out = capsys.readouterr().out
     for word in ("--max-slowdown", "--restore", "--advise", "--simulate", "python train.py"):
@@ -56,7 +56,7 @@ def test_help_names_kinds_and_cards(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--gpus-of" not in out
 
 
-def test_aperiodic_job_keeps_its_clocks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_aperiodic_job_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["govern", "--simulate", "aperiodic", "--minutes", "20"]) == 0
     err = capsys.readouterr().err
     assert "iterations: aperiodic" in err

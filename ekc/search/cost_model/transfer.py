@@ -153,12 +153,12 @@ def _estimate_trust(groups: Sequence[_GroupResiduals], seed: int) -> float:
     if len(groups) < 2:
         return TRANSFER.single_group_trust
     covariance = variance = 0.0
-    for i, own in enumerate(groups):
+    for i, group in enumerate(groups):
         trees = _fit_trees([*groups[:i], *groups[i + 1 :]], seed)
-        predicted = np.log(trees.predict(own.rows, np.ones(len(own.rows))))
-        weights = (own.objective_values.min() / own.objective_values) ** trees.sharpness
+        predicted = np.log(trees.predict(group.rows, np.ones(len(group.rows))))
+        weights = (group.objective_values.min() / group.objective_values) ** trees.sharpness
         weights = weights / weights.sum()
         predicted = predicted - weights @ predicted
-        covariance += float(weights @ (predicted * own.residuals))
+        covariance += float(weights @ (predicted * group.residuals))
         variance += float(weights @ (predicted * predicted))
     return float(np.clip(covariance / variance, 0.0, 1.0)) if variance else 0.0

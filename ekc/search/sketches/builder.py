@@ -76,7 +76,7 @@ class StructureBuilder:
     def tile_axis(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
         """Split an axis by a new decision with these largest factors per level; loop names, outer to
         inner."""
-        columns = tuple(make_level(kind, axis.extent, most) for kind, most in levels.items())
+        columns = tuple(make_level(kind, axis.extent, max_factor) for kind, max_factor in levels.items())
         alignment = self.alignments.get(axis.name, 1)
         name = f"{name}.{axis.name}" + (f".by{alignment}" if alignment > 1 else "")
         return self.split_axis(axis, make_tiling(name, axis.extent, columns, alignment))

@@ -284,11 +284,11 @@ def _build_tiled(
 
 def _add_copy_width(builder: StructureBuilder, route: StagingRoute) -> Hole | int:
     """Elements that one asynchronous copy moves: one if the copy changes the dimension order."""
-    least = find_copy_alignment(builder.op, route.tensor)
+    alignment = find_copy_alignment(builder.op, route.tensor)
     return (
         1
         if route.dimension_order
-        else builder.add_vector_width("vector" if least == 1 else "flight", route.tensor, least)
+        else builder.add_vector_width("vector" if alignment == 1 else "flight", route.tensor, alignment)
     )
 
 

@@ -20,8 +20,8 @@ def make_naive_schedule(op: Operator) -> Schedule:
     """The naive schedule of an operator: blocks of 256 threads, one output element each, sums in a register,
     epilogues applied to that register."""
     schedule = Schedule(op)
-    for compute, *behind in group_fusable_computes(op):
-        schedule = _bind_thread_per_element(schedule, compute, behind)
+    for compute, *epilogues in group_fusable_computes(op):
+        schedule = _bind_thread_per_element(schedule, compute, epilogues)
     return schedule
 
 

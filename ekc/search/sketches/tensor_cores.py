@@ -251,8 +251,8 @@ def add_copy_width(
     """Elements that one copy into shared memory moves."""
     if order and is_async:
         return 1
-    least = find_copy_alignment(builder.op, tensor) if is_async else 1
-    return builder.add_vector_width("vector" if least == 1 else "flight", tensor, least)
+    alignment = find_copy_alignment(builder.op, tensor) if is_async else 1
+    return builder.add_vector_width("vector" if alignment == 1 else "flight", tensor, alignment)
 
 
 def _add_bank_decision(builder: StructureBuilder, tensor: str) -> tuple[Hole, Hole]:

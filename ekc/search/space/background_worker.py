@@ -60,7 +60,7 @@ class BackgroundWorker:
             recorded.unwrap(self._shown_warnings)
         self._submit(method, arguments[-1])
         results = [
-            method(partition, *own) for partition, own in zip(partitions[:-1], arguments, strict=False)
+            method(partition, *values) for partition, values in zip(partitions[:-1], arguments, strict=False)
         ]
         outcome = self._receive()
         last = (

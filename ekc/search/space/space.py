@@ -131,10 +131,10 @@ class Space:
     def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
         """The inputs of the cost model for every genome, on a device with these peaks."""
         found = allocate_inputs(len(population))
-        for rows, own in self._map_partitions(
+        for rows, inputs in self._map_partitions(
             SpacePartition.extract_inputs, population, [peaks] * len(self.partitions)
         ):
-            found.set_rows(rows, own)
+            found.set_rows(rows, inputs)
         return found
 
     def _map_partitions(

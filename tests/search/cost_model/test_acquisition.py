@@ -76,8 +76,8 @@ def test_batch_uses_conditional_variance(seed: int, count: int) -> None:
     )
     chosen: list[int] = []
     for pick in figures.pick_batch(count, correlation):
-        across, known = correlation[:, chosen], correlation[np.ix_(chosen, chosen)]
-        left = 1 - (across * np.linalg.solve(known, across.T).T).sum(axis=1) if chosen else np.ones(12)
+        across, picked = correlation[:, chosen], correlation[np.ix_(chosen, chosen)]
+        left = 1 - (across * np.linalg.solve(picked, across.T).T).sum(axis=1) if chosen else np.ones(12)
         spread = np.sqrt(figures.std**2 * np.clip(left, 1e-6, 1) + np.square(figures.unobserved_std))
         best = min([figures.best, *figures.mean[chosen]])
         gain = log_expected_improvement(figures.mean, spread, best)

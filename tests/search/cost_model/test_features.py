@@ -22,7 +22,7 @@ from tests.search.cost_model.helpers import PEAKS
 from tests.search.spaces import OPERATORS, legal, space
 
 
-def _asked(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def _count_analysed(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of genomes analysed by each call."""
     counts: list[int] = []
     see = memory.extract_inputs
@@ -47,29 +47,29 @@ def _same(memory: ModelInputCache, population: Population) -> None:
 
 
 def test_cache_returns_analysed_genomes_without_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, everyone = _memory(), legal("matmul", 200)
-    _same(memory, everyone[:120])
-    _same(memory, everyone[::-1])
-    counts = _asked(memory, monkeypatch)
-    memory.get_inputs(everyone)
-    memory.get_inputs(everyone[40:90])
+    memory, genomes = _memory(), legal("matmul", 200)
+    _same(memory, genomes[:120])
+    _same(memory, genomes[::-1])
+    counts = _count_analysed(memory, monkeypatch)
+    memory.get_inputs(genomes)
+    memory.get_inputs(genomes[40:90])
     assert counts == []
-    memory.get_inputs(everyone[:10] + space("matmul").sample(np.random.default_rng(9), 5))
+    memory.get_inputs(genomes[:10] + space("matmul").sample(np.random.default_rng(9), 5))
     assert counts == [5]
 
 
 def test_small_cache_evicts_and_stays_correct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "FEATURE_CACHE", FeatureCacheSettings(max_genomes=64))
-    memory, everyone = _memory(), legal("matmul", 200)
-    for rows in (everyone[:50], everyone[30:80], everyone, everyone[150:], everyone[:100]):
+    memory, genomes = _memory(), legal("matmul", 200)
+    for rows in (genomes[:50], genomes[30:80], genomes, genomes[150:], genomes[:100]):
         _same(memory, rows)
 
 
 def test_genome_of_zeros_is_not_cached_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = _memory()
-    counts = _asked(memory, monkeypatch)
-    least = Population(np.zeros(1, np.int64), np.zeros((1, len(space("matmul").decision_sizes)), np.int64))
-    memory.get_inputs(least)
+    counts = _count_analysed(memory, monkeypatch)
+    zeros = Population(np.zeros(1, np.int64), np.zeros((1, len(space("matmul").decision_sizes)), np.int64))
+    memory.get_inputs(zeros)
     assert counts == [1]
 
 

@@ -20,18 +20,18 @@ MAX_ROWS = GAUSSIAN_PROCESS.max_rows
 @pytest.mark.parametrize(("features", "rows", "noise"), [(6, 300, 0.0), (6, 40, 0.01), (40, 120, 0.02)])
 def test_predictions_match_double_precision(features: int, rows: int, noise: float) -> None:
     random = np.random.default_rng(features + rows)
-    known, asked = random.normal(size=(rows, features)), random.normal(size=(400, features))
+    rows_learned, rows_predicted = random.normal(size=(rows, features)), random.normal(size=(400, features))
     near = random.integers(0, rows, 50)
-    asked[:50] = known[near] + random.normal(0, 1e-3, (50, features))
-    targets = np.sin(known[:, 0]) + 0.3 * known[:, 1] + random.normal(0, noise, rows)
+    rows_predicted[:50] = rows_learned[near] + random.normal(0, 1e-3, (50, features))
+    targets = np.sin(rows_learned[:, 0]) + 0.3 * rows_learned[:, 1] + random.normal(0, noise, rows)
     process = GaussianProcess()
     # Repeated fits, as in a run: without noise, length scales and variance go to their bounds.
     for _ in range(FITS):
-        process.fit(known, targets)
-    mean, spread, _ = process.predict(asked)
+        process.fit(rows_learned, targets)
+    mean, spread, _ = process.predict(rows_predicted)
 
     theta = process._theta
-    rows_in_units, asked_in_units = known / process._feature_std, asked / process._feature_std
+    rows_in_units, asked_in_units = rows_learned / process._feature_std, rows_predicted / process._feature_std
     covariance = gaussian_process._compute_covariance(rows_in_units, rows_in_units, theta)[0]
     covariance += gaussian_process._noise_variance(theta) * np.eye(rows)
     across = gaussian_process._compute_covariance(asked_in_units, rows_in_units, theta)[0]

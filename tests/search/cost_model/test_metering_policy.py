@@ -183,13 +183,13 @@ def _meter_batches(
     `error_std(rows)`: standard deviation of the log error of a model that has learned so many rows. Returns
     (meterings, (share, kernels timed, kernels that wait, meterings) of each batch).
     """
-    random, waiting, rows, asked = np.random.default_rng(0), 0, 0, list[tuple[float, int, int, int]]()
+    random, waiting, rows, batches = np.random.default_rng(0), 0, 0, list[tuple[float, int, int, int]]()
     predicted, measured = np.zeros(0), np.zeros(0)
     for number in range(20):
         waiting += 12
         before, min_count = share.share, METERING.initial_meterings if number == 0 else 0
         count, _ = share.allocate_meterings(12, waiting, min_count)
-        asked.append((before, 12, waiting, count))
+        batches.append((before, 12, waiting, count))
         waiting -= count
         energies = 2e-3 * np.exp(random.normal(0, 0.002, count) + sigma * random.normal(size=count))
         guesses = (
@@ -201,14 +201,14 @@ def _meter_batches(
             predicted, measured = np.append(predicted, guesses)[-12:], np.append(measured, energies)[-12:]
             share.update(predicted, measured, count)
         rows += count
-    return rows, asked
+    return rows, batches
 
 
 def test_share_falls_to_its_minimum_with_constant_power() -> None:
     """The model predicts constant power to 5 % from 4 rows, then to 0.3 %."""
     share = MeteringShare()
-    rows, asked = _meter_batches(share, 0.0, lambda rows: 0.05 if rows <= 4 else 0.003)
-    assert asked[0][0] == METERING.initial_share
+    rows, batches = _meter_batches(share, 0.0, lambda rows: 0.05 if rows <= 4 else 0.003)
+    assert batches[0][0] == METERING.initial_share
     assert share.share == METERING.min_share
     assert rows <= 0.15 * 20 * 12
 
@@ -216,10 +216,10 @@ def test_share_falls_to_its_minimum_with_constant_power() -> None:
 def test_share_rises_to_its_maximum_with_unexplained_power() -> None:
     """Power differs by 50 %, and the predictions know nothing of it."""
     share = MeteringShare()
-    _, asked = _meter_batches(share, 0.5, lambda rows: 0.0)
-    assert asked[0][0] == METERING.initial_share
+    _, batches = _meter_batches(share, 0.5, lambda rows: 0.0)
+    assert batches[0][0] == METERING.initial_share
     assert share.share == METERING.max_share
-    at_maximum = [(timed, waiting, count) for s, timed, waiting, count in asked if s == METERING.max_share]
+    at_maximum = [(timed, waiting, count) for s, timed, waiting, count in batches if s == METERING.max_share]
     assert len(at_maximum) > 3
     # One kernel is metered for each that was timed, as long as enough of them wait.
     assert all(count == min(timed, waiting) for timed, waiting, count in at_maximum), at_maximum
@@ -230,7 +230,7 @@ def test_records_hold_predictions_made_before_metering(monkeypatch: pytest.Monke
     of, judge, learn = PredictionBatch.from_power_model, PredictionBatch.make_records, PowerModel.learn
     learned: list[Candidate] = []
     made: list[tuple[PredictionBatch, int]] = []
-    known: list[bool] = []
+    were_learned: list[bool] = []
 
     def foresee(candidates: Sequence[Candidate], power: PowerModel) -> PredictionBatch:
         made.append((of(candidates, power), len(learned)))
@@ -238,8 +238,8 @@ def test_records_hold_predictions_made_before_metering(monkeypatch: pytest.Monke
 
     def judged_by(foresight: PredictionBatch, metered: Sequence[int]) -> list[PredictionRecord]:
         ((_, before),) = [m for m in made if m[0] is foresight]
-        seen = {id(c) for c in learned[:before]}
-        known.extend(id(foresight.candidates[i]) in seen for i in metered)
+        learned_ids = {id(c) for c in learned[:before]}
+        were_learned.extend(id(foresight.candidates[i]) in learned_ids for i in metered)
         return judge(foresight, metered)
 
     def learns(power: PowerModel, metered: Sequence[Candidate], timed: Sequence[Candidate]) -> None:
@@ -253,5 +253,5 @@ def test_records_hold_predictions_made_before_metering(monkeypatch: pytest.Monke
     judged, cards = run.task.learner.prediction_records, result.model_cards
     assert cards[0].error is None
     assert cards[-1].rows < run.task.learner.power_model.row_count == METERING.initial_meterings + len(judged)
-    assert known == [False] * len(judged), "no kernel was learned before it was predicted"
+    assert were_learned == [False] * len(judged), "no kernel was learned before it was predicted"
     assert all(j.measured_j != j.believed_j and j.std > 0 for j in judged)

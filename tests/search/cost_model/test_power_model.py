@@ -27,8 +27,8 @@ def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:
     return rows
 
 
-def _watts(model: PowerModel, asked: list[Candidate], which: bool | None = None) -> NDArray[np.float64]:
-    return np.exp(model.predict_timed(asked, which)[0])
+def _watts(model: PowerModel, new: list[Candidate], which: bool | None = None) -> NDArray[np.float64]:
+    return np.exp(model.predict_timed(new, which)[0])
 
 
 def _explained() -> tuple[NDArray[np.float32], NDArray[np.float64], list[Candidate], PowerModel]:
@@ -43,8 +43,8 @@ def _explained() -> tuple[NDArray[np.float32], NDArray[np.float64], list[Candida
 
 
 def test_prediction_without_meterings_is_prior_up_to_the_cap() -> None:
-    asked = kernels([1, 1], [120, 900], _rows(2))
-    np.testing.assert_allclose(_watts(PowerModel(0, PEAKS), asked), [120, CAP_W])
+    new = kernels([1, 1], [120, 900], _rows(2))
+    np.testing.assert_allclose(_watts(PowerModel(0, PEAKS), new), [120, CAP_W])
 
 
 def test_constant_power_is_learned_from_few_kernels() -> None:
@@ -79,13 +79,11 @@ def test_features_are_learned_and_distant_kernels_have_larger_std() -> None:
 
 def test_kernels_that_cannot_win_are_predicted_by_the_line() -> None:
     rows, _, all_of_them, model = _explained()
-    asked, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
+    new, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
     matter = np.arange(20) % 3 == 0
-    every, none, some = (
-        model.predict(asked, pace, priors, m) for m in (matter | True, matter & False, matter)
-    )
+    every, none, some = (model.predict(new, pace, priors, m) for m in (matter | True, matter & False, matter))
     # Sums over more rows round differently, so these rows are also predicted alone.
-    alone = model.predict(asked[matter], pace[matter], priors[matter], matter[matter])
+    alone = model.predict(new[matter], pace[matter], priors[matter], matter[matter])
     for figure in range(2):
         np.testing.assert_array_equal(some[figure][~matter], none[figure][~matter])
         np.testing.assert_array_equal(some[figure][matter], alone[figure])
@@ -126,8 +124,8 @@ def test_unmetered_throttled_kernels_raise_predictions_of_similar_ones() -> None
         c.meterings = []
     seeing.learn([all_of_them[i] for i in few], unmetered)
     rest = np.flatnonzero(capped)[1::2]
-    asked = _rows(60)[rest], np.zeros(len(rest)), np.array([all_of_them[i].expected_power_w for i in rest])
-    off = [1 - np.exp(m.predict(*asked, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
+    new = _rows(60)[rest], np.zeros(len(rest)), np.array([all_of_them[i].expected_power_w for i in rest])
+    off = [1 - np.exp(m.predict(*new, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
     assert np.median(off[0]) > 0.2
     assert np.median(off[1]) < 0.02
     assert (off[1] < off[0]).all()
@@ -135,12 +133,12 @@ def test_unmetered_throttled_kernels_raise_predictions_of_similar_ones() -> None
 
 def test_throttled_kernel_predicted_above_the_cap_changes_nothing() -> None:
     capped, all_of_them = _held_back()
-    free = [c for c, held in zip(all_of_them, capped, strict=True) if not held]
+    free = [c for c, is_capped in zip(all_of_them, capped, strict=True) if not is_capped]
     plain, informed = (PowerModel(0, PEAKS) for _ in range(2))
     plain.learn(free)
-    informed.learn(free, [c for c, held in zip(all_of_them, capped, strict=True) if held][10:])
-    asked = kernels(np.ones(20), np.geomspace(100, 300, 20), _rows(20, 1))
-    np.testing.assert_array_equal(_watts(informed, asked), _watts(plain, asked))
+    informed.learn(free, [c for c, is_capped in zip(all_of_them, capped, strict=True) if is_capped][10:])
+    new = kernels(np.ones(20), np.geomspace(100, 300, 20), _rows(20, 1))
+    np.testing.assert_array_equal(_watts(informed, new), _watts(plain, new))
 
 
 def test_constant_model_ignores_the_cap() -> None:
@@ -167,19 +165,19 @@ def test_constant_model_predicts_the_median() -> None:
 
 def test_bad_ranking_causes_quarantine_until_it_improves() -> None:
     _, watts, all_of_them, model = _explained()
-    asked, truth = all_of_them[40:], watts[40:]
-    predicted, line = _watts(model, asked, True), _watts(model, asked, False)
+    new, truth = all_of_them[40:], watts[40:]
+    predicted, line = _watts(model, new, True), _watts(model, new, False)
     contrary = np.sort(truth)[::-1][np.argsort(np.argsort(predicted))]
     model.update_quarantine(predicted, contrary, contrary)
     assert model.is_quarantined
-    np.testing.assert_array_equal(_watts(model, asked), line)
-    np.testing.assert_array_equal(_watts(model, asked, True), predicted)
+    np.testing.assert_array_equal(_watts(model, new), line)
+    np.testing.assert_array_equal(_watts(model, new, True), predicted)
     model.update_quarantine(predicted, contrary, truth)
     assert not model.is_quarantined
     poor = truth * np.exp(np.random.default_rng(3).normal(0, 0.5, len(truth)))
     model.update_quarantine(poor, contrary, truth)
     assert not model.is_quarantined, "a poor model is used while the line is worse"
-    np.testing.assert_array_equal(_watts(model, asked), predicted)
+    np.testing.assert_array_equal(_watts(model, new), predicted)
 
 
 def test_power_above_standby_doubles_at_half_the_latency() -> None:
@@ -230,10 +228,10 @@ def test_prior_energy_of_each_memory_level(name: str, part: str) -> None:
 def test_prior_latency_counts_l1_wavefronts() -> None:
     figures = space("matmul").compute_quantities(legal("matmul", 50))
     none = {name: 0 * values for name, values in figures.items() if name.startswith("total_")}
-    asked = 1000 + 0 * figures["balance"]
+    new = 1000 + 0 * figures["balance"]
 
     def seconds(sectors: float) -> NDArray[np.float64]:
-        moved = {"total_global_load_requests": asked, "total_global_load_sectors": sectors * asked}
+        moved = {"total_global_load_requests": new, "total_global_load_sectors": sectors * new}
         return analytic._predict_resource_times_s({**figures, **none, **moved}, PEAKS)["l1"]
 
     np.testing.assert_allclose(seconds(1.0), seconds(4.0))

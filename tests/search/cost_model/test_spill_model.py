@@ -43,10 +43,10 @@ def _needs(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray((np.exp2(rows[:, REGISTERS_COLUMN]) - 1) * np.exp(rows[:, OFF]), dtype=np.float64)
 
 
-def _given(need: float, most: int = 255) -> tuple[Resources, ...]:
+def _given(need: float, max_registers: int = 255) -> tuple[Resources, ...]:
     """Resources of a kernel of one launch that needs so many registers."""
-    registers = min(int(need), most)
-    return (Resources(registers, 0, 0, 0, 4 * max(int(need) - most, 0)),)
+    registers = min(int(need), max_registers)
+    return (Resources(registers, 0, 0, 0, 4 * max(int(need) - max_registers, 0)),)
 
 
 def _taught(rows: NDArray[np.float32], seed: int = 0) -> SpillModel:
@@ -137,7 +137,7 @@ def test_stored_timing_has_resources(tmp_path: Path) -> None:
 
 def test_feasibility_does_not_depend_on_other_genomes() -> None:
     model, fresh = _taught(_rows(80)), _rows(50, seed=2)
-    together = np.exp(model.predict_log_feasibility(fresh))
+    all_at_once = np.exp(model.predict_log_feasibility(fresh))
     alone = np.exp([float(model.predict_log_feasibility(fresh[[i]])[0]) for i in range(len(fresh))])
-    np.testing.assert_allclose(together, alone, atol=1e-4)
-    assert together.min() == pytest.approx(SPILLS.min_feasibility)
+    np.testing.assert_allclose(all_at_once, alone, atol=1e-4)
+    assert all_at_once.min() == pytest.approx(SPILLS.min_feasibility)

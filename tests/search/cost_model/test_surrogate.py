@@ -46,19 +46,19 @@ def test_surrogate_starts_from_prior_and_learns_figures() -> None:
 
 @given(st.lists(st.floats(-3, 6), min_size=1, max_size=40), st.sampled_from([0.05, 0.3, RESIDUAL_CLIP]))
 def test_clipping_keeps_the_order_of_residuals(residuals: list[float], bad: float) -> None:
-    known, priors = np.array(residuals), np.ones(len(residuals))
-    bent = _clip_residuals(priors, np.exp(known), bad)
-    good = known <= np.median(known) + bad
-    np.testing.assert_allclose(bent[good], known[good], atol=1e-12)
-    assert (bent[~good] < known[~good]).all()
-    assert (np.diff(bent[np.argsort(known, kind="stable")]) >= -1e-12).all()
+    residuals_in, priors = np.array(residuals), np.ones(len(residuals))
+    bent = _clip_residuals(priors, np.exp(residuals_in), bad)
+    good = residuals_in <= np.median(residuals_in) + bad
+    np.testing.assert_allclose(bent[good], residuals_in[good], atol=1e-12)
+    assert (bent[~good] < residuals_in[~good]).all()
+    assert (np.diff(bent[np.argsort(residuals_in, kind="stable")]) >= -1e-12).all()
 
 
 def test_clipping_is_continuous() -> None:
     # The median of these is 0, and the best far below.
     at = 0.3 + np.array([-1e-6, 0.0, 1e-6])
-    known = np.concatenate([at, -at, [3.0, -3.0]])
-    bent = _clip_residuals(np.ones(8), np.exp(known), 0.3)
+    residuals_in = np.concatenate([at, -at, [3.0, -3.0]])
+    bent = _clip_residuals(np.ones(8), np.exp(residuals_in), 0.3)
     np.testing.assert_allclose(np.diff(bent[:3]), 1e-6, rtol=1e-4)
     assert bent[6] == pytest.approx(0.3 * (1 + math.log(10)))
 
@@ -104,11 +104,11 @@ def test_std_is_calibrated_by_errors_nearby(seed: int) -> None:
     drawn = random.uniform(-2, 2, (40, BATCH, 2)).astype(np.float32)
     for rows in drawn[:20]:
         belief.learn(rows, np.ones(BATCH), np.exp(_half_rough(rows)))
-    asked = drawn[20:].reshape(-1, 2)
-    mean, spread = belief.predict(asked, np.ones(len(asked)))
-    _, plain, surprise = belief._predict_uncalibrated(asked, np.ones(len(asked)))
-    error = np.abs(mean - _half_rough(asked))
-    smooth, rough = asked[:, 0] < -0.5, asked[:, 0] > 0.5
+    new_rows = drawn[20:].reshape(-1, 2)
+    mean, spread = belief.predict(new_rows, np.ones(len(new_rows)))
+    _, plain, surprise = belief._predict_uncalibrated(new_rows, np.ones(len(new_rows)))
+    error = np.abs(mean - _half_rough(new_rows))
+    smooth, rough = new_rows[:, 0] < -0.5, new_rows[:, 0] > 0.5
 
     def compare_sides(spread: np.ndarray) -> float:
         """Ratio of the RMS z-scores of the two sides."""

@@ -52,11 +52,11 @@ def test_repaired_async_genomes_copy_whole_words(dtype: str) -> None:
     space, random = Space(op, A100), np.random.default_rng(3)
     drawn = space.sample(random, 600)
     mine = np.isin(drawn.structure, flying(op))
-    mended, dropped = space.repair(random, Population(drawn.structure[mine], drawn.genes[mine]))
-    assert len(mended) >= 0.95 * mine.sum(), dropped
+    repaired, dropped = space.repair(random, Population(drawn.structure[mine], drawn.genes[mine]))
+    assert len(repaired) >= 0.95 * mine.sum(), dropped
     widths = set()
     for row in range(12):
-        program = space.build_schedule(mended, row).program
+        program = space.build_schedule(repaired, row).program
         for node in walk_nodes(derive_launches(program)[0].body):
             if isinstance(node, StageNode) and node.is_async:
                 widths.add(int(node.staging.vector) * node.buffer.dtype.bytes)

@@ -75,9 +75,9 @@ def test_divide_steps_follow_from_the_expression(name: str) -> None:
 
 def test_divided_compute_has_two_axes() -> None:
     op, _ = CASES["groups, last"]
-    seen: Compute = divide_compute(op, op.computes[0])
-    assert [a.name for a in seen.axes] == ["n", "p", "q", "o.0", "o.1", "r", "s", "c"]
-    assert str(seen.body) == ("X[n, p + r + -1, q + s + -1, o.0 * 32 + c] * W[o.0 * 16 + o.1, r, s, c]")
+    sample: Compute = divide_compute(op, op.computes[0])
+    assert [a.name for a in sample.axes] == ["n", "p", "q", "o.0", "o.1", "r", "s", "c"]
+    assert str(sample.body) == ("X[n, p + r + -1, q + s + -1, o.0 * 32 + c] * W[o.0 * 16 + o.1, r, s, c]")
 
 
 def tensor_cores(op: Operator) -> list[str]:

@@ -57,11 +57,11 @@ def test_split_structures_share_decision_tables() -> None:
 
 def test_split_structures_have_the_tiles_of_the_unsplit_ones() -> None:
     found = derive_structures(ekc.matmul(64, 64, 16384, dtype="float16"), A100)
-    whole = [s for s in found if " parts of " not in s.name]
+    unsplit = [s for s in found if " parts of " not in s.name]
     parted = [s for s in found if s.name.startswith("128 parts of k, C_parts/")]
-    assert [s.name.partition("/")[2] for s in parted] == [s.name for s in whole]
+    assert [s.name.partition("/")[2] for s in parted] == [s.name for s in unsplit]
     assert "tensor flying" in parted[0].name
-    for a, b in zip(whole, parted, strict=True):
+    for a, b in zip(unsplit, parted, strict=True):
         names = [{d.name.removeprefix("128parts/") for d in s.decisions} for s in (a, b)]
         tiles = {name for name in names[0] if name.startswith("tile")}
         assert tiles <= names[1]

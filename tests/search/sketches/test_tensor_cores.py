@@ -73,7 +73,7 @@ def test_unfit_depth_has_no_tensor_core_structure() -> None:
     assert len(space.repair(random, space.sample(random, 200))[0])
 
 
-def test_unfit_copies_are_not_asynchronous() -> None:
+def test_operator_with_unfit_copies_has_legal_schedules() -> None:
     """The same for asynchronous copies of 4 bytes whose elements belong to different tiles."""
     op = o.einsum("kbma,nkb->anmb", (32, 4, 4, 4), (8, 32, 4), **HALF).then(
         "D", axes={"u": 32, "v": 64}, reduce={"w": 8, "y": 4, "x": 4}, inputs={"F": (32, 64, 8, 4, 4)},
@@ -137,11 +137,11 @@ def _rastered(blocks: int) -> Schedule:
 
 def test_raster_reduces_dram_traffic() -> None:
     """By the analysis of the models, and by the L2 model of simulated devices."""
-    seen, simulated = [], []
+    sample, simulated = [], []
     for blocks in (1, 8):
         schedule = _rastered(blocks)
-        seen.append(float(analyse_program(schedule.program, A100)["dram_bytes"][0]))
+        sample.append(float(analyse_program(schedule.program, A100)["dram_bytes"][0]))
         touched = generate(schedule, A100).launches[0].footprints
         simulated.append(sum(memory_traffic.compute_dram_bytes(touched, A100.sms, 8 * 2**20)))
-    assert seen[1] < 0.8 * seen[0]
+    assert sample[1] < 0.8 * sample[0]
     assert simulated[1] < 0.8 * simulated[0]

@@ -68,18 +68,18 @@ def test_results_equal_those_of_one_process(name: str, worker: RemoteWorker) -> 
 
 def test_last_partition_runs_in_the_worker(worker: RemoteWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     paired = Space(OPERATORS["matmul"], LIMITS, worker=worker)
-    asked: list[int] = []
+    partitions: list[int] = []
     repair = SpacePartition.repair
 
     def here(part: SpacePartition, population: Population, seed: int) -> object:
-        asked.append(part.index)
+        partitions.append(part.index)
         return repair(part, population, seed)
 
     # The worker imports the original method by this name.
     here.__module__, here.__qualname__ = repair.__module__, repair.__qualname__
     monkeypatch.setattr(SpacePartition, "repair", here)
     paired.repair(np.random.default_rng(0), drawn("matmul", 50))
-    assert asked == [0]
+    assert partitions == [0]
 
 
 def test_dead_worker_changes_no_result(worker: RemoteWorker) -> None:
@@ -140,8 +140,8 @@ def test_warnings_of_the_worker_are_shown(worker: RemoteWorker, monkeypatch: pyt
 
 def test_executor_of_the_caller_gets_no_worker() -> None:
     with (
-        ThreadPoolExecutor(1) as own,
-        open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, own) as remote,
+        ThreadPoolExecutor(1) as executor,
+        open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER, executor) as remote,
     ):
         assert remote is None
     with open_background_worker(MIN_TRIALS_FOR_BACKGROUND_WORKER - 1) as remote:

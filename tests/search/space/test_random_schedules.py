@@ -118,7 +118,7 @@ def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
 
 
 def test_random_schedules_match_reference_and_round_trip() -> None:
-    seen: list[tuple[str, int]] = []
+    found: list[tuple[str, int]] = []
 
     @settings(
         max_examples=math.ceil(1.1 * CASES / EACH),  # Repair drops some.
@@ -129,14 +129,14 @@ def test_random_schedules_match_reference_and_round_trip() -> None:
     @given(deep_schedules())
     def one(schedules: list[Schedule]) -> None:
         for schedule in schedules:
-            seen.append((schedule.op.name, len(schedule.steps)))
+            found.append((schedule.op.name, len(schedule.steps)))
             assert_same(schedule)
             _comes_back(schedule)
 
     one()
-    assert len(seen) >= CASES
-    assert {name for name, _ in seen} == {"matmul", "batch_matmul", "conv2d", "band", "largest", "matmul_D"}
-    depths = [depth for _, depth in seen]
+    assert len(found) >= CASES
+    assert {name for name, _ in found} == {"matmul", "batch_matmul", "conv2d", "band", "largest", "matmul_D"}
+    depths = [depth for _, depth in found]
     assert min(depths) >= DEPTH
     assert max(depths) >= 24
 

@@ -45,12 +45,12 @@ def test_population_analysis_equals_single_programs(name: str) -> None:
 
 
 def test_population_analysis_covers_many_structures() -> None:
-    seen = {name: legal(name, ROWS) for name in OPERATORS}
-    assert sum(len(p) for p in seen.values()) >= 1000
-    structures = {(name, int(s)) for name, p in seen.items() for s in np.unique(p.structure)}
+    populations = {name: legal(name, ROWS) for name in OPERATORS}
+    assert sum(len(p) for p in populations.values()) >= 1000
+    structures = {(name, int(s)) for name, p in populations.items() for s in np.unique(p.structure)}
     kinds = {space(name).structures[s].name for name, s in structures}
     assert len(kinds) >= 20, kinds
-    assert len(np.unique(seen["matmul"].structure)) >= 8
+    assert len(np.unique(populations["matmul"].structure)) >= 8
 
 
 def _launches(op: Operator) -> dict[str, int]:
@@ -86,15 +86,15 @@ def test_rows_are_reduced_by_lanes_in_one_launch(op: Operator) -> None:
 
 def test_columns_are_summed_by_adjacent_lanes() -> None:
     def lanes(op: Operator) -> list[list[str]]:
-        beside = [s for s in Space(op, LIMITS).structures if "column lanes" in s.name]
-        return [[x.loop for x in s.steps if isinstance(x, Bind) and x.level == "thread.x"] for s in beside]
+        adjacent = [s for s in Space(op, LIMITS).structures if "column lanes" in s.name]
+        return [[x.loop for x in s.steps if isinstance(x, Bind) and x.level == "thread.x"] for s in adjacent]
 
     assert lanes(o.einsum("km,k->m", (96, 64), (96,))) == [["m.1", "k.1", "m.2"]]
     assert lanes(o.reduce((5, 40, 24), 1)) == [["i0.1", "i2.1", "k1.1", "i2.2"]]
     assert lanes(o.matvec(64, 96)) == lanes(o.matmul(64, 64, 64)) == lanes(o.reduce((64, 3), 0)) == []
 
 
-def test_matmul_structures_use_more_than_one_warp() -> None:
+def test_matmul_is_not_fused_as_a_row_reduction() -> None:
     """A matrix product is no row reduction, so no structure fuses it into the next compute."""
     found = Space(OPERATORS["two computes"], LIMITS).structures
     assert not any(isinstance(step, ComputeAt) for s in found for step in s.steps)
@@ -148,19 +148,19 @@ def test_legal_genome_builds_and_illegal_one_is_refused(name: str) -> None:
 def test_repair_makes_95_percent_legal(name: str) -> None:
     random = np.random.default_rng(7)
     raw = space(name).sample(random, 2000)
-    mended, dropped = space(name).repair(random, raw)
-    assert len(mended) >= 0.95 * len(raw), dropped
-    assert len(mended) + sum(dropped.values()) == len(raw)
-    for row in range(0, len(mended), 100):
-        assert list(space(name).find_refusals(mended, row)) == []
-    assert set(np.unique(mended.structure)) == set(range(len(space(name).structures)))
+    repaired, dropped = space(name).repair(random, raw)
+    assert len(repaired) >= 0.95 * len(raw), dropped
+    assert len(repaired) + sum(dropped.values()) == len(raw)
+    for row in range(0, len(repaired), 100):
+        assert list(space(name).find_refusals(repaired, row)) == []
+    assert set(np.unique(repaired.structure)) == set(range(len(space(name).structures)))
 
 
 def test_unrepaired_genomes_are_counted_by_rule() -> None:
     tight = Space(OPERATORS["matmul"], replace(LIMITS, registers_per_thread=24))
     random = np.random.default_rng(0)
-    mended, dropped = tight.repair(random, tight.sample(random, 50))
-    assert len(mended) == 0
+    repaired, dropped = tight.repair(random, tight.sample(random, 50))
+    assert len(repaired) == 0
     assert dropped == {"registers": 50}
 
 

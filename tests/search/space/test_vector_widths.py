@@ -169,12 +169,14 @@ def test_selection_from_file_equals_selection_in_a_run(
     run = [_timed(width, 1e-4 * seconds, 1e-4 * half) for width, seconds, half in drawn]
     for c, (_, seconds, half) in zip(run, drawn, strict=True):
         c.predicted_power_w = 100.0 * (seconds + half)
-    of_run, on_file = (select_winners(known, objective, 0.02) for known in (run, [c.to_trial() for c in run]))
+    of_run, on_file = (
+        select_winners(stored, objective, 0.02) for stored in (run, [c.to_trial() for c in run])
+    )
     assert [(x.schedule, x.latency_s) for x in of_run] == [(x.schedule, x.latency_s) for x in on_file]
 
 
 @pytest.mark.parametrize(
-    ("op", "own"),
+    ("op", "per_lane"),
     [
         (o.matvec(64, 256), {4, 8}),
         (o.matvec(64, 256, dtype="float16"), {8}),
@@ -183,10 +185,10 @@ def test_selection_from_file_equals_selection_in_a_run(
         (o.matvec(64, 225), {1, 2, 3, 4, 5, 6, 8}),
     ],
 )
-def test_lanes_have_whole_vectors_where_they_fit(op: Operator, own: set[int]) -> None:
+def test_lanes_have_whole_vectors_where_they_fit(op: Operator, per_lane: set[int]) -> None:
     found = [d for d in Space(op, LIMITS).decisions if d.name == "tile.lanes.k"]
-    assert {row[1] for row in found[0].table.tolist()} <= own
-    assert min(row[1] for row in found[0].table.tolist()) == min(own)
+    assert {row[1] for row in found[0].table.tolist()} <= per_lane
+    assert min(row[1] for row in found[0].table.tolist()) == min(per_lane)
     assert {row[0] for row in found[0].table.tolist()} == {32}
 
 
