@@ -1,4 +1,4 @@
-"""Features of schedules, and the cache of model inputs: it returns what the analysis returns, without analysing again."""
+"""Features of schedules, and the cache of model inputs: the inputs of the analysis, without analysing again."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.cost_model.acquisition import Acquisition, PredictedFigures
 from ekc.search.data.defaults import PARALLEL_ROUNDS, RoundSettings
 from ekc.search.data.options import RANDOM_SEARCH
 from ekc.search.data.population import Population
@@ -43,35 +43,42 @@ class Line:
         return np.asarray(population.genes @ np.array([VALUES, 1]))
 
 
+class StubAcquisition(Acquisition):
+    """Predicts small sums of genes, and correlated neighbours."""
+
+    def __init__(self, ranked: bool) -> None:
+        self.ranked = ranked
+
+    def score(self, population: Population) -> NDArray[np.float64]:
+        return self._predict(population).score()
+
+    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
+        return -self.score(population)
+
+    def predict_figures(self, population: Population) -> tuple[PredictedFigures, ...]:
+        return (self._predict(population),) * 2 if self.ranked else ()
+
+    def _predict(self, population: Population) -> PredictedFigures:
+        mean = population.genes.sum(axis=1) / 100
+        return PredictedFigures(mean, np.full(len(mean), 0.3), 0.0)
+
+    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
+        distance = np.abs(population.genes[:, None, :] - population.genes[None, :, :]).sum(axis=2)
+        return np.asarray(np.exp(-distance / 2) + 1e-3 * np.eye(len(population)))
+
+
 class StubTask:
-    """Predicts small sums of genes, and correlated neighbours. An odd first gene makes no candidate."""
+    """A task of the stub acquisition. An odd first gene makes no candidate."""
 
     def __init__(self, ranked: bool = True) -> None:
         self.batches: list[list[tuple[int, int]]] = []
         self.asked: list[tuple[int, int]] = []
-        self.ranked = ranked
+        self.acquisition = StubAcquisition(ranked)
 
     def make_candidate(self, population: Population, row: int, round_number: int) -> tuple[int, int] | None:
         a, b = population.genes[row].tolist()
         self.asked.append((a, b))
         return None if a % 2 else (a, b)
-
-    def score_population(self, population: Population) -> NDArray[np.float64]:
-        return self._make_acquisition(population).score()
-
-    def compute_acquisitions(self, population: Population) -> tuple[Acquisition, ...]:
-        return (self._make_acquisition(population),) * 2 if self.ranked else ()
-
-    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
-        return -self.score_population(population)
-
-    def _make_acquisition(self, population: Population) -> Acquisition:
-        mean = population.genes.sum(axis=1) / 100
-        return Acquisition(mean, np.full(len(mean), 0.3), 0.0)
-
-    def predict_correlation(self, population: Population) -> NDArray[np.float64]:
-        distance = np.abs(population.genes[:, None, :] - population.genes[None, :, :]).sum(axis=2)
-        return np.asarray(np.exp(-distance / 2) + 1e-3 * np.eye(len(population)))
 
     def measure(self, candidates: Sequence[tuple[int, int]], round_number: int) -> list[float]:
         self.batches.append(list(candidates))
@@ -147,7 +154,7 @@ def test_batch_without_new_genomes_is_replaced(trials: int) -> None:
 def test_loop_without_acquisitions_tries_genomes_in_order() -> None:
     task = searched(24, ranked=False)
     bred = Breeder(Line(), np.random.default_rng(0), population_size=512).evolve(
-        None, StubTask().score_population
+        None, StubTask().acquisition.score
     )[0]
     first = [(a, b) for a, b in bred.genes.tolist() if a % 2 == 0]
     assert task.batches[0][:2] == first[:2]

@@ -40,6 +40,7 @@ class Stub:
         self.measurer = SimpleNamespace(cost=MeasurementCost(joules=1e6, idle_w=IDLE_W))
         self.candidates: list[Any] = []
         self.best_score = 1.0
+        self.acquisition = SimpleNamespace(score=self._score)
 
     timed_candidates = property(lambda self: self.candidates)
 
@@ -47,7 +48,7 @@ class Stub:
     def incumbent(self) -> Any:
         return SimpleNamespace(scores=np.array([self.best_score]), best=self.candidates[0])
 
-    def score_population(self, population: Population) -> Any:
+    def _score(self, population: Population) -> Any:
         return np.full(len(population), -math.log(self.expected_improvement / len(population)))
 
     def measure(self, count: int) -> None:

@@ -14,13 +14,13 @@ import ekc
 from ekc import devices
 from ekc.devices.device import Interval
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.cost_model.acquisition import Acquisition
+from ekc.search.cost_model.acquisition import PredictedFigures
+from ekc.search.cost_model.incumbent import Incumbent
 from ekc.search.data.defaults import SELECTION
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.selection import compute_tie_margin, count_issue_slots
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.incumbent import Incumbent
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
@@ -60,10 +60,10 @@ def test_tie_breaks_sort_tied_genomes_by_issue_slots(monkeypatch: pytest.MonkeyP
         task = ScheduleTask(space, Measurer(device, store), workers, options)
         genomes = Breeder(space, np.random.default_rng(0)).sample(64)
         mean = np.linspace(-0.02, 0.04, len(genomes))[::-1]
-        predicted = Acquisition(mean, np.full(len(genomes), 0.1), 0.0)
-        monkeypatch.setattr(task, "compute_acquisitions", lambda population: (predicted,))
+        predicted = PredictedFigures(mean, np.full(len(genomes), 0.1), 0.0)
+        monkeypatch.setattr(task.acquisition, "predict_figures", lambda population: (predicted,))
         task.candidates = [_kernel(1.0)]
-        order = np.argsort(task.score_tie_breaks(genomes), kind="stable")
+        order = np.argsort(task.acquisition.score_tie_breaks(genomes), kind="stable")
         slots = task.input_cache.get_inputs(genomes).issue_slots
     tied = int((mean <= np.log(1.004)).sum())
     assert 0 < tied < len(genomes)

@@ -36,7 +36,7 @@ def test_replay_learns_bad_rows_as_equal() -> None:
     worse.figures[rows[-1]] *= 100
     other = ReplayTask(worse, SPACE)
     other.measure(rows, 1)
-    np.testing.assert_array_equal(task._scores, other._scores)
+    np.testing.assert_array_equal(task.acquisition._scores, other.acquisition._scores)
 
 
 def test_replay_finds_optimum_sooner_than_random_search() -> None:
