@@ -93,7 +93,10 @@ def test_unknown_schedules_are_refused(
         ("a.json a.json conv2d", "OPERATOR: A and B name their own operators"),
         ("naive naive matmul 16 16 16 --records none.db", "--records: neither A nor B is in a record file"),
         ("a.json naive matmul 16 16 16 --records none.db", "--records: neither A nor B is in a record file"),
-        ("fastest naive matmul 16 16 16 --records none.db --objective edp", "--objective: it defines the best schedule"),
+        (
+            "fastest naive matmul 16 16 16 --records none.db --objective edp",
+            "--objective: it defines the best",
+        ),
     ],
 )
 def test_unused_options_are_refused(

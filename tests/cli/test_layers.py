@@ -170,6 +170,7 @@ def test_equal_layers_are_tuned_once(ends: Callable[..., None]) -> None:
     assert len(exported()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_two_layers_link_into_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layer has its own launcher and workspace; once one kernel served both."""

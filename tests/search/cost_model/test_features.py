@@ -1,4 +1,4 @@
-"""Features of schedules, and the cache of model inputs: the inputs of the analysis, without analysing again."""
+"""Features of schedules, and the cache of model inputs, which analyses no genome twice."""
 
 from __future__ import annotations
 
