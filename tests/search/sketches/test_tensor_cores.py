@@ -1,4 +1,4 @@
-"""Structures with `mma`: for which operators they exist, that they are legal after repair, and right."""
+"""Structures with `mma` and `wgmma`: their operators, legality after repair, right results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.search.cost_model import analytic
 from ekc.search.data.population import Population
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
@@ -145,3 +146,70 @@ def test_raster_reduces_dram_traffic() -> None:
         simulated.append(sum(memory_traffic.compute_dram_bytes(touched, A100.sms, 8 * 2**20)))
     assert sample[1] < 0.8 * sample[0]
     assert simulated[1] < 0.8 * simulated[0]
+
+
+H200_DEVICE, A100_DEVICE = devices.open("h200"), devices.open("a100")
+WGMMA_CASES: dict[str, tuple[Operator, tuple[str, ...]]] = {
+    "stored order": (o.matmul(128, 128, 128, **HALF), ("warpgroup flying",)),
+    "bfloat16, both transposed": (
+        o.matmul(128, 128, 128, dtype="bfloat16", transpose_a=True, transpose_b=True), ("warpgroup flying",),
+    ),
+    "tf32": (o.matmul(128, 128, 128, dtype="tf32"), ()),
+    "int8": (o.matmul(128, 128, 128, dtype="int8"), ()),
+    "rows of an odd length": (o.matmul(128, 129, 128, **HALF), ()),
+    "few rows": (o.matmul(32, 128, 128, **HALF), ()),
+    "few columns": (o.matmul(128, 32, 128, **HALF), ()),
+    "channels last": (
+        o.conv2d(2, 64, 9, 9, out_channels=64, padding=1, layout="NHWC", **HALF), ("warpgroup view flying",),
+    ),
+    "channels first": (
+        o.conv2d(2, 64, 9, 9, out_channels=64, padding=1, **HALF), ("packed X W, Y/warpgroup view flying",),
+    ),
+    "depth in the middle": (o.einsum("mkb,nk->bmn", (64, 64, 2), (64, 64), **HALF), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WGMMA_CASES)
+def test_wgmma_structures_exist_where_wgmma_fits(name: str) -> None:
+    op, expected = WGMMA_CASES[name]
+    found = [s.name for s in derive_structures(op, H200_DEVICE.limits)]
+    assert tuple(n for n in found if "warpgroup" in n) == expected
+    others = tuple(n for n in found if "warpgroup" not in n)
+    assert others == tuple(s.name for s in derive_structures(op, A100_DEVICE.limits))
+
+
+def test_most_wgmma_genomes_are_repaired() -> None:
+    space, rng = Space(o.matmul(1024, 1024, 1024, **HALF), H200_DEVICE.limits), np.random.default_rng(0)
+    number = [s.name for s in space.structures].index("warpgroup flying")
+    drawn = space.sample(rng, 2000)
+    mine = drawn[np.flatnonzero(drawn.structure == number)]
+    legal, _ = space.repair(rng, mine)
+    assert len(legal) > 0.95 * len(mine) > 50
+
+
+def test_prior_latency_prefers_wgmma_on_hopper() -> None:
+    """By the prior, the best `wgmma` schedule is faster than the best `mma` schedule."""
+    op = o.matmul(4096, 4096, 4096, **HALF)
+    space, rng = Space(op, H200_DEVICE.limits), np.random.default_rng(0)
+    legal, _ = space.repair(rng, space.sample(rng, 600))
+    named = [space.get_structure_name(legal, row) for row in range(len(legal))]
+    expected = analytic.predict_latency_s(space.compute_quantities(legal), H200_DEVICE.peaks)
+    best = {n: float(expected[[x == n for x in named]].min()) for n in ("warpgroup flying", "tensor flying")}
+    assert best["warpgroup flying"] < best["tensor flying"]
+    assert H200_DEVICE.peaks.mma_share < 0.7 < A100_DEVICE.peaks.mma_share == 1.0
+
+
+def test_analysis_counts_wgmma_work() -> None:
+    """Every `wgmma` schedule multiplies all the tiles that it covers."""
+    op = o.matmul(256, 256, 256, **HALF)
+    space, rng = Space(op, H200_DEVICE.limits), np.random.default_rng(3)
+    legal, _ = space.repair(rng, space.sample(rng, 400))
+    figures = analyse_program(space.build_schedule(legal, 0).program, H200_DEVICE.limits)
+    assert {"total_tensor_products", "total_group_products"} <= set(figures)
+    for row in range(len(legal)):
+        if "warpgroup" in space.get_structure_name(legal, row):
+            found = analyse_program(space.build_schedule(legal, row).program, H200_DEVICE.limits)
+            # 16 rows by 8 columns by 16 terms each; tiles may reach over the edges.
+            assert found["total_group_products"][0] * 16 * 8 * 16 >= 256**3
+            assert found["total_group_products"][0] * 16 * 8 * 16 == found["total_fma"][0]
+            assert found["total_tensor_products"][0] == 0
