@@ -188,7 +188,7 @@ def _find_factory(kind: str) -> Callable[..., Operator]:
     if kind not in OPERATOR_KINDS:
         near = difflib.get_close_matches(kind, OPERATOR_KINDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(f"there is no operator {kind!r}: choose {', '.join(OPERATOR_KINDS)}{hint}")
+        raise InvalidInput(f"no operator {kind!r}; operators are {', '.join(OPERATOR_KINDS)}{hint}")
     make: Callable[..., Operator] = getattr(ekc, kind)
     return make
 
@@ -203,7 +203,7 @@ def _check_names(
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for name in options:
         if name not in names:
-            raise InvalidInput(f"{kind}: takes no {name}; it takes {', '.join(names)}")
+            raise InvalidInput(f"{kind}: no argument {name!r}; arguments are {', '.join(names)}")
     if len(extents) > len(positional) and not open_ended:
         raise InvalidInput(
             f"{kind}: takes {len(positional)} extents ({', '.join(positional)}), got {len(extents)}"

@@ -122,8 +122,8 @@ def _parse_layer(table: dict[str, object], place: str, operator_kinds: frozenset
     place = f"{place} ({name})"
     if kind not in operator_kinds:
         near = difflib.get_close_matches(kind, sorted(operator_kinds), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(operator_kinds))}"
-        raise InvalidInput(f"{place}: there is no operator {kind!r}; {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"operators are {', '.join(sorted(operator_kinds))}"
+        raise InvalidInput(f"{place}: no operator {kind!r}; {hint}")
     count = table.get("count", 1)
     if type(count) is not int or count < 1:
         raise InvalidInput(f"{place}: count is {count!r}; it must be a whole number from 1")
@@ -162,7 +162,8 @@ def _parse_inputs(value: object, place: str) -> dict[str, object]:
 
 def _describe_unknown_key(key: str, allowed_keys: list[str]) -> str:
     near = difflib.get_close_matches(key, allowed_keys, n=1)
-    return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "")
+    hint = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(allowed_keys)}"
+    return f"no key {key!r}; {hint}"
 
 
 def _merge_layers(entries: Iterable[Layer]) -> tuple[Layer, ...]:

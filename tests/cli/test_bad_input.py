@@ -50,7 +50,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("matmul four 4 4", "'four' is not a whole number"),
         ("matmul 4 4", "k missing"),
         ("matmul 4 4 4 4", "takes 3 extents"),
-        ("matmul 4 4 4 --groups 2", "takes no groups"),
+        ("matmul 4 4 4 --groups 2", "no argument 'groups'; arguments are m, n, k"),
         ("conv2d 1 4 8 8 --n 1 --out-channels 4", "n is given twice"),
         ("matmul 4 4 4 --dtype float46", "the nearest is"),
         ("matmul 4 4 4 --out-dtype int99", "int99"),
@@ -175,9 +175,9 @@ LAYER = '[[layer]]\nname = "{name}"\noperator = "{operator}"\nm = {m}\nn = 8\nk 
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        ({"operator": "matmux"}, "there is no operator 'matmux'"),
+        ({"operator": "matmux"}, "no operator 'matmux'"),
         ({"m": 0}, "layer last: extent of axis i: 0"),
-        ({"operator": "matvec"}, "layer last: matvec: takes no n"),
+        ({"operator": "matvec"}, "layer last: matvec: no argument 'n'"),
         ({"m": "[1"}, "bad.toml, line"),
     ],
 )

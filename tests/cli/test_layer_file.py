@@ -1,4 +1,4 @@
-"""Layer files: the example holds the networks it names, and every mistake is one clear line."""
+"""Layer files: the networks of the example, merged layers, and mistakes in one line."""
 
 import math
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def test_llama_prefill_attends_with_32_heads() -> None:
         ("Llama-3-8B, decode batch 1", "rms_norm", (32 * 2 + 1) * 4096),
     ],
 )
-def test_softmax_and_norms_of_the_transformers(model: str, kind: str, elements: int) -> None:
+def test_transformers_have_softmax_and_norms(model: str, kind: str, elements: int) -> None:
     def size(layer: Layer) -> int:
         shape = layer.arguments.get("shape", ())
         return math.prod(shape) if layer.operator_kind == kind else 0  # type: ignore[arg-type]
@@ -97,14 +97,14 @@ def test_softmax_and_norms_of_the_transformers(model: str, kind: str, elements: 
     assert total(model, size) == elements
 
 
-def test_every_layer_of_the_example_is_distinct_and_named() -> None:
+def test_layers_of_the_example_are_distinct_and_named() -> None:
     layers = read_layers(EXAMPLE, KINDS)
     shapes = {(layer.operator_kind, str(sorted(layer.arguments.items(), key=str))) for layer in layers}
     assert len(shapes) == len(layers)
     assert all(layer.name for layer in layers)
 
 
-def test_equal_shapes_become_one_layer_with_all_its_uses(write: Callable[[str], Path]) -> None:
+def test_equal_shapes_become_one_layer(write: Callable[[str], Path]) -> None:
     path = write("""
         [[layer]]
         name = "q"
@@ -141,7 +141,7 @@ def test_lists_become_tuples(write: Callable[[str], Path]) -> None:
     assert read_layers(path, KINDS)[0].arguments == {"kernel": (3, 1)}
 
 
-def test_an_epilogue_and_its_inputs_tell_layers_apart(write: Callable[[str], Path]) -> None:
+def test_epilogue_and_inputs_distinguish_layers(write: Callable[[str], Path]) -> None:
     layer = '[[layer]]\nname = "a"\noperator = "matmul"\n'
     more = 'epilogue = "c + bias"\ninputs = { bias = [64] }\n'
     plain, biased = read_layers(write(layer + layer + more + layer + more), KINDS)
@@ -176,7 +176,7 @@ BARE = {
 }
 
 
-def test_every_product_of_the_example_has_the_epilogue_of_its_model() -> None:
+def test_products_of_the_example_have_epilogues() -> None:
     seen, bare = set[tuple[str, str]](), set[tuple[str, str]]()
     for layer in read_layers(EXAMPLE, KINDS):
         for use in layer.uses:
@@ -202,17 +202,20 @@ MISTAKES = {
     "empty": ("", "net.toml holds no layers; each starts with a line [[layer]]"),
     "one bracket": ('[layer]\nname = "a"', "net.toml holds no layers"),
     "list of numbers": ("layer = [1]", "net.toml holds no layers"),
-    "table": ("[[layers]]", "net.toml: unknown key 'layers', did you mean 'layer'?"),
-    "key": (ENTRY + "paddin = 1", "net.toml, layer 1: unknown key 'paddin', did you mean 'padding'?"),
-    "far key": (ENTRY + "qqq = 1", "net.toml, layer 1: unknown key 'qqq'"),
-    "own key": ('[[layer]]\nnmae = "a"', "net.toml, layer 1: unknown key 'nmae', did you mean 'name'?"),
+    "table": ("[[layers]]", "net.toml: no key 'layers'; did you mean 'layer'?"),
+    "key": (ENTRY + "paddin = 1", "net.toml, layer 1: no key 'paddin'; did you mean 'padding'?"),
+    "far key": (
+        ENTRY + "qqq = 1",
+        "net.toml, layer 1: no key 'qqq'; keys are name, model, operator, count, ",
+    ),
+    "own key": ('[[layer]]\nnmae = "a"', "net.toml, layer 1: no key 'nmae'; did you mean 'name'?"),
     "kind": (
         '[[layer]]\nname = "a"\noperator = "conv2"',
-        "net.toml, layer 1 (a): there is no operator 'conv2'; did you mean 'conv2d'?",
+        "net.toml, layer 1 (a): no operator 'conv2'; did you mean 'conv2d'?",
     ),
     "far kind": (
         '[[layer]]\nname = "a"\noperator = "__class__"',
-        "there is no operator '__class__'; known are batch_matmul, conv2d, layer_norm, matmul, matvec, ",
+        "no operator '__class__'; operators are batch_matmul, conv2d, layer_norm, matmul, matvec, ",
     ),
     "no name": ('[[layer]]\noperator = "matmul"', "net.toml, layer 1: it has no name; add name ="),
     "name": ("[[layer]]\nname = 3", "net.toml, layer 1: name is 3; it must be a text in quotes"),
@@ -224,7 +227,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line(write: Callable[[str], Path], text: str, message: str) -> None:
+def test_mistake_in_a_layer_file_is_one_line(write: Callable[[str], Path], text: str, message: str) -> None:
     path = write(text)
     with pytest.raises(InvalidInput) as caught:
         read_layers(path, KINDS)
@@ -232,14 +235,14 @@ def test_a_mistake_is_one_line(write: Callable[[str], Path], text: str, message:
     assert "\n" not in str(caught.value)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.toml"
     path.write_bytes(b'[[layer]]\nname = "\xff"')
     with pytest.raises(InvalidInput, match=r"net\.toml, line 2: not UTF-8 text"):
         read_layers(path, KINDS)
 
 
-def test_a_missing_file_names_its_neighbour() -> None:
+def test_missing_file_names_a_similar_one() -> None:
     with pytest.raises(
         InvalidInput, match=r"layer\.toml cannot be read: No such .*did you mean .*layers\.toml"
     ):
