@@ -124,7 +124,7 @@ def run(
         "metering_s": bench.cost.metering_s,
         "search_s": search_s,
         "curve": bench.curve,
-        "judged": [(j.believed_j, j.std, j.measured_j) for j in search.task.learner.prediction_records],
+        "judged": [(j.predicted_j, j.std, j.measured_j) for j in search.task.learner.prediction_records],
     }
 
 

@@ -133,7 +133,7 @@ class Learner:
             self.prediction_records += batch.make_records(metered_indices)
             recent = self.prediction_records[-METERING.verdict_window :]
             self.metering_share.update(
-                _get_column(recent, "believed_j"), _get_column(recent, "measured_j"), len(metered_indices)
+                _get_column(recent, "predicted_j"), _get_column(recent, "measured_j"), len(metered_indices)
             )
             modelled = [j for j in recent if np.isfinite(j.model_j)]
             self.power_model.update_quarantine(
@@ -148,8 +148,8 @@ class Learner:
         return ModelCard(
             round=round_number,
             rows=row_count,
-            rank_correlation=spearman(_get_column(recent, "believed_j"), measured),
-            error=_median_relative_error(_get_column(recent, "believed_j"), measured),
+            rank_correlation=spearman(_get_column(recent, "predicted_j"), measured),
+            error=_median_relative_error(_get_column(recent, "predicted_j"), measured),
             constant_power_error=_median_relative_error(_get_column(recent, "constant_j"), measured),
             latency_rank=spearman(_get_column(recent, "latency_s"), measured),
             share=self.metering_share.share,

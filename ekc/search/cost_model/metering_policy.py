@@ -156,10 +156,10 @@ def _nearest_distance(row: NDArray[np.float32], others: NDArray[np.float32]) -> 
 class PredictionRecord:
     """Predictions and measurement of one metered kernel. Energies in joules per call."""
 
-    believed_j: float
+    predicted_j: float
     """Energy that the run used: by the power model, or under quarantine by the line."""
     std: float
-    """Standard deviation of the log of `believed_j`."""
+    """Standard deviation of the log of `predicted_j`."""
     model_j: float
     """Energy by the surrogate of the power model, also under quarantine; NaN before it was fitted."""
     line_j: float
@@ -201,7 +201,7 @@ class PredictionBatch:
         """Make the records of candidates that were metered since, by their indices."""
         return [
             PredictionRecord(
-                believed_j=float(np.exp(self.mean[i])),
+                predicted_j=float(np.exp(self.mean[i])),
                 std=float(self.std[i]),
                 model_j=float(np.exp(self.model_mean[i])),
                 line_j=float(np.exp(self.line_mean[i])),

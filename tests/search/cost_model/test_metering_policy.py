@@ -254,4 +254,4 @@ def test_records_hold_predictions_made_before_metering(monkeypatch: pytest.Monke
     assert cards[0].error is None
     assert cards[-1].rows < run.task.learner.power_model.row_count == METERING.initial_meterings + len(judged)
     assert were_learned == [False] * len(judged), "no kernel was learned before it was predicted"
-    assert all(j.measured_j != j.believed_j and j.std > 0 for j in judged)
+    assert all(j.measured_j != j.predicted_j and j.std > 0 for j in judged)

@@ -260,5 +260,5 @@ def test_prediction_batch_keeps_earlier_predictions() -> None:
     model.learn(all_of_them[10:])
     first, second = late.make_records([0, 3])
     assert first.measured_j == pytest.approx(0.15 * (1 + 10 * 70 / 29 / 150))
-    assert second.believed_j == pytest.approx(np.exp(late.mean[3]))
+    assert second.predicted_j == pytest.approx(np.exp(late.mean[3]))
     assert second.constant_j == pytest.approx(MS * np.median([k.power_w for k in all_of_them[:10]]))

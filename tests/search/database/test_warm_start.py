@@ -124,7 +124,7 @@ def test_own_measurements_are_left_out(records: Path) -> None:
     assert both is not None
     assert len(both.group_names) == 2
     assert "timed and" in description
-    assert "believed 50%" in description
+    assert "trust in them: 50%" in description
 
 
 def test_simulated_rows_are_not_used_for_a_gpu(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
