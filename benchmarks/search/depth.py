@@ -80,15 +80,15 @@ def _latency(winner: Trial) -> float:
 def without_luck(timed: list[Candidate], device: Device) -> float:
     """The least latency among them, each without the factor that is its own."""
     fastest = min(c.latency_s for c in timed)
-    return min(_plain(c, device) for c in timed if c.latency_s <= LUCKIEST * fastest)
+    return min(remove_own_factor(c, device) for c in timed if c.latency_s <= LUCKIEST * fastest)
 
 
-def _plain(candidate: Candidate, device: Device) -> float:
+def remove_own_factor(candidate: Candidate, device: Device) -> float:
+    """Latency in seconds of a kernel on a simulated device, without the seeded factor of its own."""
     made = generate(candidate.schedule, device.limits)
-    starts = len(made.launches) * LAUNCH_OVERHEAD_S
-    return starts + (candidate.latency_s - starts) / sample_own_time_factor(
-        TARGET, digest_cuda_source(made.source)
-    )
+    overhead_s = len(made.launches) * LAUNCH_OVERHEAD_S
+    factor = sample_own_time_factor(device.name, digest_cuda_source(made.source))
+    return overhead_s + (candidate.latency_s - overhead_s) / factor
 
 
 def random_best(
