@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ekc.errors import EkcError
+
 BYTES = 16
 """Of one instruction, since Volta."""
 MULTIPLY_ADDS = {"FFMA": 1, "HFMA2": 2, "DFMA": 1, "IDP": 4, "HMMA": 1, "IMMA": 1, "HGMMA": 1}
@@ -72,7 +74,7 @@ class Instruction:
         return next((narrow[part] for part in self.opcode.split(".") if part in narrow), 4)
 
 
-class NoDisassembler(RuntimeError):
+class NoDisassembler(EkcError):
     """nvdisasm is not installed."""
 
 

@@ -1,7 +1,7 @@
-"""What ptxas made of the best schedules: the main loop, instruction by instruction.
+"""The machine code of the best schedules: instructions of the main loop, as ptxas compiles it.
 
-    python -m benchmarks.codegen.sass_report [--json FILE] [--only TEXT] [--trials N] [--seed N] [--records DIR]
-        [--target NAME ...] [--residual] [--schedule FILE ...]
+    python -m benchmarks.codegen.sass_report [--json FILE] [--only TEXT] [--trials N] [--seed N]
+        [--records DIR] [--target NAME ...] [--residual] [--schedule FILE ...]
 
 Tunes operators for speed on the simulated a100 and h200 and disassembles the fastest schedule of each, and
 one that is written out here; with --schedule, reports on those schedules instead (files as `ekc export`
@@ -24,8 +24,6 @@ as a share of what the fastest unit that takes the inputs' type could do at the 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -33,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import ekc
-from benchmarks.codegen.sass import Account, NoDisassembler, account, disassembled
+from benchmarks.codegen.sass import Account, account, disassembled
+from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.emulator.memory_efficiency import measure_memory_efficiency
 from benchmarks.search.depth import run
-from benchmarks.search.tune_table import table
 from ekc import devices
 from ekc.cli.schedule_source import read_schedule
 from ekc.codegen.compiled import CompiledKernel
@@ -48,6 +46,7 @@ from ekc.processes.pool import open_worker_pool
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
+from ekc.tables import format_table
 
 TARGETS = ("a100", "h200")
 WIDE = 16
@@ -122,7 +121,7 @@ def _no_pass_to_spare() -> ekc.Schedule:
     )
 
 
-def figures_of(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
+def measure_schedule(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
     """Figures of the launch that multiplies most. Shares are of its main loop's instructions."""
     kernel = compile_schedule(schedule, device.arch, device.limits)
     functions = disassembled(kernel.cubin)
@@ -195,7 +194,7 @@ def _in_flight(found: Account, kernel: CompiledKernel, number: int, target: str)
     return found.bytes_in_flight * threads * fits.blocks
 
 
-def judged(figures: dict[str, Any], bars: Bars) -> dict[str, bool]:
+def judge(figures: dict[str, Any], bars: Bars) -> dict[str, bool]:
     """Which bars hold."""
     return {
         name: figures[name] >= bar if way == "least" else figures[name] <= bar
@@ -203,10 +202,10 @@ def judged(figures: dict[str, Any], bars: Bars) -> dict[str, bool]:
     }
 
 
-def line(name: str, schedule: ekc.Schedule, device: Device, bars: Bars) -> dict[str, Any]:
+def make_line(name: str, schedule: ekc.Schedule, device: Device, bars: Bars) -> dict[str, Any]:
     """One row of the table."""
-    figures = figures_of(schedule, device)
-    passed = judged(figures, bars)
+    figures = measure_schedule(schedule, device)
+    passed = judge(figures, bars)
     return {
         "schedule": name,
         "target": device.name,
@@ -217,7 +216,7 @@ def line(name: str, schedule: ekc.Schedule, device: Device, bars: Bars) -> dict[
     }
 
 
-def show(lines: list[dict[str, Any]]) -> str:
+def format_lines(lines: list[dict[str, Any]]) -> str:
     """The table."""
     rows = [
         (
@@ -252,7 +251,7 @@ def show(lines: list[dict[str, Any]]) -> str:
                 f"{x['hmma']:.1%}",
                 str(x["hgmma"]),
                 str(x["ldsm"]),
-                *(_widths(x[kind]) for kind in ("shared_loads", "global_loads", "async_copies")),
+                *(_format_widths(x[kind]) for kind in ("shared_loads", "global_loads", "async_copies")),
                 str(x["spills"]),
                 f"{x['integer_per_multiply_add']:.2f}",
                 f"{x['in_flight_bytes'] / 1024:.0f} KiB",
@@ -264,63 +263,61 @@ def show(lines: list[dict[str, Any]]) -> str:
                 "" if not x["bar"] else "pass" if x["pass"] else "FAIL " + ", ".join(x["missed"]),
             )
         )
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def _widths(loads: dict[int, int]) -> str:
+def _format_widths(loads: dict[int, int]) -> str:
     """Such as "32 x 128"."""
     return ", ".join(f"{count} x {8 * width}" for width, count in sorted(loads.items())) or "-"
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases with this in their name")
-    parser.add_argument("--residual", action="store_true", help="on devices as they are tuned for elsewhere")
-    parser.add_argument("--trials", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
-    parser.add_argument("--target", action="append", choices=specs.list_names())
-    parser.add_argument("--schedule", type=Path, action="append", default=[])
-    asked = parser.parse_args()
-    lines = []
-    try:
-        for target in asked.target or TARGETS:
-            device = devices.open(target if asked.residual else f"{target}@no-residual")
-            for file in asked.schedule:
-                lines.append(line(file.stem, read_schedule(file), device, {}))
-            for name, (make, bars) in CASES.items():
-                if not asked.schedule and asked.only in name:
-                    made = make()
-                    found = made if isinstance(made, ekc.Schedule) else _fastest(made, device, asked)
-                    lines.append(line(name, found, device, bars))
-                    print(show(lines[-1:]), flush=True)
-    except NoDisassembler as problem:
-        sys.exit(str(problem))
-    if not lines:
-        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(CASES)}")
-    tuned = f"; fastest of {asked.trials} trials, seed {asked.seed}, simulated, but what is written out"
-    tuned = "" if asked.schedule else tuned
-    tuned += "" if asked.residual else ", without residual"
-    print(f"ekc {ekc.__version__}, Python {platform.python_version()}; main loops{tuned}")
-    print(show(lines))
-    if asked.json:
-        asked.json.write_text(json.dumps({"lines": lines, "pass": all(x["pass"] for x in lines)}, indent=1))
-
-
-def _fastest(op: ekc.Operator, device: Device, asked: argparse.Namespace) -> ekc.Schedule:
-    """What the search finds."""
+def _tune(op: ekc.Operator, device: Device, arguments: argparse.Namespace) -> ekc.Schedule:
+    """The fastest schedule that the search finds."""
     file = None
-    if asked.records:
-        asked.records.mkdir(parents=True, exist_ok=True)
-        file = asked.records / f"{op.name}-{device.name}.db"
-    wish = TuneOptions(asked.trials, "latency", 0.05, False, asked.seed, None)
-    with RecordStore(file) as store, open_worker_pool(device, asked.trials) as workers:
+    if arguments.records:
+        arguments.records.mkdir(parents=True, exist_ok=True)
+        file = arguments.records / f"{op.name}-{device.name}.db"
+    wish = TuneOptions(arguments.trials, "latency", 0.05, False, arguments.seed, None)
+    with RecordStore(file) as store, open_worker_pool(device, arguments.trials) as workers:
         return run(op, device, store, workers, wish)[0].schedule
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--only", metavar="TEXT", default="", help="cases with this in their name")
+    parser.add_argument("--residual", action="store_true", help="on devices with their seeded residual")
+    parser.add_argument("--trials", type=int, default=256)
+    parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
+    parser.add_argument("--target", action="append", choices=specs.list_names())
+    parser.add_argument("--schedule", type=Path, action="append", default=[])
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Disassemble each case, and print the table."""
+    names = [] if arguments.schedule else select_names(CASES, arguments.only)
+    lines = []
+    for target in arguments.target or TARGETS:
+        device = devices.open(target if arguments.residual else f"{target}@no-residual")
+        for file in arguments.schedule:
+            lines.append(make_line(file.stem, read_schedule(file), device, {}))
+        for name in names:
+            make, bars = CASES[name]
+            made = make()
+            found = made if isinstance(made, ekc.Schedule) else _tune(made, device, arguments)
+            lines.append(make_line(name, found, device, bars))
+            print(format_lines(lines[-1:]), flush=True)
+    tuned = (
+        f"; fastest of {arguments.trials} trials, seed {arguments.seed}, simulated, except schedules by hand"
+    )
+    tuned = "" if arguments.schedule else tuned
+    tuned += "" if arguments.residual else ", without residual"
+    print(f"main loops{tuned}")
+    print(format_lines(lines))
+    return {"lines": lines}
+
+
+BARS = {name: {n: list(bar) for n, bar in bars.items()} for name, (_, bars) in CASES.items()}
+main = make_main(__doc__, measure, BARS, add_options)
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.operators import PAPER_OPERATORS
 from benchmarks.common.script import WIDE_TABLE, make_main
 from benchmarks.search.ablation_figures import (
     LOSS_BAR,
@@ -49,7 +50,7 @@ from benchmarks.search.ablation_figures import (
 from benchmarks.search.ablation_recordings import RecordedPlace, make_recorded_places
 from benchmarks.search.ablation_runs import Line, Place, append_line, check_program, get_identity, read_lines
 from benchmarks.search.ablation_variants import DEFAULT, STAGE_ONE, VARIANTS
-from benchmarks.search.paper_runs import DEVICES, OPERATORS, code
+from benchmarks.search.paper_runs import DEVICES, code
 from ekc.errors import InvalidInput
 from ekc.tables import format_table
 
@@ -237,7 +238,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         check_program(lines, arguments.program)
         places: list[Place | RecordedPlace] = []
         if not arguments.no_simulated:
-            places += [Place(o, d, arguments.folder) for o in OPERATORS for d in DEVICES]
+            places += [Place(o, d, arguments.folder) for o in PAPER_OPERATORS for d in DEVICES]
         places += make_recorded_places(arguments.data, arguments.folder) if arguments.data else []
         places = [p for p in places if arguments.only in f"{p.operator} {p.device_name}"]
         if not places:

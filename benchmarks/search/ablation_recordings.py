@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording, read
 from benchmarks.search.ablation_variants import DEFAULT, POPULATIONS
-from benchmarks.search.quality import quality
+from benchmarks.search.quality import compute_quality
 from ekc.search.cost_model.gaussian_process import GaussianProcess
 from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import SEQUENTIAL_ROUNDS
@@ -107,7 +107,7 @@ class RecordedPlace:
         size = POPULATIONS.get(name, compute_population_size(trials))
         breeder = Breeder(space, np.random.default_rng(seed), size)
         SearchLoop(breeder, task, trials, settings=SEQUENTIAL_ROUNDS).run()
-        ratio = quality(table, task.tried_rows, trials)
+        ratio = compute_quality(table, task.tried_rows, trials)
         return {
             "latency_s": ratio,
             "without_luck_s": ratio,

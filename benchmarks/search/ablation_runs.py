@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from benchmarks.common.operators import PAPER_OPERATORS
 from benchmarks.search.ablation_variants import VARIANTS, Variant, apply_changes
 from benchmarks.search.depth import remove_own_factor
-from benchmarks.search.paper_runs import OPERATORS, code
+from benchmarks.search.paper_runs import code
 from ekc import devices
 from ekc.devices.device import Device, Timing
 from ekc.processes.child import ChildProcess, RemoteWorker
@@ -97,7 +98,7 @@ class Place:
         name = "".join(c if c.isalnum() else "-" for c in f"{operator} {device}")
         self.log, self._records = folder / f"{name}.jsonl", folder / f"{name}.db"
         self.device: Device = devices.open(device)
-        self.op = OPERATORS[operator]()
+        self.op = PAPER_OPERATORS[operator]()
         self._store: RecordStore | None = None
         self._space: tuple[Space, float] | None = None
 

@@ -20,11 +20,9 @@ two tables differ by is the residual's.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import platform
 import statistics
+import sys
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,8 @@ from typing import Any
 import numpy as np
 
 import ekc
-from benchmarks.search.tune_table import OPERATORS, table
+from benchmarks.common.operators import OPERATORS
+from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
 from ekc import devices
 from ekc.codegen.generate import generate
 from ekc.devices.device import Device
@@ -51,6 +50,7 @@ from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
+from ekc.tables import format_table
 
 TARGET = "a100"
 BAR = 1.01
@@ -118,22 +118,22 @@ def _draws(breeder: Breeder, count: int) -> Population:
     return drawn[:count]
 
 
-def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
+def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
-    op, file = OPERATORS[name](), asked.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
-    device = devices.open(f"{TARGET}@no-residual" if asked.no_residual else TARGET)
-    with RecordStore(file) as store, open_worker_pool(device, asked.long) as workers:
-        seeds = range(asked.seed, asked.seed + asked.seeds)
-        runs = [run(op, device, store, workers, _wish(asked.trials, seed)) for seed in seeds]
-        longer = run(op, device, store, workers, _wish(asked.long, asked.seed))
+    op, file = OPERATORS[name](), arguments.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
+    device = devices.open(f"{TARGET}@no-residual" if arguments.no_residual else TARGET)
+    with RecordStore(file) as store, open_worker_pool(device, arguments.long) as workers:
+        seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+        runs = [run(op, device, store, workers, _wish(arguments.trials, seed)) for seed in seeds]
+        longer = run(op, device, store, workers, _wish(arguments.long, arguments.seed))
         known = {c.schedule.digest: c for _, found in (*runs, longer) for c in found}
         strangers, rank = random_best(
-            op, Measurer(device, store), workers, list(known.values()), asked.random, asked.seed
+            op, Measurer(device, store), workers, list(known.values()), arguments.random, arguments.seed
         )
     winners, best = [_latency(winner) for winner, _ in runs], min(c.latency_s for c in strangers)
     median, long = statistics.median(winners), _latency(longer[0])
     ratios = {"random": median / best, "long": median / long}
-    luckless = None if asked.no_residual else _without_luck(runs, strangers, longer, device)
+    luckless = None if arguments.no_residual else _without_luck(runs, strangers, longer, device)
     return {
         "operator": name,
         "winners_s": winners,
@@ -161,16 +161,16 @@ def _without_luck(
     }
 
 
-def show(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:
+def format_lines(lines: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     """The table."""
     rows = [
         (
             "operator",
-            f"median of {asked.trials} [us]",
+            f"median of {arguments.trials} [us]",
             "worst",
-            f"best of {asked.random:,} random",
+            f"best of {arguments.random:,} random",
             "rank",
-            f"{asked.long:,} trials",
+            f"{arguments.long:,} trials",
             "/ random",
             "/ long",
             "without luck",
@@ -191,46 +191,42 @@ def show(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:
                 f"{x['ratio']['random']:.3f}",
                 f"{x['ratio']['long']:.3f}",
                 *(f"{luckless[of]:.3f}" if luckless else "-" for of in ("random", "long")),
-                "pass" if x["pass"] else "FAIL",
+                format_verdict(x),
             )
         )
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", metavar="TEXT", help="operators with this in their name")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
     parser.add_argument("--seeds", type=int, default=5, help="runs whose winners the median is of")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--trials", type=int, default=256)
     parser.add_argument("--random", type=int, default=5000)
     parser.add_argument("--long", type=int, default=4096)
     parser.add_argument("--records", type=Path, default=Path("build/depth"))
-    parser.add_argument("--no-residual", action="store_true", help="on a device that does as it explains")
-    asked = parser.parse_args()
-    names = [name for name in OPERATORS if asked.only is None or asked.only in name]
-    if not names:
-        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(OPERATORS)}")
-    asked.records.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--no-residual", action="store_true", help="on a device without the seeded residual")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure each operator, and print the table."""
+    names = select_names(OPERATORS, arguments.only)
+    arguments.records.mkdir(parents=True, exist_ok=True)
     lines = []
     for name in names:
-        lines.append(depth(name, asked))
-        print(show(lines[-1:], asked), flush=True)
-    residual = ", no residual" if asked.no_residual else ""
+        lines.append(measure_operator(name, arguments))
+        print(format_lines(lines[-1:], arguments), flush=True)
+    residual = ", no residual" if arguments.no_residual else ""
     print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; {TARGET} (simulated{residual}), seeds {asked.seed} to "
-        f"{asked.seed + asked.seeds - 1}, objective latency; bar {BAR} for both ratios"
+        f"{TARGET} (simulated{residual}), seeds {arguments.seed} to {arguments.seed + arguments.seeds - 1}, "
+        f"objective latency; bar {BAR} for both ratios"
     )
     print(f"random: the {RESCORED} that the models of the other runs rank best were compiled and timed")
-    print(show(lines, asked))
-    if asked.json:
-        asked.json.write_text(json.dumps({"lines": lines, "pass": all(x["pass"] for x in lines)}, indent=1))
+    print(format_lines(lines, arguments))
+    return {"lines": lines}
 
+
+main = make_main(__doc__, measure, {"random": BAR, "long": BAR}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

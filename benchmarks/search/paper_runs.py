@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ekc
+from benchmarks.common.operators import PAPER_OPERATORS
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, Timing
@@ -27,16 +28,6 @@ from ekc.search.tuning_result import TuningResult
 
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")
-OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
-    "MM 1024^3": lambda: ekc.matmul(1024, 1024, 1024),
-    "MM 512x3072x768": lambda: ekc.matmul(512, 3072, 768),
-    "MV 4096x4096": lambda: ekc.matvec(4096, 4096),
-    "MV 1024x8192": lambda: ekc.matvec(1024, 8192),
-    "conv 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
-    "conv 16x256x14x14 3x3 -> 256": lambda: ekc.conv2d(
-        16, 256, 14, 14, out_channels=256, kernel=3, padding=1
-    ),
-}
 EVERYTHING, ADAPTIVE, LATENCY = "meter everything", "adaptive", "latency only"
 METHODS: dict[str, SearchMethod] = {
     EVERYTHING: SearchMethod(metered_share=1.0),
@@ -149,7 +140,7 @@ def runs_of(
     log = folder / f"{name}.jsonl"
     done = {_identity(line): line for line in _lines(log)}
     found = []
-    op = OPERATORS[operator]()
+    op = PAPER_OPERATORS[operator]()
     with RecordStore(folder / f"{name}.db") as store:
         for seed in seeds:
             for variant in variants:

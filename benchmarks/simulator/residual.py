@@ -1,10 +1,9 @@
 """How much of what the simulator gets wrong is shared by kernels alike, and how much is a kernel's own.
 
 Recorded over simulated time, without the seeded residual, of CLBlast configurations and neighbours of theirs
-that differ in one parameter: a variogram over the distance of traits (`ekc/devices/simulated/residual.py`). Half the mean
-squared difference of two logs grows from the own part to own and shared; medians stand for means, so that
-a few odd kernels do not decide. Left out: kernels that spill, and vectors wider than ours.
-"""
+that differ in one parameter: a variogram over the distance of traits (`ekc/devices/simulated/residual.py`).
+Half the mean squared difference of two logs grows from the own part to own and shared; medians stand for
+means, so that a few odd kernels do not decide. Left out: kernels that spill, and vectors wider than ours."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.common.clblast import WIDEST, Xgemm
-from benchmarks.search.tune_table import table
+from benchmarks.common.script import WIDE_TABLE
 from benchmarks.simulator import learner
 from benchmarks.simulator.learner import left, robust
 from benchmarks.simulator.rows import LATENCY, Recording, Row, Work, by_compiling, by_estimate, known, read
@@ -32,6 +31,7 @@ from ekc.devices.simulated.residual import (
     make_generator,
     sample_shared_time_factor,
 )
+from ekc.tables import format_table
 
 Vector = NDArray[np.float64]
 
@@ -214,7 +214,7 @@ def text(result: dict[str, Any]) -> str:
         for one in space["bins"]:
             shares = (f"{one['robust']:.1%}", f"{one['rms']:.1%}")
             rows.append((space["device"], f"{one['distance']:.2f}", f"{one['pairs']}", *shares))
-    said += [table(rows), ""]
+    said += [format_table(rows[0], rows[1:], width=WIDE_TABLE), ""]
     for space in result["spaces"]:
         spread = f"{space['robust']:.1%} (rms {space['rms']:.1%})"
         said.append(f"{space['device']}: {space['kernels']} kernels, off by {spread}; {_sizes(space['fit'])}")
@@ -224,7 +224,10 @@ def text(result: dict[str, Any]) -> str:
     rows = [("times", "kernels", *kinds, "rms")]
     for one in result["learnt"]:
         rows.append((one["what"], f"{one['kernels']}", *(f"{one[k]:.1%}" for k in (*kinds, "rms"))))
-    said += [table(rows), f"shipped sizes near the fit: {'pass' if result['pass'] else 'FAIL'}"]
+    said += [
+        format_table(rows[0], rows[1:], width=WIDE_TABLE),
+        f"shipped sizes near the fit: {'pass' if result['pass'] else 'FAIL'}",
+    ]
     return "\n".join(said)
 
 
@@ -242,4 +245,4 @@ def _learner(lines: list[dict[str, Any]]) -> str:
         shares = (f"{one[name]:.1%}" for name in ("robust", "rms", "fast"))
         counts = (f"{one['rows']}", f"{one['kernels']}")
         rows.append((one["space"], one["figure"], *counts, repeats, *shares, alike))
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)

@@ -90,10 +90,10 @@ Real kernels lie off any formula. How far, and whether kernels that are alike li
 say in three ways. Boosted trees are trained on the settings of a recorded space and asked for the rest (5
 folds; the best of three depths; rows that are one kernel under two names count once and tell how well a
 measurement repeats; "neighbours": correlation of what is left of two kernels that differ in one setting).
-The simulator's own error, without its residual, is held against the distance of two kernels in traits: what
-their warps do and in which proportions, in octaves (`ekc/devices/simulated/residual.py`). Last, the same trees are asked
-what they leave of the recorded space, of the simulated one, and of that with residuals of several sizes:
-trees leave some of a formula too, and what they leave alone is no measure of chance.
+The simulator's own error, without its residual, is compared with the distance of two kernels in traits: what
+their warps do and in which proportions, in octaves (`ekc/devices/simulated/residual.py`). Last, the same
+trees are asked what they leave of the recorded space, of the simulated one, and of that with residuals of
+several sizes: trees leave some of a formula too, and what they leave alone is no measure of chance.
 
 ```
 {residual}
@@ -104,8 +104,8 @@ on the time of a launch, once started, a factor that is a path of a Gaussian pro
 path for each device, and one of the kernel's own: the sizes are those "shipped". What recordings have and
 simulated devices do not is the tail: some kernels are far off what their neighbours say, quicker or slower,
 so that root mean squares tell a larger own part than medians do. Spills of another compiler would do that,
-and ours are counted separately. The convolutions leave trees more than the products do; none of ours is mapped
-to them, so how much of that is their own is not known.
+and ours are counted separately. The convolutions leave trees more than the products do; none of ours is
+mapped to them, so how much of that is their own is not known.
 
 Power: that of the A100 repeats no better than trees predict it, so it tells nothing. That of the hotspot
 stencil, at a fixed clock, leaves trees under 1 %, so a kernel's own part is as small as that of time. The
