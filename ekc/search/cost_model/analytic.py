@@ -1,7 +1,7 @@
 """The analytic prior: expected latency and power from counted work and the peaks of a device.
 
 The learned models start from this prior and learn its error. Where a learned model is in quarantine, the
-prior alone is used. `benchmarks/prior_accuracy.py` compares it with recordings.
+prior alone is used. `benchmarks/cost_model/analytic.py` compares it with recordings.
 """
 
 from __future__ import annotations

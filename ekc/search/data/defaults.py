@@ -358,7 +358,7 @@ class AnalyticSettings:
     l1_pj: float = 30.0
     """Energy in picojoules of a byte of a sector that L1 has or L2 must send. A round value that fits
     recorded kernels which read the same global memory repeatedly (a100_gemm_clocks;
-    `benchmarks/prior_accuracy.py`)."""
+    `benchmarks/cost_model/analytic.py`)."""
     l2_pj: float = 54.0
     """Energy in picojoules of a byte from L2. Source: as `float_pj`."""
     dram_pj: float = 51.0
@@ -464,7 +464,7 @@ class PowerModelSettings:
     """A kernel of twice the least energy has weight 2**-sharpness in the line, as in the trees."""
     prior_slope: float = 0.5
     """Slope that the line over the prior is shrunk to. Recorded kernels have 0.75
-    (`benchmarks/prior_accuracy.py`). With 0.7, a run where power is constant needs three times as many
+    (`benchmarks/cost_model/analytic.py`). With 0.7, a run where power is constant needs three times as many
     meterings to find that out, and other runs hardly rank better."""
     prior_slope_variance: float = 0.003
     """Variance of the log prior at which the metered kernels and `prior_slope` have equal weight. Chosen by
@@ -518,7 +518,7 @@ class MeteringSettings:
     """Kernels of the first round that are metered, ahead of the share."""
     finals_meterings: float = 3.75
     """Finalists that are metered for the first time in the finals, where few kernels were metered before:
-    mean of 60 runs of 64 trials (`benchmarks/paper.py`)."""
+    mean of 60 runs of 64 trials (`benchmarks/search/paper.py`)."""
     verdict_window: int = 12
     """Last predictions that a verdict uses, at most."""
     min_predictions: int = 6

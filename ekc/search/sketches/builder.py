@@ -140,7 +140,7 @@ class StructureBuilder:
     def add_vector_width(self, kind: str, tensor: str, min_width: int = 1) -> Hole:
         """Add a decision for the elements of a tensor that one access moves, at least `min_width`. It starts
         at its maximum: of 19,172 pairs of recorded GEMMs that differ in one width, the wider was faster in 92
-        % (`benchmarks/recorded_widths.py`)."""
+        % (`benchmarks/simulator/load_width.py`)."""
         values = tuple(v for v in list_vector_widths(self.op, tensor) if v >= min_width)
         decision = make_choice(f"{self.prefix}{kind}.{tensor}", values, starts_at_max=True)
         self.decisions.append(decision)

@@ -1,4 +1,4 @@
-"""What wider loads are worth: counted on made-up recordings."""
+"""The gain of wider loads, on made-up recordings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.running import run
+from tests.benchmarks.helpers import run_inline
 
 NAMES = "MWG NWG KWG MDIMC NDIMC MDIMA NDIMB KWI VWM VWN STRM STRN SA SB"
 FILES = ("a100_gemm_energy.csv.gz", "clblast_gemm_rtx_3090.csv.gz", "clblast_gemm_rtx_2080_ti.csv.gz")
 
 
-def test_recorded_widths(tmp_path: Path) -> None:
+def test_pairs_are_counted_by_staging(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Wider is faster by a quarter where the operand is shared, slower by as much where it is not."""
     rows = []
     for vwn in (1, 2):
@@ -27,7 +27,9 @@ def test_recorded_widths(tmp_path: Path) -> None:
             writer = csv.DictWriter(stream, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    text, figures = run("simulator.load_width", tmp_path, "--data", str(tmp_path), "--pairs", "2")
+    text, figures = run_inline(
+        "simulator.load_width", tmp_path, capsys, "--data", str(tmp_path), "--pairs", "2"
+    )
     assert "of 6 pairs the wider was faster in 50%" in text
     assert [(x["way"], x["pairs"], x["faster"]) for x in figures["lines"]] == [
         ("shared", 1, 1.0),

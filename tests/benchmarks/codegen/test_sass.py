@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +10,7 @@ import pytest
 import ekc
 from benchmarks.codegen import sass
 from ekc.codegen.generate import compile_schedule
-
-ROOT = Path(__file__).parents[2]
+from tests.benchmarks.helpers import run_inline
 
 
 def code(*lines: str) -> tuple[object, ...]:
@@ -132,45 +127,31 @@ def test_a_kernel_of_ours() -> None:
     assert found.global_loads.keys() <= {16}
 
 
-def reported(tmp_path: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
-    figures = tmp_path / "figures.json"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.codegen.sass_report",
-            "--target",
-            "a100",
-            "--json",
-            str(figures),
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"EKC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads(figures.read_text())["lines"]
+def report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[str, list[dict[str, Any]]]:
+    text, figures = run_inline("codegen.sass_report", tmp_path, capsys, "--target", "a100", *options)
+    return text, figures["lines"]
 
 
-def test_the_report_of_a_schedule(tmp_path: Path) -> None:
+def test_report_of_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tiled.json"
     file.write_text(_tiled().to_json())
-    text, (line,) = reported(tmp_path, "--schedule", str(file))
+    text, (line,) = report(tmp_path, capsys, "--schedule", str(file))
     assert "16 x 128" in text
     assert line["ffma"] > 0.5
     assert line["spills"] == 0
 
 
-def test_the_product_that_is_written_out_meets_every_bar(tmp_path: Path) -> None:
-    _, (line,) = reported(tmp_path, "--only", "written out")
+@pytest.mark.slow
+def test_schedule_by_hand_meets_every_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, (line,) = report(tmp_path, capsys, "--only", "written out")
     assert set(line["bar"]) >= {"ffma", "narrow_shared", "narrow_global", "spills", "spare_passes"}
     assert line["missed"] == []
     assert line["share_of_peak"] > 0.85
 
 
-def test_without_nvdisasm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_nvdisasm_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(sass.NoDisassembler, match="pip install nvidia-cuda-nvdisasm"):

@@ -28,8 +28,8 @@ from ekc.devices.simulated.specs import A100
 from ekc.errors import DeviceError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
-from tests.benchmarks import scripted_torch
-from tests.benchmarks.scripted_torch import CALL_S, NAME, UUID, module
+from tests.benchmarks.gpu import scripted_torch
+from tests.benchmarks.gpu.scripted_torch import CALL_S, NAME, UUID, module
 
 
 def _rivals(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+"""Folder of the repository."""
 
 
 def run(module: str, tmp_path: Path, *options: str, **environment: str) -> tuple[str, dict[str, Any]]:

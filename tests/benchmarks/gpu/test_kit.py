@@ -31,7 +31,7 @@ from ekc.governor.samples import SensorSamples
 from ekc.search.data.defaults import FINALS, MEASURING
 from tests.devices.recording.full_disk import no_room_beyond
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,17 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.common import ranking
+from benchmarks.simulator import counter_kernels, counters
+from tests.benchmarks.helpers import run
+
 WIDTH, HEIGHT, HALF = 40, 24, 1
-
-
-@pytest.fixture
-def ktt() -> Any:
-    from benchmarks.simulator import counters
-
-    return counters
 
 
 def multiply_adds(bx: int, by: int, tx: int, ty: int) -> int:
@@ -32,15 +24,15 @@ def multiply_adds(bx: int, by: int, tx: int, ty: int) -> int:
     return blocks * bx * by * tx * ty * (2 * HALF + 1) ** 2
 
 
-def write_table(ktt: Any, folder: Path, designs: list[tuple[int, int, int, int]]) -> None:
+def write_table(folder: Path, designs: list[tuple[int, int, int, int]]) -> None:
     """The recording's columns for some designs: fp32 as it must be, all else the same throughout."""
     sizes = ("BLOCK_SIZE_X", "BLOCK_SIZE_Y", "TILE_SIZE_X", "TILE_SIZE_Y")
-    columns = {name: column for name, (column, _) in ktt.COUNTERS.items()}
-    with gzip.open(folder / ktt.TABLE, "wt", newline="") as file:
+    columns = {name: column for name, (column, _) in counters.COUNTERS.items()}
+    with gzip.open(folder / counters.TABLE, "wt", newline="") as file:
         writer = None
         for design, padding, read_only in itertools.product(designs, (0, 1), (0, 1)):
             line: dict[str, Any] = dict(zip(sizes, design, strict=True))
-            line |= {"PADDING": padding, "READ_ONLY": read_only, ktt.SPILLS: 0}
+            line |= {"PADDING": padding, "READ_ONLY": read_only, counters.SPILLS: 0}
             line |= {"IMAGE_WIDTH": WIDTH, "IMAGE_HEIGHT": HEIGHT, "HFS": HALF}
             line |= dict.fromkeys(columns.values(), 1.0) | {columns["fp32"]: multiply_adds(*design)}
             writer = writer or csv.DictWriter(file, list(line))
@@ -49,7 +41,8 @@ def write_table(ktt: Any, folder: Path, designs: list[tuple[int, int, int, int]]
             writer.writerow(line)
 
 
-def test_tiny_form_of_the_benchmark(ktt: Any, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_counters_of_a_made_up_table(tmp_path: Path) -> None:
     designs = [
         (2048, 1, 1, 1),
         (8, 4, 1, 1),
@@ -59,44 +52,35 @@ def test_tiny_form_of_the_benchmark(ktt: Any, tmp_path: Path) -> None:
         (32, 4, 3, 3),
         (4, 8, 2, 1),
     ]
-    write_table(ktt, tmp_path, designs)
-    out = tmp_path / "figures.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.simulator.counters", "--data", str(tmp_path), "--json", str(out)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(out.read_text())
+    write_table(tmp_path, designs)
+    text, figures = run("simulator.counters", tmp_path, "--data", str(tmp_path))
     lines = {line["counter"]: line for line in figures["lines"]}
     assert figures["recorded_rows"] == 4 * len(designs)
-    assert figures["left_out"] == {ktt.NO_COUNTERPART: 2 * len(designs), ktt.REPEATS: len(designs)}
+    assert figures["left_out"] == {counters.NO_COUNTERPART: 2 * len(designs), counters.REPEATS: len(designs)}
     assert figures["compared"] == len(designs) - 1
     ((why, number),) = figures["refused"].items()
     assert number == 1
     assert "2048" in why
-    assert why in done.stdout
+    assert why in text
     assert lines["fp32"]["ekc"] == lines["fp32"]["text"] == pytest.approx(1.0)
     assert lines["fp32"]["ekc_level"] == 1.0
     assert lines["fp32"]["pass"]
     assert lines["requests"]["ekc"] is None
     assert not lines["requests"]["pass"]
     assert not figures["pass"]
-    assert done.stdout.rstrip().endswith("FAIL")
+    assert text.rstrip().endswith("FAIL")
 
 
-def test_a_counter_passes_when_it_ranks_as_measured(ktt: Any) -> None:
-    import ktt_kernels as kernels
-
+def test_counter_passes_when_it_ranks_as_measured() -> None:
     def line(ours: list[float], measured: list[float]) -> dict[str, Any]:
         rows = [
-            ktt.Row(kernels.Design(x, 1, 1, 1, WIDTH, HEIGHT, 7 * x), {"fp32": m}, {"fp32": m}, False)
+            counters.Row(
+                counter_kernels.Design(x, 1, 1, 1, WIDTH, HEIGHT, 7 * x), {"fp32": m}, {"fp32": m}, False
+            )
             for x, m in enumerate(measured, 1)
         ]
-        done = [ktt.Counted(r, {"fp32": o}, None) for r, o in zip(rows, ours, strict=True)]
-        found: dict[str, Any] = ktt.compared("fp32", done)
+        done = [counters.Counted(r, {"fp32": o}, None) for r, o in zip(rows, ours, strict=True)]
+        found: dict[str, Any] = counters.compare_counter("fp32", done)
         return found
 
     right = line([2.0, 4.0, 6.0, 8.0], [1.0, 2.0, 3.0, 4.0])
@@ -105,7 +89,9 @@ def test_a_counter_passes_when_it_ranks_as_measured(ktt: Any) -> None:
     assert right["ekc_level"] == 2.0
     assert right["text"] is None
     assert right["pass"]
-    assert [ktt.Row(kernels.Design(8, 8, 1, t, 64, 64, 7), {}, {}, False).small for t in (6, 7)] == [
+    assert [
+        counters.Row(counter_kernels.Design(8, 8, 1, t, 64, 64, 7), {}, {}, False).small for t in (6, 7)
+    ] == [
         True,
         False,
     ]
@@ -115,20 +101,13 @@ def test_a_counter_passes_when_it_ranks_as_measured(ktt: Any) -> None:
     assert not wrong["pass"]
 
 
-def test_missing_recordings_are_told_in_one_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.simulator.counters", "--data", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 2
-    assert "has no ktt_convolution_rtx_2080_ti_counters.csv.gz" in done.stderr.splitlines()[-1]
+def test_missing_recording_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        counters.main(["--data", str(tmp_path)])
+    assert "has no ktt_convolution_rtx_2080_ti_counters.csv.gz" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_spearman() -> None:
-    from benchmarks.common import ranking
-
     a = np.array([1.0, 2.0, 3.0, 4.0])
     assert ranking.spearman(a, np.exp(a)) == pytest.approx(1.0)
     assert ranking.spearman(a, -a) == pytest.approx(-1.0)
@@ -138,15 +117,13 @@ def test_spearman() -> None:
     assert ranking.spearman(a, np.array([1.0, 1.0, 2.0, 2.0])) == pytest.approx(4 / 20**0.5)
 
 
-def test_strata_cover_the_grid_and_chosen_blocks_stand_for_it(ktt: Any) -> None:
-    import ktt_kernels as kernels
-
-    ragged = kernels.Design(16, 4, 1, 2, WIDTH, 20, HALF)
-    found = kernels.strata(ragged, np.random.default_rng(0))
+def test_strata_cover_the_grid() -> None:
+    ragged = counter_kernels.Design(16, 4, 1, 2, WIDTH, 20, HALF)
+    found = counter_kernels.strata(ragged, np.random.default_rng(0))
     assert sum(size for size, _ in found) == ragged.grid[0] * ragged.grid[1] == 3 * 3
     assert sorted(size for size, _ in found) == [1, 2, 2, 4]
     assert (1, [8]) in found
-    counts = kernels.of_text(ragged, 0)
+    counts = counter_kernels.of_text(ragged, 0)
     assert counts["fp32"] == ragged.threads * 2 * 9
     assert counts["written sectors"] == WIDTH * 20 // 8
     assert counts["store wavefronts"] >= counts["requests"]

@@ -13,7 +13,7 @@ from benchmarks.search import ablation
 from benchmarks.search import ablation_figures as figures
 from benchmarks.search import ablation_variants as variants
 from ekc.search.cost_model import gaussian_process, surrogate
-from tests.benchmarks.running import run, run_inline
+from tests.benchmarks.helpers import run, run_inline
 
 
 def make_line(operator: str, seed: int, seconds: float, **more: Any) -> dict[str, Any]:
