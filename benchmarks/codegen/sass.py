@@ -16,10 +16,10 @@ from pathlib import Path
 from ekc.errors import EkcError
 
 BYTES = 16
-"""Of one instruction, since Volta."""
+"""Bytes of one instruction, since Volta."""
 MULTIPLY_ADDS = {"FFMA": 1, "HFMA2": 2, "DFMA": 1, "IDP": 4, "HMMA": 1, "IMMA": 1, "HGMMA": 1}
-"""Opcodes that do the work. How many multiply-adds an HMMA is depends on its shape: it counts as one. An
-HGMMA counts as so many of them as it has strips of 8 columns (`Instruction.products`)."""
+"""Opcode -> multiply-adds per lane. An HMMA counts as one, although the number depends on its shape. An
+HGMMA counts as one for each strip of 8 columns (`Instruction.products`)."""
 INTEGER = {
     "IMAD",
     "IADD3",
@@ -58,7 +58,7 @@ class Instruction:
 
     @property
     def products(self) -> int:
-        """How many instructions that multiply and add it stands for: 16 of HGMMA.64x128x16, of others one."""
+        """Number of products that the instruction counts as: 16 for HGMMA.64x128x16, otherwise 1."""
         shape = re.search(r"\.\d+x(\d+)x\d+", self.opcode)
         if self.name not in MULTIPLY_ADDS:
             return 0
@@ -66,7 +66,7 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """What a load or store moves for each lane; 4 where nothing else is said."""
+        """Bytes that a load or store moves for each lane; 4 unless the opcode says otherwise."""
         widths = [int(part) // 8 for part in self.opcode.split(".") if part in ("64", "128")]
         if widths:
             return widths[0]
@@ -106,7 +106,7 @@ def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
 
 
 def main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
-    """The loop that has most multiply-adds outside of loops inside it, whole; all where nothing loops."""
+    """The loop that has most multiply-adds outside its inner loops; all code where there is no loop."""
     first, last = _main_span(code)
     return code[first : last + 1]
 
@@ -135,8 +135,8 @@ def _main_span(code: Sequence[Instruction]) -> tuple[int, int]:
 
 
 def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """(first, last) instruction of each loop: what lies between a branch back and where it goes. A branch to
-    itself, which ends a function, is none."""
+    """(first, last) instruction of each loop: from the target of a backward branch to the branch. A branch to
+    itself, which ends a function, is no loop."""
     found = []
     for number, x in enumerate(code):
         target = re.search(r"0x([0-9a-f]+)\s*$", x.operands)
@@ -151,7 +151,7 @@ def _works(x: Instruction) -> int:
 
 @dataclass(frozen=True)
 class Account:
-    """What a main loop consists of, and what the loop that brings its tiles loads from global memory."""
+    """Instruction counts of a main loop, and the global loads of the loop that fetches its tiles."""
 
     instructions: int
     names: Counter[str]
@@ -161,11 +161,11 @@ class Account:
     async_copies: Counter[int]
     matrix_loads: int
     group_products: int
-    """HGMMA, which take their factors out of shared memory themselves."""
+    """HGMMA instructions, which read their factors from shared memory."""
     products: int
-    """Instructions that multiply and add, an HGMMA for the HMMA that it stands for."""
+    """Instructions that multiply and add; an HGMMA counts as the equivalent number of HMMA."""
     multiply_adds: int
-    """What a lane multiplies and adds in one trip."""
+    """Multiply-adds of a lane in one trip."""
     integer: int
     spills: int
     """Accesses to local memory in the whole kernel."""
@@ -173,12 +173,12 @@ class Account:
     """Most bytes for each lane loaded from global memory before the first of them is used."""
 
     def share(self, name: str) -> float:
-        """Of the instructions, those with this opcode."""
+        """Share of the instructions with this opcode."""
         return self.names[name] / self.instructions
 
     @property
     def tensor_share(self) -> float:
-        """Of the instructions, those of tensor cores, an HGMMA for the HMMA that it stands for."""
+        """Share of tensor-core instructions; an HGMMA counts as the equivalent number of HMMA."""
         others = self.names["HMMA"] + self.names["IMMA"]
         grouped = self.products - sum(self.names[n] for n in MULTIPLY_ADDS if n != "HGMMA")
         return (others + grouped) / (self.instructions - self.group_products + grouped)

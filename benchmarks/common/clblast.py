@@ -2,8 +2,8 @@
 
 CLBlast computes a column-major C[m, n] from A stored [k][m] and B stored [k][n]; row by row that is ekc's
 matmul with m and n exchanged and the first operand transposed. A work-group of MDIMC x NDIMC threads computes
-MWG x NWG of C with KWG of K at a time; a thread owns MWG/MDIMC x NWG/NDIMC elements, side by side
-(STRM, STRN = 0) or in vectors a work-group apart (1). SA, SB: that operand comes through shared memory.
+MWG x NWG of C with KWG of K at a time; a thread owns MWG/MDIMC x NWG/NDIMC elements, side by side (STRM, STRN
+= 0) or in vectors at the distance of a work-group (1). SA, SB: that operand comes through shared memory.
 
 Two things are CLBlast's own and are written into the text of the kernel: which thread copies what into
 shared memory (MDIMA and NDIMB shape the threads; with STRM, STRN = 0 each copies neighbours, which makes

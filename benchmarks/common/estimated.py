@@ -1,8 +1,8 @@
-"""What a CLBlast configuration executes, told without compiling it.
+"""Estimate of the work of a CLBlast configuration, without compiling it.
 
-Multiply-adds, barriers, loop steps and registers come from the analysis of the schedule; how lanes lie
-together from CLBlast's own index formulas, evaluated for one warp. What only a compiler knows (integer
-instructions, spills) is estimated; `simulator_fidelity.py` prints how far from ptxas that is.
+Multiply-adds, barriers, loop steps and registers come from the analysis of the schedule; the
+addresses of lanes from CLBlast's own index formulas, evaluated for one warp. Integer instructions and spills,
+which only a compiler can count, are estimated; `simulator/fidelity.py` prints the error against ptxas.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfile]:
 
 @cache
 def _analysed(one: Xgemm, side: int) -> tuple[Launch, dict[str, float]]:
-    """What the schedule says, whoever copies."""
+    """Launch and analysis of the schedule, which do not depend on the threads that copy."""
     made = clblast.schedule(one, side)
     (launch,) = generate(made, clblast.UNBOUNDED).launches
     return launch, {

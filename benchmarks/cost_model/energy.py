@@ -5,7 +5,7 @@
 DIR holds the recordings. Five folds, no kernel in two of them. A tuner has timed a kernel before it predicts
 its energy, so "time known" is its situation: energy = measured time x predicted power. "Configuration alone"
 is the harder case. Errors are absolute and relative. The bar is for A4000 hotspot: the mean error of "ekc,
-time known" at most a tenth of that of latency x constant power (11.1 %). On A100 GEMM nobody can do better
+time known" at most a tenth of that of latency x constant power (11.1 %). On A100 GEMM no model can do better
 than the noise, which is printed: many of its configurations are one kernel.
 """
 

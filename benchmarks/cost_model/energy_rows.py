@@ -35,12 +35,12 @@ class Kernels:
 
     @property
     def features(self) -> NDArray[np.float32]:
-        """What the configuration says."""
+        """[rows, settings]: the configuration."""
         return self.settings.astype(np.float32)
 
     @property
     def timed(self) -> NDArray[np.float32]:
-        """What the configuration and its time say."""
+        """[rows, settings + 1]: the configuration and the log of its time."""
         return np.column_stack([self.settings, np.log(self.time)]).astype(np.float32)
 
 
@@ -68,7 +68,7 @@ def deviations(values: Array, group: NDArray[np.int64]) -> Array:
 
 
 def noise(name: str, folder: Path, whole: Kernels) -> dict[str, Any]:
-    """What repeated measurements say: the error left to one who knew every kernel's true energy."""
+    """Noise of repeated measurements: the error of a model that knew every kernel's true energy."""
     what, energy, time, group = "configurations that are one kernel", whole.energy, whole.time, whole.kernel
     if name == HOTSPOT:
         repeats = Recording("repeats", REPEATS_FILE, ("rep",), "energy_j", (), 0, False)
@@ -91,11 +91,11 @@ def noise(name: str, folder: Path, whole: Kernels) -> dict[str, Any]:
 
 
 def noise_text(found: dict[str, Any]) -> str:
-    """One line of what is known."""
+    """One line of text about the noise."""
     if not found["rows"]:
         return f"{found['recording']}: nothing was measured twice"
     return (
-        f"{found['recording']}: {found['rows']} measurements of {found['what']}; energies lie "
+        f"{found['recording']}: {found['rows']} measurements of {found['what']}; energies are "
         f"{found['energy_mean']:.1%} (mean), {found['energy_median']:.1%} (median), "
         f"{found['energy_rms']:.1%} (RMS) from the truth, times {found['time_rms']:.2%} (RMS)"
     )

@@ -45,7 +45,7 @@ HEADERS = ("operator", "compiled", "spill", "median", "spread")
 
 
 def breed_schedules(space: Space, seed: int, count: int) -> list[ekc.Schedule]:
-    """Of a population bred on the prior, some of the better half."""
+    """Breed a population by the prior, and sample schedules of the better half."""
     device = devices.open(TARGET)
     breeder = Breeder(space, np.random.default_rng(seed), BRED)
 

@@ -1,4 +1,4 @@
-"""Strategies of Kernel Tuner on a table, in its simulation mode; `search_quality.py` starts it.
+"""Strategies of Kernel Tuner on a table, in its simulation mode; `quality.py` starts it.
 
     python kernel_tuner_replay.py < job.json > traces.json
 
@@ -55,7 +55,7 @@ def trace(job: dict[str, Any], file: Path, strategy: str, seed: int) -> list[int
     rows = {tuple(s): i for i, s in enumerate(job["settings"])}
     params = {name: sorted({s[i] for s in job["settings"]}) for i, name in enumerate(job["names"])}
 
-    # Not a lambda: Kernel Tuner would take its text apart.
+    # Not a lambda: Kernel Tuner would parse its text.
     def is_recorded(setting: dict[str, Any]) -> bool:
         return tuple(setting[name] for name in job["names"]) in rows
 

@@ -1,4 +1,4 @@
-"""What the runs of `paper.py` say: figures per variant, savings with their intervals, and the bars."""
+"""Statistics of `paper.py`: figures per variant, savings with their intervals, and the bars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = dict[str, Any]
 def per_variant(lines: Sequence[Line], seed: int) -> list[Line]:
     """One line per variant, over all operators, devices and seeds; `seed` is that of the bootstrap."""
     reference = {_where(x): x for x in lines if x["variant"] == EVERYTHING}
-    told = []
+    rows = []
     for variant in dict.fromkeys(x["variant"] for x in lines):
         mine = [x for x in lines if x["variant"] == variant]
         energy = median_and_most(
@@ -29,7 +29,7 @@ def per_variant(lines: Sequence[Line], seed: int) -> list[Line]:
             ],
             seed,
         )
-        told.append(
+        rows.append(
             {
                 "variant": variant,
                 "runs": len(mine),
@@ -43,12 +43,12 @@ def per_variant(lines: Sequence[Line], seed: int) -> list[Line]:
                 "error": _error(mine),
             }
         )
-    return told
+    return rows
 
 
 def per_place(lines: Sequence[Line]) -> list[Line]:
     """One line per operator and device: adaptive metering, and the energy objective."""
-    told = []
+    rows = []
     for operator, device in dict.fromkeys((x["operator"], x["device"]) for x in lines):
         here = [x for x in lines if (x["operator"], x["device"]) == (operator, device)]
         by = {(x["variant"], x["seed"]): x for x in here}
@@ -60,7 +60,7 @@ def per_place(lines: Sequence[Line]) -> list[Line]:
         ]
         mine = [x for x in here if x["variant"] == ADAPTIVE]
         saved = [s for _, s in savings(here)]
-        told.append(
+        rows.append(
             {
                 "operator": operator,
                 "device": device,
@@ -71,7 +71,7 @@ def per_place(lines: Sequence[Line]) -> list[Line]:
                 "saving_most": max(saved) if saved else None,
             }
         )
-    return told
+    return rows
 
 
 def savings(lines: Sequence[Line]) -> list[tuple[str, float]]:
@@ -96,8 +96,8 @@ def savings_within(lines: Sequence[Line]) -> list[tuple[str, float]]:
 
 
 def median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | None:
-    """The median with its 95 % interval: places are drawn with replacement, then runs of each. The maximum
-    has none: drawing again never shows one beyond it."""
+    """The median with its 95 % interval: places are resampled, then runs of each. The maximum has none:
+    resampling never gives a larger one."""
     if not found:
         return None
     places = [[s for p, s in found if p == place] for place in dict.fromkeys(p for p, _ in found)]

@@ -69,7 +69,7 @@ def over_time(axes: Any, lines: Sequence[Line]) -> bool:
 
 
 def steps(curve: Sequence[tuple[float, float]], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The curve's value at each time; before its first point there is none, and infinity is told."""
+    """The curve's value at each time; infinity before its first point."""
     when, value = np.array(curve).T
     at = np.searchsorted(when, seconds, side="right")
     return np.asarray(np.concatenate([[np.inf], value])[at])

@@ -87,7 +87,8 @@ class Stopwatch:
         self.task.learner.learn_energy(self.task.candidates, 1, self._meter)
 
     def _resources(self, c: Candidate) -> tuple[Resources, ...]:
-        """As far from what is counted as ptxas is (`register_estimate.py`: spreads of 0.14 to 0.30)."""
+        """Resources that differ from the estimate as those of ptxas do (`cost_model/registers.py`: 0.14 to
+        0.30)."""
         needed = int((2 ** float(c.features[REGISTERS_COLUMN]) - 1) * np.exp(self.random.normal(0, 0.2)))
         return (Resources(min(needed, 255), 0, 0, 0, 4 * max(needed - 255, 0)),)
 

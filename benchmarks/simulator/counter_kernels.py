@@ -1,11 +1,11 @@
 """The recorded convolution twice, as a schedule of ekc and as CUDA text, and what the PTX machine counts.
 
 The design is van Werkhoven's: a block copies its input with the halo to shared memory, and a thread sums
-TILE_SIZE_X by TILE_SIZE_Y outputs, BLOCK_SIZE_X and BLOCK_SIZE_Y apart. The recording holds the filter in
-constant memory, where an fma reads it as an operand; the schedule has its weights in the text (a body of its
-own axes), so neither loads them. ekc copies the halo tile by the number of the thread, the recording row by
-row and column by column: that is what the CUDA text is there to part from the machine's counting.
-"""
+TILE_SIZE_X by TILE_SIZE_Y outputs, at distances of BLOCK_SIZE_X and BLOCK_SIZE_Y. The recording holds the
+filter in constant memory, where an fma reads it as an operand; the schedule has its weights in the text (a
+body of its own axes), so neither loads them. ekc copies the halo tile by the number of the thread, the
+recording row by row and column by column: that is what the CUDA text is there to part from the machine's
+counting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from ekc.codegen.generate import generate
 ARCH = "sm_75"
 WRITTEN_OUT = 4725
 """Multiply-adds of a thread up to which the recording's compiler wrote out all rows of the filter (21 outputs
-of 15 x 15). Read off its memory instructions: beyond, most kernels load their input anew for each row."""
+of 15 x 15). Read off its memory instructions: beyond that, most kernels load their input again for each
+row."""
 BLOCKS = 2
 """Seeded blocks that stand for all inside the image; those on its right and lower edge have one each."""
 TEXT = """
@@ -103,7 +104,7 @@ class Design:
 def schedule(design: Design) -> ekc.Schedule:
     """The design in ekc's steps; `ScheduleError` where it breaks a rule."""
     side = design.side
-    # Unequal weights keep products apart that the compiler would share. Rows that are not written out share
+    # With equal weights the compiler would share products. Rows that are not written out share
     # nothing, and a weight that depends on the row would there cost a conversion and an addition.
     op = ekc.compute(
         "convolution",
@@ -167,7 +168,7 @@ def strata(design: Design, random: np.random.Generator) -> list[tuple[int, list[
 def counted(
     ptx: str, name: str, design: Design, args: Sequence[Any], random: np.random.Generator
 ) -> dict[str, float]:
-    """What the machine counts, scaled to the whole grid."""
+    """Count in the PTX machine, scaled to the whole grid."""
     total: dict[str, float] = {}
     for size, blocks in strata(design, random):
         report = emulator.launch(

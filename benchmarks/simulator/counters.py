@@ -55,7 +55,8 @@ COUNTERS = {
 """Our counter: the measured column and the least rank correlation asked for."""
 SPILLS = "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"
 INSTRUCTION_BYTES, INSTRUCTION_CACHE = 16, 46 * 1024
-"""Of Turing: Jia et al., Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking (arXiv 1903.07486)."""
+"""Sizes in bytes of Turing: Jia et al., Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking (arXiv
+1903.07486)."""
 DIGITS = 7
 """Significant digits of the recording; ours are rounded to as many, so that equal counts tie."""
 NO_COUNTERPART = "no counterpart (READ_ONLY=0: ekc always reads its inputs through the read-only path)"
@@ -86,12 +87,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the machine counted for a row."""
+    """Counts of the PTX machine for a row."""
 
     row: Row
     ekc: dict[str, float]
     text: dict[str, float] | None
-    """Of the CUDA text, where that ran too."""
+    """Counts of the CUDA text, where that ran too."""
 
 
 def read(folder: Path) -> tuple[list[Row], dict[str, int]]:

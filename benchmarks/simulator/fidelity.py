@@ -5,12 +5,11 @@
 
 CLBlast configurations become schedules of ekc (clblast.py). Of each recording a stratified sample goes
 through NVRTC and ptxas, and every other row through the analysis with a register estimate (estimated.py).
-Half of the sampled configurations fit the free constants of the latency model, the other half scores;
-beside each figure stands a predictor that knows next to nothing. What the simulator gets wrong is split into
-a part that kernels alike share and one of each kernel's own (residual.py). Then products of bfloat16
-are tuned for the simulated h200, and their fastest kernels stand beside those that a library was recorded to
-run there (h200.py). No GPU is needed; every prediction is simulated.
-"""
+Half of the sampled configurations fit the free constants of the latency model, the other half scores; each
+figure is compared with a trivial predictor. The error of the simulator is split into a part that similar
+kernels share and a part of each kernel alone (residual.py). Then products of bfloat16 are tuned for the
+simulated h200, and their fastest kernels are compared with recorded kernels of a library (h200.py). No GPU is
+needed; every prediction is simulated."""
 
 from __future__ import annotations
 

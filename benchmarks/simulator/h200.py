@@ -38,8 +38,9 @@ GROUPED = {p.name for p in WGMMA_FAMILIES}
 MISSED_W, MISSED_TFLOPS = 150.0, 50.0
 """Below this power above this rate, the meter had not seen the kernel: it says what the idle board draws."""
 LONG_S = 100e-6
-"""Of shorter kernels the recorded power does not tell what they draw: at 600 to 700 TFLOP/s its median is
-233 W below 15 us and 691 W from 100 us on, as if the board had waited between launches."""
+"""Seconds of a kernel from which on its recorded power is used. For shorter ones it is too low: at 600 to
+700 TFLOP/s its median is 233 W below 15 us and 691 W from 100 us on, as if the board had waited between
+launches."""
 NEIGHBOURS, FEWEST = 25, 5
 """Recorded rows that a kernel is compared with, and the least that say anything, of rows as of kernels."""
 ALIKE = 2.0
@@ -83,7 +84,8 @@ def read(data: Path) -> list[Row]:
 
 
 def drawn(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
-    """One row out of each of `SLICES` equal slices in order of time, or of `count` of these, far apart."""
+    """One row out of each of `SLICES` equal slices in order of time, or of `count` of these, evenly
+    spaced."""
     fit = [row for row in rows if max(row.m * row.n, row.m * row.k, row.n * row.k) < LARGEST]
     fit.sort(key=lambda row: (row.seconds, row.m, row.n, row.k))
     random = np.random.default_rng(seed)
@@ -210,7 +212,7 @@ def scored(rows: Sequence[Row], shapes: Sequence[dict[str, Any]], seed: int) -> 
 def _simple(
     rows: Sequence[Row], learn: NDArray[np.bool_], done: Sequence[dict[str, Any]]
 ) -> dict[str, Vector]:
-    """What the other half of the rows says of our rates alone, or of nothing."""
+    """Predictions by the other half of the rows: by the rates alone, or a constant."""
     ours = [one["simulated_tflops"] * 1e12 for one in done]
     rates = np.array([*(row.flops / row.seconds for row in rows), *ours])
     watt = np.array([*(row.power_w for row in rows), *np.zeros(len(ours))])

@@ -1,4 +1,4 @@
-"""What a learner leaves unexplained of recorded spaces: an upper bound of what kernels have of their own."""
+"""The residual of a learner on recorded spaces: an upper bound of the part that each kernel has alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Vector = NDArray[np.float64]
 
 FOLDS = 5
 DEPTHS = (4, 6, 8)
-"""Of the trees; the depth that leaves least is printed."""
+"""Depths of the trees; the depth with the least residual is printed."""
 ROUNDS = 300
 PARAMETERS = {
     "objective": "reg:squarederror",
@@ -37,7 +37,7 @@ MOST_COMPARED = 2000
 
 
 def robust(values: Vector) -> float:
-    """The standard deviation that the middle half tells."""
+    """Standard deviation, estimated by the median distance from the median."""
     return float(NORMAL * np.median(np.abs(values - np.median(values))))
 
 

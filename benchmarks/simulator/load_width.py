@@ -28,7 +28,7 @@ from ekc.devices.simulated.latency import estimate_latency
 from ekc.tables import format_table
 
 FAST = 0.2
-"""Of all configurations, those in order of time that pairs are compiled of."""
+"""Share of the configurations, fastest first, of which pairs are compiled."""
 WIDTHS = {"vwm": "sa", "vwn": "sb"}
 """The width of an operand's loads, and whether it goes through shared memory."""
 

@@ -36,7 +36,7 @@ def power_line(
     seconds: Vector,
     learn: NDArray[np.bool_],
 ) -> Any:
-    """Power of rows: those that nobody learnt from score, ours and what to beat on the same."""
+    """Score powers on the rows that were not learned from: ours, and those of trivial predictors."""
     learnt = {
         "constant": constant(real, learn),
         "table by TFLOP/s": by_table(FLOPS / seconds, real, learn),

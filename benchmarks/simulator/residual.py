@@ -1,4 +1,4 @@
-"""How much of what the simulator gets wrong is shared by kernels alike, and how much is a kernel's own.
+"""The part of the simulator's error that similar kernels share, and the part of each kernel alone.
 
 Recorded over simulated time, without the seeded residual, of CLBlast configurations and neighbours of theirs
 that differ in one parameter: a variogram over the distance of traits (`ekc/devices/simulated/residual.py`).
@@ -39,7 +39,7 @@ ANCHORS, NEIGHBOURS = 150, 4
 """Configurations drawn, and of each that many that differ in one parameter."""
 EDGES = (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8)
 FEWEST = 15
-"""Pairs that tell the middle of their differences."""
+"""Pairs that a median needs, at least."""
 PAIR = 0.9539
 """Median difference of two normal draws over their standard deviation."""
 LEARNT = 2000
@@ -97,7 +97,7 @@ def comparable(one: Xgemm, work: Work | None) -> bool:
 
 
 def errors(recording: Recording, rows: list[Row], works: dict[Xgemm, Work | None]) -> Errors:
-    """Of the comparable configurations, the mean over the rows of each."""
+    """Errors of the comparable configurations, the mean over the rows of each."""
     seconds: dict[Xgemm, list[float]] = {}
     for row in rows:
         work = works.get(row.one)
@@ -114,7 +114,7 @@ def _seconds(recording: Recording, row: Row, work: Work) -> float:
 
 
 def variogram(found: Errors) -> Iterator[dict[str, float]]:
-    """Bins of distance: mean distance, and the deviation that two kernels that far apart do not share."""
+    """Bins of distance: mean distance, and the deviation that two kernels at that distance do not share."""
     first, second = np.triu_indices(len(found.logs), 1)
     squares = (found.traits**2).sum(axis=1)
     gram = squares[:, None] + squares - 2 * found.traits @ found.traits.T
@@ -149,7 +149,7 @@ def fitted(bins: list[dict[str, float]], by: str) -> Sizes | None:
 
 
 def learnt(recording: Recording, rows: list[Row], seed: int, count: int) -> list[dict[str, Any]]:
-    """What a learner leaves of a recorded space, of the simulated one, and of that with residuals added."""
+    """Residuals of a learner on a recorded space, on the simulated one, and on that with residuals added."""
     distinct = _distinct(rows)
     some = [distinct[n] for n in np.random.default_rng(seed).permutation(len(distinct))[:count]]
     works = known(recording.spec, some, by_estimate)

@@ -33,7 +33,7 @@ class Recording:
     device: str
     clock_share: float = 0.0
     """Clock over the boost clock of the data sheet where the rows do not hold it: fitted by
-    simulator_fidelity.py, as cards boost beyond their data sheet while they are cool. 0 where they do."""
+    fidelity.py, as cards boost beyond their data sheet while they are cool. 0 where they do."""
 
     @property
     def spec(self) -> GpuSpec:
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Work:
-    """What a configuration does, by one of two ways of knowing it."""
+    """Work of a configuration, compiled or estimated."""
 
     events: Events
     resident: Occupancy
@@ -118,17 +118,17 @@ def halves(rows: Iterable[Row], seed: int) -> NDArray[np.bool_]:
 
 
 def by_compiling(spec: GpuSpec, one: Xgemm) -> Work | None:
-    """What ptxas and the PTX machine say; None where not one block fits the GPU."""
+    """Work by ptxas and the PTX machine; None where no block fits the GPU."""
     return of_kernel(spec, clblast.compiled(one, SIDE, spec.arch))
 
 
 def of_kernel(spec: GpuSpec, kernel: CompiledKernel) -> Work | None:
-    """What a kernel of one launch does."""
+    """Work of a kernel of one launch."""
     return _work(spec, kernel.launches[0], kernel.resources[0], profile_kernel(kernel)[0])
 
 
 def by_estimate(spec: GpuSpec, one: Xgemm) -> Work | None:
-    """What the analysis says."""
+    """Work by the analysis."""
     return _work(spec, *estimated(one, SIDE))
 
 

@@ -155,7 +155,7 @@ BLOCKS = {
     "residual": "## What nothing explains",
     "h200": "## Tensor cores on the H200",
 }
-"""Which block of figures stands under which heading."""
+"""Part -> heading of its block of figures."""
 
 
 def write(

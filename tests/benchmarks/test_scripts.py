@@ -221,8 +221,8 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         None,
     ),
 }
-"""Script -> options, functions that are replaced, text that is printed, verdict. `search.ablation` has tests of
-its own."""
+"""Script -> options, functions that are replaced, text that is printed, verdict. `search.ablation` has tests
+of its own."""
 
 
 def test_every_script_has_a_stub() -> None:

@@ -1,4 +1,4 @@
-"""What the report on machine code counts, on machine code written by hand and on a schedule's."""
+"""Counts of the report on machine code, for code written by hand and for a schedule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_small_loop_inside_the_main_one_is_part_of_it() -> None:
 
 
 def test_tiles_may_be_brought_by_a_loop_around_the_main_one() -> None:
-    """What lies outside the loop that brings them is none of it, nor what never runs."""
+    """Instructions outside that loop do not count, nor those that never run."""
     copies = code("LDGSTS.E.128 [R9],[R6.64]", "LDGSTS.E.128 [R9+0x10],[R6.64]")
     idle = sass.Instruction("LDG", "RZ,[R6.64]", sass.NEVER)
     before = code("LDG.E.64 R2,[R4.64]")

@@ -66,7 +66,7 @@ def test_a_copy_by_neighbours_makes_banks_collide() -> None:
         )
         for kind in (replace(one, strn=1), one)
     )
-    # Eight lanes a row: next to each other in eight banks, or eight words apart in four.
+    # Eight lanes a row: next to each other in eight banks, or at a distance of eight words in four.
     assert many == 2 * few
 
 

@@ -54,7 +54,7 @@ def test_unused_settings_make_no_new_kernel(tmp_path: Path) -> None:
         csv.writer(file).writerows([names, *rows])
     (recording,) = (r for r in energy.ENERGIES if r.name == "GEMM A100 energy")
     whole = energy_rows.kernels(tmp_path, recording)
-    # Of each tile: one kernel with neither staged, two with one staged, four with both.
+    # For each tile: one kernel with neither staged, two with one staged, four with both.
     assert len(np.unique(whole.kernel)) == 3 * (1 + 2 + 2 + 4)
     held = [set(whole.kernel[whole.energy == e].tolist()) for e in (8, 16, 32)]
     assert not set.intersection(*held)

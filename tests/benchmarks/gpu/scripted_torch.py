@@ -1,4 +1,4 @@
-"""What the kit uses of PyTorch, played by NumPy on a virtual clock: calls, graphs, events, one GPU."""
+"""A stub of PyTorch by NumPy on a virtual clock: calls, graphs, events, one GPU."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Scripted:
 
 
 class Graph:
-    """What was captured: how many calls."""
+    """A captured graph: the number of calls."""
 
     def __init__(self, machine: Scripted) -> None:
         self.calls, self._machine = 0, machine

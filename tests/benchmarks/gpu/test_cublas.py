@@ -1,4 +1,4 @@
-"""cuBLAS by ctypes: rows become columns, only exact float32 is float32, what is missing is told."""
+"""cuBLAS by ctypes: rows become columns, only exact float32 is float32, a missing library has a reason."""
 
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ def test_a_vector_is_a_matrix_of_one_column() -> None:
     _graph(matvec(24, 56, "float32"))
 
 
-def test_a_status_is_told() -> None:
+def test_status_has_a_name() -> None:
     with pytest.raises(DeviceError, match="cublasGemmEx: status 15"):
         _graph(matmul(24, 40, 56, "float16"), status=15)
 
 
-def test_what_is_missing_is_told() -> None:
+def test_missing_library_has_a_reason() -> None:
     kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
     item = conv(1, 4, 8, 4, 3, 1, "float32")
     expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
@@ -158,4 +158,4 @@ def test_what_is_missing_is_told() -> None:
             kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
         )
         assert not found
-        assert absent["cuBLAS"].startswith("PyTorch is not installed, and called by itself: ")
+        assert absent["cuBLAS"].startswith("PyTorch is not installed, and called directly: ")

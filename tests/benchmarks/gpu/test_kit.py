@@ -89,8 +89,8 @@ def test_libraries_are_not_imitated(out: Path) -> None:
 
 
 def test_traces_say_that_they_are_simulated(out: Path) -> None:
-    told, traces = trace_file.read(out / "traces.json.gz")
-    assert told["simulated"]
+    header, traces = trace_file.read(out / "traces.json.gz")
+    assert header["simulated"]
     assert traces
     for trace in traces:
         assert "(simulated)" in trace.name
@@ -98,7 +98,7 @@ def test_traces_say_that_they_are_simulated(out: Path) -> None:
         assert len(trace.step_s) > 2
 
 
-def test_the_hz_that_were_reached_are_told(out: Path) -> None:
+def test_report_has_the_sample_rate(out: Path) -> None:
     plain = json.loads(gzip.decompress((out / "traces.json.gz").read_bytes()))["traces"][0]
     at = plain["time_s"]
     assert plain["reached_hz"] == pytest.approx((len(at) - 1) / (at[-1] - at[0]), abs=0.01)
@@ -122,8 +122,8 @@ def test_loops_share_the_time_and_those_left_out_are_named(
     kit: Any = SimpleNamespace(folder=Folder(tmp_path, {"device": "x"}), device=device, dry=False)
     traces.run(kit, Budget(110.0, lambda: clock[0]))
     assert asked == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
-    told = {row["item"]: row["status"] for row in kit.folder.of("traces")}
-    assert told == dict.fromkeys("abcd", "ok") | dict.fromkeys("efgh", "not run")
+    statuses = {row["item"]: row["status"] for row in kit.folder.of("traces")}
+    assert statuses == dict.fromkeys("abcd", "ok") | dict.fromkeys("efgh", "not run")
     traces.run(kit, Budget(540.0, lambda: clock[0]))
     assert asked[4:] == [traces.LONGEST_S] * 4
     assert {row["status"] for row in kit.folder.of("traces")} == {"ok"}
@@ -167,8 +167,8 @@ def test_a_second_run_repeats_nothing(out: Path) -> None:
 def test_a_folder_is_opened_away_from_its_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = conditions(devices.open("a100"), dry=False, seed=0)
-    folder = Folder(tmp_path, told | {"device": "NVIDIA H200 (cuda:9)", "simulated": False})
+    facts = conditions(devices.open("a100"), dry=False, seed=0)
+    folder = Folder(tmp_path, facts | {"device": "NVIDIA H200 (cuda:9)", "simulated": False})
     folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
     row = {
         "operator": "mm",
@@ -199,7 +199,7 @@ def test_a_folder_is_opened_away_from_its_gpu(
     assert _rows(tmp_path) == before, "to tell is no run"
 
 
-def test_a_folder_without_a_run_cannot_be_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_a_run_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--out", str(tmp_path / "none")]) == 2
     assert "none holds no run: there is no rows.jsonl in it" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
@@ -223,11 +223,11 @@ def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("fact", ["device", "driver", "clock_regime", "data_policy"])
 def test_rows_of_other_conditions_do_not_come_under_one_head(fact: str, tmp_path: Path) -> None:
-    told = dict.fromkeys(("device", "driver", "clock_regime", "data_policy"), "a")
-    Folder(tmp_path, told)
-    Folder(tmp_path, told)
+    facts = dict.fromkeys(("device", "driver", "clock_regime", "data_policy"), "a")
+    Folder(tmp_path, facts)
+    Folder(tmp_path, facts)
     with pytest.raises(RecordError, match="is of a, this is b: name another --out"):
-        Folder(tmp_path, told | {fact: "b"})
+        Folder(tmp_path, facts | {fact: "b"})
 
 
 def test_without_a_gpu_the_kit_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,10 +269,10 @@ def test_a_mistake_in_one_part_does_not_cost_the_others(
 
     monkeypatch.setattr(PARTS["check"], "run", broken)
     assert main(["check", "traces", "--dry-run", "--out", str(out)]) == 1
-    told = capsys.readouterr()
-    assert "FAIL: ZeroDivisionError: made up" in told.out
-    assert "\ntraces: " in told.out
-    assert "Traceback" in told.err
+    printed = capsys.readouterr()
+    assert "FAIL: ZeroDivisionError: made up" in printed.out
+    assert "\ntraces: " in printed.out
+    assert "Traceback" in printed.err
 
 
 def _instead(monkeypatch: pytest.MonkeyPatch, part: str, run: Callable[[Kit, Budget], None]) -> None:
@@ -284,13 +284,13 @@ def test_a_file_that_cannot_be_used_does_not_cost_the_other_parts(
 ) -> None:
     (tmp_path / "recording.jsonl.gz").write_text("no recording")
     assert main(["record", "traces", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    assert "FAIL: " in told.out
-    assert "is not a recording of ekc, or is damaged" in told.out
-    assert "compute job on h200" in told.out
+    printed = capsys.readouterr()
+    assert "FAIL: " in printed.out
+    assert "is not a recording of ekc, or is damaged" in printed.out
+    assert "compute job on h200" in printed.out
 
 
-def test_a_bad_plan_is_told_once_and_no_item_is_lost(
+def test_bad_plan_is_printed_once_and_loses_no_item(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "plan.json").write_text('{"version": 1, "sch')
@@ -299,7 +299,7 @@ def test_a_bad_plan_is_told_once_and_no_item_is_lost(
     assert not [row for row in _rows(tmp_path) if row["part"] == "versus" and row["item"]]
 
 
-def test_a_full_disk_is_told_beside_the_report(
+def test_full_disk_is_an_error_after_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def filled(kit: Kit, budget: Budget) -> None:
@@ -310,10 +310,10 @@ def test_a_full_disk_is_told_beside_the_report(
     _instead(monkeypatch, "check", filled)
     (tmp_path / "report.txt").mkdir()
     assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 2
-    told = capsys.readouterr()
-    assert "\nmatmul" in told.out
-    assert "rows.jsonl cannot be written: File too large" in told.out
-    assert "report.txt cannot be written" in told.err
+    printed = capsys.readouterr()
+    assert "\nmatmul" in printed.out
+    assert "rows.jsonl cannot be written: File too large" in printed.out
+    assert "report.txt cannot be written" in printed.err
 
 
 def test_the_report_says_that_a_part_was_cut_short(
@@ -422,7 +422,7 @@ def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
     for item, share in budget.shared("abc", 160.0, 120.0):
         taken.append(item)
         clock[0] += share + 3.0
-    assert taken == ["a", "b", "c"], "three seconds more than its share keep nobody out"
+    assert taken == ["a", "b", "c"], "three seconds more than its share keep no part out"
     assert not budget.cut
     budget = Budget(360.0, lambda: clock[0])
     assert [round(share) for _, share in budget.shared("abc", 160.0, 0.0)] == [175, 349]

@@ -1,4 +1,4 @@
-"""Training loops of the kit: enough of them, each told what it shows, each of which trains."""
+"""Training loops of the kit: enough of them, each with its difficulty, each of which trains."""
 
 from __future__ import annotations
 

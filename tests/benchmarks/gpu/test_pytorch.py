@@ -67,9 +67,9 @@ def test_triton_has_items_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert absent == {"Triton": "DeviceError: Triton is not installed"}
 
 
-@pytest.mark.parametrize(("dtype", "told"), [("float32", ""), ("float16", " (as a GEMM)")])
+@pytest.mark.parametrize(("dtype", "suffix"), [("float32", ""), ("float16", " (as a GEMM)")])
 def test_a_product_with_a_vector_of_halves_is_called_what_it_is(
-    dtype: str, told: str, monkeypatch: pytest.MonkeyPatch
+    dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", module())
     device = devices.open("a100")
@@ -77,7 +77,7 @@ def test_a_product_with_a_vector_of_halves_is_called_what_it_is(
     item = matvec(64, 48, dtype)
     kit: Any = SimpleNamespace(device=device, gpu=0)
     (found,), _ = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
-    assert found.name == f"cuBLAS of CUDA 0.0{told}, PyTorch 0.scripted"
+    assert found.name == f"cuBLAS of CUDA 0.0{suffix}, PyTorch 0.scripted"
 
 
 def test_the_first_item_does_not_pay_for_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     assert calls.seconds == pytest.approx(calls.number * CALL_S)
 
 
-def test_what_the_meter_saw_is_told_of_a_library_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_rows_have_the_conditions_of_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     _, (cublas,), _ = _rivals(monkeypatch)
     capped = SteadyState(CALL_S, 1275.0, 150.0, (POWER_CAP,))
     rng = np.random.default_rng(0)
@@ -192,14 +192,14 @@ def test_what_the_meter_saw_is_told_of_a_library_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         graphs, "NvmlLimitReader", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng)
     )
-    told = cublas.meter(0, 1.0).conditions
-    assert told.throttle == (POWER_CAP,)
-    assert told.clock_mhz == pytest.approx(1275.0)
-    assert told.temperature_c > 0
+    conditions = cublas.meter(0, 1.0).conditions
+    assert conditions.throttle == (POWER_CAP,)
+    assert conditions.clock_mhz == pytest.approx(1275.0)
+    assert conditions.temperature_c > 0
 
 
 @pytest.mark.parametrize(
-    ("simulated", "set_clocks", "target", "told"),
+    ("simulated", "set_clocks", "target", "reason"),
     [
         (True, False, "h200", "a100 (simulated) has no GPU"),
         (False, True, "cuda:0", "ours runs at a fixed 1275 MHz, and a library would at a free clock"),
@@ -207,7 +207,7 @@ def test_what_the_meter_saw_is_told_of_a_library_too(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_nothing_is_compared_under_other_conditions(
-    simulated: bool, set_clocks: bool, target: str, told: str, monkeypatch: pytest.MonkeyPatch
+    simulated: bool, set_clocks: bool, target: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", module())
     device = devices.open("a100")
@@ -216,7 +216,7 @@ def test_nothing_is_compared_under_other_conditions(
     item = matmul(64, 48, 80, "float32")
     found, absent = versus.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
     assert not found
-    assert set(absent.values()) == {told}
+    assert set(absent.values()) == {reason}
 
 
 def test_a_pytorch_that_cannot_be_imported_costs_its_own_figures(
@@ -243,13 +243,13 @@ def test_a_library_that_fails_in_its_own_words_costs_its_own_figures_only(
     assert found["other"] == {"latency_s": [], "energy_j": [], "problem": "RuntimeError: CUDA out of memory"}
 
 
-def test_an_older_pytorch_is_told_in_its_own_words() -> None:
+def test_older_pytorch_is_set_by_its_own_switches() -> None:
     matmul_, cudnn = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=True)
     pytorch.allow_tf32(SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_), cudnn=cudnn), False)
     assert matmul_.allow_tf32 is cudnn.allow_tf32 is False
 
 
-def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices.open("a100")
     kit: Any = SimpleNamespace(device=device, gpu=0)
     item = conv(1, 4, 8, 4, 3, 1, "float32")

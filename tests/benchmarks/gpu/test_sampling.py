@@ -1,4 +1,4 @@
-"""What the kit draws to check: the instructions that no GPU has judged yet come first."""
+"""The samples that the kit checks: instructions that no GPU has run yet come first."""
 
 from __future__ import annotations
 

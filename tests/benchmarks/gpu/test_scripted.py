@@ -55,8 +55,8 @@ def test_nothing_says_simulated_but_the_model(out: Path) -> None:
     assert run["device"] == "Scripted A100 (cuda:0)"
     assert not run["simulated"]
     report = (out / "report.txt").read_text()
-    told = [line for line in report.splitlines() if "simulated" in line]
-    assert told == ["fidelity: a100 (simulated) against Scripted A100 (cuda:0)"]
+    lines = [line for line in report.splitlines() if "simulated" in line]
+    assert lines == ["fidelity: a100 (simulated) against Scripted A100 (cuda:0)"]
 
 
 def test_kernels_are_executed_on_the_device(out: Path) -> None:
@@ -68,7 +68,7 @@ def test_kernels_are_executed_on_the_device(out: Path) -> None:
         assert all(k["verdict"].startswith("executed on Scripted A100 (cuda:0)") for k in row["kernels"])
 
 
-def test_ours_is_measured_and_what_is_missing_is_told(out: Path) -> None:
+def test_ours_is_measured_and_missing_rivals_have_a_reason(out: Path) -> None:
     (row,) = _rows(out, "versus")
     assert row["status"] == "ok"
     own = row["figures"]["ekc"]

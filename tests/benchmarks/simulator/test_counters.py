@@ -19,7 +19,7 @@ WIDTH, HEIGHT, HALF = 40, 24, 1
 
 
 def multiply_adds(bx: int, by: int, tx: int, ty: int) -> int:
-    """What the threads of a design compute, those beyond the image included."""
+    """Multiply-adds of the threads of a design, those beyond the image included."""
     blocks = -(-WIDTH // (bx * tx)) * -(-HEIGHT // (by * ty))
     return blocks * bx * by * tx * ty * (2 * HALF + 1) ** 2
 
