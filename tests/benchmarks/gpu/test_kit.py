@@ -57,6 +57,7 @@ def _rows(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_dry_run_goes_through_every_part(out: Path) -> None:
     rows = _rows(out)
     assert rows[0]["part"] == "run"
@@ -66,6 +67,7 @@ def test_a_dry_run_goes_through_every_part(out: Path) -> None:
     assert "(simulated)" in (out / "report.txt").read_text()
 
 
+@pytest.mark.slow
 def test_few_and_small_files_come_out(out: Path) -> None:
     files = [p for p in out.iterdir() if not p.name.endswith(("-wal", "-shm"))]
     assert {p.name for p in files} <= set(FILES)
@@ -73,6 +75,7 @@ def test_few_and_small_files_come_out(out: Path) -> None:
     assert all(p.stat().st_size < MOST_BYTES for p in files)
 
 
+@pytest.mark.slow
 def test_what_was_recorded_can_be_replayed(out: Path) -> None:
     recording = read_recording(out / "recording.jsonl.gz")
     assert recording.origin.simulated
@@ -82,12 +85,14 @@ def test_what_was_recorded_can_be_replayed(out: Path) -> None:
     assert devices.open(f"recorded:{out / 'recording.jsonl.gz'}").simulated
 
 
+@pytest.mark.slow
 def test_libraries_are_not_imitated(out: Path) -> None:
     (row, *_) = [r for r in _rows(out) if r["part"] == "versus"]
     assert set(row["figures"]) == {"ekc", "naive schedule"}  # type: ignore[arg-type]
     assert set(row["absent"]) == {"cuBLAS", "cuDNN", "Triton"}  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_traces_say_that_they_are_simulated(out: Path) -> None:
     header, traces = trace_file.read(out / "traces.json.gz")
     assert header["simulated"]
@@ -98,6 +103,7 @@ def test_traces_say_that_they_are_simulated(out: Path) -> None:
         assert len(trace.step_s) > 2
 
 
+@pytest.mark.slow
 def test_report_has_the_sample_rate(out: Path) -> None:
     plain = json.loads(gzip.decompress((out / "traces.json.gz").read_bytes()))["traces"][0]
     at = plain["time_s"]
@@ -155,6 +161,7 @@ def test_git_takes_all_that_comes_out(tmp_path: Path) -> None:
     assert ignored("tuning.db")
 
 
+@pytest.mark.slow
 def test_a_second_run_repeats_nothing(out: Path) -> None:
     before = _rows(out)
     assert main(["check", "versus", "tune", "traces", "--dry-run", "--out", str(out)]) == 0
@@ -185,7 +192,7 @@ def test_a_folder_is_opened_away_from_its_gpu(
 
     _instead(monkeypatch, "fidelity", simulated)
     recorded = SimpleNamespace(origin=SimpleNamespace(simulated=False))
-    monkeypatch.setattr(PARTS["fidelity"], "read", lambda path: recorded)
+    monkeypatch.setattr(PARTS["fidelity"], "read_recording", lambda path: recorded)
     assert main(["fidelity", "--out", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "fidelity: h200 (simulated) against NVIDIA H200 (cuda:9)" in text
@@ -205,6 +212,7 @@ def test_folder_without_a_run_has_no_report(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Path, tmp_path: Path) -> None:
     whole = unpack_members((out / "recording.jsonl.gz").read_bytes()).text.splitlines(keepends=True)
     last = max(n for n, line in enumerate(whole) if json.loads(line).get("event") == "metering")
@@ -216,6 +224,7 @@ def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Pa
     assert found.by_digest.keys() == read_recording(out / "recording.jsonl.gz").by_digest.keys()
 
 
+@pytest.mark.slow
 def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--device", "h100", "--out", str(out)]) == 2
     assert "is of a100 (simulated), this is h100 (simulated): name another --out" in capsys.readouterr().err
@@ -261,6 +270,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
     assert [row["item"] for row in again.of("check")] == ["a", "c"]
 
 
+@pytest.mark.slow
 def test_a_mistake_in_one_part_does_not_cost_the_others(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +337,8 @@ def test_the_report_says_that_a_part_was_cut_short(
     assert "cut short: there was no time for the rest" in capsys.readouterr().out
 
 
-def test_who_ends_it_from_outside_gets_a_report(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_ended_run_still_has_a_report(tmp_path: Path) -> None:
     run = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.gpu", "check", "--dry-run", "--out", str(tmp_path)],
         cwd=ROOT,
@@ -376,7 +387,7 @@ def test_ours_alone_is_compared_again_once_there_may_be_a_library(
     kit: Any = SimpleNamespace(folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0")
     compared: list[str] = []
     monkeypatch.setattr(versus, "versus_items", small_items)
-    monkeypatch.setattr(versus, "_compare_values", lambda kit, item: compared.append(item.name))
+    monkeypatch.setattr(versus, "_compare", lambda kit, item: compared.append(item.name))
     versus.run(kit, Budget(60.0))
     assert compared == [first.name]
 

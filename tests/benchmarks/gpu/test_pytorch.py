@@ -94,7 +94,7 @@ def test_the_first_item_does_not_pay_for_the_start(tmp_path: Path, monkeypatch: 
         began.append((item.row, clock[0]))
         clock[0] += 20.0
 
-    monkeypatch.setattr(versus, "_compare_values", compare)
+    monkeypatch.setattr(versus, "_compare", compare)
     device = SimpleNamespace(simulated=False, clock_regime="free")
     folder = Folder(tmp_path, {"device": "x"})
     kit: Any = SimpleNamespace(
@@ -179,9 +179,9 @@ def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch)
     cublas.start(None)
     time.sleep(0.05)
     calls = cublas.stop()
-    assert calls.number % round(BATCH_DURATION_S / CALL_S) == 0
-    assert calls.number > 0
-    assert calls.seconds == pytest.approx(calls.number * CALL_S)
+    assert calls.count % round(BATCH_DURATION_S / CALL_S) == 0
+    assert calls.count > 0
+    assert calls.seconds == pytest.approx(calls.count * CALL_S)
 
 
 def test_library_rows_have_the_conditions_of_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +189,7 @@ def test_library_rows_have_the_conditions_of_the_meter(monkeypatch: pytest.Monke
     capped = SteadyState(CALL_S, 1275.0, 150.0, (POWER_CAP,))
     rng = np.random.default_rng(0)
     monkeypatch.setattr(graphs, "GpuSensors", lambda uuid: None)
-    monkeypatch.setattr(
-        graphs, "NvmlLimitReader", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng)
-    )
+    monkeypatch.setattr(graphs, "NvmlBoard", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng))
     conditions = cublas.meter(0, 1.0).conditions
     assert conditions.throttle == (POWER_CAP,)
     assert conditions.clock_mhz == pytest.approx(1275.0)
@@ -211,7 +209,7 @@ def test_nothing_is_compared_under_other_conditions(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", module())
     device = devices.open("a100")
-    monkeypatch.setattr(device, "train_simulated_model", simulated)
+    monkeypatch.setattr(device, "simulated", simulated)
     kit: Any = SimpleNamespace(device=device, gpu=0, dry=False, set_clocks=set_clocks, target=target)
     item = matmul(64, 48, 80, "float32")
     found, absent = versus.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))

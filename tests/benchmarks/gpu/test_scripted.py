@@ -50,6 +50,7 @@ def _rows(out: Path, part: str) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, lines) if row["part"] == part]
 
 
+@pytest.mark.slow
 def test_nothing_says_simulated_but_the_model(out: Path) -> None:
     (run,) = _rows(out, "run")
     assert run["device"] == "Scripted A100 (cuda:0)"
@@ -59,6 +60,7 @@ def test_nothing_says_simulated_but_the_model(out: Path) -> None:
     assert lines == ["fidelity: a100 (simulated) against Scripted A100 (cuda:0)"]
 
 
+@pytest.mark.slow
 def test_kernels_are_executed_on_the_device(out: Path) -> None:
     rows = _rows(out, "check")
     assert [row["item"] for row in rows] == ["matmul, float32", "matmul, int8"]
@@ -68,6 +70,7 @@ def test_kernels_are_executed_on_the_device(out: Path) -> None:
         assert all(k["verdict"].startswith("executed on Scripted A100 (cuda:0)") for k in row["kernels"])
 
 
+@pytest.mark.slow
 def test_ours_is_measured_and_missing_rivals_have_a_reason(out: Path) -> None:
     (row,) = _rows(out, "versus")
     assert row["status"] == "ok"
@@ -78,6 +81,7 @@ def test_ours_is_measured_and_missing_rivals_have_a_reason(out: Path) -> None:
     assert set(row["absent"]) == {"cuBLAS"}
 
 
+@pytest.mark.slow
 def test_the_recording_is_of_the_device(out: Path) -> None:
     found = read_recording(out / "recording.jsonl.gz")
     assert not found.origin.simulated
@@ -92,6 +96,7 @@ def test_the_recording_is_of_the_device(out: Path) -> None:
     assert result.best.checked.startswith("executed on Scripted A100")
 
 
+@pytest.mark.slow
 def test_both_winners_are_measured_in_turn(out: Path) -> None:
     (row,) = _rows(out, "tune")
     assert row["status"] == "ok"

@@ -78,6 +78,7 @@ def test_repeats_of_a_kernel_count_once(tmp_path: Path) -> None:
     assert 0.003 < found["repeats"] < 0.03
 
 
+@pytest.mark.slow
 def test_residual_of_few_pairs_fails_its_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for recording in RECORDINGS:
         rows = make_rows()
