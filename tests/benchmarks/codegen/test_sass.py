@@ -32,7 +32,7 @@ NESTED = code(
 )
 
 
-def test_the_main_loop_is_the_one_that_multiplies_and_adds_most_itself() -> None:
+def test_main_loop_has_most_multiply_adds_outside_inner_loops() -> None:
     assert sass.main_loop(NESTED) == NESTED[2:7]
     found = sass.account(NESTED)
     assert found.instructions == 5
@@ -42,7 +42,7 @@ def test_the_main_loop_is_the_one_that_multiplies_and_adds_most_itself() -> None
     assert found.spills == 0
 
 
-def test_a_small_loop_inside_the_main_one_is_part_of_it() -> None:
+def test_main_loop_includes_small_inner_loops() -> None:
     """One that brings a tile, say; that it adds something up makes it no main loop."""
     copying = code("LDG.E R9,[R6.64]", "FFMA R9,R9,R9,R9", "BRA 0x10")
     around = (*NESTED[:1], *copying, *NESTED[3:5], *code("BRA 0x10", "EXIT "))
@@ -50,7 +50,7 @@ def test_a_small_loop_inside_the_main_one_is_part_of_it() -> None:
     assert sass.account(around).names["FFMA"] == 3
 
 
-def test_tiles_may_be_brought_by_a_loop_around_the_main_one() -> None:
+def test_fetching_loop_may_surround_the_main_loop() -> None:
     """Instructions outside that loop do not count, nor those that never run."""
     copies = code("LDGSTS.E.128 [R9],[R6.64]", "LDGSTS.E.128 [R9+0x10],[R6.64]")
     idle = sass.Instruction("LDG", "RZ,[R6.64]", sass.NEVER)
@@ -64,12 +64,12 @@ def test_tiles_may_be_brought_by_a_loop_around_the_main_one() -> None:
     assert found.instructions == 5
 
 
-def test_what_never_runs_does_not_count() -> None:
+def test_instructions_that_never_run_do_not_count() -> None:
     idle = sass.Instruction("LDS", "RZ,[RZ]", "@!PT")
     assert sass.account((*NESTED[:3], idle, *NESTED[3:5], *NESTED[6:])).shared_loads == {16: 1}
 
 
-def test_without_a_loop_all_code_counts() -> None:
+def test_code_without_a_loop_counts_whole() -> None:
     straight = code("LDG.E.64 R2,[R4.64]", "FFMA R6,R2,R3,RZ", "STL [R1],R6", "EXIT ")
     assert sass.main_loop(straight) == straight
     assert sass.account(straight).global_loads == {8: 1}
@@ -84,12 +84,12 @@ def test_bytes_in_flight_end_with_the_first_use() -> None:
     assert sass.account(apart).bytes_in_flight == 16
 
 
-def test_loads_may_be_used_in_the_next_trip() -> None:
+def test_load_may_be_used_in_the_next_trip() -> None:
     ahead = code("FFMA R0,R4,R5,R0", "LDG.E.64 R4,[R2.64]", "LDG.E.64 R6,[R2.64+0x8]", "BRA 0x0")
     assert sass.account(ahead).bytes_in_flight == 16
 
 
-def test_what_is_stored_is_used() -> None:
+def test_store_uses_its_registers() -> None:
     copied = code("LDG.E.128 R4,[R2.64]", "STS.128 [R1],R4", "LDG.E.128 R8,[R2.64]", "STS.128 [R1],R8")
     assert sass.account(copied).bytes_in_flight == 16
 
@@ -115,7 +115,7 @@ def _tiled() -> ekc.Schedule:
     )
 
 
-def test_a_kernel_of_ours() -> None:
+def test_counts_of_a_generated_kernel() -> None:
     kernel = compile_schedule(_tiled(), "sm_80")
     ((name, instructions),) = sass.disassembled(kernel.cubin).items()
     assert name == kernel.launches[0].name

@@ -25,7 +25,7 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_the_kernel_multiplies(name: str) -> None:
+def test_kernel_matches_the_product(name: str) -> None:
     one = CONFIGURATIONS[name]
     op = clblast.schedule(one, SIDE).op
     a, b = make_random_input_arrays(op)
@@ -36,7 +36,7 @@ def test_the_kernel_multiplies(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_what_is_estimated_is_what_was_compiled(name: str) -> None:
+def test_estimate_matches_the_compiled_kernel(name: str) -> None:
     one = CONFIGURATIONS[name]
     kernel = clblast.compiled(one, SIDE, "sm_80")
     launch, resources, guessed = estimated.estimated(one, SIDE)
@@ -58,7 +58,7 @@ def _total(accesses: tuple[AccessGroup, ...], space: str, kind: str, figure: str
     return sum(one.requests * getattr(one, figure) for one in chosen)
 
 
-def test_a_copy_by_neighbours_makes_banks_collide() -> None:
+def test_copy_by_neighbours_has_bank_conflicts() -> None:
     one = replace(PLAIN, sb=1, ndimb=8, vwn=1)
     few, many = (
         _total(
@@ -70,13 +70,13 @@ def test_a_copy_by_neighbours_makes_banks_collide() -> None:
     assert many == 2 * few
 
 
-def test_scalars_are_loaded_one_by_one() -> None:
+def test_scalar_loads_are_not_joined() -> None:
     ptx = clblast.compiled(CONFIGURATIONS["scalars"], SIDE, "sm_80").ptx
     assert "ld.shared.f32" in ptx or "ld.shared.b32" in ptx
     assert "ld.shared.v" not in ptx
 
 
-def test_without_a_copy_its_threads_do_not_matter() -> None:
+def test_threads_of_a_missing_copy_are_ignored() -> None:
     row = {"MWG": 32, "NWG": 64, "KWG": 32, "MDIMC": 8, "NDIMC": 16, "MDIMA": 8, "NDIMB": 32, "KWI": 2}
     row |= {"VWM": 2, "VWN": 1, "STRM": 0, "STRN": 0, "SA": 0, "SB": 1}
     assert clblast.configuration({k: str(v) for k, v in row.items()}) == replace(PLAIN, sb=1, ndimb=32)

@@ -127,7 +127,7 @@ def _graph(item: Item, status: int = 0) -> tuple[Library, cublas.BlasGraph]:
 
 
 @pytest.mark.parametrize("dtype", cublas.TYPES)
-def test_it_computes_the_operator_and_is_timed(dtype: str) -> None:
+def test_cublas_matches_the_operator_and_is_timed(dtype: str) -> None:
     library, graph = _graph(matmul(24, 40, 56, dtype))
     assert library.computed == {77 if dtype == "tf32" else 68}
     timing = GraphContender("cuBLAS", devices.open("a100"), graph).time(0)
@@ -136,7 +136,7 @@ def test_it_computes_the_operator_and_is_timed(dtype: str) -> None:
     assert parse_dtype(dtype).name == dtype
 
 
-def test_a_vector_is_a_matrix_of_one_column() -> None:
+def test_vector_is_a_matrix_of_one_column() -> None:
     _graph(matvec(24, 56, "float32"))
 
 

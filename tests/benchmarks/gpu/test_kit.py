@@ -58,7 +58,7 @@ def _rows(folder: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_a_dry_run_goes_through_every_part(out: Path) -> None:
+def test_dry_run_has_rows_of_every_part(out: Path) -> None:
     rows = _rows(out)
     assert rows[0]["part"] == "run"
     assert rows[0]["simulated"] is rows[0]["dry_run"] is True
@@ -68,7 +68,7 @@ def test_a_dry_run_goes_through_every_part(out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_few_and_small_files_come_out(out: Path) -> None:
+def test_output_is_few_small_files(out: Path) -> None:
     files = [p for p in out.iterdir() if not p.name.endswith(("-wal", "-shm"))]
     assert {p.name for p in files} <= set(FILES)
     assert len(FILES) <= 6
@@ -76,7 +76,7 @@ def test_few_and_small_files_come_out(out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_recorded_can_be_replayed(out: Path) -> None:
+def test_recording_can_be_replayed(out: Path) -> None:
     recording = read_recording(out / "recording.jsonl.gz")
     assert recording.origin.simulated
     metered = [r for r in recording.rows if r.meterings]
@@ -86,7 +86,7 @@ def test_what_was_recorded_can_be_replayed(out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_libraries_are_not_imitated(out: Path) -> None:
+def test_dry_run_has_no_library_rows(out: Path) -> None:
     (row, *_) = [r for r in _rows(out) if r["part"] == "versus"]
     assert set(row["figures"]) == {"ekc", "naive schedule"}  # type: ignore[arg-type]
     assert set(row["absent"]) == {"cuBLAS", "cuDNN", "Triton"}  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def test_loops_share_the_time_and_those_left_out_are_named(
     assert {row["status"] for row in kit.folder.of("traces")} == {"ok"}
 
 
-def test_what_checks_of_finalists_take_is_kept_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_keeps_time_for_checks_of_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     monkeypatch.setattr(tune, "_tune", lambda kit, item, seconds: given.append(seconds))
     clock = [0.0]
@@ -147,7 +147,7 @@ def test_what_checks_of_finalists_take_is_kept_of_tuning(monkeypatch: pytest.Mon
     assert 2 * given[0] + tune.WINNERS_S + metered + checked <= 540.0 * (1 - RESERVE) / 3
 
 
-def test_git_takes_all_that_comes_out(tmp_path: Path) -> None:
+def test_git_ignores_no_output_file(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
 
@@ -162,7 +162,7 @@ def test_git_takes_all_that_comes_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_run_repeats_nothing(out: Path) -> None:
+def test_second_run_repeats_nothing(out: Path) -> None:
     before = _rows(out)
     assert main(["check", "versus", "tune", "traces", "--dry-run", "--out", str(out)]) == 0
     new = _rows(out)[len(before) :]
@@ -171,7 +171,7 @@ def test_a_second_run_repeats_nothing(out: Path) -> None:
     assert not [r for r in new[1:] if (r["part"], r["item"]) in done]
 
 
-def test_a_folder_is_opened_away_from_its_gpu(
+def test_folder_opens_without_its_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = conditions(devices.open("a100"), dry=False, seed=0)
@@ -213,7 +213,7 @@ def test_folder_without_a_run_has_no_report(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Path, tmp_path: Path) -> None:
+def test_interrupted_recording_is_repeated(out: Path, tmp_path: Path) -> None:
     whole = unpack_members((out / "recording.jsonl.gz").read_bytes()).text.splitlines(keepends=True)
     last = max(n for n, line in enumerate(whole) if json.loads(line).get("event") == "metering")
     digest = json.loads(whole[last])["digest"]
@@ -225,13 +225,13 @@ def test_what_was_being_recorded_when_a_run_was_killed_is_recorded_again(out: Pa
 
 
 @pytest.mark.slow
-def test_another_device_needs_another_folder(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_refuses_another_device(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--device", "h100", "--out", str(out)]) == 2
     assert "is of a100 (simulated), this is h100 (simulated): name another --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fact", ["device", "driver", "clock_regime", "data_policy"])
-def test_rows_of_other_conditions_do_not_come_under_one_head(fact: str, tmp_path: Path) -> None:
+def test_folder_refuses_other_conditions(fact: str, tmp_path: Path) -> None:
     facts = dict.fromkeys(("device", "driver", "clock_regime", "data_policy"), "a")
     Folder(tmp_path, facts)
     Folder(tmp_path, facts)
@@ -239,14 +239,14 @@ def test_rows_of_other_conditions_do_not_come_under_one_head(fact: str, tmp_path
         Folder(tmp_path, facts | {fact: "b"})
 
 
-def test_without_a_gpu_the_kit_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kit_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not isinstance(devices.open("auto").simulated, bool) or not devices.open("auto").simulated:
         pytest.skip("there is a GPU here")
     assert main(["all", "--out", str(tmp_path)]) == 2
     assert "no device 'cuda:0': no NVIDIA driver here" in capsys.readouterr().err
 
 
-def test_a_row_cut_short_is_dropped(tmp_path: Path) -> None:
+def test_cut_row_is_dropped(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
     folder.add("check", "a", "ok")
     file = tmp_path / "rows.jsonl"
@@ -259,7 +259,7 @@ def test_a_row_cut_short_is_dropped(tmp_path: Path) -> None:
         Folder(tmp_path, {"device": "x"})
 
 
-def test_a_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
     folder.add("check", "a", "ok")
     size = (tmp_path / "rows.jsonl").stat().st_size
@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_mistake_in_one_part_does_not_cost_the_others(
+def test_error_in_one_part_keeps_the_others(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -289,9 +289,7 @@ def _instead(monkeypatch: pytest.MonkeyPatch, part: str, run: Callable[[Kit, Bud
     monkeypatch.setattr(PARTS[part], "run", run)
 
 
-def test_a_file_that_cannot_be_used_does_not_cost_the_other_parts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_file_keeps_the_other_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "recording.jsonl.gz").write_text("no recording")
     assert main(["record", "traces", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr()
@@ -326,7 +324,7 @@ def test_full_disk_is_an_error_after_the_report(
     assert "report.txt cannot be written" in printed.err
 
 
-def test_the_report_says_that_a_part_was_cut_short(
+def test_report_names_a_part_that_was_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut(kit: Kit, budget: Budget) -> None:
@@ -354,7 +352,7 @@ def test_ended_run_still_has_a_report(tmp_path: Path) -> None:
     assert "check: " in (tmp_path / "report.txt").read_text()
 
 
-def test_no_part_is_begun_for_which_too_little_is_left(
+def test_part_without_enough_time_is_not_begun(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
@@ -367,7 +365,7 @@ def test_no_part_is_begun_for_which_too_little_is_left(
     assert "not run: the 1 minutes are used" in capsys.readouterr().out
 
 
-def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
+def test_items_not_run_are_tried_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
     folder.add("versus", "a", "not run", reason="no time")
     assert folder.find("versus", "a") is None
@@ -376,9 +374,7 @@ def test_what_was_not_run_is_tried_again(tmp_path: Path) -> None:
     assert [r["status"] for r in folder.of("versus")] == ["ok"]
 
 
-def test_ours_alone_is_compared_again_once_there_may_be_a_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_item_without_library_is_compared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = list(small_items())
     device = SimpleNamespace(simulated=False, clock_regime="free")
     folder = Folder(tmp_path, {"device": "x"})
@@ -392,7 +388,7 @@ def test_ours_alone_is_compared_again_once_there_may_be_a_library(
     assert compared == [first.name]
 
 
-def test_no_item_is_begun_that_would_not_fit() -> None:
+def test_item_that_does_not_fit_is_not_begun() -> None:
     clock = [0.0]
     budget = Budget(100.0, lambda: clock[0])
     taken = []
@@ -404,7 +400,7 @@ def test_no_item_is_begun_that_would_not_fit() -> None:
     assert clock[0] <= 100.0 * (1 - RESERVE)
 
 
-def test_long_items_do_not_keep_short_ones_out() -> None:
+def test_long_item_leaves_time_for_short_ones() -> None:
     clock = [0.0]
     budget = Budget(360.0, lambda: clock[0])
     taken = []
@@ -415,7 +411,7 @@ def test_long_items_do_not_keep_short_ones_out() -> None:
     assert budget.cut
 
 
-def test_what_is_guessed_too_long_is_passed_over() -> None:
+def test_item_with_long_estimate_is_skipped() -> None:
     clock = [0.0]
     budget = Budget(150.0, lambda: clock[0])
     taken = []
@@ -440,7 +436,7 @@ def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
     assert budget.cut
 
 
-def test_a_ratio_counts_only_beyond_its_scatter() -> None:
+def test_ratio_needs_more_than_its_scatter() -> None:
     even = [[1.0, 0.99, 1.01]] * 5
     found = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
     assert found is not None
@@ -452,7 +448,7 @@ def test_a_ratio_counts_only_beyond_its_scatter() -> None:
     assert ratio(even, []) is None
 
 
-def test_the_lists_are_what_they_promise() -> None:
+def test_item_lists_have_the_promised_operators() -> None:
     names = [item.row for item in versus_items()]
     assert len(names) == len(set(names))
     late = [number for number, item in enumerate(versus_items()) if item.triton]

@@ -14,7 +14,7 @@ FEWEST = 6
 """So many traces with known steps period detection is to be judged on."""
 
 
-def test_there_are_enough_and_the_page_names_them() -> None:
+def test_loops_are_on_the_page() -> None:
     assert len(LOOPS) >= FEWEST
     assert len({loop.shows for loop in LOOPS.values()}) == len(LOOPS)
     page = (Path(__file__).parents[3] / "docs" / "kit.md").read_text()
@@ -23,7 +23,7 @@ def test_there_are_enough_and_the_page_names_them() -> None:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_it_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where PyTorch is; small, on a processor."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)

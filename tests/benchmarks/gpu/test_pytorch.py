@@ -45,7 +45,7 @@ def _rivals(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
-def test_a_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch, (cublas,), absent = _rivals(monkeypatch, dtype)
     assert cublas.name == "cuBLAS of CUDA 0.0, PyTorch 0.scripted"
     assert not absent
@@ -68,9 +68,7 @@ def test_triton_has_items_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("float32", ""), ("float16", " (as a GEMM)")])
-def test_a_product_with_a_vector_of_halves_is_called_what_it_is(
-    dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_float16_matvec_is_named_a_gemm(dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", module())
     device = devices.open("a100")
     monkeypatch.setattr(device, "name", NAME)
@@ -80,7 +78,7 @@ def test_a_product_with_a_vector_of_halves_is_called_what_it_is(
     assert found.name == f"cuBLAS of CUDA 0.0{suffix}, PyTorch 0.scripted"
 
 
-def test_the_first_item_does_not_pay_for_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_item_excludes_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch, clock = module(), [0.0]
     began: list[tuple[str, float]] = []
 
@@ -104,7 +102,7 @@ def test_the_first_item_does_not_pay_for_the_start(tmp_path: Path, monkeypatch: 
     assert [at for _, at in began] == [30.0, 50.0, 70.0], "by a first one of 50 s there would be one alone"
 
 
-def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_warms_up_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     torch, (cublas,), _ = _rivals(monkeypatch)
     clock = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     clock[0].record()
@@ -115,7 +113,7 @@ def test_a_library_is_busy_for_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) 
     assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
 
 
-def test_graphs_of_a_library_hold_no_more_calls_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_graph_has_at_most_our_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripted_torch, "CALL_S", 2e-6)
     _, (cublas,), _ = _rivals(monkeypatch)
     replayed: list[int] = []
@@ -131,7 +129,7 @@ def test_graphs_of_a_library_hold_no_more_calls_than_ours(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
-def test_a_rival_of_narrower_factors_is_refused_in_float32(dtype: str) -> None:
+def test_rival_with_narrower_factors_is_refused(dtype: str) -> None:
     item = matmul(64, 64, 1024, dtype)
     expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
     factors = [array.astype(np.float32) for array in expected.arrays]
@@ -151,7 +149,7 @@ def _rounded_to_tf32(array: Any) -> Any:
     return ((bits + (1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def test_after_a_fault_pytorch_costs_its_own_figures_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_fault_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = module()
     monkeypatch.setitem(sys.modules, "torch", torch)
 
@@ -168,13 +166,13 @@ def test_after_a_fault_pytorch_costs_its_own_figures_only(monkeypatch: pytest.Mo
     assert "illegal memory access" in absent["cuBLAS"]
 
 
-def test_a_rival_must_be_right_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_rival_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _, found, absent = _rivals(monkeypatch, off=0.5)
     assert not found
     assert "is off by 0.5" in absent["cuBLAS"]
 
 
-def test_it_is_kept_running_while_it_is_metered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_runs_while_it_is_metered(monkeypatch: pytest.MonkeyPatch) -> None:
     _, (cublas,), _ = _rivals(monkeypatch)
     cublas.start(None)
     time.sleep(0.05)
@@ -204,7 +202,7 @@ def test_library_rows_have_the_conditions_of_the_meter(monkeypatch: pytest.Monke
         (False, False, "cuda:0@cold", "ours finds a cold L2, and a library a warm one"),
     ],
 )
-def test_nothing_is_compared_under_other_conditions(
+def test_other_conditions_are_not_compared(
     simulated: bool, set_clocks: bool, target: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", module())
@@ -217,7 +215,7 @@ def test_nothing_is_compared_under_other_conditions(
     assert set(absent.values()) == {reason}
 
 
-def test_a_pytorch_that_cannot_be_imported_costs_its_own_figures(
+def test_failed_import_of_pytorch_keeps_our_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -228,7 +226,7 @@ def test_a_pytorch_that_cannot_be_imported_costs_its_own_figures(
     assert absent["cuBLAS"].startswith("PyTorch is installed and does not work (import of torch halted")
 
 
-def test_a_library_that_fails_in_its_own_words_costs_its_own_figures_only(
+def test_failing_library_keeps_our_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_memory(turn: int) -> Any:

@@ -14,7 +14,7 @@ H200 = devices.open("h200")
 
 
 @pytest.mark.parametrize("name", ["matmul", "matmul, both transposed", "conv2d, 64 channels, NHWC"])
-def test_each_instruction_of_tensor_cores_is_drawn(name: str) -> None:
+def test_samples_have_each_tensor_core_instruction(name: str) -> None:
     drawn = draws(CHECKED[name]("float16"), H200.limits, H200.peaks, 0, POPULATION, 1 + DRAWN)
     found = [[s.instruction for s in x.steps if isinstance(s, Tensorize)] for x in drawn]
     assert found == [[], ["wgmma.m64nNk16"], ["mma.m16n8k16"], []]

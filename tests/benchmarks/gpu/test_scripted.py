@@ -51,7 +51,7 @@ def _rows(out: Path, part: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_nothing_says_simulated_but_the_model(out: Path) -> None:
+def test_only_the_model_is_called_simulated(out: Path) -> None:
     (run,) = _rows(out, "run")
     assert run["device"] == "Scripted A100 (cuda:0)"
     assert not run["simulated"]
@@ -82,7 +82,7 @@ def test_ours_is_measured_and_missing_rivals_have_a_reason(out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_recording_is_of_the_device(out: Path) -> None:
+def test_recording_names_the_device(out: Path) -> None:
     found = read_recording(out / "recording.jsonl.gz")
     assert not found.origin.simulated
     assert found.origin.description.startswith("Scripted A100 (cuda:0), recorded 20")
