@@ -78,7 +78,7 @@ class NoDisassembler(EkcError):
     """nvdisasm is not installed."""
 
 
-def nvdisasm() -> str:
+def find_nvdisasm() -> str:
     """The program: on the path, or where the package nvidia-cuda-nvdisasm puts it."""
     found = shutil.which("nvdisasm")
     if found:
@@ -89,12 +89,14 @@ def nvdisasm() -> str:
     return str(packaged[-1])
 
 
-def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
+def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     """The instructions of every function of a CUBIN, in order. Raises `NoDisassembler`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        done = subprocess.run([nvdisasm(), "-json", str(file)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [find_nvdisasm(), "-json", str(file)], capture_output=True, text=True, check=True
+        )
     _, functions = json.loads(done.stdout)
     return {
         f["function-name"]: tuple(
@@ -105,26 +107,26 @@ def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     }
 
 
-def main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+def find_main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """The loop that has most multiply-adds outside its inner loops; all code where there is no loop."""
-    first, last = _main_span(code)
+    first, last = _find_main_span(code)
     return code[first : last + 1]
 
 
-def fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+def find_fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """The main loop, or where that reads no global memory the nearest around it that does."""
-    main = _main_span(code)
-    around = [(a, b) for a, b in _loops(code) if a <= main[0] and main[1] <= b]
+    main = _find_main_span(code)
+    around = [(a, b) for a, b in _find_loops(code) if a <= main[0] and main[1] <= b]
     for first, last in sorted({main, *around}, key=lambda span: span[1] - span[0]):
         if any(x.name in FETCHES and x.predicate != NEVER for x in code[first : last + 1]):
             return code[first : last + 1]
-    return main_loop(code)
+    return find_main_loop(code)
 
 
-def _main_span(code: Sequence[Instruction]) -> tuple[int, int]:
+def _find_main_span(code: Sequence[Instruction]) -> tuple[int, int]:
     """First and last instruction of the main loop."""
-    spans = sorted(set(_loops(code)))
-    works = {span: sum(_works(x) for x in code[span[0] : span[1] + 1]) for span in spans}
+    spans = sorted(set(_find_loops(code)))
+    works = {span: sum(_count_multiply_adds(x) for x in code[span[0] : span[1] + 1]) for span in spans}
 
     def own(span: tuple[int, int]) -> int:
         inside = [(a, b) for a, b in spans if (a, b) != span and span[0] <= a and b <= span[1]]
@@ -134,7 +136,7 @@ def _main_span(code: Sequence[Instruction]) -> tuple[int, int]:
     return max(spans, key=own, default=(0, len(code) - 1))
 
 
-def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
+def _find_loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
     """(first, last) instruction of each loop: from the target of a backward branch to the branch. A branch to
     itself, which ends a function, is no loop."""
     found = []
@@ -145,7 +147,7 @@ def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
     return found
 
 
-def _works(x: Instruction) -> int:
+def _count_multiply_adds(x: Instruction) -> int:
     return MULTIPLY_ADDS.get(x.name, 0) * x.products
 
 
@@ -189,10 +191,11 @@ class Account:
         return self.integer / self.products if self.products else float("inf")
 
 
-def account(code: Sequence[Instruction]) -> Account:
+def count_main_loop(code: Sequence[Instruction]) -> Account:
     """Count a kernel's main loop, without what never runs: ptxas puts that before asynchronous copies."""
     loop, fetching = (
-        [x for x in found if x.predicate != NEVER] for found in (main_loop(code), fetching_loop(code))
+        [x for x in found if x.predicate != NEVER]
+        for found in (find_main_loop(code), find_fetching_loop(code))
     )
     return Account(
         instructions=len(loop),
@@ -203,39 +206,39 @@ def account(code: Sequence[Instruction]) -> Account:
         matrix_loads=sum(x.name == "LDSM" for x in loop),
         group_products=sum(x.name == "HGMMA" for x in loop),
         products=sum(x.products for x in loop),
-        multiply_adds=sum(_works(x) for x in loop),
+        multiply_adds=sum(_count_multiply_adds(x) for x in loop),
         integer=sum(x.name in INTEGER for x in loop),
         spills=sum(x.name in ("LDL", "STL") for x in code),
-        bytes_in_flight=_in_flight(fetching),
+        bytes_in_flight=_count_bytes_in_flight(fetching),
     )
 
 
-def _in_flight(loop: Sequence[Instruction]) -> int:
+def _count_bytes_in_flight(loop: Sequence[Instruction]) -> int:
     """Two trips of the loop, one after the other: loads may be used in the trip after their own."""
     waiting: dict[int, int] = {}
     most = 0
     for x in (*loop, *loop):
         target, _, rest = x.operands.partition(",")
-        for register in _read(x, rest) & waiting.keys():
+        for register in _find_read_registers(x, rest) & waiting.keys():
             del waiting[register]
         if x.name == "LDG":
-            first = min(_registers(target), default=0)
+            first = min(_find_registers(target), default=0)
             waiting |= {first + i: 4 for i in range(max(x.bytes // 4, 1))}
             most = max(most, sum(waiting.values()))
     return most
 
 
-def _read(x: Instruction, rest: str) -> set[int]:
+def _find_read_registers(x: Instruction, rest: str) -> set[int]:
     """Registers that an instruction needs; `rest` are its operands after the first."""
     if x.name == "LDG":
-        return _registers(rest)
+        return _find_registers(rest)
     if x.name in ("STG", "STS"):
-        first = max(_registers(rest), default=0)
-        return _registers(x.operands) | set(range(first, first + x.bytes // 4))
-    return _registers(x.operands)
+        first = max(_find_registers(rest), default=0)
+        return _find_registers(x.operands) | set(range(first, first + x.bytes // 4))
+    return _find_registers(x.operands)
 
 
-def _registers(text: str) -> set[int]:
+def _find_registers(text: str) -> set[int]:
     """Numbers of the registers named; R4.64 is two."""
     found: set[int] = set()
     for number, pair in _REGISTER.findall(text):

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import ekc
-from benchmarks.codegen.sass import Account, account, disassembled
+from benchmarks.codegen.sass import Account, count_main_loop, disassemble
 from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.emulator.memory_efficiency import measure_memory_efficiency
 from benchmarks.search.depth import run
@@ -63,7 +63,7 @@ FP32: Bars = {
 }
 CASES: dict[str, tuple[Callable[[], ekc.Operator | ekc.Schedule], Bars]] = {
     "fp32 MM 4096^3": (lambda: ekc.matmul(4096, 4096, 4096), FP32),
-    "fp32 MM 4096^3, written out": (lambda: _no_pass_to_spare(), FP32),
+    "fp32 MM 4096^3, written out": (lambda: _make_hand_schedule(), FP32),
     "fp16 MM 4096^3": (
         lambda: ekc.matmul(4096, 4096, 4096, dtype="float16"),
         {
@@ -81,24 +81,24 @@ CASES: dict[str, tuple[Callable[[], ekc.Operator | ekc.Schedule], Bars]] = {
         {"narrow_global": ("most", 0), "in_flight_bytes": ("least", 32 * 1024), **FULL},
     ),
     "fp16 conv 16x256x14x14 3x3 -> 256": (
-        lambda: _convolution("NCHW"),
+        lambda: _make_convolution("NCHW"),
         {"integer_per_multiply_add": ("most", 0.25)},
     ),
     "fp16 conv 16x256x14x14 3x3 -> 256, NHWC": (
-        lambda: _convolution("NHWC"),
+        lambda: _make_convolution("NHWC"),
         {"integer_per_multiply_add": ("most", 0.25)},
     ),
 }
 
 
-def _convolution(layout: str) -> ekc.Operator:
+def _make_convolution(layout: str) -> ekc.Operator:
     """Channels last is how users of tensor cores store images (cuDNN's own layout for them): a tile comes 16
     bytes at a time. In NCHW the edge of the image cuts rows of pixels, and they come one by one, unless image
     and weights are packed first."""
     return ekc.conv2d(16, 256, 14, 14, out_channels=256, kernel=3, padding=1, layout=layout, dtype="float16")
 
 
-def _no_pass_to_spare() -> ekc.Schedule:
+def _make_hand_schedule() -> ekc.Schedule:
     """A member of the same space in which no request has a pass to spare. 16 bytes a lane take two passes
     even where all lanes read the same, so each load must be for more than 128 bytes: of sixteen rows of A,
     two lanes to a row. In the fastest schedules a warp reads one row or a few at a time."""
@@ -124,8 +124,8 @@ def _no_pass_to_spare() -> ekc.Schedule:
 def measure_schedule(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
     """Figures of the launch that multiplies most. Shares are of its main loop's instructions."""
     kernel = compile_schedule(schedule, device.arch, device.limits)
-    functions = disassembled(kernel.cubin)
-    accounts = [account(functions[launch.name]) for launch in kernel.launches]
+    functions = disassemble(kernel.cubin)
+    accounts = [count_main_loop(functions[launch.name]) for launch in kernel.launches]
     number = max(range(len(accounts)), key=lambda i: accounts[i].multiply_adds)
     found = accounts[number]
     latency = device.time(kernel).latency_s
@@ -139,22 +139,22 @@ def measure_schedule(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
         "shared_loads": dict(found.shared_loads),
         "global_loads": dict(found.global_loads),
         "async_copies": dict(found.async_copies),
-        "narrow_shared": _narrow(found.shared_loads),
-        "narrow_global": _narrow(found.global_loads),
-        "narrow_async": _narrow(found.async_copies),
+        "narrow_shared": _count_narrow(found.shared_loads),
+        "narrow_global": _count_narrow(found.global_loads),
+        "narrow_async": _count_narrow(found.async_copies),
         "async_wide": found.async_copies[WIDE],
         "ldsm": found.matrix_loads,
         "hgmma": found.group_products,
         "whole_rows": found.matrix_loads + found.group_products,
         "spills": found.spills,
         "integer_per_multiply_add": found.integer_per_multiply_add,
-        "in_flight_bytes": _in_flight(found, kernel, number, device.name),
+        "in_flight_bytes": _compute_bytes_in_flight(found, kernel, number, device.name),
         "stages": max((int(s.stages) for s in schedule.steps if s.kind == "pipeline"), default=1),
-        **_spare(kernel, number),
+        **_measure_spare(kernel, number),
     }
 
 
-def _spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
+def _measure_spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     """Per request of the worst instruction in a loop."""
     launch = kernel.launches[number]
     often = {one.line: times for one, times in list_instruction_runs(kernel.ptx, launch.name)}
@@ -178,12 +178,12 @@ def _spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     }
 
 
-def _narrow(loads: Counter[int]) -> int:
+def _count_narrow(loads: Counter[int]) -> int:
     """Accesses of less than 128 bits a lane."""
     return sum(count for width, count in loads.items() if width != WIDE)
 
 
-def _in_flight(found: Account, kernel: CompiledKernel, number: int, target: str) -> int:
+def _compute_bytes_in_flight(found: Account, kernel: CompiledKernel, number: int, target: str) -> int:
     """Bytes on their way to one SM."""
     launch, resources = kernel.launches[number], kernel.resources[number]
     threads = launch.block[0] * launch.block[1] * launch.block[2]

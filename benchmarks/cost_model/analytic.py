@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.common import clblast
 from benchmarks.common.ranking import spearman
 from benchmarks.common.script import WIDE_TABLE, make_main
-from benchmarks.simulator.rows import CLOCKS, LATENCY, SIDE, Recording, Row, read, stratified
+from benchmarks.simulator.rows import CLOCKS, LATENCY, SIDE, Recording, Row, read, sample_stratified
 from ekc import devices
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput
@@ -43,13 +43,13 @@ HEADERS = ("recording", "figure", "rows", "Spearman", "spread", "of rows", "slop
 
 def analyse_rows(device: Device, rows: Sequence[Row]) -> Quantities:
     """Analyse recorded kernels."""
-    return analyse_schedules([clblast.schedule(row.one, SIDE) for row in rows], device.limits)
+    return analyse_schedules([clblast.build_schedule(row.one, SIDE) for row in rows], device.limits)
 
 
 def compare_latencies(data: Path, recording: Recording, count: int, seed: int) -> list[dict[str, Any]]:
     """Compare latencies: the lines of one recorded space."""
     device = devices.open(recording.device)
-    rows = stratified(read(data, recording), count, seed)
+    rows = sample_stratified(read(data, recording), count, seed)
     predicted, real = (
         analytic.predict_latency_s(analyse_rows(device, rows), device.peaks),
         np.array([row.seconds for row in rows]),

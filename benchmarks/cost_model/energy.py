@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.common.ranking import spearman
 from benchmarks.common.recordings import RECORDINGS, Recording
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
-from benchmarks.cost_model.energy_rows import HOTSPOT, Kernels, kernels, noise, noise_text
+from benchmarks.cost_model.energy_rows import HOTSPOT, Kernels, format_noise, measure_noise, read_kernels
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import POWER_MODEL
@@ -123,7 +123,7 @@ def measure_recording(
     folder: Path, recording: Recording, seed: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """All lines of one recording, and what is known of its noise."""
-    whole = kernels(folder, recording)
+    whole = read_kernels(folder, recording)
     lines: list[dict[str, Any]] = []
     for name, predict in PREDICTIONS.items():
         found = compute_scores(predict_folds(whole, predict, seed), whole.energy)
@@ -136,7 +136,7 @@ def measure_recording(
             line["times_better"] = rule / line["mean"]
         if recording.name == HOTSPOT and line["prediction"] == JUDGED:
             line |= {"bar": {"times_better": TIMES_BETTER}, "pass": line["times_better"] >= TIMES_BETTER}
-    return lines, noise(recording.name, folder, whole)
+    return lines, measure_noise(recording.name, folder, whole)
 
 
 def format_line(line: dict[str, Any]) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     print(f"Relative errors on recordings of real GPUs made by others; {FOLDS} folds, seed {arguments.seed}")
     print(format_table(HEADERS, [*map(format_line, lines)], label_count=2, width=WIDE_TABLE))
     print("mean ratio: mean error of latency x constant power over this one")
-    print("\n".join(map(noise_text, noises)))
+    print("\n".join(map(format_noise, noises)))
     return {"lines": lines, "noise": noises}
 
 

@@ -48,22 +48,22 @@ def predict_by_model(
     """Predict as a tuning run would."""
     model = PowerModel(seed, peaks)
     model.learn(known)
-    return _latencies(asked) * np.exp(model.predict_timed(asked)[0])
+    return _get_latencies(asked) * np.exp(model.predict_timed(asked)[0])
 
 
 def predict_constant_power(
     known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
 ) -> Array:
     """Predict energy as latency times the median power: the trivial predictor."""
-    return _latencies(asked) * np.median([c.power_w for c in known])
+    return _get_latencies(asked) * np.median([c.power_w for c in known])
 
 
 def predict_by_prior(
     known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
 ) -> Array:
     """Predict by the analytic prior, scaled by one factor."""
-    scale = np.median(np.array([c.power_w for c in known]) / _paced(known, peaks))
-    return _latencies(asked) * scale * _paced(asked, peaks)
+    scale = np.median(np.array([c.power_w for c in known]) / _predict_paced_power(known, peaks))
+    return _get_latencies(asked) * scale * _predict_paced_power(asked, peaks)
 
 
 PREDICTIONS: dict[str, Predict] = {
@@ -73,14 +73,14 @@ PREDICTIONS: dict[str, Predict] = {
 }
 
 
-def _paced(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
+def _predict_paced_power(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
     """Watts that the prior expects of kernels that take as long as these do."""
     pace = np.log([c.latency_s / c.expected_latency_s for c in candidates])
     standby = analytic.predict_standby_w(np.array([c.features[BALANCE_COLUMN] for c in candidates]), peaks)
     return analytic.scale_power(np.array([c.expected_power_w for c in candidates]), pace, standby)
 
 
-def _latencies(candidates: Sequence[Candidate]) -> Array:
+def _get_latencies(candidates: Sequence[Candidate]) -> Array:
     return np.array([c.latency_s for c in candidates])
 
 

@@ -89,7 +89,7 @@ def make_operands(side: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np
     return a, b
 
 
-def agrees(c: NDArray[np.float32], a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+def matches_product(c: NDArray[np.float32], a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     """Whether c is a @ b within what float32 sums of any order may be off (k 2^-23 |a||b|)."""
     limit = a.shape[1] * 2.0**-23 * (np.abs(a) @ np.abs(b))
     return bool((np.abs(c - a.astype(np.float64) @ b) <= limit).all())
@@ -132,7 +132,10 @@ def run_tuned(side: int, seed: int, sanitize: bool, chosen: int | None) -> dict[
     line = time_launch(ptx, launch.name, blocks, grid=grid, block=block, args=[a, b, c], sanitize=sanitize)
     tall, wide = -(-side // down), -(-side // across)
     corners = [(n // across * tall, n % across * wide) for n in blocks]
-    rights = [agrees(c[i : i + tall, j : j + wide], a[i : i + tall], b[:, j : j + wide]) for i, j in corners]
+    rights = [
+        matches_product(c[i : i + tall, j : j + wide], a[i : i + tall], b[:, j : j + wide])
+        for i, j in corners
+    ]
     return line | {"right": all(rights)}
 
 
@@ -143,7 +146,7 @@ def run_naive(side: int, seed: int, sanitize: bool) -> dict[str, Any]:
     c, blocks = np.full((side, side), np.nan, np.float32), -(-side // 16)
     grid, block = (blocks, blocks), (16, 16)
     line = time_launch(ptx, "naive", grid=grid, block=block, args=[a, b, c, side], sanitize=sanitize)
-    return line | {"right": agrees(c, a, b)}
+    return line | {"right": matches_product(c, a, b)}
 
 
 def run_alone(job: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

@@ -28,14 +28,14 @@ ERROR, HELD = 0.01, (0.90, 0.98)
 QUARTER = Card(share=0.25, swing_w=40.0, noise=0.008)
 BARRED: dict[str, Callable[[np.random.Generator], Card]] = {
     "any": any_card,
-    "ticks of 100 ms": lambda random: Card(call_s=short(random)),
-    "ticks of 20 ms": lambda random: Card(call_s=short(random), tick_s=0.02),
-    "ticks seen up to 10 ms late": lambda random: Card(call_s=short(random), late_s=0.01),
-    "looks a quarter of the time": lambda random: replace(QUARTER, call_s=short(random)),
-    "warms up by 40 W": lambda random: Card(call_s=short(random), warming_w=40.0, warming_s=8.0),
-    "no counter": lambda random: Card(call_s=short(random), counts=False),
+    "ticks of 100 ms": lambda random: Card(call_s=sample_short_call(random)),
+    "ticks of 20 ms": lambda random: Card(call_s=sample_short_call(random), tick_s=0.02),
+    "ticks seen up to 10 ms late": lambda random: Card(call_s=sample_short_call(random), late_s=0.01),
+    "looks a quarter of the time": lambda random: replace(QUARTER, call_s=sample_short_call(random)),
+    "warms up by 40 W": lambda random: Card(call_s=sample_short_call(random), warming_w=40.0, warming_s=8.0),
+    "no counter": lambda random: Card(call_s=sample_short_call(random), counts=False),
     "no counter, power is a mean of 1 s": lambda random: Card(
-        call_s=short(random), counts=False, instantaneous=False
+        call_s=sample_short_call(random), counts=False, instantaneous=False
     ),
 }
 KNOWN_LIMITS: dict[str, Callable[[np.random.Generator], Card]] = {
@@ -44,7 +44,7 @@ KNOWN_LIMITS: dict[str, Callable[[np.random.Generator], Card]] = {
 }
 
 
-def short(random: np.random.Generator) -> float:
+def sample_short_call(random: np.random.Generator) -> float:
     """Seconds of a call that is short beside the sensor's rhythm."""
     return float(10 ** random.uniform(-5, -3))
 

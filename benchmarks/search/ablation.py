@@ -50,7 +50,7 @@ from benchmarks.search.ablation_figures import (
 from benchmarks.search.ablation_recordings import RecordedPlace, make_recorded_places
 from benchmarks.search.ablation_runs import Line, Place, append_line, check_program, get_identity, read_lines
 from benchmarks.search.ablation_variants import DEFAULT, STAGE_ONE, VARIANTS
-from benchmarks.search.paper_runs import DEVICES, code
+from benchmarks.search.paper_runs import DEVICES, digest_code
 from ekc.errors import InvalidInput
 from ekc.tables import format_table
 
@@ -96,7 +96,7 @@ def run_missing(
                 }
                 if get_identity(line) in done or not place.supports(name):
                     continue
-                line |= {"code": code()} | place.run(name, seed, trials)
+                line |= {"code": digest_code()} | place.run(name, seed, trials)
                 append_line(place.log, line)
                 done.add(get_identity(line))
                 print(format_run(line), flush=True)
@@ -234,7 +234,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     lines = read_lines(arguments.folder)
     if not arguments.show:
-        arguments.program = arguments.program or code()
+        arguments.program = arguments.program or digest_code()
         check_program(lines, arguments.program)
         places: list[Place | RecordedPlace] = []
         if not arguments.no_simulated:

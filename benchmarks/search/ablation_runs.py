@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from benchmarks.common.operators import PAPER_OPERATORS
 from benchmarks.search.ablation_variants import VARIANTS, Variant, apply_changes
 from benchmarks.search.depth import remove_own_factor
-from benchmarks.search.paper_runs import code
+from benchmarks.search.paper_runs import digest_code
 from ekc import devices
 from ekc.devices.device import Device, Timing
 from ekc.processes.child import ChildProcess, RemoteWorker
@@ -193,6 +193,6 @@ def append_line(log: Path, line: Line) -> None:
 
 def check_program(lines: list[Line], program: str) -> None:
     """Exit where runs under this name are of other code than ours."""
-    others = {line["code"] for line in lines if line["program"] == program} - {code()}
+    others = {line["code"] for line in lines if line["program"] == program} - {digest_code()}
     if others:
         raise SystemExit(f"--program: {program!r} is other code ({', '.join(others)}); name another")

@@ -60,7 +60,7 @@ LUCKIEST = math.exp(10 * OWN_TIME_SIGMA)
 """So much slower than the fastest, and nothing is the fastest but for luck."""
 
 
-def _wish(trials: int, seed: int) -> TuneOptions:
+def _make_options(trials: int, seed: int) -> TuneOptions:
     return TuneOptions(trials, "latency", 0.05, False, seed, None)
 
 
@@ -72,12 +72,12 @@ def run(
     return search.run(()).best, search.task.timed_candidates
 
 
-def _latency(winner: Trial) -> float:
+def _get_latency(winner: Trial) -> float:
     assert winner.latency_s is not None
     return winner.latency_s
 
 
-def without_luck(timed: list[Candidate], device: Device) -> float:
+def find_least_without_own_factor(timed: list[Candidate], device: Device) -> float:
     """The least latency among them, each without the factor that is its own."""
     fastest = min(c.latency_s for c in timed)
     return min(remove_own_factor(c, device) for c in timed if c.latency_s <= LUCKIEST * fastest)
@@ -91,14 +91,14 @@ def remove_own_factor(candidate: Candidate, device: Device) -> float:
     return overhead_s + (candidate.latency_s - overhead_s) / factor
 
 
-def random_best(
+def time_random(
     op: ekc.Operator, bench: Measurer, workers: Executor, known: list[Candidate], count: int, seed: int
 ) -> tuple[list[Candidate], float | None]:
     """(the most promising of `count` random schedules, timed; rank correlation over these)."""
     space = Space(op, bench.device.limits)
-    task = ScheduleTask(space, bench, workers, _wish(RESCORED, seed))
+    task = ScheduleTask(space, bench, workers, _make_options(RESCORED, seed))
     task.learner.learn_latency(known)
-    drawn = _draws(Breeder(space, np.random.default_rng(seed)), count)
+    drawn = _sample_genomes(Breeder(space, np.random.default_rng(seed)), count)
     expected, _, _, _ = task.learner.predict(task.input_cache.get_inputs(drawn))
     promising = np.argsort(expected, kind="stable")[:RESCORED]
     made = [(task.make_candidate(drawn, int(row), 1), expected[row]) for row in promising]
@@ -108,7 +108,7 @@ def random_best(
     return [c for c, _ in fresh if c.ok], spearman(pairs[:, 0], pairs[:, 1])
 
 
-def _draws(breeder: Breeder, count: int) -> Population:
+def _sample_genomes(breeder: Breeder, count: int) -> Population:
     """Legal random genomes, each once."""
     drawn = breeder.sample(count)
     while len(drawn) < count:
@@ -124,16 +124,18 @@ def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]
     device = devices.open(f"{TARGET}@no-residual" if arguments.no_residual else TARGET)
     with RecordStore(file) as store, open_worker_pool(device, arguments.long) as workers:
         seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-        runs = [run(op, device, store, workers, _wish(arguments.trials, seed)) for seed in seeds]
-        longer = run(op, device, store, workers, _wish(arguments.long, arguments.seed))
+        runs = [run(op, device, store, workers, _make_options(arguments.trials, seed)) for seed in seeds]
+        longer = run(op, device, store, workers, _make_options(arguments.long, arguments.seed))
         known = {c.schedule.digest: c for _, found in (*runs, longer) for c in found}
-        strangers, rank = random_best(
+        strangers, rank = time_random(
             op, Measurer(device, store), workers, list(known.values()), arguments.random, arguments.seed
         )
-    winners, best = [_latency(winner) for winner, _ in runs], min(c.latency_s for c in strangers)
-    median, long = statistics.median(winners), _latency(longer[0])
+    winners, best = [_get_latency(winner) for winner, _ in runs], min(c.latency_s for c in strangers)
+    median, long = statistics.median(winners), _get_latency(longer[0])
     ratios = {"random": median / best, "long": median / long}
-    luckless = None if arguments.no_residual else _without_luck(runs, strangers, longer, device)
+    luckless = (
+        None if arguments.no_residual else _compute_ratios_without_luck(runs, strangers, longer, device)
+    )
     return {
         "operator": name,
         "winners_s": winners,
@@ -147,17 +149,17 @@ def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]
     }
 
 
-def _without_luck(
+def _compute_ratios_without_luck(
     runs: list[tuple[Trial, list[Candidate]]],
     strangers: list[Candidate],
     longer: tuple[Trial, list[Candidate]],
     device: Device,
 ) -> dict[str, float]:
     """Both ratios once more."""
-    plain = statistics.median(without_luck(found, device) for _, found in runs)
+    plain = statistics.median(find_least_without_own_factor(found, device) for _, found in runs)
     return {
-        "random": plain / without_luck(strangers, device),
-        "long": plain / without_luck(longer[1], device),
+        "random": plain / find_least_without_own_factor(strangers, device),
+        "long": plain / find_least_without_own_factor(longer[1], device),
     }
 
 

@@ -24,14 +24,14 @@ from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.search.paper_figures import (
     LOSS_BAR,
     SHARE_BAR,
-    median_and_most,
-    per_place,
-    per_variant,
-    savings,
-    savings_within,
-    verdict,
+    compute_median_and_most,
+    compute_savings,
+    compute_savings_within_runs,
+    judge_adaptive,
+    summarize_places,
+    summarize_variants,
 )
-from benchmarks.search.paper_runs import DEVICES, METHODS, runs_of
+from benchmarks.search.paper_runs import DEVICES, METHODS, run_variants
 from ekc.errors import InvalidInput
 from ekc.tables import format_table
 
@@ -56,7 +56,7 @@ def run_all(
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        jobs = {pool.submit(runs_of, *place, variants, seeds, trials, folder): place for place in chosen}
+        jobs = {pool.submit(run_variants, *place, variants, seeds, trials, folder): place for place in chosen}
         for job in as_completed(jobs):
             found[jobs[job]] = job.result()
     return [line for place in chosen for line in found[place]]
@@ -83,12 +83,12 @@ def format_variants(variants: list[dict[str, Any]]) -> str:
             (
                 v["variant"],
                 str(v["runs"]),
-                _figure(v["energy_median"], ".4f"),
-                _interval(v["energy_median_interval"]),
-                _figure(v["energy_worst"], ".3f"),
+                _format_figure(v["energy_median"], ".4f"),
+                _format_interval(v["energy_median_interval"]),
+                _format_figure(v["energy_worst"], ".3f"),
                 f"{v['metered']:.1%}",
                 f"{v['metered_most']:.1%}",
-                _figure(v["error"], ".1%"),
+                _format_figure(v["error"], ".1%"),
                 f"{v['metering_s']:.0f}",
                 f"{v['search_s']:.1f}",
             )
@@ -103,11 +103,11 @@ def format_places(lines: list[dict[str, Any]]) -> str:
         rows.append(
             (
                 f"{x['operator']}, {x['device']} (simulated)",
-                _figure(x["energy_j"] and x["energy_j"] * 1e3, ".4g"),
-                _figure(x["loss_median"], ".4f"),
-                _figure(x["metered"], ".1%"),
-                _figure(x["saving_median"], ".1%"),
-                _figure(x["saving_most"], ".1%"),
+                _format_figure(x["energy_j"] and x["energy_j"] * 1e3, ".4g"),
+                _format_figure(x["loss_median"], ".4f"),
+                _format_figure(x["metered"], ".1%"),
+                _format_figure(x["saving_median"], ".1%"),
+                _format_figure(x["saving_most"], ".1%"),
             )
         )
     return format_table(rows[0], rows[1:], width=WIDE_TABLE)
@@ -134,11 +134,11 @@ def draw_plots(lines: list[dict[str, Any]], folder: Path) -> str:
         return "no plots: matplotlib is not installed (pip install matplotlib)"
 
 
-def _interval(value: list[float] | None) -> str:
+def _format_interval(value: list[float] | None) -> str:
     return "-" if value is None else f"{value[0]:.3f} to {value[1]:.3f}"
 
 
-def _figure(value: float | None, form: str) -> str:
+def _format_figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
@@ -172,10 +172,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     variants = parse_variants(arguments.variants)
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     lines = run_all(places, variants, seeds, arguments.trials, arguments.records, arguments.processes)
-    by_variant, by_place = per_variant(lines, arguments.seed), per_place(lines)
-    across = median_and_most(savings(lines), arguments.seed)
-    within = median_and_most(savings_within(lines), arguments.seed)
-    judged, runs = verdict(by_variant), len(places) * len(seeds)
+    by_variant, by_place = summarize_variants(lines, arguments.seed), summarize_places(lines)
+    across = compute_median_and_most(compute_savings(lines), arguments.seed)
+    within = compute_median_and_most(compute_savings_within_runs(lines), arguments.seed)
+    judged, runs = judge_adaptive(by_variant), len(places) * len(seeds)
     print(
         f"{arguments.trials} trials, seeds {seeds[0]} to {seeds[-1]}, "
         f"{len(places)} pairs of operator and simulated device, clocks fixed"

@@ -104,7 +104,7 @@ def compute_quality_within(recorded: MeasurementTable, rows: list[int], seconds:
     return compute_quality(recorded, rows, int((spent <= seconds).sum()))
 
 
-def _pair(values: list[float]) -> tuple[float, float]:
+def _compute_quantiles(values: list[float]) -> tuple[float, float]:
     found: NDArray[np.float64] = np.quantile(values, [0.5, 0.9], method="higher")
     return float(found[0]), float(found[1])
 
@@ -113,8 +113,8 @@ def make_line(
     recording: Recording, recorded: MeasurementTable, who: str, traces: list[list[int]], trials: int
 ) -> dict[str, Any]:
     """One line of figures."""
-    median, p90 = _pair([compute_quality(recorded, t, trials) for t in traces])
-    half, half_p90 = _pair([compute_quality(recorded, t, trials // 2) for t in traces])
+    median, p90 = _compute_quantiles([compute_quality(recorded, t, trials) for t in traces])
+    half, half_p90 = _compute_quantiles([compute_quality(recorded, t, trials // 2) for t in traces])
     said: dict[str, Any] = {
         "recording": recording.name,
         "tuned_on": recording.tuned_on,
@@ -129,7 +129,9 @@ def make_line(
     }
     if recorded.trial_costs_s.any():
         seconds = float(recorded.trial_costs_s.mean()) * trials / 2
-        charged, charged_p90 = _pair([compute_quality_within(recorded, t, seconds) for t in traces])
+        charged, charged_p90 = _compute_quantiles(
+            [compute_quality_within(recorded, t, seconds) for t in traces]
+        )
         said |= {"charged_s": seconds, "charged_median": charged, "charged_p90": charged_p90}
         said["charged_all_s"] = float(np.median([recorded.trial_costs_s[t].sum() for t in traces]))
     if who == OURS and recording.bar and trials == recording.trials:

@@ -133,7 +133,7 @@ def measure_population(watch: Stopwatch, seconds: float, population: int) -> dic
     took = time.perf_counter() - began
     analysis = watch.spent["analysis"] / took
     scoring = watch.spent["scoring"] / took - analysis
-    by_structure = _distinct(watch)
+    by_structure = _count_distinct(watch)
     count = int(by_structure.sum())
     rate, structures = count / took, int((by_structure >= 0.01 * count).sum())
     return {
@@ -151,20 +151,20 @@ def measure_population(watch: Stopwatch, seconds: float, population: int) -> dic
             "models, improvement": scoring,
             "breeding and repair": 1.0 - analysis - scoring,
         },
-        "cascade": _cascade(watch),
+        "cascade": _measure_cascade(watch),
         "bar": {"candidates_per_s": BAR, "structures_scored": STRUCTURES_BAR},
         "pass": rate >= BAR and structures >= STRUCTURES_BAR,
     }
 
 
-def _distinct(watch: Stopwatch) -> np.ndarray:
+def _count_distinct(watch: Stopwatch) -> np.ndarray:
     """Different genomes that were scored, by structure."""
     every = sum(watch.scored[1:], watch.scored[0])
     _, first = np.unique(watch.space.compute_keys(every), return_index=True)
     return np.bincount(every.structure[first], minlength=len(watch.space.structures))
 
 
-def _cascade(watch: Stopwatch) -> dict[str, float]:
+def _measure_cascade(watch: Stopwatch) -> dict[str, float]:
     """The share of the last genomes that the power model was asked of, and the ranking beside that with it
     asked of all."""
     task, last = watch.task, watch.scored[-1]

@@ -101,7 +101,7 @@ class Design:
         return self.side**2 * self.tile_x * self.tile_y <= WRITTEN_OUT
 
 
-def schedule(design: Design) -> ekc.Schedule:
+def build_schedule(design: Design) -> ekc.Schedule:
     """The design in ekc's steps; `ScheduleError` where it breaks a rule."""
     side = design.side
     # With equal weights the compiler would share products. Rows that are not written out share
@@ -132,7 +132,7 @@ def schedule(design: Design) -> ekc.Schedule:
     return cut.unroll("r") if design.written_out else cut
 
 
-def recorded_text(design: Design) -> str:
+def format_recorded_text(design: Design) -> str:
     """The design as CUDA text, with the recording's two-dimensional copy loops."""
     values = {
         "BX": design.block_x,
@@ -148,7 +148,7 @@ def recorded_text(design: Design) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in values.items()) + TEXT
 
 
-def strata(design: Design, random: np.random.Generator) -> list[tuple[int, list[int]]]:
+def stratify_blocks(design: Design, random: np.random.Generator) -> list[tuple[int, list[int]]]:
     """Blocks that count alike: how many there are, and the numbers of those that run for them."""
     columns, rows = design.grid
     inner_x = columns - (design.width % (design.block_x * design.tile_x) > 0)
@@ -170,7 +170,7 @@ def counted(
 ) -> dict[str, float]:
     """Count in the PTX machine, scaled to the whole grid."""
     total: dict[str, float] = {}
-    for size, blocks in strata(design, random):
+    for size, blocks in stratify_blocks(design, random):
         report = emulator.launch(
             ptx,
             name,
@@ -180,12 +180,12 @@ def counted(
             blocks=blocks,
             sanitize=False,
         )
-        for key, value in _figures(report.counters).items():
+        for key, value in _get_counters(report.counters).items():
             total[key] = total.get(key, 0.0) + value * size / len(blocks)
     return total
 
 
-def _figures(counters: Any) -> dict[str, int]:
+def _get_counters(counters: Any) -> dict[str, int]:
     """The counters that stand beside measured ones, for the blocks that ran.
 
     Moves, parameters and constants are left out of the instructions: ptxas folds them into operands.
@@ -208,18 +208,18 @@ def _figures(counters: Any) -> dict[str, int]:
     }
 
 
-def of_schedule(design: Design, seed: int) -> dict[str, float]:
+def count_schedule(design: Design, seed: int) -> dict[str, float]:
     """Counts of ekc's kernel; `EkcError` where it cannot be made or run."""
-    made = generate(schedule(design))
-    return _run(design, made.source, made.launches[0].name, seed)
+    made = generate(build_schedule(design))
+    return _count_run(design, made.source, made.launches[0].name, seed)
 
 
-def of_text(design: Design, seed: int) -> dict[str, float]:
+def count_text(design: Design, seed: int) -> dict[str, float]:
     """Counts of the CUDA text of the recorded design."""
-    return _run(design, recorded_text(design), "recorded", seed)
+    return _count_run(design, format_recorded_text(design), "recorded", seed)
 
 
-def _run(design: Design, source: str, name: str, seed: int) -> dict[str, float]:
+def _count_run(design: Design, source: str, name: str, seed: int) -> dict[str, float]:
     x = np.zeros(design.input_shape, np.float32)
     y = np.zeros((design.height, design.width), np.float32)
     return counted(nvrtc.compile(source, ARCH).ptx, name, design, [x, y], np.random.default_rng(seed))

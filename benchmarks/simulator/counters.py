@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.ranking import spearman
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
-from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, of_schedule, of_text
+from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, count_schedule, count_text
 from ekc.codegen import nvrtc
 from ekc.errors import EkcError, InvalidInput, ScheduleError
 from ekc.tables import format_table
@@ -144,10 +144,10 @@ def sample(rows: list[Row], count: int, seed: int) -> list[Row]:
 def execute_row(row: Row, seed: int, with_text: bool) -> Counted | str:
     """Counts of a row's kernels, or why ekc has no such schedule."""
     try:
-        ours = of_schedule(row.design, seed)
+        ours = count_schedule(row.design, seed)
     except ScheduleError as refusal:
         return str(refusal).splitlines()[0]
-    return Counted(row, ours, of_text(row.design, seed) if with_text else None)
+    return Counted(row, ours, count_text(row.design, seed) if with_text else None)
 
 
 def find_best_trivial(rows: list[Row], measured: NDArray[np.float64]) -> tuple[str, float | None]:

@@ -28,21 +28,31 @@ from numpy.typing import NDArray
 
 from benchmarks.common.script import make_main
 from benchmarks.simulator import h200, residual, write_docs
-from benchmarks.simulator.power import power_lines
+from benchmarks.simulator.power import score_all
 from benchmarks.simulator.rows import (
     LATENCY,
     Pairs,
     Recording,
     Work,
-    by_compiling,
-    by_estimate,
-    halves,
-    known,
-    pairs_of,
+    compile_work,
+    compute_works,
+    estimate_work,
+    pair_rows,
     read,
-    stratified,
+    sample_stratified,
+    select_half,
 )
-from benchmarks.simulator.scores import SHIPPED, Fit, by_tile, constant, fit, recorded, run, score, times
+from benchmarks.simulator.scores import (
+    SHIPPED,
+    Fit,
+    fit,
+    get_recorded,
+    predict_constant,
+    predict_times,
+    run,
+    score,
+    score_by_tile,
+)
 from ekc.codegen import nvrtc
 
 RANK_BARS = {"a100": 0.9, "rtx3090": 0.75, "rtx2080ti": 0.75}
@@ -56,21 +66,21 @@ def make_latency_line(
 ) -> dict[str, Any]:
     """Scores on the rows that were not learnt from."""
     held = [pair for pair, used in zip(pairs, learn, strict=True) if not used]
-    real = recorded(held)
-    found = {name: score(times(recording.spec, held, *fitted), real) for name, fitted in fits.items()}
+    real = get_recorded(held)
+    found = {name: score(predict_times(recording.spec, held, *fitted), real) for name, fitted in fits.items()}
     if not recording.clock_share:
         # The device as a whole: arguments for its top clock, it finds the one that its power cap allows.
         states = [run(recording.spec, work, recording.spec.boost_mhz) for _, work in held]
         found["own clock"] = score(np.array([state.latency_s for state in states]), real)
     shipped = found["shipped"]
-    middle = constant(recorded(pairs), learn)[~learn]
+    middle = predict_constant(get_recorded(pairs), learn)[~learn]
     passed = shipped.spearman >= RANK_BARS[recording.device] and shipped.median_error <= ERROR_BAR
     return {
         "what": f"latency, {recording.device} (simulated)",
         "how": how,
         **{name: asdict(one) for name, one in found.items()},
         "trivial": {
-            "minus thread tile": asdict(by_tile(held)),
+            "minus thread tile": asdict(score_by_tile(held)),
             "constant": asdict(score(middle, real)),
         },
         "bar": {"spearman": RANK_BARS[recording.device], "median_error": ERROR_BAR},
@@ -82,10 +92,10 @@ def measure_clblast(data: Path, count: int, seed: int, whole: bool) -> dict[str,
     """Score the latency and power models on CLBlast kernels."""
     begun = time.perf_counter()
     everything = {one.device: read(data, one) for one in LATENCY}
-    samples = {one.device: stratified(everything[one.device], count, seed) for one in LATENCY}
-    compiled = {one.device: known(one.spec, samples[one.device], by_compiling) for one in LATENCY}
-    pairs = {one.device: pairs_of(samples[one.device], compiled[one.device]) for one in LATENCY}
-    learn = {device: halves([row for row, _ in found], seed) for device, found in pairs.items()}
+    samples = {one.device: sample_stratified(everything[one.device], count, seed) for one in LATENCY}
+    compiled = {one.device: compute_works(one.spec, samples[one.device], compile_work) for one in LATENCY}
+    pairs = {one.device: pair_rows(samples[one.device], compiled[one.device]) for one in LATENCY}
+    learn = {device: select_half([row for row, _ in found], seed) for device, found in pairs.items()}
     fitted = fit(
         [
             (one, [p for p, used in zip(pairs[one.device], learn[one.device], strict=True) if used])
@@ -94,18 +104,18 @@ def measure_clblast(data: Path, count: int, seed: int, whole: bool) -> dict[str,
     )
     lines, registers, plots = [], [], {}
     for n, one in enumerate(LATENCY):
-        found, fits = pairs[one.device], _fits(fitted, n)
+        found, fits = pairs[one.device], _list_fits(fitted, n)
         lines.append(
             make_latency_line(one, f"{len(compiled[one.device])} compiled", found, learn[one.device], fits)
         )
-        plots[one.device] = (times(one.spec, found, *fits["shipped"]), recorded(found))
+        plots[one.device] = (predict_times(one.spec, found, *fits["shipped"]), get_recorded(found))
         registers.append(compare_registers(one, compiled[one.device]))
         if whole:
             rest = everything[one.device]
-            guessed = pairs_of(rest, known(one.spec, rest, by_estimate))
+            guessed = pair_rows(rest, compute_works(one.spec, rest, estimate_work))
             unseen = np.isin([str(row.one) for row, _ in guessed], [str(r.one) for r, _ in found])
             lines.append(make_latency_line(one, "not compiled, estimated", guessed, unseen, fits))
-    lines += power_lines(data, pairs["a100"], learn["a100"], seed)
+    lines += score_all(data, pairs["a100"], learn["a100"], seed)
     return {
         "lines": lines,
         "registers": registers,
@@ -119,7 +129,7 @@ def measure_clblast(data: Path, count: int, seed: int, whole: bool) -> dict[str,
     }
 
 
-def _fits(fitted: Fit, n: int) -> dict[str, tuple[Any, float]]:
+def _list_fits(fitted: Fit, n: int) -> dict[str, tuple[Any, float]]:
     return {
         name: (one.rates, one.clock_shares[n]) for name, one in (("shipped", SHIPPED), ("refitted", fitted))
     }
@@ -127,7 +137,7 @@ def _fits(fitted: Fit, n: int) -> dict[str, tuple[Any, float]]:
 
 def compare_registers(recording: Recording, compiled: dict[Any, Work | None]) -> dict[str, Any]:
     """The register estimate against ptxas."""
-    both = [(by_estimate(recording.spec, one), work) for one, work in compiled.items() if work is not None]
+    both = [(estimate_work(recording.spec, one), work) for one, work in compiled.items() if work is not None]
     pairs = [(guess.registers, work.registers) for guess, work in both if guess is not None]
     guessed, real = np.array(pairs, dtype=np.float64).T
     return {"device": recording.device, **asdict(score(guessed, real))}
@@ -163,7 +173,7 @@ _MEASURED: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
         arguments.data, arguments.shapes, arguments.trials, arguments.seed, place / "h200.db"
     ),
 }
-_TEXTS = {"clblast": format_result, "residual": residual.text, "h200": h200.text}
+_TEXTS = {"clblast": format_result, "residual": residual.format_result, "h200": h200.format_result}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

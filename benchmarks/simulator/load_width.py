@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.common.clblast import Xgemm
 from benchmarks.common.script import WIDE_TABLE, make_main
-from benchmarks.simulator.rows import LATENCY, Recording, by_compiling, read
+from benchmarks.simulator.rows import LATENCY, Recording, compile_work, read
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.tables import format_table
 
@@ -70,7 +70,7 @@ def simulate_pairs(recording: Recording, found: list[Pair], real: dict[Xgemm, fl
     spec, ratios = recording.spec, []
     clock = spec.boost_mhz * (recording.clock_share or 1.0)
     for p in found:
-        works = [by_compiling(spec, one) for one in (p.narrow, p.wide)]
+        works = [compile_work(spec, one) for one in (p.narrow, p.wide)]
         narrow, wide = (
             estimate_latency(spec, w.events, w.resident, clock).seconds if w else np.nan for w in works
         )

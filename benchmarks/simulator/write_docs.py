@@ -166,21 +166,21 @@ def write(
     """The page and one plot for each device. A block that was not measured stays as the page has it."""
     file = folder / "simulated-devices.md"
     blocks = {
-        part: texts[part] if part in texts else _block(file, heading) for part, heading in BLOCKS.items()
+        part: texts[part] if part in texts else _find_block(file, heading) for part, heading in BLOCKS.items()
     }
     for device, (predicted, recorded) in plots.items():
         name = f"simulated-{device}.svg"
-        (folder / name).write_text(scatter(f"{device} (simulated)", predicted, recorded))
+        (folder / name).write_text(plot_scatter(f"{device} (simulated)", predicted, recorded))
     file.write_text(PAGE.format(**blocks))
 
 
-def _block(file: Path, heading: str) -> str:
+def _find_block(file: Path, heading: str) -> str:
     """The figures under a heading of the page as it is; a dash where it has none."""
     page = file.read_text() if file.is_file() else ""
     return page.partition(heading + "\n")[2].partition("```\n")[2].partition("\n```")[0] or "-"
 
 
-def scatter(title: str, predicted: NDArray[np.float64], recorded: NDArray[np.float64]) -> str:
+def plot_scatter(title: str, predicted: NDArray[np.float64], recorded: NDArray[np.float64]) -> str:
     """An SVG of seconds against seconds, in milliseconds, both axes logarithmic."""
     low, high = (
         float(round_(np.concatenate([predicted, recorded])))

@@ -33,8 +33,8 @@ NESTED = code(
 
 
 def test_main_loop_has_most_multiply_adds_outside_inner_loops() -> None:
-    assert sass.main_loop(NESTED) == NESTED[2:7]
-    found = sass.account(NESTED)
+    assert sass.find_main_loop(NESTED) == NESTED[2:7]
+    found = sass.count_main_loop(NESTED)
     assert found.instructions == 5
     assert found.share("FFMA") == 0.4
     assert found.shared_loads == {16: 1}
@@ -46,8 +46,8 @@ def test_main_loop_includes_small_inner_loops() -> None:
     """One that brings a tile, say; that it adds something up makes it no main loop."""
     copying = code("LDG.E R9,[R6.64]", "FFMA R9,R9,R9,R9", "BRA 0x10")
     around = (*NESTED[:1], *copying, *NESTED[3:5], *code("BRA 0x10", "EXIT "))
-    assert sass.main_loop(around) == around[1:7]
-    assert sass.account(around).names["FFMA"] == 3
+    assert sass.find_main_loop(around) == around[1:7]
+    assert sass.count_main_loop(around).names["FFMA"] == 3
 
 
 def test_fetching_loop_may_surround_the_main_loop() -> None:
@@ -57,41 +57,41 @@ def test_fetching_loop_may_surround_the_main_loop() -> None:
     before = code("LDG.E.64 R2,[R4.64]")
     tiled = (*before, idle, *NESTED[1:2], *copies, *code("LDS.128 R4,[R1]"), *NESTED[3:6])
     tiled = (*tiled, *code("BRA 0x50", "STG.E [R8.64],R2", "BRA 0x20", "EXIT "))
-    assert sass.main_loop(tiled) == tiled[5:10]
-    assert sass.fetching_loop(tiled) == tiled[2:12]
-    found = sass.account(tiled)
+    assert sass.find_main_loop(tiled) == tiled[5:10]
+    assert sass.find_fetching_loop(tiled) == tiled[2:12]
+    found = sass.count_main_loop(tiled)
     assert (found.async_copies, found.global_loads) == ({16: 2}, {})
     assert found.instructions == 5
 
 
 def test_instructions_that_never_run_do_not_count() -> None:
     idle = sass.Instruction("LDS", "RZ,[RZ]", "@!PT")
-    assert sass.account((*NESTED[:3], idle, *NESTED[3:5], *NESTED[6:])).shared_loads == {16: 1}
+    assert sass.count_main_loop((*NESTED[:3], idle, *NESTED[3:5], *NESTED[6:])).shared_loads == {16: 1}
 
 
 def test_code_without_a_loop_counts_whole() -> None:
     straight = code("LDG.E.64 R2,[R4.64]", "FFMA R6,R2,R3,RZ", "STL [R1],R6", "EXIT ")
-    assert sass.main_loop(straight) == straight
-    assert sass.account(straight).global_loads == {8: 1}
-    assert sass.account(straight).spills == 1
+    assert sass.find_main_loop(straight) == straight
+    assert sass.count_main_loop(straight).global_loads == {8: 1}
+    assert sass.count_main_loop(straight).spills == 1
 
 
 def test_bytes_in_flight_end_with_the_first_use() -> None:
     two = ["LDG.E.128 R4,[R2.64]", "LDG.E.128 R8,[R2.64+0x10]"]
     use = ["FFMA R0,R4,R8,R0", "FFMA R0,R5,R9,R0", "FFMA R0,R6,R10,R0", "FFMA R0,R7,R11,R0"]
     together, apart = code(*two, *use), code(two[0], *use, two[1], *use)
-    assert sass.account(together).bytes_in_flight == 32
-    assert sass.account(apart).bytes_in_flight == 16
+    assert sass.count_main_loop(together).bytes_in_flight == 32
+    assert sass.count_main_loop(apart).bytes_in_flight == 16
 
 
 def test_load_may_be_used_in_the_next_trip() -> None:
     ahead = code("FFMA R0,R4,R5,R0", "LDG.E.64 R4,[R2.64]", "LDG.E.64 R6,[R2.64+0x8]", "BRA 0x0")
-    assert sass.account(ahead).bytes_in_flight == 16
+    assert sass.count_main_loop(ahead).bytes_in_flight == 16
 
 
 def test_store_uses_its_registers() -> None:
     copied = code("LDG.E.128 R4,[R2.64]", "STS.128 [R1],R4", "LDG.E.128 R8,[R2.64]", "STS.128 [R1],R8")
-    assert sass.account(copied).bytes_in_flight == 16
+    assert sass.count_main_loop(copied).bytes_in_flight == 16
 
 
 def _tiled() -> ekc.Schedule:
@@ -117,9 +117,9 @@ def _tiled() -> ekc.Schedule:
 
 def test_counts_of_a_generated_kernel() -> None:
     kernel = compile_schedule(_tiled(), "sm_80")
-    ((name, instructions),) = sass.disassembled(kernel.cubin).items()
+    ((name, instructions),) = sass.disassemble(kernel.cubin).items()
     assert name == kernel.launches[0].name
-    found = sass.account(instructions)
+    found = sass.count_main_loop(instructions)
     # A trip of k.0: 8 steps of 4 x 4 multiply-adds, each on one vector of A and one of B.
     assert found.names["FFMA"] == 8 * 16
     assert found.shared_loads == {16: 16}
@@ -155,4 +155,4 @@ def test_missing_nvdisasm_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(sass.NoDisassembler, match="pip install nvidia-cuda-nvdisasm"):
-        sass.nvdisasm()
+        sass.find_nvdisasm()

@@ -27,9 +27,9 @@ CONFIGURATIONS = {
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_kernel_matches_the_product(name: str) -> None:
     one = CONFIGURATIONS[name]
-    op = clblast.schedule(one, SIDE).op
+    op = clblast.build_schedule(one, SIDE).op
     a, b = make_random_input_arrays(op)
-    (run,) = execute(op, clblast.compiled(one, SIDE, "sm_80"), (a, b))
+    (run,) = execute(op, clblast.compile_kernel(one, SIDE, "sm_80"), (a, b))
     assert not run.report.findings
     assert run.is_written.all()
     np.testing.assert_allclose(run.output, a.T.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
@@ -38,8 +38,8 @@ def test_kernel_matches_the_product(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_estimate_matches_the_compiled_kernel(name: str) -> None:
     one = CONFIGURATIONS[name]
-    kernel = clblast.compiled(one, SIDE, "sm_80")
-    launch, resources, guessed = estimated.estimated(one, SIDE)
+    kernel = clblast.compile_kernel(one, SIDE, "sm_80")
+    launch, resources, guessed = estimated.estimate_work(one, SIDE)
     (ran,) = profile_kernel(kernel)
     assert launch.grid == kernel.launches[0].grid
     assert resources.shared_bytes == kernel.resources[0].shared_bytes
@@ -62,7 +62,10 @@ def test_copy_by_neighbours_has_bank_conflicts() -> None:
     one = replace(PLAIN, sb=1, ndimb=8, vwn=1)
     few, many = (
         _total(
-            profile_kernel(clblast.compiled(kind, SIDE, "sm_80"))[0].accesses, "shared", "store", "wavefronts"
+            profile_kernel(clblast.compile_kernel(kind, SIDE, "sm_80"))[0].accesses,
+            "shared",
+            "store",
+            "wavefronts",
         )
         for kind in (replace(one, strn=1), one)
     )
@@ -71,7 +74,7 @@ def test_copy_by_neighbours_has_bank_conflicts() -> None:
 
 
 def test_scalar_loads_are_not_joined() -> None:
-    ptx = clblast.compiled(CONFIGURATIONS["scalars"], SIDE, "sm_80").ptx
+    ptx = clblast.compile_kernel(CONFIGURATIONS["scalars"], SIDE, "sm_80").ptx
     assert "ld.shared.f32" in ptx or "ld.shared.b32" in ptx
     assert "ld.shared.v" not in ptx
 
@@ -79,4 +82,4 @@ def test_scalar_loads_are_not_joined() -> None:
 def test_threads_of_a_missing_copy_are_ignored() -> None:
     row = {"MWG": 32, "NWG": 64, "KWG": 32, "MDIMC": 8, "NDIMC": 16, "MDIMA": 8, "NDIMB": 32, "KWI": 2}
     row |= {"VWM": 2, "VWN": 1, "STRM": 0, "STRN": 0, "SA": 0, "SB": 1}
-    assert clblast.configuration({k: str(v) for k, v in row.items()}) == replace(PLAIN, sb=1, ndimb=32)
+    assert clblast.parse_configuration({k: str(v) for k, v in row.items()}) == replace(PLAIN, sb=1, ndimb=32)

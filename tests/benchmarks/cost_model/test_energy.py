@@ -39,9 +39,9 @@ def test_energy_model_beats_constant_power(tmp_path: Path, capsys: pytest.Captur
 def test_single_measurement_gives_no_noise(tmp_path: Path) -> None:
     write_timed_hotspot(tmp_path, twice=False)
     (recording,) = (r for r in energy.ENERGIES if r.name == energy_rows.HOTSPOT)
-    noise = energy_rows.noise(recording.name, tmp_path, energy_rows.kernels(tmp_path, recording))
+    noise = energy_rows.measure_noise(recording.name, tmp_path, energy_rows.read_kernels(tmp_path, recording))
     assert noise == {"recording": "hotspot A4000 energy", "rows": 0}
-    assert "nothing was measured twice" in energy_rows.noise_text(noise)
+    assert "nothing was measured twice" in energy_rows.format_noise(noise)
 
 
 def test_unused_settings_make_no_new_kernel(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_unused_settings_make_no_new_kernel(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a100_gemm_energy.csv.gz", "wt", newline="") as file:
         csv.writer(file).writerows([names, *rows])
     (recording,) = (r for r in energy.ENERGIES if r.name == "GEMM A100 energy")
-    whole = energy_rows.kernels(tmp_path, recording)
+    whole = energy_rows.read_kernels(tmp_path, recording)
     # For each tile: one kernel with neither staged, two with one staged, four with both.
     assert len(np.unique(whole.kernel)) == 3 * (1 + 2 + 2 + 4)
     held = [set(whole.kernel[whole.energy == e].tolist()) for e in (8, 16, 32)]

@@ -42,7 +42,7 @@ def test_slow_large_or_wrong_run_fails_its_bar() -> None:
     for change in ({}, {"seconds": 4.1}, {"peak_bytes": 2**30}, {"right": False}, {"findings": ["race"]}):
         assert rate.judge(good | change, rate.WHOLE_BAR_S, rate.MEMORY_BAR)["pass"] == (not change)
     a, b = rate.make_operands(8, 0)
-    assert rate.agrees(a @ b, a, b)
-    assert not rate.agrees(a @ b + 1e-4, a, b)
+    assert rate.matches_product(a @ b, a, b)
+    assert not rate.matches_product(a @ b + 1e-4, a, b)
     assert rate.choose_blocks(3, 4, 0) == [0, 1, 2]
     assert len(rate.choose_blocks(100, 4, 0)) == 4

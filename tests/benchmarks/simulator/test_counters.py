@@ -113,17 +113,17 @@ def test_spearman() -> None:
     assert ranking.spearman(a, -a) == pytest.approx(-1.0)
     assert ranking.spearman(a, np.ones(4)) is None
     assert ranking.spearman(a[:0], a[:0]) is None
-    assert ranking.ranks(np.array([5.0, 1.0, 5.0, 9.0])).tolist() == [1.5, 0.0, 1.5, 3.0]
+    assert ranking.compute_ranks(np.array([5.0, 1.0, 5.0, 9.0])).tolist() == [1.5, 0.0, 1.5, 3.0]
     assert ranking.spearman(a, np.array([1.0, 1.0, 2.0, 2.0])) == pytest.approx(4 / 20**0.5)
 
 
 def test_strata_cover_the_grid() -> None:
     ragged = counter_kernels.Design(16, 4, 1, 2, WIDTH, 20, HALF)
-    found = counter_kernels.strata(ragged, np.random.default_rng(0))
+    found = counter_kernels.stratify_blocks(ragged, np.random.default_rng(0))
     assert sum(size for size, _ in found) == ragged.grid[0] * ragged.grid[1] == 3 * 3
     assert sorted(size for size, _ in found) == [1, 2, 2, 4]
     assert (1, [8]) in found
-    counts = counter_kernels.of_text(ragged, 0)
+    counts = counter_kernels.count_text(ragged, 0)
     assert counts["fp32"] == ragged.threads * 2 * 9
     assert counts["written sectors"] == WIDTH * 20 // 8
     assert counts["store wavefronts"] >= counts["requests"]

@@ -35,8 +35,8 @@ def test_power_is_scored_against_rows_of_equal_rates(tmp_path: Path) -> None:
     other = {"ratio": 1.0, "simulated_tflops": 1e-3, "simulated_s": 1.0, "gbytes": 1.0, "simulated_w": 1.0}
     like = other | {"simulated_tflops": 300.0, "simulated_s": 2 * 8192**3 / 300e12, "gbytes": 0.403}
     ours = [like | {"simulated_w": watt} for watt in (400.0, 410.0, 420.0, 430.0, 440.0)]
-    assert h200.scored(rows, [*ours[1:], other], 0) is None
-    found = h200.scored(rows, [*ours, other], 0)
+    assert h200.score_power(rows, [*ours[1:], other], 0) is None
+    found = h200.score_power(rows, [*ours, other], 0)
     assert found is not None
     # Rows of 300 TFLOP/s take 3.7 ms and draw about 443 W.
     assert found["shipped"]["rows"] == found["trivial"]["table by TFLOP/s"]["rows"] == 5
@@ -51,7 +51,9 @@ def test_shape_line_names_the_instruction_and_the_time_without_it() -> None:
     warp, group = ours | {"warpgroup": False, "parts": False}, ours | {"warpgroup": True, "parts": True}
     faster = {"without_s": 4.63e-6}
     shapes = [shape | warp, shape | group | faster, shape | faster]
-    result = h200.text({"trials": 64, "shapes": shapes, "ratio": {}, "power": None}).splitlines()[4:7]
+    result = h200.format_result({"trials": 64, "shapes": shapes, "ratio": {}, "power": None}).splitlines()[
+        4:7
+    ]
     assert [line.endswith("  4.6 without them") for line in result] == [False, True, True]
     assert result[0].endswith("  mma")
     assert "  wgmma, in parts  " in result[1]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording
 from benchmarks.simulator import residual
-from benchmarks.simulator.learner import line
+from benchmarks.simulator.learner import measure_space
 from tests.benchmarks.helpers import run_inline
 from tests.benchmarks.recordings import make_rows
 
@@ -33,8 +33,8 @@ def test_fit_recovers_known_sizes(own: float, shared: float) -> None:
     for _ in range(6):
         traits = random.uniform(0, 6, (300, 3))
         logs = shared * sample_path(traits, 1.5, random) + own * random.standard_normal(300)
-        bins += list(residual.variogram(residual.Errors(logs, traits)))
-    found = residual.fitted(bins, "robust")
+        bins += list(residual.compute_variogram(residual.Errors(logs, traits)))
+    found = residual.fit_sizes(bins, "robust")
     assert found.shared == pytest.approx(shared, rel=0.2)
     assert found.alike == pytest.approx(1.5, rel=0.3)
     assert found.own == pytest.approx(own, abs=0.01)
@@ -43,24 +43,24 @@ def test_fit_recovers_known_sizes(own: float, shared: float) -> None:
 def test_unshared_residual_has_a_flat_variogram() -> None:
     random = np.random.default_rng(1)
     traits = random.uniform(0, 6, (500, 3))
-    bins = list(residual.variogram(residual.Errors(0.05 * random.standard_normal(500), traits)))
+    bins = list(residual.compute_variogram(residual.Errors(0.05 * random.standard_normal(500), traits)))
     assert all(one["robust"] == pytest.approx(0.05, rel=0.25) for one in bins)
 
 
 def test_too_few_pairs_have_no_fit() -> None:
-    bins = list(residual.variogram(residual.Errors(np.zeros(3), np.zeros((3, 2)))))
+    bins = list(residual.compute_variogram(residual.Errors(np.zeros(3), np.zeros((3, 2)))))
     assert bins == []
-    assert residual.fitted(bins, "robust") is None
-    assert residual.near(None) is False
+    assert residual.fit_sizes(bins, "robust") is None
+    assert residual.is_near_shipped(None) is False
 
 
 def test_learner_leaves_the_noise() -> None:
     random = np.random.default_rng(2)
     settings = np.array(list(itertools.product((1, 2, 4, 8, 16), repeat=4)), dtype=np.float64)
     smooth = np.log2(settings) @ (0.1, 0.2, 0.0, -0.1)
-    rest = residual.left(settings, smooth + 0.05 * random.standard_normal(len(settings)), 0)
-    assert 0.04 < residual.robust(rest) < 0.08
-    assert residual.robust(residual.left(settings, smooth, 0)) < 0.03
+    rest = residual.compute_residuals(settings, smooth + 0.05 * random.standard_normal(len(settings)), 0)
+    assert 0.04 < residual.compute_robust_std(rest) < 0.08
+    assert residual.compute_robust_std(residual.compute_residuals(settings, smooth, 0)) < 0.03
 
 
 def test_repeats_of_a_kernel_count_once(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_repeats_of_a_kernel_count_once(tmp_path: Path) -> None:
             noise = 1 + 0.01 * random.standard_normal()
             writer.writerow([tile, across, shared, tile * (1 + shared) * noise])
     made_up = Recording("made up", "made_up", ("MWG", "MDIMA", "SA"), "time_ms", (), 1, False)
-    found = line(tmp_path, made_up, 0)
+    found = measure_space(tmp_path, made_up, 0)
     # Where nothing is copied to shared memory, the shape of the threads that copy changes no kernel.
     assert (found["rows"], found["kernels"]) == (24, 16)
     assert 0.003 < found["repeats"] < 0.03
