@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording
-from benchmarks.simulator import residual
+from benchmarks.simulator import learner, residual
 from benchmarks.simulator.learner import measure_space
 from tests.benchmarks.helpers import run_inline
 from tests.benchmarks.recordings import make_rows
@@ -58,9 +58,9 @@ def test_learner_leaves_the_noise() -> None:
     random = np.random.default_rng(2)
     settings = np.array(list(itertools.product((1, 2, 4, 8, 16), repeat=4)), dtype=np.float64)
     smooth = np.log2(settings) @ (0.1, 0.2, 0.0, -0.1)
-    rest = residual.compute_residuals(settings, smooth + 0.05 * random.standard_normal(len(settings)), 0)
-    assert 0.04 < residual.compute_robust_std(rest) < 0.08
-    assert residual.compute_robust_std(residual.compute_residuals(settings, smooth, 0)) < 0.03
+    rest = learner.compute_residuals(settings, smooth + 0.05 * random.standard_normal(len(settings)), 0)
+    assert 0.04 < learner.compute_robust_std(rest) < 0.08
+    assert learner.compute_robust_std(learner.compute_residuals(settings, smooth, 0)) < 0.03
 
 
 def test_repeats_of_a_kernel_count_once(tmp_path: Path) -> None:
