@@ -13,9 +13,14 @@ TABLE_WIDTH = 100
 
 
 def format_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", label_count: int = 1
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str = "",
+    label_count: int = 1,
+    width: int = TABLE_WIDTH,
 ) -> str:
-    """A table; the first `labels` columns are aligned left, the figures after them right."""
+    """Format a table. The first `label_count` columns are aligned to the left, the others to the right. Cells
+    that would make it wider than `width` characters are folded."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -29,7 +34,7 @@ def format_table(
     sink = io.StringIO()
     console = Console(
         file=sink,
-        width=TABLE_WIDTH,
+        width=width,
         color_system=None,
         force_terminal=False,
         force_jupyter=False,

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ekc.errors import EkcError
+
 BYTES = 16
-"""Of one instruction, since Volta."""
+"""Bytes of one instruction, since Volta."""
 MULTIPLY_ADDS = {"FFMA": 1, "HFMA2": 2, "DFMA": 1, "IDP": 4, "HMMA": 1, "IMMA": 1, "HGMMA": 1}
-"""Opcodes that do the work. How many multiply-adds an HMMA is depends on its shape: it counts as one. An
-HGMMA counts as so many of them as it has strips of 8 columns (`Instruction.products`)."""
+"""Opcode -> multiply-adds per lane. An HMMA counts as one, although the number depends on its shape. An
+HGMMA counts as one for each strip of 8 columns (`Instruction.products`)."""
 INTEGER = {
     "IMAD",
     "IADD3",
@@ -56,7 +58,7 @@ class Instruction:
 
     @property
     def products(self) -> int:
-        """How many instructions that multiply and add it stands for: 16 of HGMMA.64x128x16, of others one."""
+        """Number of products that the instruction counts as: 16 for HGMMA.64x128x16, otherwise 1."""
         shape = re.search(r"\.\d+x(\d+)x\d+", self.opcode)
         if self.name not in MULTIPLY_ADDS:
             return 0
@@ -64,7 +66,7 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """What a load or store moves for each lane; 4 where nothing else is said."""
+        """Bytes that a load or store moves for each lane; 4 unless the opcode says otherwise."""
         widths = [int(part) // 8 for part in self.opcode.split(".") if part in ("64", "128")]
         if widths:
             return widths[0]
@@ -72,11 +74,11 @@ class Instruction:
         return next((narrow[part] for part in self.opcode.split(".") if part in narrow), 4)
 
 
-class NoDisassembler(RuntimeError):
+class NoDisassembler(EkcError):
     """nvdisasm is not installed."""
 
 
-def nvdisasm() -> str:
+def find_nvdisasm() -> str:
     """The program: on the path, or where the package nvidia-cuda-nvdisasm puts it."""
     found = shutil.which("nvdisasm")
     if found:
@@ -87,12 +89,14 @@ def nvdisasm() -> str:
     return str(packaged[-1])
 
 
-def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
+def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     """The instructions of every function of a CUBIN, in order. Raises `NoDisassembler`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        done = subprocess.run([nvdisasm(), "-json", str(file)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [find_nvdisasm(), "-json", str(file)], capture_output=True, text=True, check=True
+        )
     _, functions = json.loads(done.stdout)
     return {
         f["function-name"]: tuple(
@@ -103,26 +107,26 @@ def disassembled(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     }
 
 
-def main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
-    """The loop that has most multiply-adds outside of loops inside it, whole; all where nothing loops."""
-    first, last = _main_span(code)
+def find_main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+    """The loop that has most multiply-adds outside its inner loops; all code where there is no loop."""
+    first, last = _find_main_span(code)
     return code[first : last + 1]
 
 
-def fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+def find_fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """The main loop, or where that reads no global memory the nearest around it that does."""
-    main = _main_span(code)
-    around = [(a, b) for a, b in _loops(code) if a <= main[0] and main[1] <= b]
+    main = _find_main_span(code)
+    around = [(a, b) for a, b in _find_loops(code) if a <= main[0] and main[1] <= b]
     for first, last in sorted({main, *around}, key=lambda span: span[1] - span[0]):
         if any(x.name in FETCHES and x.predicate != NEVER for x in code[first : last + 1]):
             return code[first : last + 1]
-    return main_loop(code)
+    return find_main_loop(code)
 
 
-def _main_span(code: Sequence[Instruction]) -> tuple[int, int]:
+def _find_main_span(code: Sequence[Instruction]) -> tuple[int, int]:
     """First and last instruction of the main loop."""
-    spans = sorted(set(_loops(code)))
-    works = {span: sum(_works(x) for x in code[span[0] : span[1] + 1]) for span in spans}
+    spans = sorted(set(_find_loops(code)))
+    works = {span: sum(_count_multiply_adds(x) for x in code[span[0] : span[1] + 1]) for span in spans}
 
     def own(span: tuple[int, int]) -> int:
         inside = [(a, b) for a, b in spans if (a, b) != span and span[0] <= a and b <= span[1]]
@@ -132,9 +136,9 @@ def _main_span(code: Sequence[Instruction]) -> tuple[int, int]:
     return max(spans, key=own, default=(0, len(code) - 1))
 
 
-def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """(first, last) instruction of each loop: what lies between a branch back and where it goes. A branch to
-    itself, which ends a function, is none."""
+def _find_loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
+    """(first, last) instruction of each loop: from the target of a backward branch to the branch. A branch to
+    itself, which ends a function, is no loop."""
     found = []
     for number, x in enumerate(code):
         target = re.search(r"0x([0-9a-f]+)\s*$", x.operands)
@@ -143,13 +147,13 @@ def _loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
     return found
 
 
-def _works(x: Instruction) -> int:
+def _count_multiply_adds(x: Instruction) -> int:
     return MULTIPLY_ADDS.get(x.name, 0) * x.products
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a main loop consists of, and what the loop that brings its tiles loads from global memory."""
+    """Instruction counts of a main loop, and the global loads of the loop that fetches its tiles."""
 
     instructions: int
     names: Counter[str]
@@ -159,11 +163,11 @@ class Account:
     async_copies: Counter[int]
     matrix_loads: int
     group_products: int
-    """HGMMA, which take their factors out of shared memory themselves."""
+    """HGMMA instructions, which read their factors from shared memory."""
     products: int
-    """Instructions that multiply and add, an HGMMA for the HMMA that it stands for."""
+    """Instructions that multiply and add; an HGMMA counts as the equivalent number of HMMA."""
     multiply_adds: int
-    """What a lane multiplies and adds in one trip."""
+    """Multiply-adds of a lane in one trip."""
     integer: int
     spills: int
     """Accesses to local memory in the whole kernel."""
@@ -171,12 +175,12 @@ class Account:
     """Most bytes for each lane loaded from global memory before the first of them is used."""
 
     def share(self, name: str) -> float:
-        """Of the instructions, those with this opcode."""
+        """Share of the instructions with this opcode."""
         return self.names[name] / self.instructions
 
     @property
     def tensor_share(self) -> float:
-        """Of the instructions, those of tensor cores, an HGMMA for the HMMA that it stands for."""
+        """Share of tensor-core instructions; an HGMMA counts as the equivalent number of HMMA."""
         others = self.names["HMMA"] + self.names["IMMA"]
         grouped = self.products - sum(self.names[n] for n in MULTIPLY_ADDS if n != "HGMMA")
         return (others + grouped) / (self.instructions - self.group_products + grouped)
@@ -187,10 +191,11 @@ class Account:
         return self.integer / self.products if self.products else float("inf")
 
 
-def account(code: Sequence[Instruction]) -> Account:
+def count_main_loop(code: Sequence[Instruction]) -> Account:
     """Count a kernel's main loop, without what never runs: ptxas puts that before asynchronous copies."""
     loop, fetching = (
-        [x for x in found if x.predicate != NEVER] for found in (main_loop(code), fetching_loop(code))
+        [x for x in found if x.predicate != NEVER]
+        for found in (find_main_loop(code), find_fetching_loop(code))
     )
     return Account(
         instructions=len(loop),
@@ -201,39 +206,39 @@ def account(code: Sequence[Instruction]) -> Account:
         matrix_loads=sum(x.name == "LDSM" for x in loop),
         group_products=sum(x.name == "HGMMA" for x in loop),
         products=sum(x.products for x in loop),
-        multiply_adds=sum(_works(x) for x in loop),
+        multiply_adds=sum(_count_multiply_adds(x) for x in loop),
         integer=sum(x.name in INTEGER for x in loop),
         spills=sum(x.name in ("LDL", "STL") for x in code),
-        bytes_in_flight=_in_flight(fetching),
+        bytes_in_flight=_count_bytes_in_flight(fetching),
     )
 
 
-def _in_flight(loop: Sequence[Instruction]) -> int:
+def _count_bytes_in_flight(loop: Sequence[Instruction]) -> int:
     """Two trips of the loop, one after the other: loads may be used in the trip after their own."""
     waiting: dict[int, int] = {}
     most = 0
     for x in (*loop, *loop):
         target, _, rest = x.operands.partition(",")
-        for register in _read(x, rest) & waiting.keys():
+        for register in _find_read_registers(x, rest) & waiting.keys():
             del waiting[register]
         if x.name == "LDG":
-            first = min(_registers(target), default=0)
+            first = min(_find_registers(target), default=0)
             waiting |= {first + i: 4 for i in range(max(x.bytes // 4, 1))}
             most = max(most, sum(waiting.values()))
     return most
 
 
-def _read(x: Instruction, rest: str) -> set[int]:
+def _find_read_registers(x: Instruction, rest: str) -> set[int]:
     """Registers that an instruction needs; `rest` are its operands after the first."""
     if x.name == "LDG":
-        return _registers(rest)
+        return _find_registers(rest)
     if x.name in ("STG", "STS"):
-        first = max(_registers(rest), default=0)
-        return _registers(x.operands) | set(range(first, first + x.bytes // 4))
-    return _registers(x.operands)
+        first = max(_find_registers(rest), default=0)
+        return _find_registers(x.operands) | set(range(first, first + x.bytes // 4))
+    return _find_registers(x.operands)
 
 
-def _registers(text: str) -> set[int]:
+def _find_registers(text: str) -> set[int]:
     """Numbers of the registers named; R4.64 is two."""
     found: set[int] = set()
     for number, pair in _REGISTER.findall(text):

@@ -1,7 +1,7 @@
-"""What ptxas made of the best schedules: the main loop, instruction by instruction.
+"""The machine code of the best schedules: instructions of the main loop, as ptxas compiles it.
 
-    python -m benchmarks.codegen.sass_report [--json FILE] [--only TEXT] [--trials N] [--seed N] [--records DIR]
-        [--target NAME ...] [--residual] [--schedule FILE ...]
+    python -m benchmarks.codegen.sass_report [--json FILE] [--only TEXT] [--trials N] [--seed N]
+        [--records DIR] [--target NAME ...] [--residual] [--schedule FILE ...]
 
 Tunes operators for speed on the simulated a100 and h200 and disassembles the fastest schedule of each, and
 one that is written out here; with --schedule, reports on those schedules instead (files as `ekc export`
@@ -24,8 +24,6 @@ as a share of what the fastest unit that takes the inputs' type could do at the 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -33,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import ekc
-from benchmarks.codegen.sass import Account, NoDisassembler, account, disassembled
+from benchmarks.codegen.sass import Account, count_main_loop, disassemble
+from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.emulator.memory_efficiency import measure_memory_efficiency
 from benchmarks.search.depth import run
-from benchmarks.search.tune_table import table
 from ekc import devices
 from ekc.cli.schedule_source import read_schedule
 from ekc.codegen.compiled import CompiledKernel
@@ -48,6 +46,7 @@ from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.search.compile_pool import open_worker_pool
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
+from ekc.tables import format_table
 
 TARGETS = ("a100", "h200")
 WIDE = 16
@@ -64,7 +63,7 @@ FP32: Bars = {
 }
 CASES: dict[str, tuple[Callable[[], ekc.Operator | ekc.Schedule], Bars]] = {
     "fp32 MM 4096^3": (lambda: ekc.matmul(4096, 4096, 4096), FP32),
-    "fp32 MM 4096^3, written out": (lambda: _no_pass_to_spare(), FP32),
+    "fp32 MM 4096^3, written out": (lambda: _make_hand_schedule(), FP32),
     "fp16 MM 4096^3": (
         lambda: ekc.matmul(4096, 4096, 4096, dtype="float16"),
         {
@@ -82,24 +81,24 @@ CASES: dict[str, tuple[Callable[[], ekc.Operator | ekc.Schedule], Bars]] = {
         {"narrow_global": ("most", 0), "in_flight_bytes": ("least", 32 * 1024), **FULL},
     ),
     "fp16 conv 16x256x14x14 3x3 -> 256": (
-        lambda: _convolution("NCHW"),
+        lambda: _make_convolution("NCHW"),
         {"integer_per_multiply_add": ("most", 0.25)},
     ),
     "fp16 conv 16x256x14x14 3x3 -> 256, NHWC": (
-        lambda: _convolution("NHWC"),
+        lambda: _make_convolution("NHWC"),
         {"integer_per_multiply_add": ("most", 0.25)},
     ),
 }
 
 
-def _convolution(layout: str) -> ekc.Operator:
+def _make_convolution(layout: str) -> ekc.Operator:
     """Channels last is how users of tensor cores store images (cuDNN's own layout for them): a tile comes 16
     bytes at a time. In NCHW the edge of the image cuts rows of pixels, and they come one by one, unless image
     and weights are packed first."""
     return ekc.conv2d(16, 256, 14, 14, out_channels=256, kernel=3, padding=1, layout=layout, dtype="float16")
 
 
-def _no_pass_to_spare() -> ekc.Schedule:
+def _make_hand_schedule() -> ekc.Schedule:
     """A member of the same space in which no request has a pass to spare. 16 bytes a lane take two passes
     even where all lanes read the same, so each load must be for more than 128 bytes: of sixteen rows of A,
     two lanes to a row. In the fastest schedules a warp reads one row or a few at a time."""
@@ -122,11 +121,11 @@ def _no_pass_to_spare() -> ekc.Schedule:
     )
 
 
-def figures_of(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
+def measure_schedule(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
     """Figures of the launch that multiplies most. Shares are of its main loop's instructions."""
     kernel = compile_schedule(schedule, device.arch, device.limits)
-    functions = disassembled(kernel.cubin)
-    accounts = [account(functions[launch.name]) for launch in kernel.launches]
+    functions = disassemble(kernel.cubin)
+    accounts = [count_main_loop(functions[launch.name]) for launch in kernel.launches]
     number = max(range(len(accounts)), key=lambda i: accounts[i].multiply_adds)
     found = accounts[number]
     latency = device.time(kernel).latency_s
@@ -140,22 +139,22 @@ def figures_of(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
         "shared_loads": dict(found.shared_loads),
         "global_loads": dict(found.global_loads),
         "async_copies": dict(found.async_copies),
-        "narrow_shared": _narrow(found.shared_loads),
-        "narrow_global": _narrow(found.global_loads),
-        "narrow_async": _narrow(found.async_copies),
+        "narrow_shared": _count_narrow(found.shared_loads),
+        "narrow_global": _count_narrow(found.global_loads),
+        "narrow_async": _count_narrow(found.async_copies),
         "async_wide": found.async_copies[WIDE],
         "ldsm": found.matrix_loads,
         "hgmma": found.group_products,
         "whole_rows": found.matrix_loads + found.group_products,
         "spills": found.spills,
         "integer_per_multiply_add": found.integer_per_multiply_add,
-        "in_flight_bytes": _in_flight(found, kernel, number, device.name),
+        "in_flight_bytes": _compute_bytes_in_flight(found, kernel, number, device.name),
         "stages": max((int(s.stages) for s in schedule.steps if s.kind == "pipeline"), default=1),
-        **_spare(kernel, number),
+        **_measure_spare(kernel, number),
     }
 
 
-def _spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
+def _measure_spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     """Per request of the worst instruction in a loop."""
     launch = kernel.launches[number]
     often = {one.line: times for one, times in list_instruction_runs(kernel.ptx, launch.name)}
@@ -179,12 +178,12 @@ def _spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     }
 
 
-def _narrow(loads: Counter[int]) -> int:
+def _count_narrow(loads: Counter[int]) -> int:
     """Accesses of less than 128 bits a lane."""
     return sum(count for width, count in loads.items() if width != WIDE)
 
 
-def _in_flight(found: Account, kernel: CompiledKernel, number: int, target: str) -> int:
+def _compute_bytes_in_flight(found: Account, kernel: CompiledKernel, number: int, target: str) -> int:
     """Bytes on their way to one SM."""
     launch, resources = kernel.launches[number], kernel.resources[number]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -195,7 +194,7 @@ def _in_flight(found: Account, kernel: CompiledKernel, number: int, target: str)
     return found.bytes_in_flight * threads * fits.blocks
 
 
-def judged(figures: dict[str, Any], bars: Bars) -> dict[str, bool]:
+def judge(figures: dict[str, Any], bars: Bars) -> dict[str, bool]:
     """Which bars hold."""
     return {
         name: figures[name] >= bar if way == "least" else figures[name] <= bar
@@ -203,10 +202,10 @@ def judged(figures: dict[str, Any], bars: Bars) -> dict[str, bool]:
     }
 
 
-def line(name: str, schedule: ekc.Schedule, device: Device, bars: Bars) -> dict[str, Any]:
+def make_line(name: str, schedule: ekc.Schedule, device: Device, bars: Bars) -> dict[str, Any]:
     """One row of the table."""
-    figures = figures_of(schedule, device)
-    passed = judged(figures, bars)
+    figures = measure_schedule(schedule, device)
+    passed = judge(figures, bars)
     return {
         "schedule": name,
         "target": device.name,
@@ -217,7 +216,7 @@ def line(name: str, schedule: ekc.Schedule, device: Device, bars: Bars) -> dict[
     }
 
 
-def show(lines: list[dict[str, Any]]) -> str:
+def format_lines(lines: list[dict[str, Any]]) -> str:
     """The table."""
     rows = [
         (
@@ -252,7 +251,7 @@ def show(lines: list[dict[str, Any]]) -> str:
                 f"{x['hmma']:.1%}",
                 str(x["hgmma"]),
                 str(x["ldsm"]),
-                *(_widths(x[kind]) for kind in ("shared_loads", "global_loads", "async_copies")),
+                *(_format_widths(x[kind]) for kind in ("shared_loads", "global_loads", "async_copies")),
                 str(x["spills"]),
                 f"{x['integer_per_multiply_add']:.2f}",
                 f"{x['in_flight_bytes'] / 1024:.0f} KiB",
@@ -264,63 +263,61 @@ def show(lines: list[dict[str, Any]]) -> str:
                 "" if not x["bar"] else "pass" if x["pass"] else "FAIL " + ", ".join(x["missed"]),
             )
         )
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def _widths(loads: dict[int, int]) -> str:
+def _format_widths(loads: dict[int, int]) -> str:
     """Such as "32 x 128"."""
     return ", ".join(f"{count} x {8 * width}" for width, count in sorted(loads.items())) or "-"
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases with this in their name")
-    parser.add_argument("--residual", action="store_true", help="on devices as they are tuned for elsewhere")
-    parser.add_argument("--trials", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
-    parser.add_argument("--target", action="append", choices=specs.list_names())
-    parser.add_argument("--schedule", type=Path, action="append", default=[])
-    asked = parser.parse_args()
-    lines = []
-    try:
-        for target in asked.target or TARGETS:
-            device = devices.open(target if asked.residual else f"{target}@no-residual")
-            for file in asked.schedule:
-                lines.append(line(file.stem, read_schedule(file), device, {}))
-            for name, (make, bars) in CASES.items():
-                if not asked.schedule and asked.only in name:
-                    made = make()
-                    found = made if isinstance(made, ekc.Schedule) else _fastest(made, device, asked)
-                    lines.append(line(name, found, device, bars))
-                    print(show(lines[-1:]), flush=True)
-    except NoDisassembler as problem:
-        sys.exit(str(problem))
-    if not lines:
-        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(CASES)}")
-    tuned = f"; fastest of {asked.trials} trials, seed {asked.seed}, simulated, but what is written out"
-    tuned = "" if asked.schedule else tuned
-    tuned += "" if asked.residual else ", without residual"
-    print(f"ekc {ekc.__version__}, Python {platform.python_version()}; main loops{tuned}")
-    print(show(lines))
-    if asked.json:
-        asked.json.write_text(json.dumps({"lines": lines, "pass": all(x["pass"] for x in lines)}, indent=1))
-
-
-def _fastest(op: ekc.Operator, device: Device, asked: argparse.Namespace) -> ekc.Schedule:
-    """What the search finds."""
+def _tune(op: ekc.Operator, device: Device, arguments: argparse.Namespace) -> ekc.Schedule:
+    """The fastest schedule that the search finds."""
     file = None
-    if asked.records:
-        asked.records.mkdir(parents=True, exist_ok=True)
-        file = asked.records / f"{op.name}-{device.name}.db"
-    wish = TuneOptions(asked.trials, "latency", 0.05, False, asked.seed, None)
-    with RecordStore(file) as store, open_worker_pool(device, asked.trials) as workers:
+    if arguments.records:
+        arguments.records.mkdir(parents=True, exist_ok=True)
+        file = arguments.records / f"{op.name}-{device.name}.db"
+    wish = TuneOptions(arguments.trials, "latency", 0.05, False, arguments.seed, None)
+    with RecordStore(file) as store, open_worker_pool(device, arguments.trials) as workers:
         return run(op, device, store, workers, wish)[0].schedule
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--only", metavar="TEXT", default="", help="cases with this in their name")
+    parser.add_argument("--residual", action="store_true", help="on devices with their seeded residual")
+    parser.add_argument("--trials", type=int, default=256)
+    parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
+    parser.add_argument("--target", action="append", choices=specs.list_names())
+    parser.add_argument("--schedule", type=Path, action="append", default=[])
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Disassemble each case, and print the table."""
+    names = [] if arguments.schedule else select_names(CASES, arguments.only)
+    lines = []
+    for target in arguments.target or TARGETS:
+        device = devices.open(target if arguments.residual else f"{target}@no-residual")
+        for file in arguments.schedule:
+            lines.append(make_line(file.stem, read_schedule(file), device, {}))
+        for name in names:
+            make, bars = CASES[name]
+            made = make()
+            found = made if isinstance(made, ekc.Schedule) else _tune(made, device, arguments)
+            lines.append(make_line(name, found, device, bars))
+            print(format_lines(lines[-1:]), flush=True)
+    tuned = (
+        f"; fastest of {arguments.trials} trials, seed {arguments.seed}, simulated, except schedules by hand"
+    )
+    tuned = "" if arguments.schedule else tuned
+    tuned += "" if arguments.residual else ", without residual"
+    print(f"main loops{tuned}")
+    print(format_lines(lines))
+    return {"lines": lines}
+
+
+BARS = {name: {n: list(bar) for n, bar in bars.items()} for name, (_, bars) in CASES.items()}
+main = make_main(__doc__, measure, BARS, add_options)
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,8 +2,8 @@
 
 CLBlast computes a column-major C[m, n] from A stored [k][m] and B stored [k][n]; row by row that is ekc's
 matmul with m and n exchanged and the first operand transposed. A work-group of MDIMC x NDIMC threads computes
-MWG x NWG of C with KWG of K at a time; a thread owns MWG/MDIMC x NWG/NDIMC elements, side by side
-(STRM, STRN = 0) or in vectors a work-group apart (1). SA, SB: that operand comes through shared memory.
+MWG x NWG of C with KWG of K at a time; a thread owns MWG/MDIMC x NWG/NDIMC elements, side by side (STRM, STRN
+= 0) or in vectors at the distance of a work-group (1). SA, SB: that operand comes through shared memory.
 
 Two things are CLBlast's own and are written into the text of the kernel: which thread copies what into
 shared memory (MDIMA and NDIMB shape the threads; with STRM, STRN = 0 each copies neighbours, which makes
@@ -63,19 +63,19 @@ class Xgemm:
         return self.mwg // self.mdimc * (self.nwg // self.ndimc)
 
 
-def configuration(row: Mapping[str, str]) -> Xgemm:
+def parse_configuration(row: Mapping[str, str]) -> Xgemm:
     """The configuration of a row; without a copy to shared memory, its shape of threads is 0."""
     one = Xgemm(**{field.name: int(row[field.name.upper()]) for field in fields(Xgemm)})
     return replace(one, mdima=one.mdima * one.sa, ndimb=one.ndimb * one.sb)
 
 
-def schedule(one: Xgemm, side: int) -> ekc.Schedule:
+def build_schedule(one: Xgemm, side: int) -> ekc.Schedule:
     """The configuration for square matrices of `side`; `ScheduleError` where it breaks a rule."""
     op = ekc.matmul(side, side, side, transpose_a=True)
     cut = (
         ekc.Schedule(op)
-        .split("i", _own(one.nwg, one.ndimc, min(one.vwn, WIDEST), one.strn))
-        .split("j", _own(one.mwg, one.mdimc, min(one.vwm, WIDEST), one.strm))
+        .split("i", _compute_tile_factors(one.nwg, one.ndimc, min(one.vwn, WIDEST), one.strn))
+        .split("j", _compute_tile_factors(one.mwg, one.mdimc, min(one.vwm, WIDEST), one.strm))
         .split("k", (one.kwg // one.kwi, one.kwi))
     )
     # Strided, the thread comes between the pieces of its own tile; side by side, outside them.
@@ -98,19 +98,23 @@ def schedule(one: Xgemm, side: int) -> ekc.Schedule:
     return cut.unroll("k.2")
 
 
-def compiled(one: Xgemm, side: int, arch: str) -> CompiledKernel:
+def compile_kernel(one: Xgemm, side: int, arch: str) -> CompiledKernel:
     """The configuration through NVRTC, or from the compile cache."""
-    made = schedule(one, side)
+    made = build_schedule(one, side)
     text = generate(made, UNBOUNDED)
-    source = text.source.replace(_ALIGNED, f"__shared__ __align__({alignment(one)})")
+    source = text.source.replace(_ALIGNED, f"__shared__ __align__({compute_alignment(one)})")
     if one.sa:
-        source = _copied(source, "B", _element_text(one, one.mwg, one.mdima, one.vwm, one.strm))
+        source = _replace_copy(
+            source, "B", _format_copied_element(one, one.mwg, one.mdima, one.vwm, one.strm)
+        )
     if one.sb:
-        source = _copied(source, "A", _element_text(one, one.nwg, one.ndimb, one.vwn, one.strn))
+        source = _replace_copy(
+            source, "A", _format_copied_element(one, one.nwg, one.ndimb, one.vwn, one.strn)
+        )
     return assemble_kernel(made, GeneratedSource(source, text.launches), compile_cached(source, arch))
 
 
-def _copied(source: str, tensor: str, element: str) -> str:
+def _replace_copy(source: str, tensor: str, element: str) -> str:
     """The text with another order of copying a tile; `element` may use `round` and `thread`."""
     stage = rf"(// stage {tensor}\[.*\n +#pragma unroll.*\n +for .*\n +)const int element = .*;"
     found, count = re.subn(stage, rf"\1const int element = {element};", source)
@@ -119,7 +123,7 @@ def _copied(source: str, tensor: str, element: str) -> str:
     return found
 
 
-def element(
+def compute_copied_elements(
     one: Xgemm, tile: int, across: int, vector: int, strided: int, turn: int, thread: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Where in a tile each thread copies in a turn: CLBlast's GlobalToLocalA and GlobalToLocalB."""
@@ -130,7 +134,7 @@ def element(
     return (thread // across * deep + turn % deep) * tile + along
 
 
-def _element_text(one: Xgemm, tile: int, across: int, vector: int, strided: int) -> str:
+def _format_copied_element(one: Xgemm, tile: int, across: int, vector: int, strided: int) -> str:
     """The same in C, where the turn is called round."""
     width, deep = min(vector, WIDEST), one.kwg * across // one.threads
     along = f"thread % {across} * {tile // across} + round / {deep} * {width}"
@@ -139,14 +143,14 @@ def _element_text(one: Xgemm, tile: int, across: int, vector: int, strided: int)
     return f"(thread / {across} * {deep} + round % {deep}) * {tile} + {along}"
 
 
-def alignment(one: Xgemm) -> int:
+def compute_alignment(one: Xgemm) -> int:
     """Bytes that CLBlast's tiles in shared memory are aligned to: those of their widest vector. ekc aligns
     all to 16, and the compiler would join loads that the recorded kernels make one by one."""
     widths = [v for v, shared in ((one.vwm, one.sa), (one.vwn, one.sb)) if shared]
     return 4 * min(max(widths, default=1), WIDEST)
 
 
-def _own(group: int, threads: int, vector: int, strided: int) -> tuple[int, ...]:
+def _compute_tile_factors(group: int, threads: int, vector: int, strided: int) -> tuple[int, ...]:
     """Factors that give each thread its elements of a work-group's tile."""
     each = group // threads
     return (each // vector, threads, vector) if strided else (threads, each)

@@ -1,8 +1,8 @@
-"""What a CLBlast configuration executes, told without compiling it.
+"""Estimate of the work of a CLBlast configuration, without compiling it.
 
-Multiply-adds, barriers, loop steps and registers come from the analysis of the schedule; how lanes lie
-together from CLBlast's own index formulas, evaluated for one warp. What only a compiler knows (integer
-instructions, spills) is estimated; `simulator_fidelity.py` prints how far from ptxas that is.
+Multiply-adds, barriers, loop steps and registers come from the analysis of the schedule; the
+addresses of lanes from CLBlast's own index formulas, evaluated for one warp. Integer instructions and spills,
+which only a compiler can count, are estimated; `simulator/fidelity.py` prints the error against ptxas.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SPILLED_BYTES = 6.8
 """That ptxas stores, and loads, for each register too many (fitted on the compiled samples)."""
 
 
-def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfile]:
+def estimate_work(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfile]:
     """Launch, resources and executed work of a configuration; `ScheduleError` where it breaks a rule."""
-    launch, figures = _analysed(replace(one, mdima=0, ndimb=0), side)
-    accesses = tuple(_accesses(one, side))
+    launch, figures = _analyse_schedule(replace(one, mdima=0, ndimb=0), side)
+    accesses = tuple(_make_accesses(one, side))
     warps = -(-one.threads // WARP)
     memory = {
         f"{kind}_{space}": sum(a.requests for a in accesses if (a.space, a.kind) == (space, kind)) / warps
@@ -52,23 +52,23 @@ def estimated(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfile]:
         int_ops=INTEGER_PER_ACCESS * sum(memory.values()) + INTEGER_PER_STEP * steps,
         branch=steps,
         barrier=figures["barriers"],
-        bytes_load_global=_bytes(accesses, "load") / warps,
+        bytes_load_global=_count_bytes(accesses, "load") / warps,
         **memory,
     )
-    return launch, _resources(one, figures), LaunchProfile(counts, accesses, _live_lines(one))
+    return launch, _estimate_resources(one, figures), LaunchProfile(counts, accesses, _count_live_lines(one))
 
 
 @cache
-def _analysed(one: Xgemm, side: int) -> tuple[Launch, dict[str, float]]:
-    """What the schedule says, whoever copies."""
-    made = clblast.schedule(one, side)
+def _analyse_schedule(one: Xgemm, side: int) -> tuple[Launch, dict[str, float]]:
+    """Launch and analysis of the schedule, which do not depend on the threads that copy."""
+    made = clblast.build_schedule(one, side)
     (launch,) = generate(made, clblast.UNBOUNDED).launches
     return launch, {
         name: float(value[0]) for name, value in analyse_program(made.program, clblast.UNBOUNDED).items()
     }
 
 
-def registers(one: Xgemm, figures: dict[str, float]) -> float:
+def estimate_registers(one: Xgemm, figures: dict[str, float]) -> float:
     """Registers that a thread would like to have."""
     held = figures["accumulators"]
     operands = figures["registers"] - RESERVED_REGISTERS - held
@@ -80,18 +80,18 @@ def registers(one: Xgemm, figures: dict[str, float]) -> float:
     return max(held + OPERAND_COPIES * operands + ADDRESS_REGISTERS, held + copied + COPY_REGISTERS)
 
 
-def _resources(one: Xgemm, figures: dict[str, float]) -> Resources:
-    wanted = registers(one, figures)
+def _estimate_resources(one: Xgemm, figures: dict[str, float]) -> Resources:
+    wanted = estimate_registers(one, figures)
     most = min(255, 65536 // one.threads)
     spilled = round(SPILLED_BYTES * max(0.0, wanted - most))
     return Resources(round(min(wanted, most)), round(figures["shared_bytes"]), spilled, spilled, spilled)
 
 
-def _bytes(accesses: tuple[AccessGroup, ...], kind: str) -> float:
+def _count_bytes(accesses: tuple[AccessGroup, ...], kind: str) -> float:
     return sum(a.requests * a.bytes_per_lane for a in accesses if (a.space, a.kind) == ("global", kind))
 
 
-def _live_lines(one: Xgemm) -> float:
+def _count_live_lines(one: Xgemm) -> float:
     """Lines that requests of a block share: rows of an operand that is not copied, and two tiles of one that
     threads copy each for itself."""
     words = 0
@@ -106,7 +106,7 @@ def _live_lines(one: Xgemm) -> float:
     return words * 4 / LINE
 
 
-def _accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
+def _make_accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
     warps = -(-one.threads // WARP)
     thread = np.arange(min(WARP, one.threads))
     x, y = thread % one.mdimc, thread // one.mdimc
@@ -115,14 +115,14 @@ def _accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
         ("B", x, one.mwg, one.mdimc, one.mdima, one.vwm, one.strm, one.sa),
     ):
         own, width = group // threads, min(vector, WIDEST)
-        joined = width if strided or not shared else min(own, clblast.alignment(one) // 4)
+        joined = width if strided or not shared else min(own, clblast.compute_alignment(one) // 4)
         starts = np.arange(own // joined) * joined
         if strided:
             places = [number * width + s // width * threads * width for s in starts]
         else:
             places = [number * own + s for s in starts]
         times = warps * float(side) * len(places)
-        yield _access(
+        yield _make_access(
             "" if shared else tensor,
             "shared" if shared else "global",
             "load",
@@ -133,20 +133,20 @@ def _accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
         )
         if shared:
             elements = [
-                clblast.element(one, group, across, vector, strided, r, thread)
+                clblast.compute_copied_elements(one, group, across, vector, strided, r, thread)
                 for r in range(group * one.kwg // (width * one.threads))
             ]
             times, trips = warps * float(side // one.kwg) * len(elements), side / one.kwg
             rows = [e // group * side + e % group for e in elements]
-            yield _access(tensor, "global", "load", width, rows, times, trips)
-            yield _access("", "shared", "store", width, elements, times, trips)
+            yield _make_access(tensor, "global", "load", width, rows, times, trips)
+            yield _make_access("", "shared", "store", width, elements, times, trips)
     width = min(one.vwm, WIDEST)
     row = y * (min(one.vwn, WIDEST) if one.strn else one.nwg // one.ndimc)
     places = [row * side + x * (width if one.strm else one.mwg // one.mdimc)]
-    yield _access("C", "global", "store", width, places, warps * float(one.thread_tile // width), 1.0)
+    yield _make_access("C", "global", "store", width, places, warps * float(one.thread_tile // width), 1.0)
 
 
-def _access(
+def _make_access(
     tensor: str,
     space: str,
     kind: str,

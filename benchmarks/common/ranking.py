@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks from 0, the mean of theirs for equal values."""
     _, group, size = np.unique(values, return_inverse=True, return_counts=True)
     first = np.cumsum(size) - size
@@ -16,7 +16,7 @@ def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
     """Rank correlation; None where a side ranks nothing: under two values, or all the same."""
-    x, y = ranks(a), ranks(b)
+    x, y = compute_ranks(a), compute_ranks(b)
     if x.size < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])

@@ -1,4 +1,4 @@
-"""The recordings that `search_quality.py` searches, and what is asked on each."""
+"""The recordings that `search/quality.py` searches, and the bar on each."""
 
 from __future__ import annotations
 

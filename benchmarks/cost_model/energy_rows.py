@@ -35,16 +35,16 @@ class Kernels:
 
     @property
     def features(self) -> NDArray[np.float32]:
-        """What the configuration says."""
+        """[rows, settings]: the configuration."""
         return self.settings.astype(np.float32)
 
     @property
     def timed(self) -> NDArray[np.float32]:
-        """What the configuration and its time say."""
+        """[rows, settings + 1]: the configuration and the log of its time."""
         return np.column_stack([self.settings, np.log(self.time)]).astype(np.float32)
 
 
-def kernels(folder: Path, recording: Recording) -> Kernels:
+def read_kernels(folder: Path, recording: Recording) -> Kernels:
     """The rows that have an energy and a time, settings described as a replay describes them."""
     by_energy, by_time = read(folder, recording), read(folder, replace(recording, figure="time_ms"))
     known = np.isfinite(by_energy.figures) & np.isfinite(by_time.figures)
@@ -57,7 +57,7 @@ def kernels(folder: Path, recording: Recording) -> Kernels:
     return Kernels(features, by_time.figures, by_energy.figures, kernel)[known]
 
 
-def deviations(values: Array, group: NDArray[np.int64]) -> Array:
+def compute_deviations(values: Array, group: NDArray[np.int64]) -> Array:
     """How far, relatively, measurements lie from the true value of their kernel, as those of one kernel tell:
     distances from their mean, widened because the mean is of few. Groups of one say nothing."""
     _, place, size = np.unique(group, return_inverse=True, return_counts=True)
@@ -67,8 +67,8 @@ def deviations(values: Array, group: NDArray[np.int64]) -> Array:
     return np.asarray((values[many] / mean[place][many] - 1) * np.sqrt(few / (few - 1)))
 
 
-def noise(name: str, folder: Path, whole: Kernels) -> dict[str, Any]:
-    """What repeated measurements say: the error left to one who knew every kernel's true energy."""
+def measure_noise(name: str, folder: Path, whole: Kernels) -> dict[str, Any]:
+    """Noise of repeated measurements: the error of a model that knew every kernel's true energy."""
     what, energy, time, group = "configurations that are one kernel", whole.energy, whole.time, whole.kernel
     if name == HOTSPOT:
         repeats = Recording("repeats", REPEATS_FILE, ("rep",), "energy_j", (), 0, False)
@@ -76,7 +76,7 @@ def noise(name: str, folder: Path, whole: Kernels) -> dict[str, Any]:
         energy = read(folder, repeats).figures
         time = read(folder, replace(repeats, figure="time_ms")).figures
         group = np.zeros(len(energy), dtype=np.int64)
-    spread, pace = deviations(energy, group), deviations(time, group)
+    spread, pace = compute_deviations(energy, group), compute_deviations(time, group)
     if not spread.size:
         return {"recording": name, "rows": 0}
     return {
@@ -90,12 +90,12 @@ def noise(name: str, folder: Path, whole: Kernels) -> dict[str, Any]:
     }
 
 
-def noise_text(found: dict[str, Any]) -> str:
-    """One line of what is known."""
+def format_noise(found: dict[str, Any]) -> str:
+    """One line of text about the noise."""
     if not found["rows"]:
         return f"{found['recording']}: nothing was measured twice"
     return (
-        f"{found['recording']}: {found['rows']} measurements of {found['what']}; energies lie "
+        f"{found['recording']}: {found['rows']} measurements of {found['what']}; energies are "
         f"{found['energy_mean']:.1%} (mean), {found['energy_median']:.1%} (median), "
         f"{found['energy_rms']:.1%} (RMS) from the truth, times {found['time_rms']:.2%} (RMS)"
     )

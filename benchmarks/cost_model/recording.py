@@ -3,19 +3,15 @@
     python -m benchmarks.cost_model.recording FILE [--json FILE] [--seed N] [--folds K]
 
 FILE is a recording (`docs/recordings.md`). Of each operator the metered schedules are dealt into K folds, no
-schedule in two; the model learns from K - 1 of them and predicts the energy of the rest, whose latency it is
-told, as in a tuning run. "latency x constant power" takes the median power of the same rows; "the prior
-alone" is counted work times round constants, scaled to the median of the same rows.
-Errors are absolute and relative, of energies. The model is right to exist where its mean error is below
-that of latency x constant power: that is the bar, and rows that miss it say so.
-"""
+schedule in two; the model learns from K - 1 of them and predicts the energy of the rest from their measured
+latency, as in a tuning run. "latency x constant power" takes the median power of the same rows; "the prior
+alone" is counted work times round constants, scaled to the median of the same rows. Errors are absolute and
+relative, of energies. Bar: the mean error of the model is below that of latency x constant power."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,17 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import ekc
 from benchmarks.common.ranking import spearman
-from benchmarks.search.tune_table import table
+from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
 from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
-from ekc.errors import EkcError
+from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import BALANCE_COLUMN, make_model_inputs
 from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.data.candidate import Candidate
+from ekc.tables import format_table
 
 Array = NDArray[np.float64]
 Predict = Callable[[Sequence[Candidate], Sequence[Candidate], Peaks, int], Array]
@@ -46,45 +42,55 @@ MODEL, RULE, PRIOR = "ekc's model", "latency x constant power", "the prior alone
 HEADERS = ("operator", "rows", "prediction", "mean", "median", "RMS", "Spearman", "")
 
 
-def modelled(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int) -> Array:
-    """What a tuning run would believe."""
+def predict_by_model(
+    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
+) -> Array:
+    """Predict as a tuning run would."""
     model = PowerModel(seed, peaks)
     model.learn(known)
-    return _latencies(asked) * np.exp(model.predict_timed(asked)[0])
+    return _get_latencies(asked) * np.exp(model.predict_timed(asked)[0])
 
 
-def constant(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int) -> Array:
-    """The trivial predictor."""
-    return _latencies(asked) * np.median([c.power_w for c in known])
+def predict_constant_power(
+    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
+) -> Array:
+    """Predict energy as latency times the median power: the trivial predictor."""
+    return _get_latencies(asked) * np.median([c.power_w for c in known])
 
 
-def by_prior(known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int) -> Array:
-    """Physics, and one factor."""
-    scale = np.median(np.array([c.power_w for c in known]) / _paced(known, peaks))
-    return _latencies(asked) * scale * _paced(asked, peaks)
+def predict_by_prior(
+    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
+) -> Array:
+    """Predict by the analytic prior, scaled by one factor."""
+    scale = np.median(np.array([c.power_w for c in known]) / _predict_paced_power(known, peaks))
+    return _get_latencies(asked) * scale * _predict_paced_power(asked, peaks)
 
 
-PREDICTIONS: dict[str, Predict] = {MODEL: modelled, RULE: constant, PRIOR: by_prior}
+PREDICTIONS: dict[str, Predict] = {
+    MODEL: predict_by_model,
+    RULE: predict_constant_power,
+    PRIOR: predict_by_prior,
+}
 
 
-def _paced(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
+def _predict_paced_power(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
     """Watts that the prior expects of kernels that take as long as these do."""
     pace = np.log([c.latency_s / c.expected_latency_s for c in candidates])
     standby = analytic.predict_standby_w(np.array([c.features[BALANCE_COLUMN] for c in candidates]), peaks)
     return analytic.scale_power(np.array([c.expected_power_w for c in candidates]), pace, standby)
 
 
-def _latencies(candidates: Sequence[Candidate]) -> Array:
+def _get_latencies(candidates: Sequence[Candidate]) -> Array:
     return np.array([c.latency_s for c in candidates])
 
 
-def candidates(recording: Recording, number: int) -> list[Candidate]:
+def make_candidates(recording: Recording, number: int) -> list[Candidate]:
     """The metered rows of an operator, as a tuning run would hold them."""
     mine = [r for r in recording.rows if r.operator == number and r.timings and r.meterings]
-    return [_candidate(row, recording.origin) for row in mine]
+    return [_make_candidate(row, recording.origin) for row in mine]
 
 
-def _candidate(row: RecordedRow, origin: Origin) -> Candidate:
+def _make_candidate(row: RecordedRow, origin: Origin) -> Candidate:
     # The figures of the recording are those of the ekc that made it, which may have counted otherwise.
     seen = make_model_inputs(analyse_program(row.schedule.program, origin.limits), origin.peaks)
     made = Candidate(
@@ -99,7 +105,7 @@ def _candidate(row: RecordedRow, origin: Origin) -> Candidate:
     return made
 
 
-def folded(whole: list[Candidate], predict: Predict, peaks: Peaks, folds: int, seed: int) -> Array:
+def predict_folds(whole: list[Candidate], predict: Predict, peaks: Peaks, folds: int, seed: int) -> Array:
     """Every schedule predicted from the folds that do not hold it."""
     fold = np.random.default_rng(seed).permutation(len(whole)) % folds
     found = np.full(len(whole), np.nan)
@@ -110,7 +116,8 @@ def folded(whole: list[Candidate], predict: Predict, peaks: Peaks, folds: int, s
     return found
 
 
-def scores(predicted: Array, measured: Array) -> dict[str, float | None]:
+def compute_scores(predicted: Array, measured: Array) -> dict[str, float | None]:
+    """Relative errors and rank correlation of predictions."""
     error = np.abs(predicted / measured - 1)
     return {
         "mean": float(error.mean()),
@@ -120,10 +127,10 @@ def scores(predicted: Array, measured: Array) -> dict[str, float | None]:
     }
 
 
-def measure(recording: Recording, number: int, folds: int, seed: int) -> list[dict[str, Any]]:
+def measure_operator(recording: Recording, number: int, folds: int, seed: int) -> list[dict[str, Any]]:
     """All lines of one operator; one that says why not, where too little was metered."""
     name = str(recording.operators[number]).splitlines()[0]
-    whole = candidates(recording, number)
+    whole = make_candidates(recording, number)
     if len(whole) < max(FEWEST, folds):
         why = f"not judged: at least {max(FEWEST, folds)} metered schedules are needed"
         return [{"operator": name, "rows": len(whole), "prediction": why}]
@@ -131,7 +138,7 @@ def measure(recording: Recording, number: int, folds: int, seed: int) -> list[di
     peaks = recording.origin.peaks
     lines: list[dict[str, Any]] = [
         {"operator": name, "rows": len(whole), "prediction": how}
-        | scores(folded(whole, predict, peaks, folds, seed), measured)
+        | compute_scores(predict_folds(whole, predict, peaks, folds, seed), measured)
         for how, predict in PREDICTIONS.items()
     ]
     bar = next(line["mean"] for line in lines if line["prediction"] == RULE)
@@ -139,47 +146,36 @@ def measure(recording: Recording, number: int, folds: int, seed: int) -> list[di
     return lines
 
 
-def row_text(line: dict[str, Any]) -> tuple[str, ...]:
+def format_line(line: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table as text."""
     errors = [f"{line[k]:.2%}" if k in line else "-" for k in ("mean", "median", "rms")]
     rank = "-" if line.get("spearman") is None else f"{line['spearman']:.4f}"
-    verdict = "" if "pass" not in line else "pass" if line["pass"] else "FAIL"
-    return line["operator"], str(line["rows"]), line["prediction"], *errors, rank, verdict
+    return line["operator"], str(line["rows"]), line["prediction"], *errors, rank, format_verdict(line)
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("file", type=Path, help="a recording")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--seed", type=int, default=0, help="of the folds and the models")
     parser.add_argument("--folds", type=int, default=FOLDS)
-    asked = parser.parse_args()
-    if asked.folds < 2:
-        parser.error(f"--folds is {asked.folds}; at least 2")
-    try:
-        recording = read_recording(asked.file)
-        numbers = range(len(recording.operators))
-        lines = [x for n in numbers for x in measure(recording, n, asked.folds, asked.seed)]
-    except EkcError as problem:
-        parser.error(str(problem))
-    judged = [line["pass"] for line in lines if "pass" in line]
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Predict each operator of the recording, and print the table."""
+    if arguments.folds < 2:
+        raise InvalidInput(f"--folds: {arguments.folds}, at least 2; use 2 or more")
+    recording = read_recording(arguments.file)
+    numbers = range(len(recording.operators))
+    lines = [x for n in numbers for x in measure_operator(recording, n, arguments.folds, arguments.seed)]
     origin = recording.origin
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; {origin.description}, {origin.driver}, {origin.clock_regime}"
-    )
+    print(f"{origin.description}, {origin.driver}, {origin.clock_regime}")
     if origin.simulated:
         print("Simulated: the energies are those of a model, not of a GPU.")
-    print(f"Relative errors of energies; {asked.folds} folds by schedule, seed {asked.seed}")
-    print(table([HEADERS, *map(row_text, lines)]))
-    print("nothing to judge" if not judged else "pass" if all(judged) else "FAIL")
-    if asked.json:
-        told = {"device": origin.description, "simulated": origin.simulated}
-        result = {**told, "lines": lines, "pass": bool(judged) and all(judged)}
-        asked.json.write_text(json.dumps(result, indent=1))
+    print(f"Relative errors of energies; {arguments.folds} folds by schedule, seed {arguments.seed}")
+    print(format_table(HEADERS, [*map(format_line, lines)], width=WIDE_TABLE))
+    return {"device": origin.description, "simulated": origin.simulated, "lines": lines}
 
+
+main = make_main(__doc__, measure, {"mean": f"below that of {RULE}"}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

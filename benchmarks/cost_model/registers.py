@@ -1,28 +1,30 @@
-"""Registers and spills as the rules expect them, held against ptxas.
+"""Registers and spills as the rules estimate them, compared with ptxas.
 
     python -m benchmarks.cost_model.registers [--json FILE] [--only TEXT] [--draws N] [--seed N] [--a-round N]
 
-Legal schedules as a run first meets them: bred on what physics alone expects, then drawn from the better
-half. Each is compiled for sm_80. *spill*: share that ptxas gives a stack of more than 64 bytes; *median*: of
-expected over allocated registers, of those without; *spread*: of the log of that. --a-round sets what the
-estimate takes a copy of a pipelined tile to keep for each of its rounds
-(`ekc.ir.rules.launch.REGISTERS_PER_ROUND`); 0 is the rule of before.
+Legal schedules as in the first round of a run: bred by the analytic prior, then sampled from the better half.
+Each is compiled for sm_80. *spill*: share of the kernels whose stack is larger than 64 bytes by ptxas;
+*median*: median of estimated over allocated registers, of the other kernels; *spread*: standard deviation of
+the log of that ratio. --a-round sets the registers that the estimate adds for each round of the copy of a
+pipelined tile (`ekc.ir.rules.launch.REGISTERS_PER_ROUND`); 0 is the rule before that. No bar: the figures
+describe an estimate that the search corrects by what it measures.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ekc
-from benchmarks.search.tune_table import OPERATORS, TARGET, table
+from benchmarks.common.operators import OPERATORS
+from benchmarks.common.script import WIDE_TABLE, make_main, select_names
+from benchmarks.search.tune_table import TARGET
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
 from ekc.ir.lowering.lower import derive_launches
@@ -31,6 +33,7 @@ from ekc.search.data.defaults import SPILLS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
 from ekc.search.space.space import Space
+from ekc.tables import format_table
 
 BRED = 2048
 MORE: dict[str, Callable[[], ekc.Operator]] = {
@@ -41,8 +44,8 @@ MORE: dict[str, Callable[[], ekc.Operator]] = {
 HEADERS = ("operator", "compiled", "spill", "median", "spread")
 
 
-def bred(space: Space, seed: int, count: int) -> list[ekc.Schedule]:
-    """Of a population bred on the prior, some of the better half."""
+def breed_schedules(space: Space, seed: int, count: int) -> list[ekc.Schedule]:
+    """Breed a population by the prior, and sample schedules of the better half."""
     device = devices.open(TARGET)
     breeder = Breeder(space, np.random.default_rng(seed), BRED)
 
@@ -54,7 +57,7 @@ def bred(space: Space, seed: int, count: int) -> list[ekc.Schedule]:
     return [space.build_schedule(population, int(row)) for row in rows]
 
 
-def one(schedule: ekc.Schedule) -> tuple[float, float, float]:
+def count_registers(schedule: ekc.Schedule) -> tuple[float, float, float]:
     """(registers expected, registers allocated, bytes of stack) of the launch with most of them."""
     compiled = compile_schedule(schedule, "sm_80")
     most = int(np.argmax([r.registers for r in compiled.resources]))
@@ -63,11 +66,11 @@ def one(schedule: ekc.Schedule) -> tuple[float, float, float]:
     return float(needed), float(found.registers), float(found.stack_bytes)
 
 
-def line(name: str, op: ekc.Operator, draws: int, seed: int) -> dict[str, Any]:
+def measure_operator(name: str, op: ekc.Operator, draws: int, seed: int) -> dict[str, Any]:
     """The row of one operator."""
-    schedules = bred(Space(op, devices.open(TARGET).limits), seed, draws)
+    schedules = breed_schedules(Space(op, devices.open(TARGET).limits), seed, draws)
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        expected, allocated, stack = np.array(list(workers.map(one, schedules))).T
+        expected, allocated, stack = np.array(list(workers.map(count_registers, schedules))).T
     spilled = stack > SPILLS.stack_bytes
     off = np.log(expected / allocated)[~spilled]
     return {
@@ -79,35 +82,33 @@ def line(name: str, op: ekc.Operator, draws: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _row(x: dict[str, Any]) -> tuple[str, ...]:
+def format_line(x: dict[str, Any]) -> tuple[str, ...]:
     figures = ("-" if x[name] is None else f"{x[name]:.2f}" for name in ("median", "spread"))
     return x["operator"], str(x["compiled"]), f"{x['spill']:.1%}", *figures
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", metavar="TEXT", help="operators with this in their name")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
     parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--a-round", type=int, default=rules.REGISTERS_PER_ROUND)
-    asked = parser.parse_args()
-    every = OPERATORS | MORE
-    names = [name for name in every if asked.only is None or asked.only in name]
-    if not names:
-        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(every)}")
-    rules.REGISTERS_PER_ROUND = asked.a_round
-    lines = [line(name, every[name](), asked.draws, asked.seed) for name in names]
-    print(
-        f"ekc {ekc.__version__}, NVRTC {describe_toolchain()}, seed {asked.seed}, {asked.a_round} registers a round"
-    )
-    print(table([HEADERS, *map(_row, lines)]))
-    if asked.json:
-        asked.json.write_text(json.dumps({"a_round": asked.a_round, "lines": lines}, indent=1))
 
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Compile schedules of each operator, and print the table."""
+    every = OPERATORS | MORE
+    names = select_names(every, arguments.only)
+    shipped, rules.REGISTERS_PER_ROUND = rules.REGISTERS_PER_ROUND, arguments.a_round
+    try:
+        lines = [measure_operator(name, every[name](), arguments.draws, arguments.seed) for name in names]
+    finally:
+        rules.REGISTERS_PER_ROUND = shipped
+    print(f"NVRTC {describe_toolchain()}, seed {arguments.seed}, {arguments.a_round} registers a round")
+    print(format_table(HEADERS, [*map(format_line, lines)], width=WIDE_TABLE))
+    return {"a_round": arguments.a_round, "lines": lines}
+
+
+main = make_main(__doc__, measure, add_options=add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

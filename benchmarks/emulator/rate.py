@@ -1,4 +1,4 @@
-"""Lane-instructions a second of the PTX machine, and the memory it takes.
+"""Lane instructions per second of the PTX machine, and its memory.
 
     python -m benchmarks.emulator.rate [--json FILE] [--seed N] [--side N] [--large N] [--naive N]
 
@@ -15,24 +15,23 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import ekc
-from benchmarks.search.tune_table import by_hand, table
+from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.search.tune_table import make_hand_schedule
 from ekc import emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
+from ekc.tables import format_table
 
 ARCH = "sm_80"
 WHOLE_BAR_S, CHOSEN_BAR_S = 4.0, 10.0
@@ -83,20 +82,20 @@ print(json.dumps({"version": numba.__version__, "seconds": took, "right": not fa
 """
 
 
-def operands(side: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def make_operands(side: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Two seeded square matrices, uniform in -1 to 1."""
     random = np.random.default_rng(seed)
     a, b = (random.uniform(-1, 1, (side, side)).astype(np.float32) for _ in range(2))
     return a, b
 
 
-def agrees(c: NDArray[np.float32], a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+def matches_product(c: NDArray[np.float32], a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     """Whether c is a @ b within what float32 sums of any order may be off (k 2^-23 |a||b|)."""
     limit = a.shape[1] * 2.0**-23 * (np.abs(a) @ np.abs(b))
     return bool((np.abs(c - a.astype(np.float64) @ b) <= limit).all())
 
 
-def timed(ptx: str, name: str, blocks: list[int] | None = None, **how: Any) -> dict[str, Any]:
+def time_launch(ptx: str, name: str, blocks: list[int] | None = None, **how: Any) -> dict[str, Any]:
     """Launch once; the figures of one line."""
     began = time.perf_counter()
     report = emulator.launch(ptx, name, blocks=blocks, **how)
@@ -113,7 +112,7 @@ def timed(ptx: str, name: str, blocks: list[int] | None = None, **how: Any) -> d
     }
 
 
-def chosen_blocks(total: int, count: int, seed: int) -> list[int]:
+def choose_blocks(total: int, count: int, seed: int) -> list[int]:
     """`count` of `total` blocks: the first, the last and seeded ones between; all where there are no more."""
     if total <= count:
         return list(range(total))
@@ -121,39 +120,42 @@ def chosen_blocks(total: int, count: int, seed: int) -> list[int]:
     return sorted({0, total - 1, *(1 + between).tolist()})
 
 
-def tuned(side: int, seed: int, sanitize: bool, chosen: int | None) -> dict[str, Any]:
+def run_tuned(side: int, seed: int, sanitize: bool, chosen: int | None) -> dict[str, Any]:
     """The hand-written schedule: whole, or `chosen` blocks of it."""
-    made = generate(by_hand(side))
+    made = generate(make_hand_schedule(side))
     launch, ptx = made.launches[0], nvrtc.compile(made.source, ARCH).ptx
-    a, b = operands(side, seed)
+    a, b = make_operands(side, seed)
     c = np.full((side, side), np.nan, np.float32)
     across, down = launch.grid[:2]
-    blocks = chosen_blocks(across * down, chosen or across * down, seed)
+    blocks = choose_blocks(across * down, chosen or across * down, seed)
     grid, block = launch.grid, launch.block
-    line = timed(ptx, launch.name, blocks, grid=grid, block=block, args=[a, b, c], sanitize=sanitize)
+    line = time_launch(ptx, launch.name, blocks, grid=grid, block=block, args=[a, b, c], sanitize=sanitize)
     tall, wide = -(-side // down), -(-side // across)
     corners = [(n // across * tall, n % across * wide) for n in blocks]
-    rights = [agrees(c[i : i + tall, j : j + wide], a[i : i + tall], b[:, j : j + wide]) for i, j in corners]
+    rights = [
+        matches_product(c[i : i + tall, j : j + wide], a[i : i + tall], b[:, j : j + wide])
+        for i, j in corners
+    ]
     return line | {"right": all(rights)}
 
 
-def naive(side: int, seed: int, sanitize: bool) -> dict[str, Any]:
+def run_naive(side: int, seed: int, sanitize: bool) -> dict[str, Any]:
     """One thread for each output, written in CUDA."""
     ptx = nvrtc.compile(NAIVE_CUDA, ARCH).ptx
-    a, b = operands(side, seed)
+    a, b = make_operands(side, seed)
     c, blocks = np.full((side, side), np.nan, np.float32), -(-side // 16)
     grid, block = (blocks, blocks), (16, 16)
-    line = timed(ptx, "naive", grid=grid, block=block, args=[a, b, c, side], sanitize=sanitize)
-    return line | {"right": agrees(c, a, b)}
+    line = time_launch(ptx, "naive", grid=grid, block=block, args=[a, b, c, side], sanitize=sanitize)
+    return line | {"right": matches_product(c, a, b)}
 
 
-def alone(job: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+def run_alone(job: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Run a job in a fresh process, for a peak memory of its own."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(job, *arguments).result()
 
 
-def numba_simulator(side: int, seed: int) -> dict[str, Any] | None:
+def run_numba(side: int, seed: int) -> dict[str, Any] | None:
     """numba's CUDA simulator on the same naive matmul; None where numba is not installed."""
     done = subprocess.run(
         [sys.executable, "-c", NAIVE_NUMBA, str(side), str(seed)],
@@ -168,7 +170,7 @@ def numba_simulator(side: int, seed: int) -> dict[str, Any] | None:
     return found
 
 
-def barred(line: dict[str, Any], seconds: float | None, peak: int | None = None) -> dict[str, Any]:
+def judge(line: dict[str, Any], seconds: float | None, peak: int | None = None) -> dict[str, Any]:
     """A line with its bars; without one, a line passes when its output is right and it found nothing."""
     good = line["right"] and not line["findings"]
     good = good and (seconds is None or line["seconds"] <= seconds)
@@ -176,23 +178,23 @@ def barred(line: dict[str, Any], seconds: float | None, peak: int | None = None)
     return line | {"bar": {"seconds": seconds, "peak_bytes": peak}, "pass": good}
 
 
-def measure(side: int, large: int, small: int, seed: int) -> dict[str, Any]:
+def run_kernels(side: int, large: int, small: int, seed: int) -> dict[str, Any]:
     """All lines, and numba beside the last."""
     lines = [
-        {"kernel": f"MM {side}^3"} | barred(alone(tuned, side, seed, True, None), WHOLE_BAR_S, MEMORY_BAR),
-        {"kernel": f"MM {side}^3"} | barred(alone(tuned, side, seed, False, None), None),
-        {"kernel": f"MM {large}^3"} | barred(alone(tuned, large, seed, True, CHOSEN), CHOSEN_BAR_S),
-        {"kernel": f"naive {small}^3"} | barred(alone(naive, small, seed, True), None),
-        {"kernel": f"naive {small}^3"} | barred(alone(naive, small, seed, False), None),
+        {"kernel": f"MM {side}^3"}
+        | judge(run_alone(run_tuned, side, seed, True, None), WHOLE_BAR_S, MEMORY_BAR),
+        {"kernel": f"MM {side}^3"} | judge(run_alone(run_tuned, side, seed, False, None), None),
+        {"kernel": f"MM {large}^3"} | judge(run_alone(run_tuned, large, seed, True, CHOSEN), CHOSEN_BAR_S),
+        {"kernel": f"naive {small}^3"} | judge(run_alone(run_naive, small, seed, True), None),
+        {"kernel": f"naive {small}^3"} | judge(run_alone(run_naive, small, seed, False), None),
     ]
     return {
         "lines": lines,
-        "numba": numba_simulator(small, seed),
-        "pass": all(line["pass"] for line in lines),
+        "numba": run_numba(small, seed),
     }
 
 
-def row(line: dict[str, Any]) -> tuple[str, ...]:
+def format_line(line: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table as text."""
     return (
         line["kernel"],
@@ -206,8 +208,8 @@ def row(line: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def beside(result: dict[str, Any]) -> str:
-    """What numba's simulator takes for the naive kernel, next to the machine with its sanitizer off."""
+def compare_with_numba(result: dict[str, Any]) -> str:
+    """Compare the time of numba's simulator for the naive kernel with the machine, sanitizer off."""
     found, ours = result["numba"], result["lines"][-1]
     if found is None:
         return f"numba's CUDA simulator: not installed ({INSTALL})"
@@ -220,7 +222,7 @@ def beside(result: dict[str, Any]) -> str:
     )
 
 
-def verdicts(result: dict[str, Any]) -> list[str]:
+def list_verdicts(result: dict[str, Any]) -> list[str]:
     """Each bar and whether it holds."""
     said = []
     for line in result["lines"]:
@@ -235,29 +237,24 @@ def verdicts(result: dict[str, Any]) -> list[str]:
     return said
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("--side", type=int, default=1024, help="of the matmul that runs whole")
     parser.add_argument("--large", type=int, default=4096, help="of the matmul with chosen blocks")
     parser.add_argument("--naive", type=int, default=64, help="of the naive matmul")
-    arguments = parser.parse_args()
-    result = measure(arguments.side, arguments.large, arguments.naive, arguments.seed)
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"NVRTC {nvrtc.version()}, {os.cpu_count()} cores; PTX for {ARCH}, executed in NumPy, "
-        f"seed {arguments.seed}"
-    )
-    print(table([HEADERS, *(row(line) for line in result["lines"])]))
-    print("\n".join([beside(result), *verdicts(result)]))
-    print("pass" if result["pass"] else "FAIL")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
 
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all kernels, and print the table."""
+    result = run_kernels(arguments.side, arguments.large, arguments.naive, arguments.seed)
+    print(f"NVRTC {nvrtc.version()}; PTX for {ARCH}, executed in NumPy, seed {arguments.seed}")
+    print(format_table(HEADERS, [*map(format_line, result["lines"])], width=WIDE_TABLE))
+    print("\n".join([compare_with_numba(result), *list_verdicts(result)]))
+    return result
+
+
+BARS = {"whole_s": WHOLE_BAR_S, "whole_peak_bytes": MEMORY_BAR, "chosen_s": CHOSEN_BAR_S}
+main = make_main(__doc__, measure, BARS, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

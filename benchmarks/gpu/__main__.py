@@ -4,7 +4,7 @@
 
 PART: check, versus, record, tune, fidelity, traces; all (what fits into the minutes, most valuable first); or
 prepare (beforehand, on a machine without a GPU: --device h200 chooses the schedules of versus there); or
-report (tells again all that lies in the folder). report and fidelity open a folder without its device. A run
+report (prints again all results in the folder). report and fidelity open a folder without its device. A run
 into a folder that is there goes on where the last one stopped. See docs/kit.md.
 """
 
@@ -71,15 +71,15 @@ def main(words: Sequence[str] | None = None) -> int:
         kit.close()
     if TOLD in asked.parts:
         names = [name for name in PARTS if any(row["part"] == name for row in kit.folder.rows)]
-    report = "\n\n".join([_head(kit), *(_told(kit, name) for name in names)])
+    report = "\n\n".join([_head(kit), *(_format_part(kit, name) for name in names)])
     print(report)
     try:
         (kit.folder.path / REPORT).write_text(report + "\n")
     except OSError as problem:
         print(f"benchmarks.gpu: {REPORT} cannot be written: {problem.strerror}", file=sys.stderr)
         status = status or BAD_INPUT
-    told = [row for name in names for row in (*kit.folder.of(name), *kit.folder.notes(name))]
-    return status or int(any(row["status"] == "FAIL" for row in told))
+    rows = [row for name in names for row in (*kit.folder.of(name), *kit.folder.notes(name))]
+    return status or int(any(row["status"] == "FAIL" for row in rows))
 
 
 def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
@@ -110,7 +110,7 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
             kit.folder.note(name, "FAIL", f"{type(problem).__name__}: {problem}")
 
 
-def _told(kit: Kit, name: str) -> str:
+def _format_part(kit: Kit, name: str) -> str:
     """The table of a part, and what is to be said of it."""
     notes = [f"  {row['status']}: {row['reason']}" for row in kit.folder.notes(name)]
     try:
@@ -129,14 +129,14 @@ def _part(name: str) -> ModuleType:
 
 
 def _head(kit: Kit) -> str:
-    told, last = kit.folder.measured, kit.folder.runs()[-1]
+    first, last = kit.folder.measured, kit.folder.runs()[-1]
     facts = ("driver", "nvrtc", "arch", "clock_regime", "data_policy", "ekc", "python", "numpy", "machine")
-    lines = [f"{told['device']}, {told['created']}", ", ".join(f"{fact} {told[fact]}" for fact in facts)]
+    lines = [f"{first['device']}, {first['created']}", ", ".join(f"{fact} {first[fact]}" for fact in facts)]
     if last.get(AWAY):
         lines.append(f"Opened without the device, {last['created']}: ekc {last['ekc']}, {last['machine']}.")
-    if told["dry_run"]:
+    if first["dry_run"]:
         lines.append("DRY RUN: every figure is simulated. Nothing ran on a GPU.")
-    elif told["simulated"]:
+    elif first["simulated"]:
         lines.append("Every figure is simulated. Nothing ran on a GPU.")
     return "\n".join(lines)
 

@@ -34,7 +34,7 @@ def run(kit: Kit, budget: Budget) -> None:
     every = list(_operators())[:: DRY if kit.dry else 1]
     todo = [one for one in every if kit.folder.find("check", one[0]) is None]
     asked = kit.device.limits, kit.device.peaks, kit.seed, POPULATION
-    # To draw takes a core seconds an operator: far longer than the GPU needs for what is drawn.
+    # Sampling takes a core seconds per operator: far longer than the GPU needs for the samples.
     pool = ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"))
     try:
         drawn = {item: pool.submit(draws, op, *asked, 2 if kit.dry else 1 + DRAWN) for item, op in todo}
@@ -73,15 +73,15 @@ def _kind(schedule: Schedule, problem: EkcError) -> str:
 
 
 def table(kit: Kit) -> str:
-    """Operators down, one line each; what is wrong is told below."""
+    """The table of operators, and the failures below it."""
     rows = kit.folder.of("check")
     by_name: dict[str, list[str]] = {}
     for row in rows:
         name, dtype = row["item"].rsplit(", ", 1)
         kernels = len(row["kernels"])
-        told = dtype if row["status"] == "ok" else f"{dtype} {kernels - row['right']} of {kernels} WRONG"
-        by_name.setdefault(name, []).append(told)
-    lines = [(name, ", ".join(told)) for name, told in by_name.items()]
+        text = dtype if row["status"] == "ok" else f"{dtype} {kernels - row['right']} of {kernels} WRONG"
+        by_name.setdefault(name, []).append(text)
+    lines = [(name, ", ".join(text)) for name, text in by_name.items()]
     wrong = [
         f"  {row['item']}: {one['fault']}: {one['verdict']}"
         for row in rows

@@ -1,4 +1,4 @@
-"""What is compared: things that can be timed and metered, in turn, under the same rules."""
+"""Contenders of a comparison: each can be timed and metered, in turn, under the same rules."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ def _note(into: dict[str, Any], measure: Any) -> None:
 
 
 def _timed(timing: Timing) -> dict[str, Any]:
-    told, span = timing.conditions, timing.interval_s
+    conditions, span = timing.conditions, timing.interval_s
     figure = (timing.latency_s, span.low, span.high)
-    return {"latency_s": figure, "clock_mhz": told.clock_mhz, "method": timing.method}
+    return {"latency_s": figure, "clock_mhz": conditions.clock_mhz, "method": timing.method}
 
 
 def _metered(metering: Metering) -> dict[str, Any]:
-    told, span = metering.conditions, metering.energy_interval_j
+    conditions, span = metering.conditions, metering.energy_interval_j
     return {
         "energy_j": (metering.energy_j, span.low, span.high),
         "power_w": metering.power_w,
-        "metered_clock_mhz": told.clock_mhz,
-        "throttle": ", ".join(told.throttle),
-        "temperature_c": told.temperature_c,
+        "metered_clock_mhz": conditions.clock_mhz,
+        "throttle": ", ".join(conditions.throttle),
+        "temperature_c": conditions.temperature_c,
     }

@@ -43,7 +43,7 @@ def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Con
         blas = Blas(load())
         graph = BlasGraph(driver, kit.gpu, blas, item, expected)
     except EkcError as problem:
-        return [], {"cuBLAS": f"{why}, and called by itself: {problem}"}
+        return [], {"cuBLAS": f"{why}, and called directly: {problem}"}
     how = " (as a GEMM)" if item.kind == "matvec" else ""
     return [GraphContender(f"cuBLAS {blas.version}{how}", kit.device, graph)], {}
 

@@ -68,8 +68,8 @@ def _simulate(kit: Kit, model: Device, row: RecordedRow, operator: str) -> None:
 
 
 def table(kit: Kit) -> str:
-    """Rank correlations and errors by operator; beside the model stands the prior, which knows the analysis
-    only, and a constant power."""
+    """Rank correlations and errors by operator; of the model, of the prior, which uses the analysis
+    alone, and of a constant power."""
     rows = [r for r in kit.folder.of("fidelity") if r["status"] == "ok"]
     if not rows:
         return "fidelity: nothing to compare"
@@ -79,10 +79,10 @@ def table(kit: Kit) -> str:
     ]
     heads = ("operator", "rows", "latency: rank", "error", "prior: rank", "power: error", "constant: error")
     title = f"fidelity: {rows[0]['model']} against {kit.label}"
-    told = format_table(heads, lines, title)
+    text = format_table(heads, lines, title)
     if read_recording(kit.folder.path / RECORDING).origin.simulated:
-        told += "\n  the recording is of the simulated model itself, so nothing is learned of a GPU"
-    return told
+        text += "\n  the recording is of the simulated model itself, so nothing is learned of a GPU"
+    return text
 
 
 def _line(operator: str, rows: list[dict[str, Any]]) -> tuple[str, ...]:

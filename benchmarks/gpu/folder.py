@@ -1,4 +1,4 @@
-"""What a run leaves behind: few files, small ones, and every row in them before the next is measured."""
+"""The files of a run: few and small; every row is written before the next is measured."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ REPORT = "report.txt"
 FILES = (ROWS, RECORDING, TUNING, TRACES, PLAN, REPORT)
 """At most these six."""
 MOST_BYTES = 16_000_000
-"""Of each."""
+"""Size of each file in bytes, at most."""
 VERSION = 1
 SAME = ("device", "driver", "clock_regime", "data_policy")
-"""What a report says once of all its rows: a folder holds rows of one kind. A recording asks for the same."""
+"""Conditions that all rows of a folder share, and that a report prints once. A recording requires the
+same."""
 
 AWAY = "away"
-"""What a run without the device says of itself."""
+"""Mark of a run that opened the folder without the device."""
 
 Row = dict[str, Any]
 
 
 class Folder:
     """The folder of a run, with the rows that are in it. A run into the same folder goes on where the last
-    one stopped. Without `conditions` it is opened as it lies, with no device. Raises `RecordError` for one of
+    one stopped. Without `conditions` it is opened as it is, with no device. Raises `RecordError` for one of
     another device or of none, or that cannot be written."""
 
     def __init__(self, path: Path, conditions: Mapping[str, Any] | None = None) -> None:
@@ -55,7 +56,7 @@ class Folder:
         self._check(self.measured)
 
     def begin(self, conditions: Mapping[str, Any]) -> None:
-        """What is written from here on is of a run under these conditions."""
+        """Begin a run under these conditions; the rows that follow belong to it."""
         self._add({"part": "run", "version": VERSION, **conditions})
 
     @property
@@ -69,8 +70,8 @@ class Folder:
                 raise RecordError(f"{self.path} has rows of version {then['version']}; name another --out")
             for fact in SAME:
                 if then.get(fact) != conditions.get(fact):
-                    told = f"{then.get(fact)}, this is {conditions.get(fact)}"
-                    raise RecordError(f"{self.path} is of {told}: name another --out")
+                    conflict = f"{then.get(fact)}, this is {conditions.get(fact)}"
+                    raise RecordError(f"{self.path} is of {conflict}: name another --out")
 
     def of(self, part: str) -> list[Row]:
         """The last row of each item of a part, oldest item first."""
@@ -95,7 +96,7 @@ class Folder:
         return self.add(part, "", status, reason=reason)
 
     def notes(self, part: str) -> list[Row]:
-        """What was said of it in this run."""
+        """Notes on a part in this run."""
         begun = max(n for n, row in enumerate(self.rows) if row["part"] == "run")
         return [row for row in self.rows[begun:] if row["part"] == part and not row["item"]]
 
@@ -126,7 +127,7 @@ def _read(path: Path) -> list[Row]:
     text = path.read_text()
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
-        # Not written anew: a kill or a full disk then would cost every row.
+        # Not rewritten: a kill or a full disk would then lose every row.
         os.truncate(path, len(whole.encode()))
     try:
         return [json.loads(line) for line in whole.splitlines()]

@@ -34,14 +34,14 @@ from ekc.ir.operator import Operator
 from ekc.version import __version__
 
 SEEN = ("clock_mhz", "temperature_c", "throttle", "power_cap_w")
-"""What the meter tells of its window: a library is throttled as ours is."""
+"""Fields of a metering window that are kept: a library is throttled as our kernels are."""
 
 
 class Machine(Protocol):
     """A captured graph on one GPU, and events about it."""
 
     calls: int
-    """Of the library, in one graph."""
+    """Calls of the library in one graph."""
     uuid: str
     """NVML's name of the GPU."""
 
@@ -107,20 +107,20 @@ class GraphContender:
         """Over a window of about so many seconds. Raises `DeviceError` where the board cannot be metered."""
         call_s = self.time(turn).latency_s
         board = NvmlBoard(GpuSensors(self._machine.uuid), self)
-        # What runs is told to `start` by this object, not by a kernel.
+        # This object, not a kernel, gives `start` the work.
         window = meter.meter_kernel(board, None, call_s, seconds)  # type: ignore[arg-type]
         seen = {name: getattr(window, name) for name in SEEN}
         return window.to_metering(replace(self._conditions(), **seen))
 
     def start(self, kernel: object) -> None:
         """Keep graphs queued until `stop`."""
-        self._told, self._done = threading.Event(), CompletedCalls(0, 0.0)
+        self._started, self._done = threading.Event(), CompletedCalls(0, 0.0)
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
 
     def stop(self) -> CompletedCalls:
         """How many calls there were, and the GPU's seconds."""
-        self._told.set()
+        self._started.set()
         self._thread.join()
         return self._done
 
@@ -134,7 +134,7 @@ class GraphContender:
         self._queue(batch)
         machine.record(before)
         graphs = batch
-        while not self._told.is_set():
+        while not self._started.is_set():
             self._queue(batch)
             machine.record(after)
             machine.wait(before)
@@ -178,9 +178,9 @@ def check(name: str, got: Any, item: Item, expected: ReferenceEvaluator) -> None
 
 
 def _allowance(op: Operator, slack: float) -> float:
-    """What a rival may be off: ten times as much as ours, for sums in another order; and as libraries may cut
-    off what ours rounds, four times the last bit of the inputs, as it adds up in a sum of random terms. In
-    float32 twice ours, which holds any order: who took narrower factors on the way (TF32, by a switch of its
-    own) is off by more."""
+    """Allowed error of a rival: ten times ours, for sums in another order; and, as libraries may truncate
+    where ours rounds, four times the last bit of the inputs, as it adds up in a sum of random terms. In
+    float32 twice ours, which is enough for any order: a library that used narrower factors (TF32, by a switch
+    of its own) has a larger error."""
     read, terms = op.inputs[0].dtype, op.flops / 2 / op.outputs[0].elements
     return (2 if read is FLOAT32 else 10) * slack + 4 * read.epsilon * terms**0.5

@@ -1,4 +1,4 @@
-"""What is measured: operators by name, the most telling first."""
+"""The operators that are measured, by name, the most informative first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Item:
     padding: int = 0
     stride: int = 1
     triton: bool = False
-    """Whether PyTorch's Triton stands in the place of the library: it takes half a minute to tune."""
+    """Whether PyTorch's Triton replaces the library: it takes half a minute to tune."""
 
     @property
     def row(self) -> str:
@@ -90,7 +90,7 @@ def small_items() -> Iterator[Item]:
 
 
 def recorded_items() -> tuple[Item, ...]:
-    """Of which a sample of schedules is recorded."""
+    """Items of which a sample of schedules is recorded."""
     return (
         matmul(2048, 2048, 2048, "float32"),
         conv(1, 64, 56, 64, 3, 1, "float32"),

@@ -1,4 +1,4 @@
-"""What the parts share: the device, the folder, and whether all of it is a dry run."""
+"""State that the parts share: the device, the folder, and whether the run is a dry run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Kit:
 
     @classmethod
     def reopened(cls, out: Path) -> Kit:
-        """What earlier runs left, without their device. Raises `RecordError`."""
+        """Open the results of earlier runs without their device. Raises `RecordError`."""
         folder = Folder(out)
         then = folder.measured
         return cls(then["device"], None, folder, then["dry_run"], then["seed"], False)
@@ -122,7 +122,7 @@ def _fixed(device: Device) -> Device:
 
 
 def conditions(device: Device, dry: bool, seed: int) -> dict[str, Any]:
-    """What the rows of a run are evidence about."""
+    """Conditions of the rows of a run."""
     return {
         "device": device.label,
         "simulated": device.simulated,
@@ -138,7 +138,7 @@ def conditions(device: Device, dry: bool, seed: int) -> dict[str, Any]:
 
 
 def here() -> dict[str, Any]:
-    """What is said of a run, whatever its device."""
+    """Facts about a run that do not depend on its device."""
     return {
         "ekc": __version__,
         "python": platform.python_version(),

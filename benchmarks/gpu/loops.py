@@ -17,8 +17,8 @@ Step = Callable[[], None]
 Work = Callable[[int], None]
 """So many repetitions on the GPU, finished when it returns."""
 STEP_S, GAP_S = 1.5, 0.2
-"""Of a step, about: long enough for sensors that tell something new ten times a second; and of what the host
-takes in it to get new data, which leaves the GPU waiting, so that a step shows."""
+"""Seconds of a step, about: long enough for sensors with ten updates a second. Seconds in it in which the
+host gets new data and the GPU waits, so that a step is visible."""
 WARM, TIMED = 2, 8
 """Repetitions, and steps, that are not timed, for libraries load and the optimiser makes its state; and
 repetitions that tell how long one takes."""
@@ -37,7 +37,7 @@ class Place:
     seed: int
     step_s: float = STEP_S
     shrink: int = 1
-    """What widths and batches are divided by: tests train on a processor."""
+    """Divisor of widths and batches: tests train on a CPU."""
 
     def size(self, full: int) -> int:
         """A width or a batch."""
@@ -65,7 +65,7 @@ class Loop:
 
     make: Callable[[Place], Step]
     shows: str
-    """Of period detection."""
+    """The difficulty for period detection that the loop has."""
 
     def step(self, place: Place) -> Step:
         """Seeded and warmed up."""
@@ -229,8 +229,8 @@ def language(place: Place) -> Step:
     def training(batches: int) -> None:
         text = place.classes(words, batch, long)
         for _ in range(batches):
-            told = model(text)[:, :-1]
-            loss = loss_of(told.reshape(-1, words).float(), text[:, 1:].reshape(-1))
+            logits = model(text)[:, :-1]
+            loss = loss_of(logits.reshape(-1, words).float(), text[:, 1:].reshape(-1))
             _update(optimiser, loss)
         loss.item()
 
@@ -241,7 +241,7 @@ LOOPS = {
     "perceptron": Loop(perceptron, "even work and an even wait: the plain case, at full power"),
     "convolutional": Loop(convolutional, "the same with work that waits for memory: less power"),
     "accumulated": Loop(accumulated, "micro-batches that show: the step is four of them, not one"),
-    "adversarial": Loop(adversarial, "two unlike phases and no wait: power alone tells them apart"),
+    "adversarial": Loop(adversarial, "two unlike phases and no wait: power alone distinguishes them"),
     "starved": Loop(starved, "steps of uneven length, each eighth much longer: a period that is a mean"),
     "recurrent": Loop(recurrent, "a GPU that hardly works: a faint signal"),
     "language": Loop(language, "never idle: utilisation is full throughout, power is not"),

@@ -68,7 +68,7 @@ def read(file: Path) -> dict[str, list[str]]:
 
 
 def schedules(kit: Kit, item: Item, count: int) -> list[Schedule]:
-    """What to try of an item, most promising first."""
+    """Schedules of an item to try, most promising first."""
     planned = read(kit.folder.path / PLAN).get(item.name)
     if planned:
         return [Schedule.from_json(text) for text in planned[:count]]
@@ -78,7 +78,7 @@ def schedules(kit: Kit, item: Item, count: int) -> list[Schedule]:
 
 
 def table(kit: Kit) -> str:
-    """What was chosen."""
+    """The table of chosen schedules."""
     rows = [(r["item"], str(r.get("kept", r["status"]))) for r in kit.folder.of("prepare")]
     title = f"prepare: schedules chosen on {kit.label}"
     return format_table(("item", "schedules kept"), rows, title)

@@ -33,7 +33,7 @@ def present() -> bool:
 
 def start(kit: Kit) -> None:
     """Import PyTorch and wake the GPU before any item is begun: the first would pay for it, and later ones be
-    thought as long. What fails here fails again where it is used, and is told there of every item."""
+    thought as long. A failure here comes again in use, and is printed there for every item."""
     with suppress(Exception):
         import torch
 
@@ -42,7 +42,7 @@ def start(kit: Kit) -> None:
 
 
 def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
-    """What PyTorch can hold against an item here, or why it cannot be had."""
+    """Rivals of an item that PyTorch has here, or why there are none."""
     library = "Triton" if item.triton else "cuDNN" if item.kind == "conv2d" else "cuBLAS"
     try:
         import torch
@@ -88,7 +88,7 @@ class Lab:
         allow_tf32(torch.backends, item.op.inputs[0].dtype.name == "tf32")
         _sum_in_full(torch.backends.cuda.matmul)
         torch.backends.cudnn.benchmark = True
-        # Of all plans; left alone it tries ten.
+        # All plans; by default it tries ten.
         torch.backends.cudnn.benchmark_limit = 0
         self._inputs = [self._tensor(array) for array in expected.arrays]
 
@@ -204,7 +204,7 @@ class TorchGraph:
         return graph
 
     def _one_s(self) -> float:
-        """Of a call, roughly."""
+        """Seconds of a call, roughly."""
         events = [self.event() for _ in range(2 * WARM_UP_CALLS)]
         for event in events:
             self.record(event)

@@ -25,7 +25,7 @@ MINUTES = 9.0
 TIMED = 75
 """Schedules of each operator: 300 of four."""
 METERED = (0, 2)
-"""Of every five timed: 120 of 300."""
+"""Positions in every five timed schedules that are metered: 120 of 300."""
 POPULATION = 2048
 DRY_TIMED = 6
 
@@ -98,7 +98,7 @@ def _compiled(kit: Kit, turns: list[Turn]) -> Iterator[tuple[Turn, Made]]:
 
 
 def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
-    """One schedule: timed, and if it is its turn executed and metered; what fails is told in its row."""
+    """One schedule: timed, and if it is its turn executed and metered; a failure is in its row."""
     gate, number, schedule, structure = turn
     figures = analyse_program(schedule.program, kit.device.limits)
     try:
@@ -121,7 +121,7 @@ def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
 
 
 def table(kit: Kit) -> str:
-    """What is in the recording, operator by operator."""
+    """The table of the recording, by operator."""
     file = kit.folder.path / RECORDING
     if not file.exists():
         return "record: nothing was recorded"

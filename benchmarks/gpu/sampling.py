@@ -56,7 +56,7 @@ class Sampler:
         return [(make_naive_schedule(self._op), "naive"), *_once(order)][:count]
 
     def best(self, count: int) -> list[Named]:
-        """What the prior alone expects to be fastest, structures taking turns."""
+        """The schedules that the prior expects to be fastest, structures in turn."""
         bred, scores = self._breeder.evolve(None, self._expected)
         order = np.argsort(scores, kind="stable")
         turn: dict[int, int] = {}
@@ -85,7 +85,7 @@ class Sampler:
 
 
 def draws(op: Operator, limits: Limits, peaks: Peaks, seed: int, size: int, count: int) -> list[Schedule]:
-    """What a `Sampler` draws; for a process of its own."""
+    """Sample schedules by a `Sampler`; for a process of its own."""
     return [schedule for schedule, _ in Sampler(op, limits, peaks, seed, size).drawn(count)]
 
 

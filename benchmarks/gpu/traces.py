@@ -1,4 +1,4 @@
-"""What the sensors show of small training loops, 20 times a second, and when their steps really began."""
+"""Sensor traces of small training loops, 20 samples a second, with the true starts of their steps."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ekc.tables import format_table
 
 MINUTES = 9.0
 Recorded = tuple[SensorSamples, NDArray[np.float64]]
-"""What was sampled, and when each step began."""
+"""Samples, and the start of each step in seconds."""
 LONGEST_S, SHORTEST_S = 50.0, 8.0
 BEGIN_S = 8.0
 """Kept of a loop's time: for its first steps, that are not traced, and to end the last."""
 GOOD_S, LEAST_S = BEGIN_S + 17.0, BEGIN_S + SHORTEST_S
-"""Of a loop: ten steps, which are better than another loop; and four, as three are the fewest that show a
-period."""
+"""Seconds of a loop: for ten steps, which are worth more than another loop; and for four, as at least three
+show a period."""
 DRY_S, LOOK_S = 20.0, 0.01
 DRY_JOBS, DRY_CARD = ("compute", "memory"), "h200"
 
@@ -60,8 +60,8 @@ def run(kit: Kit, budget: Budget) -> None:
             samples, steps = record(max(min(LONGEST_S, share - BEGIN_S), SHORTEST_S))
         except Exception as problem:
             # Whatever PyTorch raises (no memory, no driver), the other loops are traced all the same.
-            told = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
-            kit.folder.add("traces", name, "not run", reason=told)
+            reason = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+            kit.folder.add("traces", name, "not run", reason=reason)
             continue
         known.append(Trace(name, samples, steps))
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -113,7 +113,7 @@ def _jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
 
 
 def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:
-    """Of virtual time, however many are asked for."""
+    """Trace a simulated job in virtual time."""
     from ekc.governor.simulation.random_jobs import sample_job
     from ekc.governor.simulation.run import SimulatedRun
 

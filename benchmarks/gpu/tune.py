@@ -22,9 +22,9 @@ TURNS, WINDOWS, WINDOW_S = 5, 3, 3.0
 WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + 2.0))
 """Kept of an item's time for the winners, measured in turn: a window costs two seconds beside its own."""
 CHECK_S = 3.0
-"""Of a processor, to execute what one finalist compiled to: 2.3 to 2.9 s were seen for MM 2048^3."""
+"""CPU seconds to execute the kernel of one finalist: 2.3 to 2.9 s were measured for MM 2048^3."""
 CHECKS_S = (2 * FINALS.finalist_count + FINALS.fastest_count) * CHECK_S
-"""Of the finalists of both searches: for latency the fastest, for energy others beside those."""
+"""CPU seconds for the finalists of both searches: for latency the fastest, for energy others as well."""
 FINALISTS = FINALS.finalist_count + FINALS.fastest_count
 FINALS_S = (1 + FINALISTS) * (MEASURING.final_window_s + 2.0) + CHECKS_S
 """And for what searches do whether they are late or not: where one for energy began and its finalists are

@@ -20,7 +20,7 @@ from ekc.search.sketches.naive import make_naive_schedule
 from ekc.tables import format_table
 
 Figures = list[list[float]]
-"""Of each turn: value, low, high."""
+"""[turn, 3]: value, low and high end of its interval."""
 MINUTES = 6.0
 LIBRARIES = ("cuBLAS", "cuDNN", "Triton")
 TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
@@ -103,7 +103,7 @@ def _tried(kit: Kit, item: Item) -> list[tuple[Schedule, CompiledKernel, float]]
 
 
 def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
-    """What can be compared with here, and why the rest cannot."""
+    """Rivals that exist here, and why the others do not."""
     if kit.dry:
         # The naive schedule, under its own name, so that the comparison itself is gone through.
         schedule = make_naive_schedule(item.op)
@@ -144,8 +144,8 @@ def table(kit: Kit) -> str:
             notes.setdefault(library, f"not run: {why}")
     heads = ("item", "beside", "ekc [us]", "theirs [us]", "speed", "ekc [mJ]", "theirs [mJ]", "energy")
     title = f"versus: on {kit.label}; speed and energy: theirs over ours, above 1 ours is better"
-    told = [f"  {name}: {text}" for name, text in notes.items()]
-    return "\n".join([format_table(heads, rows, title, label_count=2), *told])
+    note_lines = [f"  {name}: {text}" for name, text in notes.items()]
+    return "\n".join([format_table(heads, rows, title, label_count=2), *note_lines])
 
 
 def _line(row: dict[str, Any], name: str, own: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:

@@ -20,11 +20,9 @@ two tables differ by is the residual's.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import platform
 import statistics
+import sys
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,8 @@ from typing import Any
 import numpy as np
 
 import ekc
-from benchmarks.search.tune_table import OPERATORS, table
+from benchmarks.common.operators import OPERATORS
+from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
 from ekc import devices
 from ekc.codegen.generate import generate
 from ekc.devices.device import Device
@@ -51,6 +50,7 @@ from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
+from ekc.tables import format_table
 
 TARGET = "a100"
 BAR = 1.01
@@ -60,7 +60,7 @@ LUCKIEST = math.exp(10 * OWN_TIME_SIGMA)
 """So much slower than the fastest, and nothing is the fastest but for luck."""
 
 
-def _wish(trials: int, seed: int) -> TuneOptions:
+def _make_options(trials: int, seed: int) -> TuneOptions:
     return TuneOptions(trials, "latency", 0.05, False, seed, None)
 
 
@@ -72,33 +72,33 @@ def run(
     return search.run(()).best, search.task.timed_candidates
 
 
-def _latency(winner: Trial) -> float:
+def _get_latency(winner: Trial) -> float:
     assert winner.latency_s is not None
     return winner.latency_s
 
 
-def without_luck(timed: list[Candidate], device: Device) -> float:
+def find_least_without_own_factor(timed: list[Candidate], device: Device) -> float:
     """The least latency among them, each without the factor that is its own."""
     fastest = min(c.latency_s for c in timed)
-    return min(_plain(c, device) for c in timed if c.latency_s <= LUCKIEST * fastest)
+    return min(remove_own_factor(c, device) for c in timed if c.latency_s <= LUCKIEST * fastest)
 
 
-def _plain(candidate: Candidate, device: Device) -> float:
+def remove_own_factor(candidate: Candidate, device: Device) -> float:
+    """Latency in seconds of a kernel on a simulated device, without the seeded factor of its own."""
     made = generate(candidate.schedule, device.limits)
-    starts = len(made.launches) * LAUNCH_OVERHEAD_S
-    return starts + (candidate.latency_s - starts) / sample_own_time_factor(
-        TARGET, digest_cuda_source(made.source)
-    )
+    overhead_s = len(made.launches) * LAUNCH_OVERHEAD_S
+    factor = sample_own_time_factor(device.name, digest_cuda_source(made.source))
+    return overhead_s + (candidate.latency_s - overhead_s) / factor
 
 
-def random_best(
+def time_random(
     op: ekc.Operator, bench: Measurer, workers: Executor, known: list[Candidate], count: int, seed: int
 ) -> tuple[list[Candidate], float | None]:
     """(the most promising of `count` random schedules, timed; rank correlation over these)."""
     space = Space(op, bench.device.limits)
-    task = ScheduleTask(space, bench, workers, _wish(RESCORED, seed))
+    task = ScheduleTask(space, bench, workers, _make_options(RESCORED, seed))
     task.learner.learn_latency(known)
-    drawn = _draws(Breeder(space, np.random.default_rng(seed)), count)
+    drawn = _sample_genomes(Breeder(space, np.random.default_rng(seed)), count)
     expected, _, _, _ = task.learner.predict(task.input_cache.get_inputs(drawn))
     promising = np.argsort(expected, kind="stable")[:RESCORED]
     made = [(task.make_candidate(drawn, int(row), 1), expected[row]) for row in promising]
@@ -108,7 +108,7 @@ def random_best(
     return [c for c, _ in fresh if c.ok], spearman(pairs[:, 0], pairs[:, 1])
 
 
-def _draws(breeder: Breeder, count: int) -> Population:
+def _sample_genomes(breeder: Breeder, count: int) -> Population:
     """Legal random genomes, each once."""
     drawn = breeder.sample(count)
     while len(drawn) < count:
@@ -118,22 +118,24 @@ def _draws(breeder: Breeder, count: int) -> Population:
     return drawn[:count]
 
 
-def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
+def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
-    op, file = OPERATORS[name](), asked.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
-    device = devices.open(f"{TARGET}@no-residual" if asked.no_residual else TARGET)
-    with RecordStore(file) as store, open_worker_pool(device, asked.long) as workers:
-        seeds = range(asked.seed, asked.seed + asked.seeds)
-        runs = [run(op, device, store, workers, _wish(asked.trials, seed)) for seed in seeds]
-        longer = run(op, device, store, workers, _wish(asked.long, asked.seed))
+    op, file = OPERATORS[name](), arguments.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
+    device = devices.open(f"{TARGET}@no-residual" if arguments.no_residual else TARGET)
+    with RecordStore(file) as store, open_worker_pool(device, arguments.long) as workers:
+        seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+        runs = [run(op, device, store, workers, _make_options(arguments.trials, seed)) for seed in seeds]
+        longer = run(op, device, store, workers, _make_options(arguments.long, arguments.seed))
         known = {c.schedule.digest: c for _, found in (*runs, longer) for c in found}
-        strangers, rank = random_best(
-            op, Measurer(device, store), workers, list(known.values()), asked.random, asked.seed
+        strangers, rank = time_random(
+            op, Measurer(device, store), workers, list(known.values()), arguments.random, arguments.seed
         )
-    winners, best = [_latency(winner) for winner, _ in runs], min(c.latency_s for c in strangers)
-    median, long = statistics.median(winners), _latency(longer[0])
+    winners, best = [_get_latency(winner) for winner, _ in runs], min(c.latency_s for c in strangers)
+    median, long = statistics.median(winners), _get_latency(longer[0])
     ratios = {"random": median / best, "long": median / long}
-    luckless = None if asked.no_residual else _without_luck(runs, strangers, longer, device)
+    luckless = (
+        None if arguments.no_residual else _compute_ratios_without_luck(runs, strangers, longer, device)
+    )
     return {
         "operator": name,
         "winners_s": winners,
@@ -147,30 +149,30 @@ def depth(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _without_luck(
+def _compute_ratios_without_luck(
     runs: list[tuple[Trial, list[Candidate]]],
     strangers: list[Candidate],
     longer: tuple[Trial, list[Candidate]],
     device: Device,
 ) -> dict[str, float]:
     """Both ratios once more."""
-    plain = statistics.median(without_luck(found, device) for _, found in runs)
+    plain = statistics.median(find_least_without_own_factor(found, device) for _, found in runs)
     return {
-        "random": plain / without_luck(strangers, device),
-        "long": plain / without_luck(longer[1], device),
+        "random": plain / find_least_without_own_factor(strangers, device),
+        "long": plain / find_least_without_own_factor(longer[1], device),
     }
 
 
-def show(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:
+def format_lines(lines: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     """The table."""
     rows = [
         (
             "operator",
-            f"median of {asked.trials} [us]",
+            f"median of {arguments.trials} [us]",
             "worst",
-            f"best of {asked.random:,} random",
+            f"best of {arguments.random:,} random",
             "rank",
-            f"{asked.long:,} trials",
+            f"{arguments.long:,} trials",
             "/ random",
             "/ long",
             "without luck",
@@ -191,46 +193,42 @@ def show(lines: list[dict[str, Any]], asked: argparse.Namespace) -> str:
                 f"{x['ratio']['random']:.3f}",
                 f"{x['ratio']['long']:.3f}",
                 *(f"{luckless[of]:.3f}" if luckless else "-" for of in ("random", "long")),
-                "pass" if x["pass"] else "FAIL",
+                format_verdict(x),
             )
         )
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", metavar="TEXT", help="operators with this in their name")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
     parser.add_argument("--seeds", type=int, default=5, help="runs whose winners the median is of")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--trials", type=int, default=256)
     parser.add_argument("--random", type=int, default=5000)
     parser.add_argument("--long", type=int, default=4096)
     parser.add_argument("--records", type=Path, default=Path("build/depth"))
-    parser.add_argument("--no-residual", action="store_true", help="on a device that does as it explains")
-    asked = parser.parse_args()
-    names = [name for name in OPERATORS if asked.only is None or asked.only in name]
-    if not names:
-        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(OPERATORS)}")
-    asked.records.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--no-residual", action="store_true", help="on a device without the seeded residual")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure each operator, and print the table."""
+    names = select_names(OPERATORS, arguments.only)
+    arguments.records.mkdir(parents=True, exist_ok=True)
     lines = []
     for name in names:
-        lines.append(depth(name, asked))
-        print(show(lines[-1:], asked), flush=True)
-    residual = ", no residual" if asked.no_residual else ""
+        lines.append(measure_operator(name, arguments))
+        print(format_lines(lines[-1:], arguments), flush=True)
+    residual = ", no residual" if arguments.no_residual else ""
     print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; {TARGET} (simulated{residual}), seeds {asked.seed} to "
-        f"{asked.seed + asked.seeds - 1}, objective latency; bar {BAR} for both ratios"
+        f"{TARGET} (simulated{residual}), seeds {arguments.seed} to {arguments.seed + arguments.seeds - 1}, "
+        f"objective latency; bar {BAR} for both ratios"
     )
     print(f"random: the {RESCORED} that the models of the other runs rank best were compiled and timed")
-    print(show(lines, asked))
-    if asked.json:
-        asked.json.write_text(json.dumps({"lines": lines, "pass": all(x["pass"] for x in lines)}, indent=1))
+    print(format_lines(lines, arguments))
+    return {"lines": lines}
 
+
+main = make_main(__doc__, measure, {"random": BAR, "long": BAR}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

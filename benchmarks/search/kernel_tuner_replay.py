@@ -1,4 +1,4 @@
-"""Strategies of Kernel Tuner on a table, in its simulation mode; `search_quality.py` starts it.
+"""Strategies of Kernel Tuner on a table, in its simulation mode; `quality.py` starts it.
 
     python kernel_tuner_replay.py < job.json > traces.json
 
@@ -20,7 +20,7 @@ from typing import Any
 KERNEL = "recorded"
 
 
-def cache_file(job: dict[str, Any], folder: Path) -> Path:
+def write_cache(job: dict[str, Any], folder: Path) -> Path:
     """The table in the format of Kernel Tuner's cache."""
     entries = {}
     for setting, figure in zip(job["settings"], job["figures"], strict=True):
@@ -45,7 +45,7 @@ def cache_file(job: dict[str, Any], folder: Path) -> Path:
     return file
 
 
-def trace(job: dict[str, Any], file: Path, strategy: str, seed: int) -> list[int]:
+def run_strategy(job: dict[str, Any], file: Path, strategy: str, seed: int) -> list[int]:
     """Rows of the table in the order in which one run evaluated them first."""
     import kernel_tuner
     import numpy as np
@@ -55,7 +55,7 @@ def trace(job: dict[str, Any], file: Path, strategy: str, seed: int) -> list[int
     rows = {tuple(s): i for i, s in enumerate(job["settings"])}
     params = {name: sorted({s[i] for s in job["settings"]}) for i, name in enumerate(job["names"])}
 
-    # Not a lambda: Kernel Tuner would take its text apart.
+    # Not a lambda: Kernel Tuner would parse its text.
     def is_recorded(setting: dict[str, Any]) -> bool:
         return tuple(setting[name] for name in job["names"]) in rows
 
@@ -83,8 +83,8 @@ def main() -> None:
     """Read the job, write the traces; what Kernel Tuner prints goes to stderr."""
     job = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
-        file = cache_file(job, Path(folder))
-        found = {s: [trace(job, file, s, seed) for seed in job["seeds"]] for s in job["strategies"]}
+        file = write_cache(job, Path(folder))
+        found = {s: [run_strategy(job, file, s, seed) for seed in job["seeds"]] for s in job["strategies"]}
     json.dump(found, sys.stdout)
 
 

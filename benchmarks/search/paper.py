@@ -1,4 +1,4 @@
-"""The search of the paper (arXiv 2411.18873), proved by ablation on simulated devices.
+"""The search of the paper (arXiv 2411.18873), tested by ablation on simulated devices.
 
     python -m benchmarks.search.paper [--json FILE] [--only TEXT] [--seeds N] [--trials N] [--plots DIR]
 
@@ -13,38 +13,38 @@ finished runs are kept beside the record files.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import os
-import platform
+import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import ekc
+from benchmarks.common.operators import PAPER_OPERATORS
+from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.search.paper_figures import (
-    median_and_most,
-    per_place,
-    per_variant,
-    savings,
-    savings_within,
-    verdict,
+    LOSS_BAR,
+    SHARE_BAR,
+    compute_median_and_most,
+    compute_savings,
+    compute_savings_within_runs,
+    judge_adaptive,
+    summarize_places,
+    summarize_variants,
 )
-from benchmarks.search.paper_runs import DEVICES, METHODS, OPERATORS, runs_of
-from benchmarks.search.tune_table import table
+from benchmarks.search.paper_runs import DEVICES, METHODS, run_variants
+from ekc.errors import InvalidInput
+from ekc.tables import format_table
 
 TRIALS, SEEDS = 64, 5
 
 
-def places(only: str | None) -> list[tuple[str, str]]:
-    """(operator, device) whose names together contain `only`."""
-    every = [(operator, device) for operator in OPERATORS for device in DEVICES]
-    return [p for p in every if only is None or only in " ".join(p)]
+def select_places(only: str) -> list[tuple[str, str]]:
+    """(operator, device) of the pairs whose names together contain `only`."""
+    every = {f"{operator} {device}": (operator, device) for operator in PAPER_OPERATORS for device in DEVICES}
+    return [every[name] for name in select_names(every, only)]
 
 
-def measured(
+def run_all(
     chosen: list[tuple[str, str]],
     variants: tuple[str, ...],
     seeds: range,
@@ -56,13 +56,13 @@ def measured(
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        jobs = {pool.submit(runs_of, *place, variants, seeds, trials, folder): place for place in chosen}
+        jobs = {pool.submit(run_variants, *place, variants, seeds, trials, folder): place for place in chosen}
         for job in as_completed(jobs):
             found[jobs[job]] = job.result()
     return [line for place in chosen for line in found[place]]
 
 
-def variant_table(variants: list[dict[str, Any]]) -> str:
+def format_variants(variants: list[dict[str, Any]]) -> str:
     """Energy and cost of each variant."""
     rows = [
         (
@@ -83,37 +83,37 @@ def variant_table(variants: list[dict[str, Any]]) -> str:
             (
                 v["variant"],
                 str(v["runs"]),
-                _figure(v["energy_median"], ".4f"),
-                _interval(v["energy_median_interval"]),
-                _figure(v["energy_worst"], ".3f"),
+                _format_figure(v["energy_median"], ".4f"),
+                _format_interval(v["energy_median_interval"]),
+                _format_figure(v["energy_worst"], ".3f"),
                 f"{v['metered']:.1%}",
                 f"{v['metered_most']:.1%}",
-                _figure(v["error"], ".1%"),
+                _format_figure(v["error"], ".1%"),
                 f"{v['metering_s']:.0f}",
                 f"{v['search_s']:.1f}",
             )
         )
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def place_table(lines: list[dict[str, Any]]) -> str:
+def format_places(lines: list[dict[str, Any]]) -> str:
     """Adaptive metering and the energy objective, operator by operator."""
     rows = [("adaptive, by operator and device", "energy [mJ]", "/ everything", "metered", "saving", "most")]
     for x in lines:
         rows.append(
             (
                 f"{x['operator']}, {x['device']} (simulated)",
-                _figure(x["energy_j"] and x["energy_j"] * 1e3, ".4g"),
-                _figure(x["loss_median"], ".4f"),
-                _figure(x["metered"], ".1%"),
-                _figure(x["saving_median"], ".1%"),
-                _figure(x["saving_most"], ".1%"),
+                _format_figure(x["energy_j"] and x["energy_j"] * 1e3, ".4g"),
+                _format_figure(x["loss_median"], ".4f"),
+                _format_figure(x["metered"], ".1%"),
+                _format_figure(x["saving_median"], ".1%"),
+                _format_figure(x["saving_most"], ".1%"),
             )
         )
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def saving_text(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
+def format_saving(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
     """One line on a saving: the interval is that of the median."""
     if saving is None:
         return f"{what}: no pair of runs"
@@ -124,8 +124,8 @@ def saving_text(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
     )
 
 
-def plots(lines: list[dict[str, Any]], folder: Path) -> str:
-    """Draw, and say what was drawn or why not."""
+def draw_plots(lines: list[dict[str, Any]], folder: Path) -> str:
+    """Draw the plots; returns a line of text about them."""
     try:
         from benchmarks.search.paper_plots import draw
 
@@ -134,74 +134,74 @@ def plots(lines: list[dict[str, Any]], folder: Path) -> str:
         return "no plots: matplotlib is not installed (pip install matplotlib)"
 
 
-def _interval(value: list[float] | None) -> str:
+def _format_interval(value: list[float] | None) -> str:
     return "-" if value is None else f"{value[0]:.3f} to {value[1]:.3f}"
 
 
-def _figure(value: float | None, form: str) -> str:
+def _format_figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def main() -> None:
-    """Print the tables; write them as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help='operators and devices with this in "MM 1024^3 a100"'
     )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", metavar="TEXT", help='operators and devices with this in "MM 1024^3 a100"')
     parser.add_argument("--variants", help="separated by commas: " + ", ".join(METHODS).replace("%", "%%"))
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run, and of the bootstrap")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument(
         "--records", type=Path, default=Path("build/paper"), help="folder of what was measured"
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw figures 4 and 5 there")
     parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    chosen = places(arguments.only)
-    if not chosen:
-        parser.error(f"--only: nothing contains {arguments.only!r}; there are {', '.join(OPERATORS)}")
-    variants = (
-        tuple(v.strip() for v in arguments.variants.split(",")) if arguments.variants else tuple(METHODS)
-    )
+
+
+def parse_variants(text: str | None) -> tuple[str, ...]:
+    """The variants that the option names; all without it."""
+    variants = tuple(v.strip() for v in text.split(",")) if text else tuple(METHODS)
     for variant in variants:
         if variant not in METHODS:
-            parser.error(f"--variants: {variant!r} is not one of {', '.join(METHODS)}")
+            raise InvalidInput(f"--variants: no {variant!r}; variants are {', '.join(METHODS)}")
+    return variants
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all variants, and print the tables."""
+    places = select_places(arguments.only)
+    variants = parse_variants(arguments.variants)
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-    lines = measured(chosen, variants, seeds, arguments.trials, arguments.records, arguments.processes)
-    told, here = per_variant(lines, arguments.seed), per_place(lines)
-    across = median_and_most(savings(lines), arguments.seed)
-    within = median_and_most(savings_within(lines), arguments.seed)
-    judged, runs = verdict(told), len(chosen) * len(seeds)
+    lines = run_all(places, variants, seeds, arguments.trials, arguments.records, arguments.processes)
+    by_variant, by_place = summarize_variants(lines, arguments.seed), summarize_places(lines)
+    across = compute_median_and_most(compute_savings(lines), arguments.seed)
+    within = compute_median_and_most(compute_savings_within_runs(lines), arguments.seed)
+    judged, runs = judge_adaptive(by_variant), len(places) * len(seeds)
     print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; {arguments.trials} trials, seeds {seeds[0]} to {seeds[-1]}, "
-        f"{len(chosen)} pairs of operator and simulated device, clocks fixed"
+        f"{arguments.trials} trials, seeds {seeds[0]} to {seeds[-1]}, "
+        f"{len(places)} pairs of operator and simulated device, clocks fixed"
     )
     print("energy: of the winner over that of metering everything with the same seed, median and worst;")
-    print("interval: of the median, 95 %, places drawn with replacement, then runs of each;")
+    print("interval: of the median, 95 %, places resampled, then runs of each;")
     print("metered: of all timed kernels, finals included; error: median, of predictions before metering")
-    print(variant_table(told))
-    print(place_table(here))
-    print(saving_text("least energy against latency only, at most 5 % slower", across, runs))
-    print(saving_text("least energy against least latency within one run", within, runs))
+    print(format_variants(by_variant))
+    print(format_places(by_place))
+    print(format_saving("least energy against latency only, at most 5 % slower", across, runs))
+    print(format_saving("least energy against least latency within one run", within, runs))
     if arguments.plots:
-        print(plots(lines, arguments.plots))
-    print("no bar here" if judged is None else "pass" if judged["pass"] else "FAIL")
-    if arguments.json:
-        result = {
-            "lines": told,
-            "places": here,
-            "saving": across,
-            "saving_within_a_run": within,
-            "adaptive": judged,
-            "trials": arguments.trials,
-            "seeds": arguments.seeds,
-            "pass": judged is not None and judged["pass"],
-        }
-        arguments.json.write_text(json.dumps(result, indent=1))
+        print(draw_plots(lines, arguments.plots))
+    return {
+        "lines": by_variant,
+        "places": by_place,
+        "saving": across,
+        "saving_within_a_run": within,
+        "adaptive": judged,
+        "trials": arguments.trials,
+        "seeds": arguments.seeds,
+        "pass": None if judged is None else judged["pass"],
+    }
 
+
+main = make_main(__doc__, measure, {"energy_median": LOSS_BAR, "metered": SHARE_BAR}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

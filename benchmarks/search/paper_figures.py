@@ -1,4 +1,4 @@
-"""What the runs of `paper.py` say: figures per variant, savings with their intervals, and the bars."""
+"""Statistics of `paper.py`: figures per variant, savings with their intervals, and the bars."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ RESAMPLED = 2000
 Line = dict[str, Any]
 
 
-def per_variant(lines: Sequence[Line], seed: int) -> list[Line]:
+def summarize_variants(lines: Sequence[Line], seed: int) -> list[Line]:
     """One line per variant, over all operators, devices and seeds; `seed` is that of the bootstrap."""
-    reference = {_where(x): x for x in lines if x["variant"] == EVERYTHING}
-    told = []
+    reference = {_get_cell(x): x for x in lines if x["variant"] == EVERYTHING}
+    rows = []
     for variant in dict.fromkeys(x["variant"] for x in lines):
         mine = [x for x in lines if x["variant"] == variant]
-        energy = median_and_most(
+        energy = compute_median_and_most(
             [
-                (f"{x['operator']} {x['device']}", x["energy_j"] / reference[_where(x)]["energy_j"])
+                (f"{x['operator']} {x['device']}", x["energy_j"] / reference[_get_cell(x)]["energy_j"])
                 for x in mine
-                if _where(x) in reference
+                if _get_cell(x) in reference
             ],
             seed,
         )
-        told.append(
+        rows.append(
             {
                 "variant": variant,
                 "runs": len(mine),
                 "energy_median": energy and energy["median"],
                 "energy_median_interval": energy and energy["median_interval"],
                 "energy_worst": energy and energy["most"],
-                "metered": _share(mine),
+                "metered": _compute_metered_share(mine),
                 "metered_most": max(x["metered"] / x["timed"] for x in mine),
                 "metering_s": float(np.median([x["metering_s"] for x in mine])),
                 "search_s": float(np.median([x["search_s"] for x in mine])),
-                "error": _error(mine),
+                "error": _compute_median_error(mine),
             }
         )
-    return told
+    return rows
 
 
-def per_place(lines: Sequence[Line]) -> list[Line]:
+def summarize_places(lines: Sequence[Line]) -> list[Line]:
     """One line per operator and device: adaptive metering, and the energy objective."""
-    told = []
+    rows = []
     for operator, device in dict.fromkeys((x["operator"], x["device"]) for x in lines):
         here = [x for x in lines if (x["operator"], x["device"]) == (operator, device)]
         by = {(x["variant"], x["seed"]): x for x in here}
@@ -59,26 +59,26 @@ def per_place(lines: Sequence[Line]) -> list[Line]:
             if (ADAPTIVE, s) in by and (EVERYTHING, s) in by
         ]
         mine = [x for x in here if x["variant"] == ADAPTIVE]
-        saved = [s for _, s in savings(here)]
-        told.append(
+        saved = [s for _, s in compute_savings(here)]
+        rows.append(
             {
                 "operator": operator,
                 "device": device,
                 "energy_j": float(np.median([x["energy_j"] for x in mine])) if mine else None,
                 "loss_median": float(np.median(loss)) if loss else None,
-                "metered": _share(mine) if mine else None,
+                "metered": _compute_metered_share(mine) if mine else None,
                 "saving_median": float(np.median(saved)) if saved else None,
                 "saving_most": max(saved) if saved else None,
             }
         )
-    return told
+    return rows
 
 
-def savings(lines: Sequence[Line]) -> list[tuple[str, float]]:
+def compute_savings(lines: Sequence[Line]) -> list[tuple[str, float]]:
     """(operator and device, share of energy saved) for each pair of an adaptive and a latency-only run of
     one seed whose winner is at most `MAX_SLOWDOWN` slower than the latency-only winner."""
-    fast = {_where(x): x for x in lines if x["variant"] == LATENCY}
-    pairs = [(x, fast[_where(x)]) for x in lines if x["variant"] == ADAPTIVE and _where(x) in fast]
+    fast = {_get_cell(x): x for x in lines if x["variant"] == LATENCY}
+    pairs = [(x, fast[_get_cell(x)]) for x in lines if x["variant"] == ADAPTIVE and _get_cell(x) in fast]
     return [
         (f"{a['operator']} {a['device']}", 1 - a["energy_j"] / b["energy_j"])
         for a, b in pairs
@@ -86,7 +86,7 @@ def savings(lines: Sequence[Line]) -> list[tuple[str, float]]:
     ]
 
 
-def savings_within(lines: Sequence[Line]) -> list[tuple[str, float]]:
+def compute_savings_within_runs(lines: Sequence[Line]) -> list[tuple[str, float]]:
     """The same between the two winners of one adaptive run: least energy, and least latency."""
     return [
         (f"{x['operator']} {x['device']}", 1 - x["energy_j"] / x["fastest_energy_j"])
@@ -95,9 +95,9 @@ def savings_within(lines: Sequence[Line]) -> list[tuple[str, float]]:
     ]
 
 
-def median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | None:
-    """The median with its 95 % interval: places are drawn with replacement, then runs of each. The maximum
-    has none: drawing again never shows one beyond it."""
+def compute_median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | None:
+    """The median with its 95 % interval: places are resampled, then runs of each. The maximum has none:
+    resampling never gives a larger one."""
     if not found:
         return None
     places = [[s for p, s in found if p == place] for place in dict.fromkeys(p for p, _ in found)]
@@ -117,7 +117,7 @@ def median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Line | Non
     }
 
 
-def verdict(variants: Sequence[Line]) -> Line | None:
+def judge_adaptive(variants: Sequence[Line]) -> Line | None:
     """The bars of adaptive metering, where it was run beside metering everything."""
     mine = next((v for v in variants if v["variant"] == ADAPTIVE), None)
     if mine is None or mine["energy_median"] is None:
@@ -130,15 +130,15 @@ def verdict(variants: Sequence[Line]) -> Line | None:
     }
 
 
-def _where(line: Line) -> tuple[str, str, int]:
+def _get_cell(line: Line) -> tuple[str, str, int]:
     return line["operator"], line["device"], line["seed"]
 
 
-def _share(lines: Sequence[Line]) -> float:
+def _compute_metered_share(lines: Sequence[Line]) -> float:
     return sum(x["metered"] for x in lines) / sum(x["timed"] for x in lines)
 
 
-def _error(lines: Sequence[Line]) -> float | None:
+def _compute_median_error(lines: Sequence[Line]) -> float | None:
     """Median absolute relative error of the energies predicted before they were metered."""
     pairs = np.array([(believed, measured) for x in lines for believed, _, measured in x["judged"]])
     return float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1))) if len(pairs) else None

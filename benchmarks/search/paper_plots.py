@@ -21,7 +21,7 @@ def draw(lines: Sequence[Line], folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, plot in (("predicted-energy", predicted), ("energy-over-metering", over_time)):
+    for name, plot in (("predicted-energy", predicted), ("energy-over-metering", plot_over_time)):
         figure = Figure(figsize=(5, 4), layout="constrained")
         if plot(figure.subplots(), lines):
             written.append(folder / f"{name}.svg")
@@ -46,7 +46,7 @@ def predicted(axes: Any, lines: Sequence[Line]) -> bool:
     return bool(mine)
 
 
-def over_time(axes: Any, lines: Sequence[Line]) -> bool:
+def plot_over_time(axes: Any, lines: Sequence[Line]) -> bool:
     """Least energy metered so far over the seconds that a meter would have taken, median over all runs of a
     variant, relative to what metering everything found in the end."""
     last = {(x["operator"], x["device"], x["seed"]): x for x in lines if x["variant"] == EVERYTHING}
@@ -57,7 +57,8 @@ def over_time(axes: Any, lines: Sequence[Line]) -> bool:
     for variant in dict.fromkeys(x["variant"] for x in lines):
         mine = [x for x in lines if x["variant"] == variant and x["curve"]]
         curves = [
-            steps(x["curve"], seconds) / last[x["operator"], x["device"], x["seed"]]["energy_j"] for x in mine
+            evaluate_curve(x["curve"], seconds) / last[x["operator"], x["device"], x["seed"]]["energy_j"]
+            for x in mine
         ]
         axes.plot(seconds, np.median(curves, axis=0), label=variant)
     axes.set(
@@ -68,8 +69,8 @@ def over_time(axes: Any, lines: Sequence[Line]) -> bool:
     return True
 
 
-def steps(curve: Sequence[tuple[float, float]], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The curve's value at each time; before its first point there is none, and infinity is told."""
+def evaluate_curve(curve: Sequence[tuple[float, float]], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The curve's value at each time; infinity before its first point."""
     when, value = np.array(curve).T
     at = np.searchsorted(when, seconds, side="right")
     return np.asarray(np.concatenate([[np.inf], value])[at])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ekc
+from benchmarks.common.operators import PAPER_OPERATORS
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, Timing
@@ -27,16 +28,6 @@ from ekc.search.tuning_result import TuningResult
 
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")
-OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
-    "MM 1024^3": lambda: ekc.matmul(1024, 1024, 1024),
-    "MM 512x3072x768": lambda: ekc.matmul(512, 3072, 768),
-    "MV 4096x4096": lambda: ekc.matvec(4096, 4096),
-    "MV 1024x8192": lambda: ekc.matvec(1024, 8192),
-    "conv 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
-    "conv 16x256x14x14 3x3 -> 256": lambda: ekc.conv2d(
-        16, 256, 14, 14, out_channels=256, kernel=3, padding=1
-    ),
-}
 EVERYTHING, ADAPTIVE, LATENCY = "meter everything", "adaptive", "latency only"
 METHODS: dict[str, SearchMethod] = {
     EVERYTHING: SearchMethod(metered_share=1.0),
@@ -120,7 +111,7 @@ def run(
         search = TuningRun(Space(op, bench.device.limits), bench, workers, wish, None, METHODS[variant])
         result = search.run(())
     search_s = time.thread_time() - began - bench.elsewhere_s
-    return _kept(result) | {
+    return _summarize_result(result) | {
         "metering_s": bench.cost.metering_s,
         "search_s": search_s,
         "curve": bench.curve,
@@ -128,7 +119,7 @@ def run(
     }
 
 
-def _kept(result: TuningResult) -> dict[str, Any]:
+def _summarize_result(result: TuningResult) -> dict[str, Any]:
     timed = sum(t.latency_s is not None for t in result.trials)
     return {
         "energy_j": result.best.energy_j,
@@ -141,15 +132,15 @@ def _kept(result: TuningResult) -> dict[str, Any]:
     }
 
 
-def runs_of(
+def run_variants(
     operator: str, device: str, variants: tuple[str, ...], seeds: range, trials: int, folder: Path
 ) -> list[dict[str, Any]]:
     """All runs of one operator on one device. Those finished before by the same code are read, not run."""
     name = "".join(c if c.isalnum() else "-" for c in f"{operator} {device}")
     log = folder / f"{name}.jsonl"
-    done = {_identity(line): line for line in _lines(log)}
+    done = {_get_identity(line): line for line in _read_log(log)}
     found = []
-    op = OPERATORS[operator]()
+    op = PAPER_OPERATORS[operator]()
     with RecordStore(folder / f"{name}.db") as store:
         for seed in seeds:
             for variant in variants:
@@ -159,19 +150,19 @@ def runs_of(
                     "variant": variant,
                     "seed": seed,
                     "trials": trials,
-                    "code": code(),
+                    "code": digest_code(),
                 }
-                line = done.get(_identity(asked))
+                line = done.get(_get_identity(asked))
                 if line is None:
                     line = asked | run(op, device, store, variant, trials, seed)
                     with log.open("a") as file:
                         file.write(json.dumps(line) + "\n")
-                    print(_progress(line), flush=True)
+                    print(_format_run(line), flush=True)
                 found.append(line)
     return found
 
 
-def _progress(line: dict[str, Any]) -> str:
+def _format_run(line: dict[str, Any]) -> str:
     return (
         f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: "
         f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} of {line['timed']} metered, "
@@ -179,11 +170,11 @@ def _progress(line: dict[str, Any]) -> str:
     )
 
 
-def _identity(line: dict[str, Any]) -> tuple[Any, ...]:
+def _get_identity(line: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(line[k] for k in ("operator", "device", "variant", "seed", "trials", "code"))
 
 
-def _lines(log: Path) -> Iterator[dict[str, Any]]:
+def _read_log(log: Path) -> Iterator[dict[str, Any]]:
     if not log.exists():
         return
     for text in log.read_text().splitlines():
@@ -195,7 +186,7 @@ def _lines(log: Path) -> Iterator[dict[str, Any]]:
 
 
 @cache
-def code() -> str:
+def digest_code() -> str:
     """A digest of the package: what another search found is not shown as this one's."""
     folder = Path(ekc.__file__).parent
     text = b"".join(p.read_bytes() for p in sorted(folder.rglob("*")) if p.suffix in (".py", ".j2"))

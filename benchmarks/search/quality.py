@@ -16,7 +16,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -27,12 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import ekc
 from benchmarks.common.recordings import RECORDINGS, Recording, read
-from benchmarks.search.tune_table import table
-from ekc.errors import InvalidInput
+from benchmarks.common.script import WIDE_TABLE, make_main
 from ekc.search.replay.replay import replay_search
 from ekc.search.replay.table_space import MeasurementTable, TableSpace
+from ekc.tables import format_table
 
 WORKERS = 2
 OURS, RANDOM = "ekc", "random search"
@@ -56,19 +54,19 @@ HEADERS = (
 )
 
 
-def ours(folder: Path, recording: Recording, trials: int, seed: int) -> list[int]:
+def run_ours(folder: Path, recording: Recording, trials: int, seed: int) -> list[int]:
     """The rows that one run of our search tries."""
     recorded = read(folder, recording)
     return replay_search(recorded, TableSpace(recorded), trials, seed)
 
 
-def at_random(recorded: MeasurementTable, trials: int, seed: int) -> list[int]:
-    """Rows drawn without looking."""
+def run_random(recorded: MeasurementTable, trials: int, seed: int) -> list[int]:
+    """The rows that random search tries."""
     random = np.random.default_rng(seed)
     return [int(i) for i in random.permutation(len(recorded.figures))[:trials]]
 
 
-def kernel_tuner(
+def run_kernel_tuner(
     python: str, recorded: MeasurementTable, strategies: list[str], trials: int, seeds: int
 ) -> dict[str, list[list[int]]] | str:
     """Traces by strategy, or why there are none."""
@@ -94,29 +92,29 @@ def kernel_tuner(
     return found
 
 
-def quality(recorded: MeasurementTable, rows: list[int], evaluations: int) -> float:
+def compute_quality(recorded: MeasurementTable, rows: list[int], evaluations: int) -> float:
     """Best figure of the first evaluations over the optimum; infinite where none worked."""
     figures = recorded.figures[rows[:evaluations]]
     return float(np.nanmin(figures) / recorded.best_figure) if np.isfinite(figures).any() else float("inf")
 
 
-def within(recorded: MeasurementTable, rows: list[int], seconds: float) -> float:
+def compute_quality_within(recorded: MeasurementTable, rows: list[int], seconds: float) -> float:
     """The same, of what was tried in the first so many charged seconds; the last try may not overrun."""
     spent = np.cumsum(recorded.trial_costs_s[rows])
-    return quality(recorded, rows, int((spent <= seconds).sum()))
+    return compute_quality(recorded, rows, int((spent <= seconds).sum()))
 
 
-def _pair(values: list[float]) -> tuple[float, float]:
+def _compute_quantiles(values: list[float]) -> tuple[float, float]:
     found: NDArray[np.float64] = np.quantile(values, [0.5, 0.9], method="higher")
     return float(found[0]), float(found[1])
 
 
-def line(
+def make_line(
     recording: Recording, recorded: MeasurementTable, who: str, traces: list[list[int]], trials: int
 ) -> dict[str, Any]:
     """One line of figures."""
-    median, p90 = _pair([quality(recorded, t, trials) for t in traces])
-    half, half_p90 = _pair([quality(recorded, t, trials // 2) for t in traces])
+    median, p90 = _compute_quantiles([compute_quality(recorded, t, trials) for t in traces])
+    half, half_p90 = _compute_quantiles([compute_quality(recorded, t, trials // 2) for t in traces])
     said: dict[str, Any] = {
         "recording": recording.name,
         "tuned_on": recording.tuned_on,
@@ -131,7 +129,9 @@ def line(
     }
     if recorded.trial_costs_s.any():
         seconds = float(recorded.trial_costs_s.mean()) * trials / 2
-        charged, charged_p90 = _pair([within(recorded, t, seconds) for t in traces])
+        charged, charged_p90 = _compute_quantiles(
+            [compute_quality_within(recorded, t, seconds) for t in traces]
+        )
         said |= {"charged_s": seconds, "charged_median": charged, "charged_p90": charged_p90}
         said["charged_all_s"] = float(np.median([recorded.trial_costs_s[t].sum() for t in traces]))
     if who == OURS and recording.bar and trials == recording.trials:
@@ -141,32 +141,34 @@ def line(
     return said
 
 
-def measure(
-    recording: Recording, folder: Path, seeds: int, trials: int | None, python: str, strategies: list[str]
+def search_recording(
+    recording: Recording, arguments: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """All lines of one recording, and what there is to say of it."""
+    """All lines of one recording, and notes on it."""
+    folder, seeds = arguments.data, arguments.seeds
     recorded = read(folder, recording)
-    count = min(trials or recording.trials, len(recorded.figures))
+    count = min(arguments.trials or recording.trials, len(recorded.figures))
     began = time.perf_counter()
     # Every worker is a process: threads of the linear algebra would only get in each other's way.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
-        jobs = [pool.submit(ours, folder, recording, count, seed) for seed in range(seeds)]
+        jobs = [pool.submit(run_ours, folder, recording, count, seed) for seed in range(seeds)]
         traces = {OURS: [job.result() for job in jobs]}
     took = (time.perf_counter() - began) * WORKERS / seeds
-    traces[RANDOM] = [at_random(recorded, count, seed) for seed in range(seeds)]
+    traces[RANDOM] = [run_random(recorded, count, seed) for seed in range(seeds)]
     said = [f"{recording.name}: {len(recorded.figures)} rows, {took:.1f} s of our own thinking a run"]
-    others = kernel_tuner(python, recorded, strategies, count, seeds)
+    strategies = arguments.strategies.split(",")
+    others = run_kernel_tuner(arguments.kernel_tuner, recorded, strategies, count, seeds)
     if isinstance(others, str):
         said.append(f"{recording.name}: Kernel Tuner {others}")
     else:
         traces |= {f"KT {name}": found for name, found in others.items()}
     short = {who: min(map(len, found)) for who, found in traces.items()}
     said += [f"{recording.name}: {who} ended after {n} of {count}" for who, n in short.items() if n < count]
-    return [line(recording, recorded, who, found, count) for who, found in traces.items()], said
+    return [make_line(recording, recorded, who, found, count) for who, found in traces.items()], said
 
 
-def row_text(figures: dict[str, Any]) -> tuple[str, ...]:
+def format_line(figures: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table as text."""
     bar = figures.get("bar")
     known = "charged_s" in figures
@@ -187,50 +189,34 @@ def row_text(figures: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    names = [r.name for r in RECORDINGS]
     parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--seeds", type=int, default=50, help="runs, with the seeds 0, 1, 2 ...")
-    parser.add_argument("--only", help="one recording: " + ", ".join(r.name for r in RECORDINGS))
+    parser.add_argument("--only", choices=names, metavar="NAME", help="one recording: " + ", ".join(names))
     parser.add_argument("--trials", type=int, help="evaluations of each run, instead of the recording's own")
     parser.add_argument("--kernel-tuner", default=sys.executable, help="the Python that has kernel_tuner")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
-    arguments = parser.parse_args()
-    chosen = [r for r in RECORDINGS if arguments.only in (None, r.name)]
-    if not chosen:
-        parser.error(f"--only: {arguments.only!r} is not one of {', '.join(r.name for r in RECORDINGS)}")
-    lines, said = [], []
-    for recording in chosen:
-        try:
-            found = measure(
-                recording,
-                arguments.data,
-                arguments.seeds,
-                arguments.trials,
-                arguments.kernel_tuner,
-                arguments.strategies.split(","),
-            )
-        except InvalidInput as problem:
-            parser.error(str(problem))
-        lines, said = lines + found[0], said + found[1]
-    judged = [f["pass"] for f in lines if "pass" in f]
-    result = {"lines": lines, "notes": said, "pass": bool(judged) and all(judged)}
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores"
-    )
-    print("Best figure found over the optimum of the recording; replays of measurements made by others")
-    print(table([HEADERS, *map(row_text, lines)]))
-    print("* constants of the search were chosen on this recording; the others were held out")
-    print("\n".join(said))
-    print("no bar here" if not judged else "pass" if result["pass"] else "FAIL")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
 
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Search each recording, and print the table."""
+    lines, notes = [], []
+    for recording in RECORDINGS:
+        if arguments.only in (None, recording.name):
+            some, its_notes = search_recording(recording, arguments)
+            lines, notes = lines + some, notes + its_notes
+    print("Best figure found over the optimum of the recording; replays of measurements made by others")
+    print(format_table(HEADERS, [*map(format_line, lines)], label_count=2, width=WIDE_TABLE))
+    print("* constants of the search were chosen on this recording; the others were held out")
+    print("\n".join(notes))
+    return {"lines": lines, "notes": notes}
+
+
+BAR = {r.name: r.bar for r in RECORDINGS if r.bar}
+"""Recording -> median and 90th percentile of the best figure over the optimum, at most."""
+main = make_main(__doc__, measure, BAR, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Candidates a second that the search breeds, repairs, featurises and scores by what it believes of them.
+"""Candidates per second that the search breeds, repairs, analyses and scores by its models.
 
     python -m benchmarks.search.rate [--json FILE] [--seed N] [--seconds S] [--population N ...]
 
@@ -16,18 +16,16 @@ the rest. How many that are, and what the ranking is worth beside one that asks 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ekc
+from benchmarks.common.script import judge_lines, make_main
 from ekc import devices
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementConditions, Metering, Timing
@@ -53,10 +51,10 @@ STRUCTURES_BAR = 8
 """Over how many structures, each with a hundredth of the candidates or more."""
 TRAINED_ON = 128
 DEFAULT = 256
-"""Trials of a run where nothing is said."""
+"""Trials of a run by default."""
 POPULATIONS = tuple(compute_population_size(trials) for trials in (128, DEFAULT, 512))
 BEST = 256
-"""What a batch is picked from, and more."""
+"""Best candidates that are compared; a batch is picked from fewer."""
 FRESH = 8
 """Rounds of breeding before a new run begins from random genomes."""
 MADE_UP = MeasurementConditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", ekc.__version__)
@@ -90,7 +88,8 @@ class Stopwatch:
         self.task.learner.learn_energy(self.task.candidates, 1, self._meter)
 
     def _resources(self, c: Candidate) -> tuple[Resources, ...]:
-        """As far from what is counted as ptxas is (`register_estimate.py`: spreads of 0.14 to 0.30)."""
+        """Resources that differ from the estimate as those of ptxas do (`cost_model/registers.py`: 0.14 to
+        0.30)."""
         needed = int((2 ** float(c.features[REGISTERS_COLUMN]) - 1) * np.exp(self.random.normal(0, 0.2)))
         return (Resources(min(needed, 255), 0, 0, 0, 4 * max(needed - 255, 0)),)
 
@@ -117,12 +116,12 @@ class Stopwatch:
         return timed
 
     def score(self, population: Population) -> np.ndarray:
-        """What the tuner does for every genome."""
+        """Score genomes as the tuner does."""
         self.scored.append(population)
         return np.asarray(self._timed("scoring", self.task.acquisition.score)(population))
 
 
-def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]:
+def measure_population(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]:
     """Breed for about `seconds` and count, as the tuner does: every round some generations from the last."""
     breeder = Breeder(watch.space, watch.random, population_size=population)
     breeder.evolve(None, watch.score)
@@ -135,7 +134,7 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
     took = time.perf_counter() - began
     analysis = watch.spent["analysis"] / took
     scoring = watch.spent["scoring"] / took - analysis
-    by_structure = _distinct(watch)
+    by_structure = _count_distinct(watch)
     count = int(by_structure.sum())
     rate, structures = count / took, int((by_structure >= 0.01 * count).sum())
     return {
@@ -150,23 +149,23 @@ def measure(watch: Stopwatch, seconds: float, population: int) -> dict[str, Any]
         ),
         "share_of_time": {
             "analysis, features": analysis,
-            "beliefs, improvement": scoring,
+            "models, improvement": scoring,
             "breeding and repair": 1.0 - analysis - scoring,
         },
-        "cascade": _cascade(watch),
+        "cascade": _measure_cascade(watch),
         "bar": {"candidates_per_s": BAR, "structures_scored": STRUCTURES_BAR},
         "pass": rate >= BAR and structures >= STRUCTURES_BAR,
     }
 
 
-def _distinct(watch: Stopwatch) -> np.ndarray:
+def _count_distinct(watch: Stopwatch) -> np.ndarray:
     """Different genomes that were scored, by structure."""
     every = sum(watch.scored[1:], watch.scored[0])
     _, first = np.unique(watch.space.compute_keys(every), return_index=True)
     return np.bincount(every.structure[first], minlength=len(watch.space.structures))
 
 
-def _cascade(watch: Stopwatch) -> dict[str, float]:
+def _measure_cascade(watch: Stopwatch) -> dict[str, float]:
     """The share of the last genomes that the power model was asked of, and the ranking beside that with it
     asked of all."""
     task, last = watch.task, watch.scored[-1]
@@ -188,7 +187,7 @@ def _cascade(watch: Stopwatch) -> dict[str, float]:
     }
 
 
-def show(row: dict[str, Any], structures: int, judged: bool) -> None:
+def print_row(row: dict[str, Any], structures: int, judged: bool) -> None:
     """One population."""
     verdict = f"   bar {BAR:,.0f}   {'pass' if row['pass'] else 'FAIL'}" if judged else ""
     shares = ", ".join(f"{part} {share:.0%}" for part, share in row["share_of_time"].items())
@@ -205,13 +204,8 @@ def show(row: dict[str, Any], structures: int, judged: bool) -> None:
     )
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument(
         "--aside",
         action=argparse.BooleanOptionalAction,
@@ -220,24 +214,27 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--population", type=int, nargs="+", default=list(POPULATIONS))
-    arguments = parser.parse_args()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure each population size, and print the rates."""
     with (
         RecordStore(None) as store,
         ThreadPoolExecutor(1) as workers,
         open_background_worker(DEFAULT if arguments.aside else 0) as worker,
     ):
         watch = Stopwatch(store, workers, worker, arguments.seed)
-        rows = [measure(watch, arguments.seconds, population) for population in arguments.population]
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores"
-    )
-    print(f"matmul 1024^3 for {watch.device.label}, seed {arguments.seed}, beliefs of {TRAINED_ON} kernels")
+        rows = [measure_population(watch, arguments.seconds, size) for size in arguments.population]
+    print(f"matmul 1024^3 for {watch.device.label}, seed {arguments.seed}, models of {TRAINED_ON} kernels")
+    judged_size = compute_population_size(DEFAULT)
     for row in rows:
-        show(row, len(watch.space.structures), row["population"] == compute_population_size(DEFAULT))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"device": watch.device.label, "rows": rows}, indent=1))
+        print_row(row, len(watch.space.structures), row["population"] == judged_size)
+    verdict = judge_lines(row for row in rows if row["population"] == judged_size)
+    return {"device": watch.device.label, "rows": rows, "pass": verdict}
 
+
+BARS = {"candidates_per_s": BAR, "structures_scored": STRUCTURES_BAR}
+main = make_main(__doc__, measure, BARS, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,25 +1,23 @@
-"""What it is worth to cut long sums into parts over blocks: the same search with and without.
+"""Gain of splitting long sums over blocks (split-k): the same search with and without.
 
     python -m benchmarks.search.split_k [--json FILE] [--only TEXT] [--target NAME] [--trials N] [--seed N]
 
 Each operator is tuned for speed on a simulated device twice, among all structures of its space and among
-those without parts (rule 9 of docs/schedule-space.md). Few outputs of long sums should gain; where they
-have something to lose stands below them.
+those without split sums (rule 9 of docs/schedule-space.md). Operators with few outputs of long sums should
+gain. The last operator has something to lose. Bar: none is slower with split sums.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import ekc
-from benchmarks.search.tune_table import table
+from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
 from ekc import devices
 from ekc.devices.simulated import specs
 from ekc.search.data.options import TuneOptions
@@ -30,9 +28,10 @@ from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
 from ekc.search.tuning_result import TuningResult
+from ekc.tables import format_table
 
 BAR = 1.0
-"""In parts over whole: at most as slow."""
+"""Latency with split sums over latency without, at most."""
 OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
     "MV 64x65536": lambda: ekc.matvec(64, 65536),
     "fp32 MM 64x64x16384": lambda: ekc.matmul(64, 64, 16384),
@@ -45,21 +44,23 @@ OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
 HEADERS = ("operator", "whole [us]", "in parts [us]", "ratio", "whole [mJ]", "in parts [mJ]", "best", "")
 
 
-def tuned(op: ekc.Operator, chosen: tuple[Structure, ...], asked: argparse.Namespace) -> TuningResult:
-    """The search among some structures."""
-    device = devices.open(asked.target)
-    wish = TuneOptions(asked.trials, "latency", 0.05, False, asked.seed, None)
+def tune_among(
+    op: ekc.Operator, chosen: tuple[Structure, ...], arguments: argparse.Namespace
+) -> TuningResult:
+    """Tune an operator among some structures."""
+    device = devices.open(arguments.target)
+    wish = TuneOptions(arguments.trials, "latency", 0.05, False, arguments.seed, None)
     with RecordStore(None) as store, ThreadPoolExecutor(os.cpu_count()) as workers:
         space = Space(op, device.limits, chosen)
         return TuningRun(space, Measurer(device, store), workers, wish).run(())
 
 
-def line(name: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """One operator, both ways."""
+def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Tune one operator both ways."""
     op = OPERATORS[name]()
-    found = derive_structures(op, devices.open(asked.target).limits)
+    found = derive_structures(op, devices.open(arguments.target).limits)
     whole = tuple(s for s in found if all(step.kind != "rfactor" for step in s.steps))
-    before, after = tuned(op, whole, asked).fastest, tuned(op, found, asked).fastest
+    before, after = tune_among(op, whole, arguments).fastest, tune_among(op, found, arguments).fastest
     assert before.latency_s is not None
     assert after.latency_s is not None
     ratio = after.latency_s / before.latency_s
@@ -77,7 +78,7 @@ def line(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def show(lines: list[dict[str, Any]]) -> str:
+def format_lines(lines: list[dict[str, Any]]) -> str:
     """The table."""
     rows = [
         (
@@ -88,36 +89,30 @@ def show(lines: list[dict[str, Any]]) -> str:
             f"{x['whole_j'] * 1e3:.2f}",
             f"{x['in_parts_j'] * 1e3:.2f}",
             x["best"],
-            "pass" if x["pass"] else "FAIL",
+            format_verdict(x),
         )
         for x in lines
     ]
-    return table([HEADERS, *rows])
+    return format_table(HEADERS, rows, width=WIDE_TABLE)
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
     parser.add_argument("--target", choices=specs.list_names(), default="a100")
     parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    names = [name for name in OPERATORS if asked.only in name]
-    if not names:
-        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(OPERATORS)}")
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, {asked.target} (simulated), "
-        f"fastest of {asked.trials} trials, seed {asked.seed}"
-    )
-    lines = [line(name, asked) for name in names]
-    print(show(lines))
-    if asked.json:
-        asked.json.write_text(json.dumps({"lines": lines, "pass": all(x["pass"] for x in lines)}, indent=1))
 
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Tune each operator with and without split sums, and print the table."""
+    names = select_names(OPERATORS, arguments.only)
+    print(f"{arguments.target} (simulated), fastest of {arguments.trials} trials, seed {arguments.seed}")
+    lines = [measure_operator(name, arguments) for name in names]
+    print(format_lines(lines))
+    return {"lines": lines}
+
+
+main = make_main(__doc__, measure, {"ratio": BAR}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,16 +11,12 @@ DESIGN.md writes by hand, both timed on the same simulated device.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-from collections.abc import Callable
-from pathlib import Path
+import sys
 from typing import Any
 
-import numpy as np
-
 import ekc
+from benchmarks.common.operators import OPERATORS
+from benchmarks.common.script import WIDE_TABLE, make_main
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import EkcError
@@ -30,6 +26,7 @@ from ekc.runtime.verify import verify
 from ekc.search.data.defaults import ANALYTIC
 from ekc.search.data.result import Trial
 from ekc.search.tuning_result import TuningResult
+from ekc.tables import format_table
 
 TARGET = "a100"
 ARCHITECTURES = ("sm_80", "sm_90")
@@ -38,16 +35,6 @@ BAR = 20.0
 STARVED = 0.05
 """A naive schedule below this share of the roofline is memory- or compute-starved, if the operator is not so
 small that starting a kernel takes longer than its work."""
-OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
-    "MM 1024^3": lambda: ekc.matmul(1024, 1024, 1024),
-    "MV 4096x4096": lambda: ekc.matvec(4096, 4096),
-    "conv 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
-    "conv 16x256x14x14 3x3 -> 256": lambda: ekc.conv2d(
-        16, 256, 14, 14, out_channels=256, kernel=3, padding=1
-    ),
-    "MM 127x255x63": lambda: ekc.matmul(127, 255, 63),
-    "fp16 MM 512^3": lambda: ekc.matmul(512, 512, 512, dtype="float16"),
-}
 BY_HAND = "MM 4096^3 by hand"
 HEADERS = (
     "operator",
@@ -67,7 +54,7 @@ HEADERS = (
 )
 
 
-def by_hand(side: int) -> ekc.Schedule:
+def make_hand_schedule(side: int) -> ekc.Schedule:
     """The schedule of DESIGN.md's example: shared and register tiles, vthreads, double buffering."""
     return (
         ekc.Schedule(ekc.matmul(side, side, side))
@@ -91,13 +78,13 @@ def by_hand(side: int) -> ekc.Schedule:
     )
 
 
-def kept(result: TuningResult) -> list[Trial]:
+def list_kept(result: TuningResult) -> list[Trial]:
     """Best, fastest and the front, each schedule once."""
     return list({t.schedule.digest: t for t in (result.best, result.fastest, *result.pareto)}.values())
 
 
-def problems_of(op: ekc.Operator, trials: list[Trial]) -> list[str]:
-    """What is wrong with kept kernels; nothing, if all compile everywhere and execute right."""
+def find_problems(op: ekc.Operator, trials: list[Trial]) -> list[str]:
+    """Find what is wrong with kept kernels: empty if all compile everywhere and execute right."""
     expected, problems = ReferenceEvaluator(op, make_random_input_arrays(op)), []
     for trial in trials:
         name = f"{trial.schedule.digest} ({trial.structure})"
@@ -112,14 +99,14 @@ def problems_of(op: ekc.Operator, trials: list[Trial]) -> list[str]:
     return problems
 
 
-def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, Any]:
-    """One line of the table."""
+def measure_operator(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, Any]:
+    """Tune one operator and verify its kept kernels."""
     result = ekc.tune(op, target=TARGET, trials=trials, seed=seed, progress=False)
     best, naive = result.best, result.baseline
     assert best.latency_s is not None
     assert result.fastest.latency_s is not None
-    keep = kept(result)
-    problems = problems_of(op, keep)
+    kept = list_kept(result)
+    problems = find_problems(op, kept)
     speedup = naive.latency_s / best.latency_s if naive.latency_s else None
     least_s = result.roof.least_s
     starved = least_s > ANALYTIC.launch_latency_s and (
@@ -144,7 +131,7 @@ def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, A
         "metered": result.metered_count,
         "failed": sum(not t.ok for t in result.trials),
         "failures": sorted({t.status.splitlines()[0] for t in result.trials if not t.ok}),
-        "kept": len(keep),
+        "kept": len(kept),
         "problems": problems,
         "seconds": result.seconds,
         "bar": {"speedup": BAR if starved else None, "problems": 0},
@@ -152,18 +139,18 @@ def measured(name: str, op: ekc.Operator, trials: int, seed: int) -> dict[str, A
     }
 
 
-def against_hand(side: int, trials: int, seed: int) -> dict[str, Any]:
-    """The winner of a square matmul against the schedule written by hand."""
-    schedule, device = by_hand(side), devices.open(TARGET)
+def compare_with_hand(side: int, trials: int, seed: int) -> dict[str, Any]:
+    """Compare the winner of a square matmul with the schedule written by hand."""
+    schedule, device = make_hand_schedule(side), devices.open(TARGET)
     hand = device.time(compile_schedule(schedule, device.arch, device.limits)).latency_s
-    line = measured(f"MM {side}^3", schedule.op, trials, seed)
+    line = measure_operator(f"MM {side}^3", schedule.op, trials, seed)
     line["hand_latency_s"] = hand
     line["bar"] |= {"latency_s": hand}
     line["pass"] = line["pass"] and line["fastest_latency_s"] <= hand
     return line
 
 
-def row(line: dict[str, Any]) -> tuple[str, ...]:
+def format_line(line: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table as text."""
     naive, speedup = line["naive_latency_s"], line["speedup"]
     return (
@@ -184,66 +171,49 @@ def row(line: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
-    """Columns as wide as they need to be; the first to the left, figures to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for cells in rows:
-        first, *rest = zip(cells, widths, strict=True)
-        lines.append("  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]))
-    return "\n".join(lines)
-
-
-def notes(line: dict[str, Any]) -> list[str]:
-    """What the table has no room for."""
-    said = [f"{line['operator']}: {problem}" for problem in (*line["problems"], *line["failures"])]
+def list_notes(line: dict[str, Any]) -> list[str]:
+    """List the facts that the table has no room for."""
+    notes = [f"{line['operator']}: {problem}" for problem in (*line["problems"], *line["failures"])]
     if "hand_latency_s" in line:
         hand, fastest = line["hand_latency_s"], line["fastest_latency_s"]
-        said.append(
+        notes.append(
             f"{line['operator']}: by hand {hand * 1e6:.1f} us, tuned {fastest * 1e6:.1f} us "
             f"(fastest), {line['best_latency_s'] * 1e6:.1f} us (best): {hand / fastest:.2f} times as fast"
         )
     if not line["naive_starved"]:
-        said.append(f"{line['operator']}: the naive schedule is not starved; no speed-up is asked for")
+        notes.append(f"{line['operator']}: the naive schedule is not starved; no speed-up is asked for")
     if not line["pass"]:
         fastest = line["fastest_speedup"] or 0
-        said.append(f"{line['operator']}: FAIL (the fastest is {fastest:.1f} times as fast as the naive)")
-    return said
+        notes.append(f"{line['operator']}: FAIL (the fastest is {fastest:.1f} times as fast as the naive)")
+    return notes
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("--only", choices=(*OPERATORS, BY_HAND), metavar="NAME", help="one line alone")
     parser.add_argument("--trials", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side", type=int, default=4096, help="of the matmul written by hand")
-    arguments = parser.parse_args()
-    label = devices.open(TARGET).label
-    lines = []
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Tune each operator, verify the kept kernels, and print the table."""
+    label, lines = devices.open(TARGET).label, []
     for name, make in OPERATORS.items():
         if arguments.only in (None, name):
-            lines.append(measured(name, make(), arguments.trials, arguments.seed))
+            lines.append(measure_operator(name, make(), arguments.trials, arguments.seed))
     if arguments.only in (None, BY_HAND):
-        lines.append(against_hand(arguments.side, arguments.trials, arguments.seed))
+        lines.append(compare_with_hand(arguments.side, arguments.trials, arguments.seed))
+    print(f"device {label}, {arguments.trials} trials, seed {arguments.seed}")
+    print(format_table(HEADERS, [*map(format_line, lines)], width=WIDE_TABLE))
+    print("\n".join(note for line in lines for note in list_notes(line)))
     print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; device {label}, {arguments.trials} trials, seed {arguments.seed}"
+        f"kept kernels compiled for {' and '.join(ARCHITECTURES)}; their PTX was executed on the CPU, under\n"
+        "a sanitizer, and compared with a reference on chosen blocks. Every figure of speed is simulated."
     )
-    print(table([HEADERS, *(row(line) for line in lines)]))
-    print("\n".join(note for line in lines for note in notes(line)))
-    print(
-        f"kept kernels compiled for {' and '.join(ARCHITECTURES)}; their PTX was executed on the CPU, under a"
-    )
-    print("sanitizer, and compared with a reference on chosen blocks. Every figure of speed is simulated.")
-    result = {"device": label, "lines": lines, "pass": all(line["pass"] for line in lines)}
-    print("pass" if result["pass"] else "FAIL")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+    return {"device": label, "lines": lines}
 
+
+main = make_main(__doc__, measure, {"speedup": BAR, "problems": 0}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What records of other shapes and of another device are worth to a short run.
+"""Gain of a warm start: short runs that learn from records of other shapes and of another device.
 
     python -m benchmarks.search.warm_start [--json FILE] [--only TEXT] [--trials N] [--taught N] [--seeds N]
         [--seed N]
@@ -6,17 +6,16 @@
 For three operators on the simulated a100: `--taught` trials of two other shapes there, and of the operator
 itself on the simulated rtx4090, are kept in record files; then runs of `--trials` trials start cold and warm.
 Printed is the median over the seeds of the energy found by a warm start over that of the cold one with the
-same seed, and the rank correlation of prior and measurement over the kernels of the cold runs, which no
-lesson saw. All of it is simulated.
+same seed, and the rank correlation of prior and measurement over the kernels of the cold runs, which the
+prior has not learned from. All of it is simulated. No bar: it depends on the records whether a warm start
+helps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import ekc
-from benchmarks.search.tune_table import table
+from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from ekc import devices
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.features import make_model_inputs
@@ -33,6 +32,7 @@ from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.database.warm_start import load_transfer_prior
 from ekc.search.tuning_result import TuningResult
+from ekc.tables import format_table
 
 TARGET, ELSEWHERE = "a100", "rtx4090"
 Made = Callable[[], ekc.Operator]
@@ -56,51 +56,51 @@ CASES: dict[str, tuple[Made, tuple[Made, ...]]] = {
 HEADERS = ("operator", "taught by", "kernels", "energy warm / cold", "better", "rank", "cold prior", "J")
 
 
-def _tuned(op: ekc.Operator, target: str, trials: int, seed: int, **kept: Path) -> TuningResult:
+def _tune(op: ekc.Operator, target: str, trials: int, seed: int, **kept: Path) -> TuningResult:
     return ekc.tune(op, target, trials=trials, seed=seed, progress=False, **kept)
 
 
-def _ranks(runs: list[TuningResult], lessons: TransferPrior) -> tuple[float | None, float | None]:
-    """Rank correlation of the measured energies with the informed prior, and with the plain one."""
+def _rank_priors(runs: list[TuningResult], prior: TransferPrior) -> tuple[float | None, float | None]:
+    """Rank correlation of the measured energies with the learned prior, and with the analytic one."""
     device = devices.open(TARGET)
     trials = {t.schedule.digest: t for run in runs for t in run.trials if t.ok and t.metered}
     measured, plain, informed = [], [], []
     for t in trials.values():
-        seen = make_model_inputs(analyse_program(t.schedule.program, device.limits), device.peaks)
-        told = lessons.correct_inputs(seen)
+        inputs = make_model_inputs(analyse_program(t.schedule.program, device.limits), device.peaks)
+        corrected = prior.correct_inputs(inputs)
         measured.append(t.energy_j)
-        plain.append(float(seen.expected_latency_s[0] * seen.expected_power_w[0]))
-        informed.append(float(told.expected_latency_s[0] * told.expected_power_w[0]))
+        plain.append(float(inputs.expected_latency_s[0] * inputs.expected_power_w[0]))
+        informed.append(float(corrected.expected_latency_s[0] * corrected.expected_power_w[0]))
     columns = (np.array(column, dtype=np.float64) for column in (measured, plain, informed))
-    real, without, with_lessons = columns
-    return spearman(with_lessons, real), spearman(without, real)
+    real, without, with_prior = columns
+    return spearman(with_prior, real), spearman(without, real)
 
 
-def lines(name: str, asked: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+def measure_operator(name: str, arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """The lines of one operator."""
     made, others = CASES[name]
-    op, seeds = made(), range(asked.seed, asked.seed + asked.seeds)
+    op, seeds = made(), range(arguments.seed, arguments.seed + arguments.seeds)
     shapes, device, both = (folder / f"{kind}.db" for kind in ("shapes", "device", "both"))
     for other in others:
-        _tuned(other(), TARGET, asked.taught, asked.seed, records=shapes)
+        _tune(other(), TARGET, arguments.taught, arguments.seed, records=shapes)
     both.write_bytes(shapes.read_bytes())
     for file in (device, both):
-        _tuned(op, ELSEWHERE, asked.taught, asked.seed, records=file)
-    cold = [_tuned(op, TARGET, asked.trials, seed) for seed in seeds]
+        _tune(op, ELSEWHERE, arguments.taught, arguments.seed, records=file)
+    cold = [_tune(op, TARGET, arguments.trials, seed) for seed in seeds]
     found = []
     teachers = {"other shapes": shapes, f"{ELSEWHERE} (simulated)": device, "both": both}
     for taught_by, file in teachers.items():
-        lessons, told = load_transfer_prior(file, op, devices.open(TARGET), asked.seed)
-        assert lessons is not None, told
-        warm = [_tuned(op, TARGET, asked.trials, seed, warm_start=file) for seed in seeds]
+        prior, note = load_transfer_prior(file, op, devices.open(TARGET), arguments.seed)
+        assert prior is not None, note
+        warm = [_tune(op, TARGET, arguments.trials, seed, warm_start=file) for seed in seeds]
         pairs = [(w.best.energy_j or 0.0, c.best.energy_j or 0.0) for w, c in zip(warm, cold, strict=True)]
-        rank, without = _ranks(cold, lessons)
+        rank, without = _rank_priors(cold, prior)
         found.append(
             {
                 "operator": name,
                 "taught_by": taught_by,
-                "kernels": lessons.latency_model.row_count,
-                "told": told,
+                "kernels": prior.latency_model.row_count,
+                "note": note,
                 "ratio": statistics.median(w / c for w, c in pairs),
                 "better": sum(w < c for w, c in pairs),
                 "runs": len(pairs),
@@ -112,7 +112,7 @@ def lines(name: str, asked: argparse.Namespace, folder: Path) -> list[dict[str, 
     return found
 
 
-def show(found: list[dict[str, Any]]) -> str:
+def format_lines(lines: list[dict[str, Any]]) -> str:
     """The table."""
     rows = [
         (
@@ -124,42 +124,36 @@ def show(found: list[dict[str, Any]]) -> str:
             *("-" if r is None else f"{r:.2f}" for r in (x["rank"], x["rank_cold"])),
             f"{x['cold_j']:.4g}",
         )
-        for x in found
+        for x in lines
     ]
-    return table([HEADERS, *rows])
+    return format_table(HEADERS, rows, width=WIDE_TABLE)
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", metavar="TEXT", help="operators with this in their name")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--taught", type=int, default=64, help="trials of each run that is learned from")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="the first")
-    asked = parser.parse_args()
-    names = [name for name in CASES if asked.only is None or asked.only in name]
-    if not names:
-        parser.error(f"--only: nothing contains {asked.only!r}; there are {', '.join(CASES)}")
-    found = []
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            found += lines(name, asked, Path(folder))
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"{os.cpu_count()} cores; {devices.open(TARGET).label}, runs of {asked.trials} trials, "
-        f"objective energy, seeds {asked.seed} to {asked.seed + asked.seeds - 1}; "
-        f"taught by runs of {asked.taught}"
-    )
-    print(show(found))
-    for x in found:
-        print(f"{x['operator']}, {x['taught_by']}: {x['told']}")
-    if asked.json:
-        asked.json.write_text(json.dumps({"lines": found}, indent=1))
 
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure each operator, and print the table."""
+    lines = []
+    for name in select_names(CASES, arguments.only):
+        with tempfile.TemporaryDirectory() as folder:
+            lines += measure_operator(name, arguments, Path(folder))
+    print(
+        f"{devices.open(TARGET).label}, runs of {arguments.trials} trials, objective energy, seeds "
+        f"{arguments.seed} to {arguments.seed + arguments.seeds - 1}; taught by runs of {arguments.taught}"
+    )
+    print(format_lines(lines))
+    for x in lines:
+        print(f"{x['operator']}, {x['taught_by']}: {x['note']}")
+    return {"lines": lines}
+
+
+main = make_main(__doc__, measure, add_options=add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,11 +1,11 @@
 """The recorded convolution twice, as a schedule of ekc and as CUDA text, and what the PTX machine counts.
 
 The design is van Werkhoven's: a block copies its input with the halo to shared memory, and a thread sums
-TILE_SIZE_X by TILE_SIZE_Y outputs, BLOCK_SIZE_X and BLOCK_SIZE_Y apart. The recording holds the filter in
-constant memory, where an fma reads it as an operand; the schedule has its weights in the text (a body of its
-own axes), so neither loads them. ekc copies the halo tile by the number of the thread, the recording row by
-row and column by column: that is what the CUDA text is there to part from the machine's counting.
-"""
+TILE_SIZE_X by TILE_SIZE_Y outputs, at distances of BLOCK_SIZE_X and BLOCK_SIZE_Y. The recording holds the
+filter in constant memory, where an fma reads it as an operand; the schedule has its weights in the text (a
+body of its own axes), so neither loads them. ekc copies the halo tile by the number of the thread, the
+recording row by row and column by column: that is what the CUDA text is there to part from the machine's
+counting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from ekc.codegen.generate import generate
 ARCH = "sm_75"
 WRITTEN_OUT = 4725
 """Multiply-adds of a thread up to which the recording's compiler wrote out all rows of the filter (21 outputs
-of 15 x 15). Read off its memory instructions: beyond, most kernels load their input anew for each row."""
+of 15 x 15). Read off its memory instructions: beyond that, most kernels load their input again for each
+row."""
 BLOCKS = 2
 """Seeded blocks that stand for all inside the image; those on its right and lower edge have one each."""
 TEXT = """
@@ -100,10 +101,10 @@ class Design:
         return self.side**2 * self.tile_x * self.tile_y <= WRITTEN_OUT
 
 
-def schedule(design: Design) -> ekc.Schedule:
+def build_schedule(design: Design) -> ekc.Schedule:
     """The design in ekc's steps; `ScheduleError` where it breaks a rule."""
     side = design.side
-    # Unequal weights keep products apart that the compiler would share. Rows that are not written out share
+    # With equal weights the compiler would share products. Rows that are not written out share
     # nothing, and a weight that depends on the row would there cost a conversion and an addition.
     op = ekc.compute(
         "convolution",
@@ -131,7 +132,7 @@ def schedule(design: Design) -> ekc.Schedule:
     return cut.unroll("r") if design.written_out else cut
 
 
-def recorded_text(design: Design) -> str:
+def format_recorded_text(design: Design) -> str:
     """The design as CUDA text, with the recording's two-dimensional copy loops."""
     values = {
         "BX": design.block_x,
@@ -147,7 +148,7 @@ def recorded_text(design: Design) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in values.items()) + TEXT
 
 
-def strata(design: Design, random: np.random.Generator) -> list[tuple[int, list[int]]]:
+def stratify_blocks(design: Design, random: np.random.Generator) -> list[tuple[int, list[int]]]:
     """Blocks that count alike: how many there are, and the numbers of those that run for them."""
     columns, rows = design.grid
     inner_x = columns - (design.width % (design.block_x * design.tile_x) > 0)
@@ -167,9 +168,9 @@ def strata(design: Design, random: np.random.Generator) -> list[tuple[int, list[
 def counted(
     ptx: str, name: str, design: Design, args: Sequence[Any], random: np.random.Generator
 ) -> dict[str, float]:
-    """What the machine counts, scaled to the whole grid."""
+    """Count in the PTX machine, scaled to the whole grid."""
     total: dict[str, float] = {}
-    for size, blocks in strata(design, random):
+    for size, blocks in stratify_blocks(design, random):
         report = emulator.launch(
             ptx,
             name,
@@ -179,12 +180,12 @@ def counted(
             blocks=blocks,
             sanitize=False,
         )
-        for key, value in _figures(report.counters).items():
+        for key, value in _get_counters(report.counters).items():
             total[key] = total.get(key, 0.0) + value * size / len(blocks)
     return total
 
 
-def _figures(counters: Any) -> dict[str, int]:
+def _get_counters(counters: Any) -> dict[str, int]:
     """The counters that stand beside measured ones, for the blocks that ran.
 
     Moves, parameters and constants are left out of the instructions: ptxas folds them into operands.
@@ -207,18 +208,18 @@ def _figures(counters: Any) -> dict[str, int]:
     }
 
 
-def of_schedule(design: Design, seed: int) -> dict[str, float]:
+def count_schedule(design: Design, seed: int) -> dict[str, float]:
     """Counts of ekc's kernel; `EkcError` where it cannot be made or run."""
-    made = generate(schedule(design))
-    return _run(design, made.source, made.launches[0].name, seed)
+    made = generate(build_schedule(design))
+    return _count_run(design, made.source, made.launches[0].name, seed)
 
 
-def of_text(design: Design, seed: int) -> dict[str, float]:
+def count_text(design: Design, seed: int) -> dict[str, float]:
     """Counts of the CUDA text of the recorded design."""
-    return _run(design, recorded_text(design), "recorded", seed)
+    return _count_run(design, format_recorded_text(design), "recorded", seed)
 
 
-def _run(design: Design, source: str, name: str, seed: int) -> dict[str, float]:
+def _count_run(design: Design, source: str, name: str, seed: int) -> dict[str, float]:
     x = np.zeros(design.input_shape, np.float32)
     y = np.zeros((design.height, design.width), np.float32)
     return counted(nvrtc.compile(source, ARCH).ptx, name, design, [x, y], np.random.default_rng(seed))

@@ -16,10 +16,8 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
-import json
 import multiprocessing
-import os
-import platform
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -30,12 +28,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import ekc
 from benchmarks.common.ranking import spearman
-from benchmarks.search.tune_table import table
-from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, of_schedule, of_text
+from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, count_schedule, count_text
 from ekc.codegen import nvrtc
 from ekc.errors import EkcError, InvalidInput, ScheduleError
+from ekc.tables import format_table
 
 TABLE = "ktt_convolution_rtx_2080_ti_counters.csv.gz"
 WORKERS = 2
@@ -57,7 +55,8 @@ COUNTERS = {
 """Our counter: the measured column and the least rank correlation asked for."""
 SPILLS = "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"
 INSTRUCTION_BYTES, INSTRUCTION_CACHE = 16, 46 * 1024
-"""Of Turing: Jia et al., Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking (arXiv 1903.07486)."""
+"""Sizes in bytes of Turing: Jia et al., Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking (arXiv
+1903.07486)."""
 DIGITS = 7
 """Significant digits of the recording; ours are rounded to as many, so that equal counts tie."""
 NO_COUNTERPART = "no counterpart (READ_ONLY=0: ekc always reads its inputs through the read-only path)"
@@ -88,12 +87,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the machine counted for a row."""
+    """Counts of the PTX machine for a row."""
 
     row: Row
     ekc: dict[str, float]
     text: dict[str, float] | None
-    """Of the CUDA text, where that ran too."""
+    """Counts of the CUDA text, where that ran too."""
 
 
 def read(folder: Path) -> tuple[list[Row], dict[str, int]]:
@@ -104,18 +103,19 @@ def read(folder: Path) -> tuple[list[Row], dict[str, int]]:
     with gzip.open(file, "rt") as lines:
         recorded = list(csv.DictReader(lines))
     kept = [line for line in recorded if line["READ_ONLY"] != "0"]
-    again = {_design(line): _measured(line) for line in kept if line["PADDING"] != "0"}
+    again = {_read_design(line): _read_counters(line) for line in kept if line["PADDING"] != "0"}
     plain = [line for line in kept if line["PADDING"] == "0"]
-    lonely = [_design(line) for line in plain if _design(line) not in again]
+    lonely = [_read_design(line) for line in plain if _read_design(line) not in again]
     if lonely:
         raise InvalidInput(f"data: {TABLE} has no row with PADDING=1 for {lonely[0]}; it needs both")
     rows = [
-        Row(_design(line), _measured(line), again[_design(line)], float(line[SPILLS]) > 0) for line in plain
+        Row(_read_design(line), _read_counters(line), again[_read_design(line)], float(line[SPILLS]) > 0)
+        for line in plain
     ]
     return rows, {NO_COUNTERPART: len(recorded) - len(kept), REPEATS: len(kept) - len(plain)}
 
 
-def _design(line: dict[str, str]) -> Design:
+def _read_design(line: dict[str, str]) -> Design:
     names = (
         "BLOCK_SIZE_X",
         "BLOCK_SIZE_Y",
@@ -128,7 +128,7 @@ def _design(line: dict[str, str]) -> Design:
     return Design(*(int(line[n]) for n in names))
 
 
-def _measured(line: dict[str, str]) -> dict[str, float]:
+def _read_counters(line: dict[str, str]) -> dict[str, float]:
     return {name: float(line[column]) for name, (column, _) in COUNTERS.items()}
 
 
@@ -141,16 +141,16 @@ def sample(rows: list[Row], count: int, seed: int) -> list[Row]:
     return [ordered[int(random.choice(strip))] for strip in strips]
 
 
-def executed(row: Row, seed: int, with_text: bool) -> Counted | str:
+def execute_row(row: Row, seed: int, with_text: bool) -> Counted | str:
     """Counts of a row's kernels, or why ekc has no such schedule."""
     try:
-        ours = of_schedule(row.design, seed)
+        ours = count_schedule(row.design, seed)
     except ScheduleError as refusal:
         return str(refusal).splitlines()[0]
-    return Counted(row, ours, of_text(row.design, seed) if with_text else None)
+    return Counted(row, ours, count_text(row.design, seed) if with_text else None)
 
 
-def trivial(rows: list[Row], measured: NDArray[np.float64]) -> tuple[str, float | None]:
+def find_best_trivial(rows: list[Row], measured: NDArray[np.float64]) -> tuple[str, float | None]:
     """The best of three figures that need no kernel, whichever way it runs."""
     guesses = {
         "threads": [r.design.threads for r in rows],
@@ -163,25 +163,25 @@ def trivial(rows: list[Row], measured: NDArray[np.float64]) -> tuple[str, float 
     return best, None if rho is None else abs(rho)
 
 
-def compared(name: str, done: list[Counted]) -> dict[str, Any]:
+def compare_counter(name: str, done: list[Counted]) -> dict[str, Any]:
     """One counter: correlations, levels (median of counted by measured), bar and verdict."""
     column, bar = COUNTERS[name]
     rows, texts = [d.row for d in done], [d for d in done if d.text]
     measured = np.array([r.measured[name] for r in rows])
-    mine = _rounded([d.ekc[name] for d in done])
-    text = _rounded([d.text[name] for d in texts if d.text])
+    mine = _round_counts([d.ekc[name] for d in done])
+    text = _round_counts([d.text[name] for d in texts if d.text])
     beside = np.array([d.row.measured[name] for d in texts])
     small = np.array([r.small for r in rows])
-    which, guess = trivial(rows, measured)
+    which, guess = find_best_trivial(rows, measured)
     rho = spearman(mine, measured)
     return {
         "counter": name,
         "column": column,
         "ekc": rho,
         "ekc_small": spearman(mine[small], measured[small]),
-        "ekc_level": _level(mine, measured),
+        "ekc_level": _compute_level(mine, measured),
         "text": spearman(text, beside),
-        "text_level": _level(text, beside),
+        "text_level": _compute_level(text, beside),
         "repeat": spearman(np.array([r.again[name] for r in rows]), measured),
         "trivial": guess,
         "trivial_is": which,
@@ -190,30 +190,30 @@ def compared(name: str, done: list[Counted]) -> dict[str, Any]:
     }
 
 
-def _rounded(counts: list[float]) -> NDArray[np.float64]:
+def _round_counts(counts: list[float]) -> NDArray[np.float64]:
     return np.array([float(f"{count:.{DIGITS}g}") for count in counts])
 
 
-def _level(mine: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
+def _compute_level(mine: NDArray[np.float64], measured: NDArray[np.float64]) -> float | None:
     there = measured > 0
     return float(np.median(mine[there] / measured[there])) if there.any() else None
 
 
-def measure(folder: Path, count: int, seed: int) -> dict[str, Any]:
+def compare_counters(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """Run the sample and compare every counter."""
     rows, others = read(folder)
     began = time.perf_counter()
     chosen = sample(rows, count, seed)
     found, failed = [], []
     with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
-        jobs = [pool.submit(executed, row, seed, i % TEXT_EVERY == 0) for i, row in enumerate(chosen)]
+        jobs = [pool.submit(execute_row, row, seed, i % TEXT_EVERY == 0) for i, row in enumerate(chosen)]
         for row, job in zip(chosen, jobs, strict=True):
             try:
                 found.append(job.result())
             except EkcError as problem:
                 failed.append(f"{row.design}: {str(problem).splitlines()[0]}")
     done = [f for f in found if isinstance(f, Counted)]
-    lines = [compared(name, done) for name in COUNTERS] if done else []
+    lines = [compare_counter(name, done) for name in COUNTERS] if done else []
     return {
         "recorded_rows": len(rows) + sum(others.values()),
         "left_out": others,
@@ -234,15 +234,14 @@ def measure(folder: Path, count: int, seed: int) -> dict[str, Any]:
 FIGURES = ("ekc", "ekc_small", "ekc_level", "text", "text_level", "repeat", "trivial")
 
 
-def row_text(line: dict[str, Any]) -> tuple[str, ...]:
+def format_line(line: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table as text."""
     figures = [line[k] for k in FIGURES]
-    told = ["-" if f is None else f"{f:.3f}" for f in figures]
-    verdict = "pass" if line["pass"] else "FAIL"
-    return (line["counter"], *told, line["trivial_is"], f"{line['bar']}", verdict)
+    texts = ["-" if f is None else f"{f:.3f}" for f in figures]
+    return (line["counter"], *texts, line["trivial_is"], f"{line['bar']}", format_verdict(line))
 
 
-def notes(result: dict[str, Any]) -> list[str]:
+def list_notes(result: dict[str, Any]) -> list[str]:
     """Which rows the table is about, and which it is not."""
     said = [
         f"{result['compared']} of {result['sampled']} sampled designs compared, {result['texts']} of them "
@@ -257,36 +256,27 @@ def notes(result: dict[str, Any]) -> list[str]:
     return said
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("--data", type=Path, required=True, help=f"the folder of {TABLE}")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    try:
-        result = measure(arguments.data, arguments.rows, arguments.seed)
-    except InvalidInput as problem:
-        parser.error(str(problem))
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"NVRTC {nvrtc.version()}, {os.cpu_count()} cores; PTX for {ARCH}, executed in NumPy, "
-        f"seed {arguments.seed}"
-    )
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Compare all counters, and print the table."""
+    result = compare_counters(arguments.data, arguments.rows, arguments.seed)
+    print(f"NVRTC {nvrtc.version()}; PTX for {ARCH}, executed in NumPy, seed {arguments.seed}")
     print(
         f"Spearman with Nsight's counters on an RTX 2080 Ti; {BLOCKS} blocks inside the image, 1 on each edge"
     )
     print("level: median of counted by measured; trivial: |Spearman| of the best of three figures")
-    print("small: designs whose code fits the instruction cache; what does not is read through L2")
-    print(table([HEADERS, *(row_text(line) for line in result["lines"])]))
-    print("\n".join(notes(result)))
-    print("pass" if result["pass"] else "FAIL")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+    print("small: designs whose code fits the instruction cache; other code is read through L2")
+    print(format_table(HEADERS, [*map(format_line, result["lines"])], width=WIDE_TABLE))
+    print("\n".join(list_notes(result)))
+    return result
 
+
+main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,23 +1,21 @@
-"""Simulated devices held against recordings of real GPUs.
+"""Fidelity of simulated devices: predictions against recordings of real GPUs.
 
     python -m benchmarks.simulator.fidelity --data DIR [--json FILE] [--seed N] [--rows N] [--sample-only]
         [--shapes N] [--trials N] [--only PART] [--cache DIR] [--write-docs]
 
 CLBlast configurations become schedules of ekc (clblast.py). Of each recording a stratified sample goes
 through NVRTC and ptxas, and every other row through the analysis with a register estimate (estimated.py).
-Half of the sampled configurations fit the free constants of the latency model, the other half scores;
-beside each figure stands a predictor that knows next to nothing. What the simulator gets wrong is split into
-a part that kernels alike share and one of each kernel's own (residual.py). Then products of bfloat16
-are tuned for the simulated h200, and their fastest kernels stand beside those that a library was recorded to
-run there (h200.py). No GPU is needed; every prediction is simulated.
-"""
+Half of the sampled configurations fit the free constants of the latency model, the other half scores; each
+figure is compared with a trivial predictor. The error of the simulator is split into a part that similar
+kernels share and a part of each kernel alone (residual.py). Then products of bfloat16 are tuned for the
+simulated h200, and their fastest kernels are compared with recorded kernels of a library (h200.py). No GPU is
+needed; every prediction is simulated."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,25 +26,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import ekc
+from benchmarks.common.script import make_main
 from benchmarks.simulator import h200, residual, write_docs
-from benchmarks.simulator.power import power_lines
+from benchmarks.simulator.power import score_all
 from benchmarks.simulator.rows import (
     LATENCY,
     Pairs,
     Recording,
     Work,
-    by_compiling,
-    by_estimate,
-    halves,
-    known,
-    pairs_of,
+    compile_work,
+    compute_works,
+    estimate_work,
+    pair_rows,
     read,
-    stratified,
+    sample_stratified,
+    select_half,
 )
-from benchmarks.simulator.scores import SHIPPED, Fit, by_tile, constant, fit, recorded, run, score, times
+from benchmarks.simulator.scores import (
+    SHIPPED,
+    Fit,
+    fit,
+    get_recorded,
+    predict_constant,
+    predict_times,
+    run,
+    score,
+    score_by_tile,
+)
 from ekc.codegen import nvrtc
-from ekc.errors import InvalidInput
 
 RANK_BARS = {"a100": 0.9, "rtx3090": 0.75, "rtx2080ti": 0.75}
 ERROR_BAR = 0.25
@@ -54,26 +61,26 @@ PARTS = ("clblast", "residual", "h200")
 SCORED = ("shipped", "refitted", "own clock", "random data")
 
 
-def latency_line(
+def make_latency_line(
     recording: Recording, how: str, pairs: Pairs, learn: NDArray[np.bool_], fits: dict[str, tuple[Any, float]]
 ) -> dict[str, Any]:
     """Scores on the rows that were not learnt from."""
     held = [pair for pair, used in zip(pairs, learn, strict=True) if not used]
-    real = recorded(held)
-    found = {name: score(times(recording.spec, held, *fitted), real) for name, fitted in fits.items()}
+    real = get_recorded(held)
+    found = {name: score(predict_times(recording.spec, held, *fitted), real) for name, fitted in fits.items()}
     if not recording.clock_share:
-        # The device as a whole: asked for its top clock, it finds the one that its power cap allows.
+        # The device as a whole: arguments for its top clock, it finds the one that its power cap allows.
         states = [run(recording.spec, work, recording.spec.boost_mhz) for _, work in held]
         found["own clock"] = score(np.array([state.latency_s for state in states]), real)
     shipped = found["shipped"]
-    middle = constant(recorded(pairs), learn)[~learn]
+    middle = predict_constant(get_recorded(pairs), learn)[~learn]
     passed = shipped.spearman >= RANK_BARS[recording.device] and shipped.median_error <= ERROR_BAR
     return {
         "what": f"latency, {recording.device} (simulated)",
         "how": how,
         **{name: asdict(one) for name, one in found.items()},
         "trivial": {
-            "minus thread tile": asdict(by_tile(held)),
+            "minus thread tile": asdict(score_by_tile(held)),
             "constant": asdict(score(middle, real)),
         },
         "bar": {"spearman": RANK_BARS[recording.device], "median_error": ERROR_BAR},
@@ -81,14 +88,14 @@ def latency_line(
     }
 
 
-def measure(data: Path, count: int, seed: int, whole: bool) -> dict[str, Any]:
-    """All figures."""
+def measure_clblast(data: Path, count: int, seed: int, whole: bool) -> dict[str, Any]:
+    """Score the latency and power models on CLBlast kernels."""
     begun = time.perf_counter()
     everything = {one.device: read(data, one) for one in LATENCY}
-    samples = {one.device: stratified(everything[one.device], count, seed) for one in LATENCY}
-    compiled = {one.device: known(one.spec, samples[one.device], by_compiling) for one in LATENCY}
-    pairs = {one.device: pairs_of(samples[one.device], compiled[one.device]) for one in LATENCY}
-    learn = {device: halves([row for row, _ in found], seed) for device, found in pairs.items()}
+    samples = {one.device: sample_stratified(everything[one.device], count, seed) for one in LATENCY}
+    compiled = {one.device: compute_works(one.spec, samples[one.device], compile_work) for one in LATENCY}
+    pairs = {one.device: pair_rows(samples[one.device], compiled[one.device]) for one in LATENCY}
+    learn = {device: select_half([row for row, _ in found], seed) for device, found in pairs.items()}
     fitted = fit(
         [
             (one, [p for p, used in zip(pairs[one.device], learn[one.device], strict=True) if used])
@@ -97,18 +104,18 @@ def measure(data: Path, count: int, seed: int, whole: bool) -> dict[str, Any]:
     )
     lines, registers, plots = [], [], {}
     for n, one in enumerate(LATENCY):
-        found, fits = pairs[one.device], _fits(fitted, n)
+        found, fits = pairs[one.device], _list_fits(fitted, n)
         lines.append(
-            latency_line(one, f"{len(compiled[one.device])} compiled", found, learn[one.device], fits)
+            make_latency_line(one, f"{len(compiled[one.device])} compiled", found, learn[one.device], fits)
         )
-        plots[one.device] = (times(one.spec, found, *fits["shipped"]), recorded(found))
-        registers.append(register_error(one, compiled[one.device]))
+        plots[one.device] = (predict_times(one.spec, found, *fits["shipped"]), get_recorded(found))
+        registers.append(compare_registers(one, compiled[one.device]))
         if whole:
             rest = everything[one.device]
-            guessed = pairs_of(rest, known(one.spec, rest, by_estimate))
+            guessed = pair_rows(rest, compute_works(one.spec, rest, estimate_work))
             unseen = np.isin([str(row.one) for row, _ in guessed], [str(r.one) for r, _ in found])
-            lines.append(latency_line(one, "not compiled, estimated", guessed, unseen, fits))
-    lines += power_lines(data, pairs["a100"], learn["a100"], seed)
+            lines.append(make_latency_line(one, "not compiled, estimated", guessed, unseen, fits))
+    lines += score_all(data, pairs["a100"], learn["a100"], seed)
     return {
         "lines": lines,
         "registers": registers,
@@ -122,93 +129,88 @@ def measure(data: Path, count: int, seed: int, whole: bool) -> dict[str, Any]:
     }
 
 
-def _fits(fitted: Fit, n: int) -> dict[str, tuple[Any, float]]:
+def _list_fits(fitted: Fit, n: int) -> dict[str, tuple[Any, float]]:
     return {
         name: (one.rates, one.clock_shares[n]) for name, one in (("shipped", SHIPPED), ("refitted", fitted))
     }
 
 
-def register_error(recording: Recording, compiled: dict[Any, Work | None]) -> dict[str, Any]:
+def compare_registers(recording: Recording, compiled: dict[Any, Work | None]) -> dict[str, Any]:
     """The register estimate against ptxas."""
-    both = [(by_estimate(recording.spec, one), work) for one, work in compiled.items() if work is not None]
+    both = [(estimate_work(recording.spec, one), work) for one, work in compiled.items() if work is not None]
     pairs = [(guess.registers, work.registers) for guess, work in both if guess is not None]
     guessed, real = np.array(pairs, dtype=np.float64).T
     return {"device": recording.device, **asdict(score(guessed, real))}
 
 
-def told(found: dict[str, Any]) -> str:
+def format_score(found: dict[str, Any]) -> str:
     """One score as text."""
     error = found["median_error"]
     off = "no error" if error is None else f"median error {error:.1%}"
     return f"rank {found['spearman']:.2f}, {off} ({found['rows']} rows)"
 
 
-def text(result: dict[str, Any]) -> str:
-    """Everything printed."""
+def format_result(result: dict[str, Any]) -> str:
+    """The scores as text."""
     said = [f"{result['rows']} rows of each recording compiled, seed {result['seed']}"]
     for line in result["lines"]:
         said += [f"{line['what']}, {line['how']}: {'pass' if line['pass'] else 'FAIL'} {line['bar']}"]
-        said += [f"    {name:18} {told(line[name])}" for name in SCORED if name in line]
-        said += [f"    {name:18} {told(one)}" for name, one in line["trivial"].items()]
+        said += [f"    {name:18} {format_score(line[name])}" for name in SCORED if name in line]
+        said += [f"    {name:18} {format_score(one)}" for name, one in line["trivial"].items()]
     for one in result["registers"]:
-        said.append(f"register estimate against ptxas, {one['device']}: {told(one)}")
+        said.append(f"register estimate against ptxas, {one['device']}: {format_score(one)}")
     said.append(f"shipped  {result['shipped']}")
     said.append(f"refitted {result['fitted']}")
     return "\n".join(said)
 
 
 _MEASURED: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
-    "clblast": lambda asked, _: measure(asked.data, asked.rows, asked.seed, not asked.sample_only),
-    "residual": lambda asked, _: residual.measure(asked.data, asked.rows, asked.seed),
-    "h200": lambda asked, place: h200.compare(
-        asked.data, asked.shapes, asked.trials, asked.seed, place / "h200.db"
+    "clblast": lambda arguments, _: measure_clblast(
+        arguments.data, arguments.rows, arguments.seed, not arguments.sample_only
+    ),
+    "residual": lambda arguments, _: residual.measure(arguments.data, arguments.rows, arguments.seed),
+    "h200": lambda arguments, place: h200.compare(
+        arguments.data, arguments.shapes, arguments.trials, arguments.seed, place / "h200.db"
     ),
 }
-_TEXTS = {"clblast": text, "residual": residual.text, "h200": h200.text}
+_TEXTS = {"clblast": format_result, "residual": residual.format_result, "h200": h200.format_result}
 
 
-def main() -> None:
-    """Print the scores; write them as JSON and into the documentation where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=500, help="rows of each recording to compile")
     parser.add_argument("--shapes", type=int, default=20, help="shapes to tune for the h200, at most 20")
     parser.add_argument("--trials", type=int, default=64, help="trials of each of them")
     parser.add_argument(
         "--only", choices=PARTS, help="one part; --write-docs keeps what the page says of the others"
     )
-    parser.add_argument("--sample-only", action="store_true", help="leave the rows that are not compiled out")
-    parser.add_argument("--cache", type=Path, help="where compiled kernels and trials stay; else thrown away")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/simulated-devices.md")
-    arguments = parser.parse_args()
-    print(
-        f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"NVRTC {nvrtc.version()}, {os.cpu_count()} cores; all predictions are simulated"
+    parser.add_argument("--sample-only", action="store_true", help="leave out the rows that are not compiled")
+    parser.add_argument(
+        "--cache", type=Path, help="folder that keeps compiled kernels and trials; default: none is kept"
     )
+    parser.add_argument("--write-docs", action="store_true", help="write docs/simulated-devices.md")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure the parts, print the scores, and write the page where arguments."""
+    print(f"NVRTC {nvrtc.version()}; all predictions are simulated")
     parts = (arguments.only,) if arguments.only else PARTS
     with tempfile.TemporaryDirectory() as folder:
         place = arguments.cache or Path(folder)
         os.environ["EKC_CACHE_DIR"] = str(place)
-        try:
-            results = {part: _MEASURED[part](arguments, place) for part in parts}
-        except InvalidInput as problem:
-            parser.error(str(problem))
+        results = {part: _MEASURED[part](arguments, place) for part in parts}
     plots = results["clblast"].pop("plots") if "clblast" in results else {}
     texts = {part: _TEXTS[part](result) for part, result in results.items()}
     print("\n".join(texts.values()))
     if arguments.write_docs:
         write_docs.write(texts, plots)
+    others = {part: results.get(part) for part in PARTS[1:]}
     passed = all(result["pass"] for result in results.values())
-    print("pass" if passed else "FAIL")
-    if arguments.json:
-        others = {part: results.get(part) for part in PARTS[1:]}
-        figures = results.get("clblast", {}) | others | {"pass": passed}
-        arguments.json.write_text(json.dumps(figures, indent=1))
+    return results.get("clblast", {}) | others | {"pass": passed}
 
+
+main = make_main(__doc__, measure, {"spearman": RANK_BARS, "median_error": ERROR_BAR}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

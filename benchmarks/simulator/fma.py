@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fma32(const float* __restr
 """
 
 
-def fma_kernel(arch: str, sms: int) -> CompiledKernel:
+def make_fma_kernel(arch: str, sms: int) -> CompiledKernel:
     """Full SMs, 32 independent multiply-adds a trip, no memory to speak of."""
     text = TEXT.replace("THREADS", str(THREADS)).replace("TRIPS", str(TRIPS))
     out = compile_cached(text, arch)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ekc
-from benchmarks.simulator.rows import table
-from benchmarks.simulator.scores import Vector, by_table, constant, score, watts
+from benchmarks.simulator.rows import read_table
+from benchmarks.simulator.scores import Vector, predict_by_table, predict_constant, predict_watts, score
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
@@ -38,8 +38,9 @@ GROUPED = {p.name for p in WGMMA_FAMILIES}
 MISSED_W, MISSED_TFLOPS = 150.0, 50.0
 """Below this power above this rate, the meter had not seen the kernel: it says what the idle board draws."""
 LONG_S = 100e-6
-"""Of shorter kernels the recorded power does not tell what they draw: at 600 to 700 TFLOP/s its median is
-233 W below 15 us and 691 W from 100 us on, as if the board had waited between launches."""
+"""Seconds of a kernel from which on its recorded power is used. For shorter ones it is too low: at 600 to
+700 TFLOP/s its median is 233 W below 15 us and 691 W from 100 us on, as if the board had waited between
+launches."""
 NEIGHBOURS, FEWEST = 25, 5
 """Recorded rows that a kernel is compared with, and the least that say anything, of rows as of kernels."""
 ALIKE = 2.0
@@ -76,14 +77,15 @@ def read(data: Path) -> list[Row]:
     """The rows of bfloat16 whose power was seen by the meter."""
     rows = [
         Row(*(int(x[name]) for name in "mnk"), float(x["time_ms"]) * 1e-3, float(x["power_w"]))
-        for x in table(data / FILE)
+        for x in read_table(data / FILE)
         if x["gemm_dtype"] == "bfloat16"
     ]
     return [row for row in rows if row.power_w > MISSED_W or row.flops < MISSED_TFLOPS * 1e12 * row.seconds]
 
 
-def drawn(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
-    """One row out of each of `SLICES` equal slices in order of time, or of `count` of these, far apart."""
+def sample_rows(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
+    """One row out of each of `SLICES` equal slices in order of time, or of `count` of these, evenly
+    spaced."""
     fit = [row for row in rows if max(row.m * row.n, row.m * row.k, row.n * row.k) < LARGEST]
     fit.sort(key=lambda row: (row.seconds, row.m, row.n, row.k))
     random = np.random.default_rng(seed)
@@ -91,7 +93,9 @@ def drawn(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
     return [each[n * STRIDE % SLICES] for n in range(min(count, SLICES))]
 
 
-def best(row: Row, trials: int, seed: int, records: Path | None) -> tuple[ekc.Schedule | None, ekc.Schedule]:
+def tune_shape(
+    row: Row, trials: int, seed: int, records: Path | None
+) -> tuple[ekc.Schedule | None, ekc.Schedule]:
     """The fastest schedule on tensor cores among those tried, and the fastest of all."""
     op = ekc.matmul(row.m, row.n, row.k, dtype="bfloat16", transpose_b=True)
     result = ekc.tune(
@@ -103,18 +107,18 @@ def best(row: Row, trials: int, seed: int, records: Path | None) -> tuple[ekc.Sc
         records=records,
         progress=False,
     )
-    found = [t for t in result.trials if t.ok and t.latency_s and _on_tensor_cores(t.schedule)]
+    found = [t for t in result.trials if t.ok and t.latency_s and _uses_tensor_cores(t.schedule)]
     return (
         min(found, key=lambda trial: trial.latency_s or 0.0).schedule if found else None,
         result.fastest.schedule,
     )
 
 
-def _on_tensor_cores(schedule: ekc.Schedule) -> bool:
+def _uses_tensor_cores(schedule: ekc.Schedule) -> bool:
     return any(s.kind == "tensorize" for s in schedule.steps)
 
 
-def settled(schedule: ekc.Schedule) -> tuple[SteadyState, float]:
+def select_settled(schedule: ekc.Schedule) -> tuple[SteadyState, float]:
     """The state in which the simulated board runs it back to back, asked for its top clock, and board power;
     the seeded residuals left out."""
     spec = specs.find_spec(TARGET)
@@ -123,7 +127,7 @@ def settled(schedule: ekc.Schedule) -> tuple[SteadyState, float]:
     state = find_steady_state(
         spec, compute_work_without_residual(spec, kernel, profile_kernel(kernel)), spec.boost_mhz
     )
-    return state, watts(spec, state)
+    return state, predict_watts(spec, state)
 
 
 def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str, Any]:
@@ -135,12 +139,12 @@ def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str
         "recorded_tflops": row.flops / row.seconds / 1e12,
         "gbytes": row.least_bytes / 1e9,
     }
-    schedule, fastest = best(row, trials, seed, records)
-    if not _on_tensor_cores(fastest):
-        told["without_s"] = settled(fastest)[0].latency_s
+    schedule, fastest = tune_shape(row, trials, seed, records)
+    if not _uses_tensor_cores(fastest):
+        told["without_s"] = select_settled(fastest)[0].latency_s
     if schedule is None:
         return told
-    state, board_w = settled(schedule)
+    state, board_w = select_settled(schedule)
     return told | {
         "simulated_s": state.latency_s,
         "simulated_w": board_w,
@@ -152,7 +156,7 @@ def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str
     }
 
 
-def alike(rows: Sequence[Row], kernels: Sequence[dict[str, Any]]) -> Vector:
+def select_similar(rows: Sequence[Row], kernels: Sequence[dict[str, Any]]) -> Vector:
     """For each kernel of ours the median power of the recorded rows nearest to it in TFLOP/s and in GB/s of
     compulsory traffic; NaN where there are few like it."""
     rates = np.log([(row.flops / row.seconds, row.least_bytes / row.seconds) for row in rows])
@@ -169,13 +173,13 @@ def alike(rows: Sequence[Row], kernels: Sequence[dict[str, Any]]) -> Vector:
 def compare(data: Path, count: int, trials: int, seed: int, records: Path | None) -> dict[str, Any]:
     """All figures: shapes, latency ratios and the scores of power."""
     rows = read(data)
-    shapes = [measured(row, trials, seed, records) for row in drawn(rows, count, seed)]
+    shapes = [measured(row, trials, seed, records) for row in sample_rows(rows, count, seed)]
     shapes.sort(key=lambda one: one["recorded_s"])
     ratios = [one["ratio"] for one in shapes if "ratio" in one]
     if not ratios:
         raise InvalidInput(f"trials: no schedule on tensor cores in {trials} trials of any shape; try more")
     quantiles = dict(zip(("least", "median", "most"), np.quantile(ratios, [0, 0.5, 1]).tolist(), strict=True))
-    against = scored([row for row in rows if row.seconds >= LONG_S], shapes, seed)
+    against = score_power([row for row in rows if row.seconds >= LONG_S], shapes, seed)
     return {
         "shapes": shapes,
         "trials": trials,
@@ -186,18 +190,18 @@ def compare(data: Path, count: int, trials: int, seed: int, records: Path | None
     }
 
 
-def scored(rows: Sequence[Row], shapes: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | None:
+def score_power(rows: Sequence[Row], shapes: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | None:
     """Simulated power against half of the rows; the other half makes the table and the constant."""
     learn = np.random.default_rng(seed).permutation(len(rows)) < len(rows) // 2
     done = [one for one in shapes if "ratio" in one]
-    reference = alike([row for row, used in zip(rows, learn, strict=True) if not used], done)
+    reference = select_similar([row for row, used in zip(rows, learn, strict=True) if not used], done)
     told = ~np.isnan(reference)
     reference, done = reference[told], [one for one, kept in zip(done, told, strict=True) if kept]
     if len(done) < FEWEST:
         return None
     simulated = np.array([one["simulated_w"] for one in done])
     found = score(simulated, reference)
-    simple = _simple(rows, learn, done)
+    simple = _predict_trivially(rows, learn, done)
     return {
         "shipped": asdict(found),
         "bias": float(np.median(simulated / reference) - 1.0),
@@ -207,21 +211,21 @@ def scored(rows: Sequence[Row], shapes: Sequence[dict[str, Any]], seed: int) -> 
     }
 
 
-def _simple(
+def _predict_trivially(
     rows: Sequence[Row], learn: NDArray[np.bool_], done: Sequence[dict[str, Any]]
 ) -> dict[str, Vector]:
-    """What the other half of the rows says of our rates alone, or of nothing."""
+    """Predictions by the other half of the rows: by the rates alone, or a constant."""
     ours = [one["simulated_tflops"] * 1e12 for one in done]
     rates = np.array([*(row.flops / row.seconds for row in rows), *ours])
     watt = np.array([*(row.power_w for row in rows), *np.zeros(len(ours))])
     known = np.array([*learn, *np.zeros(len(ours), dtype=bool)])
     return {
-        "table by TFLOP/s": by_table(rates, watt, known)[len(rows) :],
-        "constant": constant(watt, known)[len(rows) :],
+        "table by TFLOP/s": predict_by_table(rates, watt, known)[len(rows) :],
+        "constant": predict_constant(watt, known)[len(rows) :],
     }
 
 
-def text(result: dict[str, Any]) -> str:
+def format_result(result: dict[str, Any]) -> str:
     """The table of shapes and the scores under it."""
     said = [
         f"tensor cores, h200 (simulated): fastest of {result['trials']} trials with bfloat16 on them,",
@@ -229,7 +233,7 @@ def text(result: dict[str, Any]) -> str:
         "                             time [us]          TFLOP/s              power [W]",
         "     m     n     k   recorded simulated ratio  recorded simulated  recorded simulated",
     ]
-    said += [_line(one) for one in result["shapes"]]
+    said += [_format_shape(one) for one in result["shapes"]]
     said.append("latency over recorded: " + ", ".join(f"{k} {v:.2f}" for k, v in result["ratio"].items()))
     against = result["power"]
     if against is None:
@@ -247,7 +251,7 @@ def text(result: dict[str, Any]) -> str:
     return "\n".join([*said, f"    simulated over recorded, median {against['bias']:+.1%}"])
 
 
-def _line(one: dict[str, Any]) -> str:
+def _format_shape(one: dict[str, Any]) -> str:
     m, n, k = one["shape"]
     shape = f"{m:6}{n:6}{k:6} {one['recorded_s'] * 1e6:10.1f}"
     without = f"  {one['without_s'] * 1e6:.1f} without them" if "without_s" in one else ""

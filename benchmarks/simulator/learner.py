@@ -1,4 +1,4 @@
-"""What a learner leaves unexplained of recorded spaces: an upper bound of what kernels have of their own."""
+"""The residual of a learner on recorded spaces: an upper bound of the part that each kernel has alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording, read
-from benchmarks.cost_model.energy_rows import USED_IF, deviations
+from benchmarks.cost_model.energy_rows import USED_IF, compute_deviations
 from ekc.search.replay.table_space import compute_table_features
 
 Vector = NDArray[np.float64]
 
 FOLDS = 5
 DEPTHS = (4, 6, 8)
-"""Of the trees; the depth that leaves least is printed."""
+"""Depths of the trees; the depth with the least residual is printed."""
 ROUNDS = 300
 PARAMETERS = {
     "objective": "reg:squarederror",
@@ -36,18 +36,18 @@ MOST_COMPARED = 2000
 """Kernels whose neighbours are looked for."""
 
 
-def robust(values: Vector) -> float:
-    """The standard deviation that the middle half tells."""
+def compute_robust_std(values: Vector) -> float:
+    """Standard deviation, estimated by the median distance from the median."""
     return float(NORMAL * np.median(np.abs(values - np.median(values))))
 
 
-def left(settings: Vector, logs: Vector, seed: int) -> Vector:
+def compute_residuals(settings: Vector, logs: Vector, seed: int) -> Vector:
     """Out-of-fold residuals `[n]` of the log of a figure, by boosted trees on settings `[n, d]`."""
-    found = [_left(compute_table_features(settings), logs, depth, seed) for depth in DEPTHS]
-    return min(found, key=robust)
+    found = [_compute_fold_residuals(compute_table_features(settings), logs, depth, seed) for depth in DEPTHS]
+    return min(found, key=compute_robust_std)
 
 
-def _left(features: NDArray[np.float32], logs: Vector, depth: int, seed: int) -> Vector:
+def _compute_fold_residuals(features: NDArray[np.float32], logs: Vector, depth: int, seed: int) -> Vector:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import xgboost
 
@@ -59,16 +59,16 @@ def _left(features: NDArray[np.float32], logs: Vector, depth: int, seed: int) ->
     return np.asarray(logs - guessed)
 
 
-def lines(data: Path, seed: int) -> list[dict[str, Any]]:
+def measure_all(data: Path, seed: int) -> list[dict[str, Any]]:
     """Every recorded space, time and, where it was metered, power."""
     found = []
     for recording in RECORDINGS:
         figures = ("time_ms", "power_w") if recording.figure == "energy_j" else ("time_ms",)
-        found += [line(data, replace(recording, figure=figure), seed) for figure in figures]
+        found += [measure_space(data, replace(recording, figure=figure), seed) for figure in figures]
     return found
 
 
-def line(data: Path, recording: Recording, seed: int) -> dict[str, Any]:
+def measure_space(data: Path, recording: Recording, seed: int) -> dict[str, Any]:
     """One figure of one space, as shares. Rows that are one kernel are averaged: they tell the noise."""
     table = read(data, recording)
     ok = np.isfinite(table.figures)
@@ -81,25 +81,25 @@ def line(data: Path, recording: Recording, seed: int) -> dict[str, Any]:
     kernels, place = np.unique(settings, axis=0, return_inverse=True)
     place = place.reshape(-1)
     logs = np.bincount(place, np.log(figures)) / np.bincount(place)
-    rest, noise = left(kernels, logs, seed), deviations(figures, place)
+    rest, noise = compute_residuals(kernels, logs, seed), compute_deviations(figures, place)
     fast = logs <= np.quantile(logs, FAST)
     return {
         "space": recording.name.removesuffix(" energy"),
         "figure": recording.figure.partition("_")[0],
         "rows": len(figures),
         "kernels": len(kernels),
-        "repeats": robust(noise) if noise.size else None,
-        "robust": robust(rest),
+        "repeats": compute_robust_std(noise) if noise.size else None,
+        "robust": compute_robust_std(rest),
         "rms": float(np.std(rest)),
-        "fast": robust(rest[fast]),
-        "neighbours": _alike(kernels, rest, seed),
+        "fast": compute_robust_std(rest[fast]),
+        "neighbours": _correlate_neighbours(kernels, rest, seed),
     }
 
 
-def _alike(settings: Vector, rest: Vector, seed: int) -> float | None:
+def _correlate_neighbours(settings: Vector, rest: Vector, seed: int) -> float | None:
     """Correlation of what is left of two kernels that differ in one setting; None where none do."""
     some = np.random.default_rng(seed).permutation(len(rest))[:MOST_COMPARED]
-    bound = 4 * robust(rest)
+    bound = 4 * compute_robust_std(rest)
     clipped = np.clip(rest - np.median(rest), -bound, bound)
     near = [np.flatnonzero((settings != settings[one]).sum(axis=1) == 1) for one in some]
     here, there = np.repeat(some, [len(found) for found in near]), np.concatenate(near)

@@ -1,18 +1,19 @@
-"""What wider loads were worth on real GPUs, and what the simulated ones make of them.
+"""Gain of wider loads on real GPUs, and on simulated ones.
 
     python -m benchmarks.simulator.load_width --data DIR [--json FILE] [--pairs N] [--seed N] [--cache DIR]
 
 Pairs of recorded CLBlast kernels that differ in one vector width alone (VWM, VWN: 1 to 2 or 2 to 4 floats),
 by whether that operand comes through shared memory or from global memory. `faster`: share of the pairs in
 which the wider was; `ratio`: median of narrow over wide time. Both are recorded. With --pairs, so many of
-each recording's fastest fifth are compiled for the simulated GPU too, and their ratios stand side by side.
+each recording's fastest fifth are compiled for the simulated GPU too, and both ratios are printed. No bar:
+the recordings show an effect, and the comparison describes how far the simulation has it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.clblast import Xgemm
-from benchmarks.search.tune_table import table
-from benchmarks.simulator.rows import LATENCY, Recording, by_compiling, read
+from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.simulator.rows import LATENCY, Recording, compile_work, read
 from ekc.devices.simulated.latency import estimate_latency
+from ekc.tables import format_table
 
 FAST = 0.2
-"""Of all configurations, those in order of time that pairs are compiled of."""
+"""Share of the configurations, fastest first, of which pairs are compiled."""
 WIDTHS = {"vwm": "sa", "vwn": "sb"}
 """The width of an operand's loads, and whether it goes through shared memory."""
 
@@ -40,8 +42,8 @@ class Pair:
     shared: bool
 
 
-def pairs(seconds: dict[Xgemm, float]) -> Iterator[Pair]:
-    """All of a recording."""
+def find_pairs(seconds: dict[Xgemm, float]) -> Iterator[Pair]:
+    """Find all pairs of a recording."""
     for one in seconds:
         for width, shared in WIDTHS.items():
             wide = replace(one, **{width: 2 * getattr(one, width)})
@@ -49,8 +51,10 @@ def pairs(seconds: dict[Xgemm, float]) -> Iterator[Pair]:
                 yield Pair(one, wide, bool(getattr(one, shared)))
 
 
-def line(recording: Recording, found: list[Pair], real: dict[Xgemm, float], shared: bool) -> dict[str, Any]:
-    """The recorded pairs of one way."""
+def make_line(
+    recording: Recording, found: list[Pair], real: dict[Xgemm, float], shared: bool
+) -> dict[str, Any]:
+    """A line of the recorded pairs, through shared memory or not."""
     ratios = np.array([real[p.narrow] / real[p.wide] for p in found if p.shared == shared])
     return {
         "device": recording.device,
@@ -61,12 +65,12 @@ def line(recording: Recording, found: list[Pair], real: dict[Xgemm, float], shar
     }
 
 
-def side_by_side(recording: Recording, found: list[Pair], real: dict[Xgemm, float]) -> dict[str, Any]:
+def simulate_pairs(recording: Recording, found: list[Pair], real: dict[Xgemm, float]) -> dict[str, Any]:
     """Recorded and simulated ratios of pairs, those left out that our kernels cannot be or do not fit."""
     spec, ratios = recording.spec, []
     clock = spec.boost_mhz * (recording.clock_share or 1.0)
     for p in found:
-        works = [by_compiling(spec, one) for one in (p.narrow, p.wide)]
+        works = [compile_work(spec, one) for one in (p.narrow, p.wide)]
         narrow, wide = (
             estimate_latency(spec, w.events, w.resident, clock).seconds if w else np.nan for w in works
         )
@@ -80,23 +84,23 @@ def side_by_side(recording: Recording, found: list[Pair], real: dict[Xgemm, floa
     }
 
 
-def compared(recording: Recording, data: Path, count: int, seed: int) -> list[dict[str, Any]]:
-    """The rows of one recording."""
+def compare_pairs(recording: Recording, data: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    """Compare the pairs of one recording."""
     real: dict[Xgemm, float] = {}
     for row in read(data, recording):
         real[row.one] = min(row.seconds, real.get(row.one, np.inf))
-    every, random = list(pairs(real)), np.random.default_rng(seed)
+    every, random = list(find_pairs(real)), np.random.default_rng(seed)
     limit = float(np.quantile(list(real.values()), FAST))
     lines = []
     for shared in (True, False):
         fast = [p for p in every if p.shared == shared and min(real[p.narrow], real[p.wide]) <= limit]
         picked = [fast[i] for i in random.permutation(len(fast))[: count // 2]]
-        simulated = side_by_side(recording, picked, real) if picked else {}
-        lines.append({**line(recording, every, real, shared), **simulated})
+        simulated = simulate_pairs(recording, picked, real) if picked else {}
+        lines.append({**make_line(recording, every, real, shared), **simulated})
     return lines
 
 
-def show(lines: list[dict[str, Any]]) -> str:
+def format_lines(lines: list[dict[str, Any]]) -> str:
     """The table."""
     rows = [("recording", "operand from", "pairs", "faster", "ratio", "compiled", "recorded", "simulated")]
     for x in lines:
@@ -106,30 +110,33 @@ def show(lines: list[dict[str, Any]]) -> str:
         rows.append(
             (x["device"], x["way"], str(x["pairs"]), f"{x['faster']:.0%}", f"{x['ratio']:.3f}", *shown)
         )
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def main() -> None:
-    """Print the table; write it as JSON where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--json", type=Path)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
     parser.add_argument("--pairs", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-    asked = parser.parse_args()
-    if asked.cache:
-        os.environ["EKC_CACHE_DIR"] = str(asked.cache)
-    lines = [x for recording in LATENCY for x in compared(recording, asked.data, asked.pairs, asked.seed)]
-    print(show(lines))
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Compare the pairs of each recording, and print the table."""
+    if arguments.cache:
+        os.environ["EKC_CACHE_DIR"] = str(arguments.cache)
+    lines = [
+        x
+        for recording in LATENCY
+        for x in compare_pairs(recording, arguments.data, arguments.pairs, arguments.seed)
+    ]
+    print(format_lines(lines))
     total = sum(x["pairs"] for x in lines)
     faster = sum(x["faster"] * x["pairs"] for x in lines) / total
     print(f"of {total:,} pairs the wider was faster in {faster:.0%}")
-    if asked.json:
-        asked.json.write_text(json.dumps({"lines": lines, "pairs": total, "faster": faster}, indent=1))
+    return {"lines": lines, "pairs": total, "faster": faster}
 
+
+main = make_main(__doc__, measure, add_options=add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

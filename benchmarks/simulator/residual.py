@@ -1,10 +1,9 @@
-"""How much of what the simulator gets wrong is shared by kernels alike, and how much is a kernel's own.
+"""The part of the simulator's error that similar kernels share, and the part of each kernel alone.
 
 Recorded over simulated time, without the seeded residual, of CLBlast configurations and neighbours of theirs
-that differ in one parameter: a variogram over the distance of traits (`ekc/devices/simulated/residual.py`). Half the mean
-squared difference of two logs grows from the own part to own and shared; medians stand for means, so that
-a few odd kernels do not decide. Left out: kernels that spill, and vectors wider than ours.
-"""
+that differ in one parameter: a variogram over the distance of traits (`ekc/devices/simulated/residual.py`).
+Half the mean squared difference of two logs grows from the own part to own and shared; medians stand for
+means, so that a few odd kernels do not decide. Left out: kernels that spill, and vectors wider than ours."""
 
 from __future__ import annotations
 
@@ -19,10 +18,19 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.common.clblast import WIDEST, Xgemm
-from benchmarks.search.tune_table import table
+from benchmarks.common.script import WIDE_TABLE
 from benchmarks.simulator import learner
-from benchmarks.simulator.learner import left, robust
-from benchmarks.simulator.rows import LATENCY, Recording, Row, Work, by_compiling, by_estimate, known, read
+from benchmarks.simulator.learner import compute_residuals, compute_robust_std
+from benchmarks.simulator.rows import (
+    LATENCY,
+    Recording,
+    Row,
+    Work,
+    compile_work,
+    compute_works,
+    estimate_work,
+    read,
+)
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.residual import (
     LENGTH_SCALE_OCTAVES,
@@ -32,6 +40,7 @@ from ekc.devices.simulated.residual import (
     make_generator,
     sample_shared_time_factor,
 )
+from ekc.tables import format_table
 
 Vector = NDArray[np.float64]
 
@@ -39,7 +48,7 @@ ANCHORS, NEIGHBOURS = 150, 4
 """Configurations drawn, and of each that many that differ in one parameter."""
 EDGES = (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8)
 FEWEST = 15
-"""Pairs that tell the middle of their differences."""
+"""Pairs that a median needs, at least."""
 PAIR = 0.9539
 """Median difference of two normal draws over their standard deviation."""
 LEARNT = 2000
@@ -70,9 +79,9 @@ class Errors:
     traits: Vector
 
 
-def around(rows: list[Row], anchors: int, seed: int) -> list[Row]:
+def select_neighbours(rows: list[Row], anchors: int, seed: int) -> list[Row]:
     """Rows out of equal slices of the order of time, each with some neighbours."""
-    distinct = _distinct(rows)
+    distinct = _select_distinct(rows)
     settings, random = np.array([astuple(row.one) for row in distinct]), np.random.default_rng(seed)
     order = np.argsort([row.seconds for row in distinct], kind="stable")
     drawn = [int(random.choice(part)) for part in np.array_split(order, min(anchors, len(order)))]
@@ -83,7 +92,7 @@ def around(rows: list[Row], anchors: int, seed: int) -> list[Row]:
     return [distinct[n] for n in dict.fromkeys(picked)]
 
 
-def _distinct(rows: list[Row]) -> list[Row]:
+def _select_distinct(rows: list[Row]) -> list[Row]:
     """The first row of every configuration."""
     first: dict[Xgemm, Row] = {}
     for row in rows:
@@ -91,30 +100,30 @@ def _distinct(rows: list[Row]) -> list[Row]:
     return list(first.values())
 
 
-def comparable(one: Xgemm, work: Work | None) -> bool:
+def is_comparable(one: Xgemm, work: Work | None) -> bool:
     """Whether the simulator is to be held to what was recorded of this configuration."""
     return work is not None and work.events.local_requests == 0 and max(one.vwm, one.vwn) <= WIDEST
 
 
-def errors(recording: Recording, rows: list[Row], works: dict[Xgemm, Work | None]) -> Errors:
-    """Of the comparable configurations, the mean over the rows of each."""
+def compute_errors(recording: Recording, rows: list[Row], works: dict[Xgemm, Work | None]) -> Errors:
+    """Errors of the comparable configurations, the mean over the rows of each."""
     seconds: dict[Xgemm, list[float]] = {}
     for row in rows:
         work = works.get(row.one)
-        if work is not None and comparable(row.one, work):
-            simulated = _seconds(recording, row, work)
+        if work is not None and is_comparable(row.one, work):
+            simulated = _estimate_seconds(recording, row, work)
             seconds.setdefault(row.one, []).append(float(np.log(row.seconds / simulated)))
     looks = [compute_traits(w.events, w.resident) for one in seconds if (w := works[one]) is not None]
     return Errors(np.array([np.mean(logs) for logs in seconds.values()]), np.array(looks))
 
 
-def _seconds(recording: Recording, row: Row, work: Work) -> float:
+def _estimate_seconds(recording: Recording, row: Row, work: Work) -> float:
     clock = row.clock_mhz * (recording.clock_share or 1.0)
     return estimate_latency(recording.spec, work.events, work.resident, clock).seconds
 
 
-def variogram(found: Errors) -> Iterator[dict[str, float]]:
-    """Bins of distance: mean distance, and the deviation that two kernels that far apart do not share."""
+def compute_variogram(found: Errors) -> Iterator[dict[str, float]]:
+    """Bins of distance: mean distance, and the deviation that two kernels at that distance do not share."""
     first, second = np.triu_indices(len(found.logs), 1)
     squares = (found.traits**2).sum(axis=1)
     gram = squares[:, None] + squares - 2 * found.traits @ found.traits.T
@@ -131,7 +140,7 @@ def variogram(found: Errors) -> Iterator[dict[str, float]]:
             }
 
 
-def fitted(bins: list[dict[str, float]], by: str) -> Sizes | None:
+def fit_sizes(bins: list[dict[str, float]], by: str) -> Sizes | None:
     """Sizes of a squared-exponential process with an own part, every bin weighing the same; None where
     bins are too few."""
     if len(bins) <= 3:
@@ -148,14 +157,14 @@ def fitted(bins: list[dict[str, float]], by: str) -> Sizes | None:
     return Sizes(*np.exp(minimize(loss, begun, method="Nelder-Mead", bounds=limits).x).tolist())
 
 
-def learnt(recording: Recording, rows: list[Row], seed: int, count: int) -> list[dict[str, Any]]:
-    """What a learner leaves of a recorded space, of the simulated one, and of that with residuals added."""
-    distinct = _distinct(rows)
+def measure_learner(recording: Recording, rows: list[Row], seed: int, count: int) -> list[dict[str, Any]]:
+    """Residuals of a learner on a recorded space, on the simulated one, and on that with residuals added."""
+    distinct = _select_distinct(rows)
     some = [distinct[n] for n in np.random.default_rng(seed).permutation(len(distinct))[:count]]
-    works = known(recording.spec, some, by_estimate)
-    kept = [(row, w) for row in some if (w := works[row.one]) is not None and comparable(row.one, w)]
+    works = compute_works(recording.spec, some, estimate_work)
+    kept = [(row, w) for row in some if (w := works[row.one]) is not None and is_comparable(row.one, w)]
     settings = np.array([astuple(row.one) for row, _ in kept], dtype=np.float64)
-    plain = np.log([_seconds(recording, row, work) for row, work in kept])
+    plain = np.log([_estimate_seconds(recording, row, work) for row, work in kept])
     looks = [compute_traits(work.events, work.resident) for _, work in kept]
     path = np.log([sample_shared_time_factor(recording.device, look) for look in looks])
     draw = make_generator(recording.device, "own part", seed).standard_normal(len(kept))
@@ -163,7 +172,7 @@ def learnt(recording: Recording, rows: list[Row], seed: int, count: int) -> list
     told |= {f"shared part, own {own:.1%}": plain + path + own * draw for own in OWN}
     lines = []
     for what, logs in told.items():
-        rest = np.abs(left(settings, logs, seed))
+        rest = np.abs(compute_residuals(settings, logs, seed))
         shares = {f"{q:.0%}": float(np.quantile(rest, q)) for q in QUANTILES}
         lines.append({"what": what, "kernels": len(kept), **shares, "rms": float(np.sqrt(np.mean(rest**2)))})
     return lines
@@ -174,28 +183,32 @@ def measure(data: Path, rows: int, seed: int) -> dict[str, Any]:
     spaces, bins = [], []
     for one in LATENCY:
         everything = read(data, one)
-        some = around(everything, min(rows, ANCHORS), seed)
+        some = select_neighbours(everything, min(rows, ANCHORS), seed)
         asked = {row.one for row in some}
-        works = known(one.spec, some, by_compiling)
-        found = errors(one, [row for row in everything if row.one in asked], works)
-        here = list(variogram(found))
+        works = compute_works(one.spec, some, compile_work)
+        found = compute_errors(one, [row for row in everything if row.one in asked], works)
+        here = list(compute_variogram(found))
         bins += here
-        fit = fitted(here, "robust")
-        size = {"kernels": len(found.logs), "robust": robust(found.logs), "rms": float(np.std(found.logs))}
+        fit = fit_sizes(here, "robust")
+        size = {
+            "kernels": len(found.logs),
+            "robust": compute_robust_std(found.logs),
+            "rms": float(np.std(found.logs)),
+        }
         spaces.append({"device": one.device, **size, "bins": here, "fit": fit and asdict(fit)})
-    fits = {by: fitted(bins, by) for by in ("robust", "rms")}
+    fits = {by: fit_sizes(bins, by) for by in ("robust", "rms")}
     last = LATENCY[1]
     return {
-        "learner": learner.lines(data, seed),
+        "learner": learner.measure_all(data, seed),
         "spaces": spaces,
         "fit": {by: fit and asdict(fit) for by, fit in fits.items()},
         "shipped": asdict(SHIPPED),
-        "learnt": learnt(last, read(data, last), seed, min(LEARNT, 10 * rows)),
-        "pass": near(fits["robust"]),
+        "learnt": measure_learner(last, read(data, last), seed, min(LEARNT, 10 * rows)),
+        "pass": is_near_shipped(fits["robust"]),
     }
 
 
-def near(fit: Sizes | None) -> bool:
+def is_near_shipped(fit: Sizes | None) -> bool:
     """Whether what is shipped is what the fit says: the shared part by a share, the own part by a percent."""
     return (
         fit is not None
@@ -205,36 +218,45 @@ def near(fit: Sizes | None) -> bool:
     )
 
 
-def text(result: dict[str, Any]) -> str:
+def format_result(result: dict[str, Any]) -> str:
     """Everything printed."""
-    said = ["left unexplained by boosted trees, out of fold, log scale", _learner(result["learner"]), ""]
+    said = [
+        "left unexplained by boosted trees, out of fold, log scale",
+        _format_learner(result["learner"]),
+        "",
+    ]
     said += ["recorded over simulated time, two kernels against the distance of their traits"]
     rows = [("device", "distance", "pairs", "not shared", "(rms)")]
     for space in result["spaces"]:
         for one in space["bins"]:
             shares = (f"{one['robust']:.1%}", f"{one['rms']:.1%}")
             rows.append((space["device"], f"{one['distance']:.2f}", f"{one['pairs']}", *shares))
-    said += [table(rows), ""]
+    said += [format_table(rows[0], rows[1:], width=WIDE_TABLE), ""]
     for space in result["spaces"]:
         spread = f"{space['robust']:.1%} (rms {space['rms']:.1%})"
-        said.append(f"{space['device']}: {space['kernels']} kernels, off by {spread}; {_sizes(space['fit'])}")
-    said += [f"all, by {by}: {_sizes(fit)}" for by, fit in result["fit"].items()]
-    said += [f"shipped: {_sizes(result['shipped'])}", "", "left unexplained on the RTX 3090's GEMMs"]
+        said.append(
+            f"{space['device']}: {space['kernels']} kernels, off by {spread}; {_format_sizes(space['fit'])}"
+        )
+    said += [f"all, by {by}: {_format_sizes(fit)}" for by, fit in result["fit"].items()]
+    said += [f"shipped: {_format_sizes(result['shipped'])}", "", "left unexplained on the RTX 3090's GEMMs"]
     kinds = [f"{q:.0%}" for q in QUANTILES]
     rows = [("times", "kernels", *kinds, "rms")]
     for one in result["learnt"]:
         rows.append((one["what"], f"{one['kernels']}", *(f"{one[k]:.1%}" for k in (*kinds, "rms"))))
-    said += [table(rows), f"shipped sizes near the fit: {'pass' if result['pass'] else 'FAIL'}"]
+    said += [
+        format_table(rows[0], rows[1:], width=WIDE_TABLE),
+        f"shipped sizes near the fit: {'pass' if result['pass'] else 'FAIL'}",
+    ]
     return "\n".join(said)
 
 
-def _sizes(fit: dict[str, float] | None) -> str:
+def _format_sizes(fit: dict[str, float] | None) -> str:
     if fit is None:
         return "too few pairs to fit"
     return f"own {fit['own']:.1%}, shared {fit['shared']:.1%}, length {fit['alike']:.1f} octaves"
 
 
-def _learner(lines: list[dict[str, Any]]) -> str:
+def _format_learner(lines: list[dict[str, Any]]) -> str:
     rows = [("space", "figure", "rows", "kernels", "repeats", "left", "(rms)", "fastest 2 %", "neighbours")]
     for one in lines:
         repeats = "-" if one["repeats"] is None else f"{one['repeats']:.2%}"
@@ -242,4 +264,4 @@ def _learner(lines: list[dict[str, Any]]) -> str:
         shares = (f"{one[name]:.1%}" for name in ("robust", "rms", "fast"))
         counts = (f"{one['rows']}", f"{one['kernels']}")
         rows.append((one["space"], one["figure"], *counts, repeats, *shares, alike))
-    return table(rows)
+    return format_table(rows[0], rows[1:], width=WIDE_TABLE)

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import clblast
+from benchmarks.common import clblast, estimated
 from benchmarks.common.clblast import Xgemm
-from benchmarks.common.estimated import estimated
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.events import Events, count_events
@@ -33,7 +32,7 @@ class Recording:
     device: str
     clock_share: float = 0.0
     """Clock over the boost clock of the data sheet where the rows do not hold it: fitted by
-    simulator_fidelity.py, as cards boost beyond their data sheet while they are cool. 0 where they do."""
+    fidelity.py, as cards boost beyond their data sheet while they are cool. 0 where they do."""
 
     @property
     def spec(self) -> GpuSpec:
@@ -64,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Work:
-    """What a configuration does, by one of two ways of knowing it."""
+    """Work of a configuration, compiled or estimated."""
 
     events: Events
     resident: Occupancy
@@ -75,17 +74,17 @@ Pairs = Sequence[tuple[Row, Work]]
 """Rows, and what their configurations do."""
 
 
-def pairs_of(rows: Sequence[Row], works: dict[Xgemm, Work | None]) -> Pairs:
+def pair_rows(rows: Sequence[Row], works: dict[Xgemm, Work | None]) -> Pairs:
     """Rows whose kernel fits the GPU."""
     return [(row, work) for row in rows if (work := works[row.one]) is not None]
 
 
 def read(data: Path, recording: Recording) -> list[Row]:
     """All rows of a recording."""
-    return [_row(fields, recording) for fields in table(data / recording.file)]
+    return [_parse_row(fields, recording) for fields in read_table(data / recording.file)]
 
 
-def table(file: Path) -> list[dict[str, str]]:
+def read_table(file: Path) -> list[dict[str, str]]:
     """The rows of a CSV file, compressed or not; `InvalidInput` where there is none."""
     if not file.is_file():
         raise InvalidInput(f"no recording {file}: --data must name the folder that holds {file.name}")
@@ -93,13 +92,13 @@ def table(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def _row(fields: dict[str, str], recording: Recording) -> Row:
+def _parse_row(fields: dict[str, str], recording: Recording) -> Row:
     clock = float(fields.get("clock_mhz", recording.spec.boost_mhz))
     power = float(fields.get("power_w", 0.0))
-    return Row(clblast.configuration(fields), float(fields["time_ms"]) * 1e-3, clock, power)
+    return Row(clblast.parse_configuration(fields), float(fields["time_ms"]) * 1e-3, clock, power)
 
 
-def stratified(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
+def sample_stratified(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
     """One row out of each of `count` equal slices of the rows in order of time."""
     if count >= len(rows):
         return list(rows)
@@ -108,7 +107,7 @@ def stratified(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
     return [rows[int(random.choice(part))] for part in np.array_split(order, count)]
 
 
-def halves(rows: Iterable[Row], seed: int) -> NDArray[np.bool_]:
+def select_half(rows: Iterable[Row], seed: int) -> NDArray[np.bool_]:
     """Which rows to fit on: half of the configurations, all rows of one on the same side."""
     listed = [row.one for row in rows]
     kinds = sorted(set(listed), key=str)
@@ -117,29 +116,29 @@ def halves(rows: Iterable[Row], seed: int) -> NDArray[np.bool_]:
     return np.array([side[one] for one in listed])
 
 
-def by_compiling(spec: GpuSpec, one: Xgemm) -> Work | None:
-    """What ptxas and the PTX machine say; None where not one block fits the GPU."""
-    return of_kernel(spec, clblast.compiled(one, SIDE, spec.arch))
+def compile_work(spec: GpuSpec, one: Xgemm) -> Work | None:
+    """Work by ptxas and the PTX machine; None where no block fits the GPU."""
+    return get_kernel_work(spec, clblast.compile_kernel(one, SIDE, spec.arch))
 
 
-def of_kernel(spec: GpuSpec, kernel: CompiledKernel) -> Work | None:
-    """What a kernel of one launch does."""
-    return _work(spec, kernel.launches[0], kernel.resources[0], profile_kernel(kernel)[0])
+def get_kernel_work(spec: GpuSpec, kernel: CompiledKernel) -> Work | None:
+    """Work of a kernel of one launch."""
+    return _make_work(spec, kernel.launches[0], kernel.resources[0], profile_kernel(kernel)[0])
 
 
-def by_estimate(spec: GpuSpec, one: Xgemm) -> Work | None:
-    """What the analysis says."""
-    return _work(spec, *estimated(one, SIDE))
+def estimate_work(spec: GpuSpec, one: Xgemm) -> Work | None:
+    """Work by the analysis."""
+    return _make_work(spec, *estimated.estimate_work(one, SIDE))
 
 
-def known(
+def compute_works(
     spec: GpuSpec, rows: Iterable[Row], how: Callable[[GpuSpec, Xgemm], Work | None]
 ) -> dict[Xgemm, Work | None]:
     """The work of every configuration among the rows."""
     return {one: how(spec, one) for one in dict.fromkeys(row.one for row in rows)}
 
 
-def _work(spec: GpuSpec, launch: Launch, resources: Resources, ran: LaunchProfile) -> Work | None:
+def _make_work(spec: GpuSpec, launch: Launch, resources: Resources, ran: LaunchProfile) -> Work | None:
     shared = launch.shared_bytes + resources.shared_bytes
     threads = launch.block[0] * launch.block[1]
     resident = compute_occupancy(spec.capability, threads, resources.registers, shared)

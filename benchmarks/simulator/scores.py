@@ -48,16 +48,16 @@ SHIPPED = Fit(FITTED_CONSTANTS, tuple(one.clock_share or 1.0 for one in LATENCY)
 def score(predicted: Vector, recorded: Vector) -> Score:
     """Rank correlation and median relative error."""
     error = float(np.median(np.abs(predicted / recorded - 1.0)))
-    return Score(len(recorded), rank(predicted, recorded), error)
+    return Score(len(recorded), compute_rank(predicted, recorded), error)
 
 
-def rank(predicted: Vector, recorded: Vector) -> float:
+def compute_rank(predicted: Vector, recorded: Vector) -> float:
     """Spearman's; 0 where a side ranks nothing."""
     told = np.ptp(predicted) > 0 and np.ptp(recorded) > 0
     return float(spearmanr(predicted, recorded)[0]) if told else 0.0
 
 
-def times(
+def predict_times(
     spec: GpuSpec, pairs: Pairs, rates: LatencyConstants = FITTED_CONSTANTS, clock_share: float = 1.0
 ) -> Vector:
     """Modelled seconds of rows at their clocks."""
@@ -69,7 +69,7 @@ def times(
     )
 
 
-def recorded(pairs: Pairs) -> Vector:
+def get_recorded(pairs: Pairs) -> Vector:
     """Recorded seconds."""
     return np.array([row.seconds for row, _ in pairs])
 
@@ -89,7 +89,7 @@ def fit(known: Sequence[tuple[Recording, Pairs]]) -> Fit:
             return float("inf")
         tried = unpacked(values)
         errors = [
-            np.log(times(recording.spec, pairs, tried.rates, share) / recorded(pairs))
+            np.log(predict_times(recording.spec, pairs, tried.rates, share) / get_recorded(pairs))
             for (recording, pairs), share in zip(known, tried.clock_shares, strict=True)
         ]
         return sum(float(np.mean(np.abs(error))) for error in errors)
@@ -101,10 +101,10 @@ def fit(known: Sequence[tuple[Recording, Pairs]]) -> Fit:
     return unpacked(found.x)
 
 
-def by_tile(pairs: Pairs) -> Score:
+def score_by_tile(pairs: Pairs) -> Score:
     """Minus the elements of C that a thread owns, as a rank of time."""
     area = np.array([-row.one.thread_tile for row, _ in pairs], dtype=np.float64)
-    return Score(len(pairs), rank(area, recorded(pairs)), None)
+    return Score(len(pairs), compute_rank(area, get_recorded(pairs)), None)
 
 
 def run(spec: GpuSpec, work: Work, clock_mhz: float, activity: float = 1.0) -> SteadyState:
@@ -115,7 +115,7 @@ def run(spec: GpuSpec, work: Work, clock_mhz: float, activity: float = 1.0) -> S
     return find_steady_state(spec, Todo(((work.events, work.resident),), dynamic, (1.0,)), clock_mhz)
 
 
-def watts(spec: GpuSpec, state: SteadyState) -> float:
+def predict_watts(spec: GpuSpec, state: SteadyState) -> float:
     """Board power of a state, warmed up."""
     if state.throttle:
         return spec.power.tdp_w
@@ -126,7 +126,7 @@ def watts(spec: GpuSpec, state: SteadyState) -> float:
     return found
 
 
-def by_table(flops_per_s: Vector, power_w: Vector, learn: NDArray[np.bool_]) -> Vector:
+def predict_by_table(flops_per_s: Vector, power_w: Vector, learn: NDArray[np.bool_]) -> Vector:
     """Power by TFLOP/s: the median of the learning rows in each of a few equal slices."""
     edges = np.quantile(flops_per_s[learn], np.linspace(0, 1, TABLE_ROWS + 1)[1:-1])
     slices = np.searchsorted(edges, flops_per_s)
@@ -139,6 +139,6 @@ def by_table(flops_per_s: Vector, power_w: Vector, learn: NDArray[np.bool_]) -> 
     return np.array(medians)[slices]
 
 
-def constant(values: Vector, learn: NDArray[np.bool_]) -> Vector:
+def predict_constant(values: Vector, learn: NDArray[np.bool_]) -> Vector:
     """The median of the learning rows, for every row."""
     return np.full(len(values), np.median(values[learn]))

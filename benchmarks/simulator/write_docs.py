@@ -90,10 +90,10 @@ Real kernels lie off any formula. How far, and whether kernels that are alike li
 say in three ways. Boosted trees are trained on the settings of a recorded space and asked for the rest (5
 folds; the best of three depths; rows that are one kernel under two names count once and tell how well a
 measurement repeats; "neighbours": correlation of what is left of two kernels that differ in one setting).
-The simulator's own error, without its residual, is held against the distance of two kernels in traits: what
-their warps do and in which proportions, in octaves (`ekc/devices/simulated/residual.py`). Last, the same trees are asked
-what they leave of the recorded space, of the simulated one, and of that with residuals of several sizes:
-trees leave some of a formula too, and what they leave alone is no measure of chance.
+The simulator's own error, without its residual, is compared with the distance of two kernels in traits: what
+their warps do and in which proportions, in octaves (`ekc/devices/simulated/residual.py`). Last, the same
+trees are asked what they leave of the recorded space, of the simulated one, and of that with residuals of
+several sizes: trees leave some of a formula too, and what they leave alone is no measure of chance.
 
 ```
 {residual}
@@ -104,8 +104,8 @@ on the time of a launch, once started, a factor that is a path of a Gaussian pro
 path for each device, and one of the kernel's own: the sizes are those "shipped". What recordings have and
 simulated devices do not is the tail: some kernels are far off what their neighbours say, quicker or slower,
 so that root mean squares tell a larger own part than medians do. Spills of another compiler would do that,
-and ours are counted separately. The convolutions leave trees more than the products do; none of ours is mapped
-to them, so how much of that is their own is not known.
+and ours are counted separately. The convolutions leave trees more than the products do; none of ours is
+mapped to them, so how much of that is their own is not known.
 
 Power: that of the A100 repeats no better than trees predict it, so it tells nothing. That of the hotspot
 stencil, at a fixed clock, leaves trees under 1 %, so a kernel's own part is as small as that of time. The
@@ -155,7 +155,7 @@ BLOCKS = {
     "residual": "## What nothing explains",
     "h200": "## Tensor cores on the H200",
 }
-"""Which block of figures stands under which heading."""
+"""Part -> heading of its block of figures."""
 
 
 def write(
@@ -166,21 +166,21 @@ def write(
     """The page and one plot for each device. A block that was not measured stays as the page has it."""
     file = folder / "simulated-devices.md"
     blocks = {
-        part: texts[part] if part in texts else _block(file, heading) for part, heading in BLOCKS.items()
+        part: texts[part] if part in texts else _find_block(file, heading) for part, heading in BLOCKS.items()
     }
     for device, (predicted, recorded) in plots.items():
         name = f"simulated-{device}.svg"
-        (folder / name).write_text(scatter(f"{device} (simulated)", predicted, recorded))
+        (folder / name).write_text(plot_scatter(f"{device} (simulated)", predicted, recorded))
     file.write_text(PAGE.format(**blocks))
 
 
-def _block(file: Path, heading: str) -> str:
+def _find_block(file: Path, heading: str) -> str:
     """The figures under a heading of the page as it is; a dash where it has none."""
     page = file.read_text() if file.is_file() else ""
     return page.partition(heading + "\n")[2].partition("```\n")[2].partition("\n```")[0] or "-"
 
 
-def scatter(title: str, predicted: NDArray[np.float64], recorded: NDArray[np.float64]) -> str:
+def plot_scatter(title: str, predicted: NDArray[np.float64], recorded: NDArray[np.float64]) -> str:
     """An SVG of seconds against seconds, in milliseconds, both axes logarithmic."""
     low, high = (
         float(round_(np.concatenate([predicted, recorded])))

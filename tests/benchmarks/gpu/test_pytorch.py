@@ -1,0 +1,262 @@
+"""The rivals: called through a scripted PyTorch, right or refused, timed without the host's time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu import graphs, pytorch, versus
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.contenders import interleaved
+from benchmarks.gpu.folder import Folder
+from benchmarks.gpu.items import Item, conv, matmul, matvec
+from ekc import devices
+from ekc.devices.cuda.messages import TimingRules
+from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
+from ekc.devices.cuda.worker import BATCH_DURATION_S
+from ekc.devices.device import POWER_CAP
+from ekc.devices.simulated.board import VirtualBoard
+from ekc.devices.simulated.operating_point import SteadyState
+from ekc.devices.simulated.specs import A100
+from ekc.errors import DeviceError
+from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from tests.benchmarks.gpu import scripted_torch
+from tests.benchmarks.gpu.scripted_torch import CALL_S, NAME, UUID, module
+
+
+def _rivals(
+    monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", off: float = 0.0, triton: bool = False
+) -> tuple[Any, Any, Any]:
+    torch = module(off)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "name", NAME)
+    item = replace(matmul(64, 48, 80, dtype), triton=triton)
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
+    return torch, *pytorch.rivals(SimpleNamespace(device=device, gpu=0), item, expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
+def test_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, (cublas,), absent = _rivals(monkeypatch, dtype)
+    assert cublas.name == "cuBLAS of CUDA 0.0, PyTorch 0.scripted"
+    assert not absent
+    timing = cublas.time(0)
+    assert timing.latency_s == pytest.approx(CALL_S)
+    assert timing.samples == len(timing.samples_s) == TimingRules().first_check_samples
+    assert timing.method == f"graph replay, {round(SAMPLE_DURATION_S / CALL_S)} calls a sample"
+    assert not timing.conditions.simulated
+    asked = "tf32" if dtype == "tf32" else "ieee"
+    assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
+    assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is False
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
+    assert torch.backends.cudnn.benchmark_limit == 0, "of all plans"
+
+
+def test_triton_has_items_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, found, absent = _rivals(monkeypatch, triton=True)
+    assert not found
+    assert absent == {"Triton": "DeviceError: Triton is not installed"}
+
+
+@pytest.mark.parametrize(("dtype", "suffix"), [("float32", ""), ("float16", " (as a GEMM)")])
+def test_float16_matvec_is_named_a_gemm(dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", module())
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "name", NAME)
+    item = matvec(64, 48, dtype)
+    kit: Any = SimpleNamespace(device=device, gpu=0)
+    (found,), _ = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
+    assert found.name == f"cuBLAS of CUDA 0.0{suffix}, PyTorch 0.scripted"
+
+
+def test_first_item_excludes_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, clock = module(), [0.0]
+    began: list[tuple[str, float]] = []
+
+    def slow(index: int) -> None:
+        clock[0] += 30.0
+
+    torch.cuda.set_device = slow  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    def compare(kit: Any, item: Item) -> None:
+        began.append((item.row, clock[0]))
+        clock[0] += 20.0
+
+    monkeypatch.setattr(versus, "_compare", compare)
+    device = SimpleNamespace(simulated=False, clock_regime="free")
+    folder = Folder(tmp_path, {"device": "x"})
+    kit: Any = SimpleNamespace(
+        folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0", gpu=0
+    )
+    versus.run(kit, Budget(100.0, lambda: clock[0]))
+    assert [at for _, at in began] == [30.0, 50.0, 70.0], "by a first one of 50 s there would be one alone"
+
+
+def test_library_warms_up_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, (cublas,), _ = _rivals(monkeypatch)
+    clock = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    clock[0].record()
+    cublas.time(0)
+    clock[1].record()
+    graphs_around = 4 * SAMPLE_DURATION_S
+    asked = WARM_UP_DURATION_S + TimingRules().first_check_samples * SAMPLE_DURATION_S
+    assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
+
+
+def test_library_graph_has_at_most_our_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripted_torch, "CALL_S", 2e-6)
+    _, (cublas,), _ = _rivals(monkeypatch)
+    replayed: list[int] = []
+    replay = scripted_torch.Graph.replay
+    monkeypatch.setattr(
+        scripted_torch.Graph, "replay", lambda graph: (replayed.append(graph.calls), replay(graph))
+    )
+    cublas.time(0)
+    assert set(replayed) == {MAX_GRAPH_CALLS}
+    assert len(replayed) > TimingRules().min_samples * round(SAMPLE_DURATION_S / 2e-6 / MAX_GRAPH_CALLS), (
+        "as many of them as ours"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
+def test_rival_with_narrower_factors_is_refused(dtype: str) -> None:
+    item = matmul(64, 64, 1024, dtype)
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
+    factors = [array.astype(np.float32) for array in expected.arrays]
+    graphs.check("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
+    for narrower in (_rounded_to_tf32, lambda array: array.astype(np.float16).astype(np.float32)):
+        a, b = (narrower(array) for array in factors)
+        got = (a @ b).astype(expected.arrays[0].dtype)
+        if dtype == "float32":
+            with pytest.raises(DeviceError, match="narrow is off by"):
+                graphs.check("narrow", got, item, expected)
+        else:
+            graphs.check("narrow", got, item, expected)
+
+
+def _rounded_to_tf32(array: Any) -> Any:
+    bits = array.view(np.uint32)
+    return ((bits + (1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def test_pytorch_fault_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = module()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    def faulty(index: int) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    torch.cuda.set_device = faulty
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "name", NAME)
+    kit: Any = SimpleNamespace(device=device, gpu=0)
+    item = matmul(8, 8, 8, "float32")
+    found, absent = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
+    assert not found
+    assert "illegal memory access" in absent["cuBLAS"]
+
+
+def test_wrong_rival_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, found, absent = _rivals(monkeypatch, off=0.5)
+    assert not found
+    assert "is off by 0.5" in absent["cuBLAS"]
+
+
+def test_library_runs_while_it_is_metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (cublas,), _ = _rivals(monkeypatch)
+    cublas.start(None)
+    time.sleep(0.05)
+    calls = cublas.stop()
+    assert calls.count % round(BATCH_DURATION_S / CALL_S) == 0
+    assert calls.count > 0
+    assert calls.seconds == pytest.approx(calls.count * CALL_S)
+
+
+def test_library_rows_have_the_conditions_of_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (cublas,), _ = _rivals(monkeypatch)
+    capped = SteadyState(CALL_S, 1275.0, 150.0, (POWER_CAP,))
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(graphs, "GpuSensors", lambda uuid: None)
+    monkeypatch.setattr(graphs, "NvmlBoard", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng))
+    conditions = cublas.meter(0, 1.0).conditions
+    assert conditions.throttle == (POWER_CAP,)
+    assert conditions.clock_mhz == pytest.approx(1275.0)
+    assert conditions.temperature_c > 0
+
+
+@pytest.mark.parametrize(
+    ("simulated", "set_clocks", "target", "reason"),
+    [
+        (True, False, "h200", "a100 (simulated) has no GPU"),
+        (False, True, "cuda:0", "ours runs at a fixed 1275 MHz, and a library would at a free clock"),
+        (False, False, "cuda:0@cold", "ours finds a cold L2, and a library a warm one"),
+    ],
+)
+def test_other_conditions_are_not_compared(
+    simulated: bool, set_clocks: bool, target: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", module())
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "simulated", simulated)
+    kit: Any = SimpleNamespace(device=device, gpu=0, dry=False, set_clocks=set_clocks, target=target)
+    item = matmul(64, 48, 80, "float32")
+    found, absent = versus.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
+    assert not found
+    assert set(absent.values()) == {reason}
+
+
+def test_failed_import_of_pytorch_keeps_our_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
+    item = matmul(8, 8, 8, "float32")
+    found, absent = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
+    assert not found
+    assert absent["cuBLAS"].startswith("PyTorch is installed and does not work (import of torch halted")
+
+
+def test_failing_library_keeps_our_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(turn: int) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    _, (cublas,), _ = _rivals(monkeypatch)
+    other = SimpleNamespace(name="other", time=no_memory, meter=no_memory)
+    found = interleaved([cublas, other], 3, 0, 1.0)
+    assert len(found[cublas.name]["latency_s"]) == 3
+    assert found["other"] == {"latency_s": [], "energy_j": [], "problem": "RuntimeError: CUDA out of memory"}
+
+
+def test_older_pytorch_is_set_by_its_own_switches() -> None:
+    matmul_, cudnn = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=True)
+    pytorch.allow_tf32(SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_), cudnn=cudnn), False)
+    assert matmul_.allow_tf32 is cudnn.allow_tf32 is False
+
+
+def test_missing_library_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = devices.open("a100")
+    kit: Any = SimpleNamespace(device=device, gpu=0)
+    item = conv(1, 4, 8, 4, 3, 1, "float32")
+    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
+    torch = module()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    _, absent = pytorch.rivals(kit, item, expected)
+    assert absent["cuDNN"] == "PyTorch's GPU 0 is a Scripted GPU, not a a100"
+    torch.cuda.is_available = lambda: False  # type: ignore[attr-defined]
+    assert pytorch.rivals(kit, item, expected) == (
+        [],
+        {"cuDNN": "PyTorch 0.scripted sees no GPU"},
+    )
+    assert pytorch.gpu_uuid(torch) == f"GPU-{UUID}"

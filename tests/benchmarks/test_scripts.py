@@ -1,0 +1,260 @@
+"""All benchmark scripts on a stub search: they print a table, and write JSON with bar and verdict."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.common import script
+from benchmarks.search import paper_figures, paper_runs
+from ekc.errors import InvalidInput
+from tests.benchmarks.helpers import ROOT, run_inline
+
+SCRIPTS = sorted(
+    ".".join(file.relative_to(ROOT / "benchmarks").with_suffix("").parts)
+    for file in (ROOT / "benchmarks").rglob("*.py")
+    if "\nmain = make_main(" in file.read_text()
+)
+
+
+def load(name: str) -> ModuleType:
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_has_the_docstring(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        load(name).main(["--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: ")
+    assert f"python -m benchmarks.{name}" in text
+    assert (load(name).__doc__ or "").splitlines()[0] in text
+
+
+def make_depth_line(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    line = {"operator": name, "winners_s": [1e-5, 2e-5], "random_s": 1e-5, "long_s": 1e-5}
+    ratios = {"random": 1.005, "long": 1.02}
+    return line | {"random_rank_correlation": 0.5, "ratio": ratios, "without_luck": ratios, "pass": False}
+
+
+def make_warm_line(name: str, arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    line = {"operator": name, "taught_by": "both", "kernels": 8, "note": "8 timed", "ratio": 0.9}
+    return [line | {"better": 4, "runs": 5, "rank": 0.8, "rank_cold": None, "cold_j": 1e-3}]
+
+
+def make_tuned_line(name: str, op: object, trials: int, seed: int) -> dict[str, Any]:
+    line = dict.fromkeys(("best_latency_s", "fastest_latency_s", "naive_latency_s"), 1e-5)
+    line |= {"operator": name, "speedup": 25.0, "fastest_speedup": 25.0, "energy_j": 1e-3, "power_w": 100.0}
+    line |= {"roofline_share": 0.5, "trials": trials, "metered": 2, "failed": 0, "kept": 1, "seconds": 1.0}
+    return line | {"problems": [], "failures": [], "naive_starved": True, "bar": {}, "pass": True}
+
+
+def make_split_line(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    line = {"operator": name, "whole_s": 1e-5, "in_parts_s": 9e-6, "whole_j": 1e-3, "in_parts_j": 1e-3}
+    return line | {"best": "split-k", "ratio": 0.9, "pass": True}
+
+
+def make_rate_row(watch: object, seconds: float, population: int) -> dict[str, Any]:
+    cascade = {"asked": 0.5, "rank_correlation": 1.0, "best_kept": 1.0}
+    row = {"population": population, "candidates_per_s": 2e5, "scored": 100, "scored_again": 10}
+    row |= {"structures_scored": 9, "share_of_time": {"analysis": 1.0}}
+    return row | {"cascade": cascade, "pass": population == 8192}
+
+
+def make_paper_lines(
+    places: list[tuple[str, str]], variants: tuple[str, ...], *rest: object
+) -> list[dict[str, Any]]:
+    energies = {paper_runs.EVERYTHING: 1.0, paper_runs.ADAPTIVE: 1.005, paper_runs.LATENCY: 1.2}
+    return [
+        {"operator": operator, "device": device, "variant": variant, "seed": 0}
+        | {"energy_j": energies.get(variant, 1.1), "latency_s": 1e-5, "fastest_energy_j": 1.3}
+        | {"metered": 2, "timed": 20, "metering_s": 10.0, "search_s": 1.0, "judged": [(1.0, 0.1, 1.1)]}
+        for operator, device in places
+        for variant in variants
+    ]
+
+
+def make_replays(
+    pool_or_recording: Any, arguments: argparse.Namespace
+) -> tuple[list[dict[str, Any]], list[str]]:
+    line = {"recording": pool_or_recording.name, "tuned_on": False, "search": "ekc", "runs": 3}
+    line |= {"median": 1.0, "p90": 1.1, "half_median": 1.1, "half_p90": 1.2}
+    return [line | {"bar": [1.0, 1.2], "pass": True}], ["a note"]
+
+
+def make_energy_lines(folder: Path, recording: Any, seed: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    line = {"recording": recording.name, "prediction": "ekc", "mean": 0.01, "median": 0.01, "rms": 0.01}
+    line |= {"least_quarter_median": 0.01, "spearman": 0.9, "times_better": 11.0, "pass": True}
+    return [line], {"recording": recording.name, "rows": 0}
+
+
+def make_emulator_result(side: int, large: int, small: int, seed: int) -> dict[str, Any]:
+    line = {"kernel": f"MM {side}^3", "sanitize": True, "blocks_run": 1, "total_blocks": 1}
+    line |= {"lane_instructions": 10, "lane_instructions_per_s": 1.0, "seconds": 5.0, "peak_bytes": 2**20}
+    return {
+        "lines": [load("emulator.rate").judge(line | {"right": True, "findings": []}, 4.0)],
+        "numba": None,
+    }
+
+
+def make_register_line(name: str, op: object, draws: int, seed: int) -> dict[str, Any]:
+    return {"operator": name, "compiled": draws, "spill": 0.0, "median": 1.0, "spread": None}
+
+
+def make_prior_line(*arguments: object) -> dict[str, Any]:
+    line = {"recording": "made up", "figure": "latency", "rows": 6}
+    return line | {"spearman": None, "spread": 0.1, "of_rows": 0.2, "slope": 1.0}
+
+
+def make_card_row(card_of: object, arguments: argparse.Namespace) -> dict[str, float]:
+    return {"largest_error": 0.02, "rms_error": 0.01, "half_width": 0.01, "held": 0.95, "noted": 0.0}
+
+
+def make_pair_lines(recording: Any, data: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    return [{"device": recording.device, "way": "shared", "pairs": 4, "faster": 0.75, "ratio": 1.1}]
+
+
+def make_counters(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    line = dict.fromkeys(load("simulator.counters").FIGURES, 0.95)
+    line |= {"counter": "fp32", "column": "fp32.sum", "trivial_is": "threads", "bar": 0.9, "pass": True}
+    counts = dict.fromkeys(("recorded_rows", "sampled", "compared", "texts", "small_code"), 1)
+    counts |= {"spilled_in_recording": 0, "seconds": 1.0}
+    return counts | {"left_out": {}, "refused": {}, "failed": [], "lines": [line], "pass": True}
+
+
+def make_machine_code(schedule: object, device: object) -> dict[str, Any]:
+    widths = {name: {16: 2} for name in ("shared_loads", "global_loads", "async_copies")}
+    names = (
+        "ffma",
+        "hmma",
+        "hgmma",
+        "ldsm",
+        "spills",
+        "integer_per_multiply_add",
+        "in_flight_bytes",
+        "stages",
+    )
+    names = (*names, "spare_passes", "spare_sectors", "conflicts", "latency_us", "share_of_peak")
+    bars = ("narrow_shared", "narrow_global")
+    return dict.fromkeys((*names, *bars), 0.0) | widths | {"instructions": 10}
+
+
+def make_recorded(file: Path) -> Any:
+    origin = SimpleNamespace(description="a made-up card", driver="-", clock_regime="-", simulated=True)
+    return SimpleNamespace(operators=["matmul"], origin=origin)
+
+
+def make_recorded_line(recording: object, number: int, folds: int, seed: int) -> list[dict[str, Any]]:
+    return [{"operator": "matmul", "rows": 4, "prediction": "not judged: too few rows"}]
+
+
+DATA = ("--data", "nowhere")
+STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
+    "codegen.sass_report": (
+        ("--target", "a100", "--only", "written out"),
+        {"measure_schedule": make_machine_code},
+        "FAIL ffma",
+        False,
+    ),
+    "cost_model.analytic": (
+        DATA,
+        {"compare_latencies": lambda *arguments: [make_prior_line()], "compare_powers": make_prior_line},
+        "made up",
+        None,
+    ),
+    "cost_model.energy": (DATA, {"measure_recording": make_energy_lines}, "hotspot A4000 energy", True),
+    "cost_model.recording": (
+        ("file",),
+        {"read_recording": make_recorded, "measure_operator": make_recorded_line},
+        "a made-up card",
+        None,
+    ),
+    "cost_model.registers": (
+        ("--only", "MV"),
+        {"measure_operator": make_register_line},
+        "MV 4096x4096",
+        None,
+    ),
+    "emulator.rate": ((), {"run_kernels": make_emulator_result}, "at most 4 s", False),
+    "metering.meter": ((), {"measure_kind": make_card_row}, "a quarter, calls of exactly 50 ms", False),
+    "search.depth": (("--only", "MV"), {"measure_operator": make_depth_line}, "1.020", False),
+    "search.paper": (("--only", "MV 1024x8192 a100"), {"run_all": make_paper_lines}, "1.0050", True),
+    "search.quality": (DATA, {"search_recording": make_replays}, "a note", True),
+    "search.rate": (
+        ("--no-aside",),
+        {
+            "Stopwatch": lambda *arguments: SimpleNamespace(
+                device=SimpleNamespace(label="a100 (simulated)"), space=SimpleNamespace(structures=[1])
+            ),
+            "measure_population": make_rate_row,
+        },
+        "200,000 candidates/s",
+        True,
+    ),
+    "search.split_k": (("--only", "MV"), {"measure_operator": make_split_line}, "MV 64x65536", True),
+    "search.tune_table": (("--only", "MM 1024^3"), {"measure_operator": make_tuned_line}, "MM 1024^3", True),
+    "search.warm_start": (
+        ("--only", "MM"),
+        {"measure_operator": make_warm_line},
+        "MM 1024^3, both: 8 timed",
+        None,
+    ),
+    "simulator.counters": (DATA, {"compare_counters": make_counters}, "fp32: fp32.sum", True),
+    "simulator.fidelity": (
+        (*DATA, "--only", "h200"),
+        {
+            "_MEASURED": {"h200": lambda arguments, place: {"pass": True}},
+            "_TEXTS": {"h200": lambda result: "the shapes"},
+        },
+        "the shapes",
+        True,
+    ),
+    "simulator.load_width": (
+        DATA,
+        {"compare_pairs": make_pair_lines},
+        "of 12 pairs the wider was faster in 75%",
+        None,
+    ),
+}
+"""Script -> options, functions that are replaced, text that is printed, verdict. `search.ablation` has tests
+of its own."""
+
+
+def test_every_script_has_a_stub() -> None:
+    assert set(SCRIPTS) == {*STUBS, "search.ablation"}
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_script_prints_a_table_and_writes_its_bar_and_verdict(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, stubs, text, verdict = STUBS[name]
+    monkeypatch.setattr(paper_figures, "RESAMPLED", 20)
+    for attribute, stub in stubs.items():
+        monkeypatch.setattr(load(name), attribute, stub)
+    printed, figures = run_inline(name, tmp_path, capsys, *options)
+    assert printed.startswith("ekc ")
+    assert text in printed
+    assert printed.splitlines()[-1] == {True: "pass", False: "FAIL", None: "no bar here"}[verdict]
+    assert figures["pass"] is verdict
+    if verdict is not None:
+        assert figures["bar"]
+    elif figures["bar"] is None:
+        assert "No bar" in (load(name).__doc__ or ""), "a script without a bar says why"
+
+
+def test_lines_are_judged_together() -> None:
+    assert script.judge_lines([{"pass": True}, {"pass": None}, {}]) is True
+    assert script.judge_lines([{"pass": True}, {"pass": False}]) is False
+    assert script.judge_lines([{}]) is None
+
+
+def test_unknown_name_is_refused_with_the_names_that_exist() -> None:
+    assert script.select_names(("MM 1", "MV 2"), "MV") == ["MV 2"]
+    with pytest.raises(InvalidInput, match=r"--only: nothing contains 'conv'; there are MM 1, MV 2"):
+        script.select_names(("MM 1", "MV 2"), "conv")
