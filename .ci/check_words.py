@@ -5,8 +5,8 @@
 
 Python files: comments and string literals are searched, names are not. Other files: every line. `PLAIN` has
 words that are fine in their plain sense (a distance, a figure on a page, a plot): lines that use them so are
-listed, after review, in `words_allowed.txt`; `--update` drops listed lines that no longer exist, and adds none.
-A docstring or comment must not begin with "Of" or "What". Exit status 1 where anything is found.
+listed, after review, in `words_allowed.txt`; `--update` drops listed lines that no longer exist, and adds
+none. A docstring or comment must not begin with "Of" or "What". Exit status 1 where anything is found.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.tune_table import table
 
 from benchmarks.governor.traces import (
     APERIODIC,
@@ -38,6 +37,7 @@ from benchmarks.governor.traces import (
 from benchmarks.gpu.trace_file import read as read_traces
 from ekc.errors import EkcError
 from ekc.governor import Period, detect_period
+from ekc.tables import format_table
 from ekc.version import __version__
 
 DEVELOPED = {*range(100), *range(10_000, 10_040), *range(20_000, 20_040)}
@@ -170,7 +170,7 @@ def format_figures(figures: dict[str, Any]) -> str:
     verdict = "pass" if passes["aperiodic_told"] else "FAIL"
     rest.append(("all aperiodic", str(total["aperiodic_traces"]), "", "", share, "", verdict))
     rest.append(("bar", "", "", "", f">= {bar['aperiodic_told']:.0%}", "", ""))
-    return table(lines + rest)
+    return format_table(lines[0], [*lines[1:], *rest])
 
 
 def _format_line(x: dict[str, Any], verdict: str) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def format_recordings(device: str, lines: list[dict[str, Any]]) -> str:
         has_steps = line["step_s"] is not None
         step, error = (f"{line['step_s']:.4g}", f"{line['error']:.1%}") if has_steps else ("-", "-")
         rows.append((line["trace"], step, f"{line['found_s']:.4g}", error, line["verdict"]))
-    return f"sensors of {device}\n{table(rows)}"
+    return f"sensors of {device}\n{format_table(rows[0], rows[1:])}"
 
 
 def main() -> None:

@@ -88,8 +88,8 @@ def run_compile_job(
     required_versions: ToolchainVersions,
 ) -> CompileResult:
     """Compile a schedule given as JSON, and collect the facts that its device needs. If collecting them
-    fails, the device collects them when it times the kernel and raises the error. A process with other versions
-    than `required_versions` compiles nothing. Exceptions of the compile are part of the result."""
+    fails, the device collects them when it times the kernel and raises the error. A process with other
+    versions than `required_versions` compiles nothing. Exceptions of the compile are part of the result."""
     here, host = read_versions(), platform.node()
     if here != required_versions:
         return CompileResult(here, host)

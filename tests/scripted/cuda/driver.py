@@ -16,7 +16,7 @@ from ekc.codegen import cache
 from ekc.devices.cuda.device_attributes import ATTRIBUTES
 from ekc.devices.cuda.driver import DriverError, Shape
 from ekc.emulator import launch
-from ekc.emulator.launch import _parse_cached
+from ekc.ptx.parser import parse_module
 
 FACTS = dict(
     zip(ATTRIBUTES, (8, 0, 108, 1024, 64, 65536, 166912, 167936, 2048, 32, 2**31 - 1, 65535), strict=False),
@@ -106,7 +106,7 @@ class ScriptedDriver:
         del self.handles[module]
 
     def get_function(self, module: int, name: str, shared_bytes: int) -> int:
-        if name not in _parse_cached(self.handles[module]).kernels:
+        if name not in parse_module(self.handles[module]).kernels:
             raise DriverError("cuModuleGetFunction", "CUDA_ERROR_NOT_FOUND", "named symbol not found")
         return self._handle((self.handles[module], name))
 
