@@ -28,7 +28,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def printed(block: Block, namespace: dict[str, Any]) -> str:
-    """What a Python block prints, run in a namespace that blocks before it filled."""
+    """The output of a Python block, run in a namespace that blocks before it filled."""
     code = compile("\n" * (block.line - 1) + block.text, "the page", "exec")
     sink = io.StringIO()
     with contextlib.redirect_stdout(sink):

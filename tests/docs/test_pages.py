@@ -14,7 +14,7 @@ PAGES = ("tutorial", "schedule-space", "tensor-cores")
 
 
 def _run(page: str) -> list[str]:
-    """What the blocks print that have a text block under them."""
+    """The output of the blocks that have a text block under them."""
     namespace: dict[str, Any] = {}
     outputs = []
     found = blocks(page)
