@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -26,9 +26,6 @@ from numpy.typing import NDArray
 
 from ekc.arguments import format_value
 from ekc.errors import InvalidInput
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, repr=False)
