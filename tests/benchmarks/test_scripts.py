@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -223,6 +224,15 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
 }
 """Script -> options, functions that are replaced, text that is printed, verdict. `search.ablation` has tests
 of its own."""
+
+
+def test_readme_has_every_script_and_no_other() -> None:
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 6]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+\.[a-z0-9_]+)", row[2])}
+    assert named >= set(SCRIPTS)
+    for name in named:
+        assert (ROOT / "benchmarks" / f"{name.replace('.', '/')}.py").is_file(), name
 
 
 def test_every_script_has_a_stub() -> None:
