@@ -70,7 +70,7 @@ TREES = """
 import json, os
 import numpy as np
 import xgboost
-from ekc.boosting import predict_values
+from ekc.search.cost_model.xgboost_model import predict_values
 from ekc.governor.predict.model import WITHOUT_COUNTERS, WITH_COUNTERS, TrainingRow, _load_booster
 from ekc.governor.predict.train import _train_boosters
 from ekc.search.cost_model.xgboost_model import ResidualModel

@@ -41,7 +41,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.devices.simulated import specs
-from ekc.devices.simulated.occupancy import compute_occupancy
+from ekc.devices.simulated.launch_counts import compute_occupancy
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.search.compile_pool import open_worker_pool
 from ekc.search.data.options import TuneOptions

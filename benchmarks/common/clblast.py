@@ -24,7 +24,7 @@ import ekc
 from ekc.codegen.cache import compile_cached
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import GeneratedSource, assemble_kernel, generate
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 
 WIDEST = 4
 """Floats that one access moves at most."""

@@ -24,8 +24,7 @@ from ekc.devices.cuda.worker import BATCH_DURATION_S
 from ekc.devices.device import Device, MeasurementConditions, Metering, Timing
 from ekc.devices.metering import meter
 from ekc.devices.metering.meter import CompletedCalls
-from ekc.devices.nvml.board import NvmlBoard
-from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
 from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError
 from ekc.ir.dtypes import FLOAT32

@@ -18,7 +18,7 @@ from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.data.defaults import MEASURING
-from ekc.search.data.verdicts import COMPILE_FAILURE_PREFIX
+from ekc.search.data.result import COMPILE_FAILURE_PREFIX
 from ekc.tables import format_table
 
 MINUTES = 9.0

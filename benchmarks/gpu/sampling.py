@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Tensorize
 from ekc.ir.schedule.schedule import Schedule

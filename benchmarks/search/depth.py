@@ -33,9 +33,9 @@ import ekc
 from benchmarks.common.operators import OPERATORS
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
 from ekc import devices
+from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
 from ekc.devices.device import Device
-from ekc.devices.digest import digest_cuda_source
 from ekc.devices.simulated.latency import LAUNCH_OVERHEAD_S
 from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_time_factor
 from ekc.search.compile_pool import open_worker_pool

@@ -16,8 +16,7 @@ from benchmarks.common.clblast import Xgemm
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.events import Events, count_events
-from ekc.devices.simulated.launch_counts import LaunchProfile, profile_kernel
-from ekc.devices.simulated.occupancy import Occupancy, compute_occupancy
+from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, compute_occupancy, profile_kernel
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import InvalidInput
 

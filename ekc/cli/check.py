@@ -105,7 +105,7 @@ def _describe_launches(compiled: CompiledKernel, device: Device) -> Iterator[dic
 def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
     from math import prod
 
-    from ekc.devices.simulated.occupancy import compute_occupancy
+    from ekc.devices.simulated.launch_counts import compute_occupancy
     from ekc.devices.simulated.specs import find_spec
 
     spec = find_spec(device.name)

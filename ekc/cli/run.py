@@ -27,8 +27,7 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
     """
     import ekc
     from ekc import devices
-    from ekc.devices.capacity import check_device_memory
-    from ekc.devices.device import ExecutionDevice
+    from ekc.devices.device import ExecutionDevice, check_device_memory
     from ekc.ir.interpreter.compare import describe_input_policy
     from ekc.ir.interpreter.tolerance import ReferenceEvaluator
     from ekc.runtime.verify import verify, verify_if_executable

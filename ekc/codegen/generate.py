@@ -12,14 +12,12 @@ from ekc.codegen.compiled import CompiledKernel, Footprint, Launch
 from ekc.codegen.emit.copies import format_declaration
 from ekc.codegen.emit.device_functions import build_device_functions
 from ekc.codegen.emit.mma import format_lane_lines
-from ekc.codegen.emit.names import format_index_lines
+from ekc.codegen.emit.names import count_dynamic_shared_bytes, format_index_lines, format_shared_declarations
 from ekc.codegen.emit.nodes import build_node_texts
 from ekc.codegen.emit.scope import Scope
-from ekc.codegen.emit.shared_memory import count_dynamic_shared_bytes, format_shared_declarations
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import collect_words, drop_unused_constants, render_template
-from ekc.ir.hardware.limits import Limits
-from ekc.ir.hardware.target import find_capabilities, restrict_to_arch
+from ekc.ir.hardware.target import Limits, find_capabilities, restrict_to_arch
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
 from ekc.ir.lowering.nodes import LaunchTree

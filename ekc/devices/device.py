@@ -1,4 +1,12 @@
-"""The protocol of devices, real, simulated or recorded, and the measurements that they return."""
+"""The protocol of devices, real, simulated or recorded, and the measurements that they return.
+
+Checks that an operator fits into the memory of a device, and a call of a kernel into that of this host.
+
+Rates of tensor cores by element type, and the share of them that `mma.sync` gets; for simulated and real
+GPUs.
+
+Short names of sources are those of `ekc.devices.simulated.specs`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -13,9 +22,13 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.statistics import Interval
+from ekc.errors import DeviceError
+from ekc.host_memory import format_bytes
 from ekc.ir.compute import TensorSpec
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
+from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
+from ekc.ir.tensor_memory import check_host_memory, check_memory_fits, format_byte_total
 
 POWER_CAP = "power cap"
 """Throttle reason of a board at its power cap."""
@@ -243,3 +256,68 @@ class Clocks:
 def parse_arch_number(arch: str) -> int:
     """Number of an architecture: 80 of "sm_80", 90 of "sm_90a"."""
     return int("".join(character for character in arch if character.isdigit()))
+
+
+_SHADOW_BYTES_PER_CELL = 10
+"""Bytes that the sanitizer keeps per cell: last writer, last reader, and the state of the cache."""
+_MAX_CELL_BYTES = 4
+"""Bytes of a cell at most; fewer where the smallest element is smaller."""
+_OUTPUT_COPIES = 4
+"""Copies of an output on the host: blank, start, result and mask of written elements."""
+
+
+def check_device_memory(op: Operator, device: Device) -> None:
+    """Raises `InvalidInput` for an operator whose inputs and result do not fit the device."""
+    if device.memory_bytes is not None:
+        needed = {spec.name: spec.bytes for spec in (*op.inputs, *op.outputs)}
+        available = f"{device.label} has {format_bytes(device.memory_bytes)}"
+        check_memory_fits(op, op.name, needed, device.memory_bytes, available)
+
+
+def check_kernel_memory(kernel: CompiledKernel, label: str, memory_bytes: int) -> None:
+    """Raises `DeviceError` for a kernel whose tensors, those between its launches included, do not fit."""
+    sizes = {n: s for one in kernel.launches for n, s in zip(one.arguments, one.argument_bytes, strict=True)}
+    if sum(sizes.values()) > memory_bytes:
+        raise DeviceError(
+            f"memory: {kernel.name} needs {format_byte_total(sizes)}, "
+            f"{label} has {format_bytes(memory_bytes)}; keep less between its launches"
+        )
+
+
+def check_emulation_memory(op: Operator, kernel: CompiledKernel) -> None:
+    """Raises `InvalidInput` where this host has too little memory for a call of the PTX machine: every tensor
+    once more, the cells of the sanitizer, and outputs several times."""
+    specs = {name: op.tensors[name] for one in kernel.launches for name in one.arguments}
+    cell_bytes = min(_MAX_CELL_BYTES, *(spec.dtype.bytes for spec in specs.values()))
+    written = {one.arguments[-1] for one in kernel.launches}
+    times = {
+        name: 1 + _SHADOW_BYTES_PER_CELL / cell_bytes + _OUTPUT_COPIES * (name in written) for name in specs
+    }
+    check_host_memory(op, f"a call of {op.name} on the CPU", times, ", or `ekc run`, which runs some blocks")
+
+
+def check_transfer_memory(op: Operator) -> None:
+    """Raises `InvalidInput` where this host has too little memory for the arrays of a call on a GPU."""
+    times = dict.fromkeys((t.name for t in op.inputs), 2.0) | dict.fromkeys((t.name for t in op.outputs), 3.0)
+    check_host_memory(
+        op, f"a call of {op.name} with arrays of the host", times, ", or pass arrays on the GPU"
+    )
+
+
+DATA_CENTER_RATES = MappingProxyType({"float16": 1.0, "bfloat16": 1.0, "tf32": 0.5, "int8": 2.0})
+"""Rates of tensor cores relative to float16 (source: A100, H100: 312, 312, 156 and 624 TOP/s of A100)."""
+GEFORCE_RATES = MappingProxyType({**DATA_CENTER_RATES, "int8": 4.0})
+"""Rates relative to float16 with fp32 sums, which run at half the rate of fp16 sums (source: GA102, Ada: 71,
+71, 35.6 and 284 TOP/s of RTX 3090)."""
+GEFORCE_TURING_RATES = MappingProxyType({"float16": 1.0, "int8": 4.0})
+"""Rates of Turing, without bfloat16 and tf32 (source: Turing, 53.8 and 215.2 TOP/s of RTX 2080 Ti)."""
+
+MMA_SHARE = 0.95
+"""Share of the published rate that `mma.sync` reaches: operand fetches take the rest (estimate; cuBLAS and
+CUTLASS reach a few percent less than the peak)."""
+WGMMA_SHARE = MMA_SHARE
+"""Share that `wgmma` reaches with operands in shared memory (estimate)."""
+HOPPER_MMA_SHARE = 0.62
+"""Share that `mma.sync` reaches on Hopper, 62 to 63 % of the published rate: only `wgmma` uses Hopper's
+tensor cores in full (estimate after Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+Architecture", 2024)."""

@@ -11,15 +11,7 @@ import numpy as np
 
 from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
-from ekc.governor.events import (
-    Checked,
-    Chosen,
-    CountersRead,
-    EventCallback,
-    Measured,
-    PeriodFound,
-    Predicted,
-)
+from ekc.governor.events import Checked, Chosen, CountersRead, EventCallback, Measured, PeriodFound, Predicted
 from ekc.governor.job_reading import NOT_MEASURED, JobReading, get_rate_error
 from ekc.governor.measure import JobMeter, make_reading
 from ekc.governor.period import find_period

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from ekc.arguments import format_value
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.capacity import check_emulation_memory, check_transfer_memory
 from ekc.devices.cuda.arrays import is_on_gpu
-from ekc.devices.device import Device, ExecutionDevice
+from ekc.devices.device import Device, ExecutionDevice, check_emulation_memory, check_transfer_memory
 from ekc.emulator.launch import BATCH_LANES
 from ekc.errors import InvalidInput, KernelFault
 from ekc.ir.arrays import convert_like, is_torch_tensor
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_identifier
 from ekc.runtime.execute import EXECUTED_BY, execute
@@ -223,7 +222,7 @@ def compile(
         )
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidInput(
-            f"limits: {format_value(limits)} is not an ekc.ir.hardware.limits.Limits; leave it out"
+            f"limits: {format_value(limits)} is not an ekc.ir.hardware.target.Limits; leave it out"
         )
     if device is not None and not (hasattr(device, "arch") and hasattr(device, "limits")):
         raise InvalidInput(

@@ -14,10 +14,10 @@ from ekc.codegen.generate import assemble_kernel, generate
 from ekc.devices.device import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.data.cost import estimate_metering_s
 from ekc.search.data.defaults import BREEDING, FINALS, FORECAST, MEASURING, METERING
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
+from ekc.search.data.result import estimate_metering_s
 from ekc.search.loop.generations import compute_population_size, compute_round_size
 from ekc.search.loop.measure import Measurer
 from ekc.search.space.space import Space

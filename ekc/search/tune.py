@@ -15,8 +15,7 @@ from pathlib import Path
 
 from ekc import devices
 from ekc.arguments import check_flag
-from ekc.devices.capacity import check_device_memory
-from ekc.devices.device import Device
+from ekc.devices.device import Device, check_device_memory
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator

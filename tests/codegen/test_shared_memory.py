@@ -9,12 +9,11 @@ import pytest
 
 import ekc
 from ekc import devices
-from ekc.codegen.emit.shared_memory import POOL_NAME, count_dynamic_shared_bytes
+from ekc.codegen.emit.names import POOL_NAME, count_dynamic_shared_bytes
 from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
-from ekc.ir.hardware.limits import STATIC_SHARED_BYTES, Limits
-from ekc.ir.hardware.target import find_capabilities
+from ekc.ir.hardware.target import STATIC_SHARED_BYTES, Limits, find_capabilities
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
@@ -88,7 +87,7 @@ def test_bundle_requests_dynamic_shared_memory(tmp_path: Path) -> None:
 
 def test_dynamic_shared_memory_limits_resident_blocks() -> None:
     """Two blocks of 73.5 KiB fit one SM of 164."""
-    from ekc.devices.simulated.occupancy import compute_occupancy
+    from ekc.devices.simulated.launch_counts import compute_occupancy
     from ekc.devices.simulated.specs import A100
 
     compiled = ekc.compile(deep(64))

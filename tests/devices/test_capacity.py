@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.devices.capacity import check_device_memory, check_kernel_memory
+from ekc.devices.device import check_device_memory, check_kernel_memory
 from ekc.devices.recording.reader import read_recording
 from ekc.devices.recording.writer import RecordingWriter
 from ekc.devices.simulated import specs

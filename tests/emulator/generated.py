@@ -11,7 +11,7 @@ import ekc.emulator as emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import GeneratedSource, generate
 from ekc.emulator import Report
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule

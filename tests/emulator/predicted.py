@@ -9,7 +9,7 @@ import pytest
 
 import ekc.ir.expr as ex
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import Ran

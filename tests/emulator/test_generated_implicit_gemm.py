@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Unroll
 from ekc.ir.schedule.schedule import Schedule

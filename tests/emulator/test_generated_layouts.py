@@ -8,7 +8,7 @@ import pytest
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.drawn import transpose_tile

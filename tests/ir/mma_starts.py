@@ -7,19 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule import (
-    Bind,
-    CacheRead,
-    ComputeAt,
-    Pipeline,
-    Split,
-    Step,
-    Tensorize,
-    step_from_json,
-)
+from ekc.ir.schedule import Bind, CacheRead, ComputeAt, Pipeline, Split, Step, Tensorize, step_from_json
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.tensor_examples import half_matmul
 

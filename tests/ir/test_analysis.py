@@ -10,8 +10,8 @@ import pytest
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.analysis.analysis import analyse_program, quantities
-from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SECTOR_BYTES
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.operators import matmul, matvec
 from ekc.ir.schedule.schedule import Schedule

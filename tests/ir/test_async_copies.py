@@ -15,7 +15,7 @@ from ekc.codegen.generate import generate
 from ekc.devices import open as open_device
 from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.interpreter import interpret as evaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import CopyWaitNode, LoopNode, walk_nodes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ekc
 import ekc.ir.operators as o
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.interpreter.compare import sample_blocks
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.lowering.lower import derive_launches

@@ -16,7 +16,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.epilogue import parse_epilogue
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.runtime.execute import execute

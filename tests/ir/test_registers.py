@@ -7,7 +7,7 @@ import pytest
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
 from ekc.ir import operators as o
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.rules import launch as rules
 from ekc.ir.schedule.schedule import Schedule

@@ -14,7 +14,7 @@ import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.affine import AffineForm, QuasiAffine, evaluate_form, find_carry_period, find_displacement
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.lowering.lower import derive_launches

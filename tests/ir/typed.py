@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.limits import Limits
-from ekc.ir.hardware.target import find_capabilities
+from ekc.ir.hardware.target import Limits, find_capabilities
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import CacheRead, Reorder, Split, Step

@@ -10,7 +10,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.kernel import Kernel, compile
 

@@ -19,8 +19,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.hardware.limits import Limits
-from ekc.ir.hardware.target import restrict_to_arch
+from ekc.ir.hardware.target import Limits, restrict_to_arch
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator

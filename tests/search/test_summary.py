@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ekc.devices.statistics import Interval, MeasuredValue
-from ekc.search.data.cost import MeasurementCost
-from ekc.search.data.result import ModelCard
+from ekc.search.data.result import MeasurementCost, ModelCard
 from ekc.search.summary import MAX_LINES, format_model_card
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import tune

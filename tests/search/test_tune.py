@@ -13,9 +13,9 @@ import pytest
 
 import ekc
 from ekc import devices
+from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
 from ekc.devices.device import Metering
-from ekc.devices.digest import digest_cuda_source
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.processes.pool import WorkerProcesses

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ekc.boosting import predict_values
 from ekc.governor.job_reading import JobReading
 from ekc.governor.response_curve import (
     CoefficientPrior,
@@ -23,6 +22,7 @@ from ekc.governor.response_curve import (
     compute_reduction,
 )
 from ekc.governor.samples import Values
+from ekc.search.cost_model.xgboost_model import predict_values
 
 COUNTERS = ("sm_active", "dram", "tensor", "fma")
 FEATURES = (*COUNTERS, "sm_util", "memory_util", "watts")

@@ -17,7 +17,6 @@ from benchmarks.governor.predict.model import (
     TrainingRow,
     build_features,
 )
-from ekc.boosting import train_trees
 from ekc.governor.job_reading import ProgressRate
 from ekc.governor.measure import make_reading
 from ekc.governor.progress import ProgressSource
@@ -25,6 +24,7 @@ from ekc.governor.protocols import Settings
 from ekc.governor.simulation.job import PhaseCosts, SimulatedJob, compute_costs
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.run import SimulatedRun
+from ekc.search.cost_model.xgboost_model import train_trees
 
 WATCH_S = 30.0
 """Seconds of sensor readings at the default clock."""

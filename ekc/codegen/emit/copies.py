@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ekc.codegen.emit.names import CNames
+from ekc.codegen.emit.names import CNames, format_array_sizes
 from ekc.codegen.emit.scope import Scope
-from ekc.codegen.emit.shared_memory import format_array_sizes
 from ekc.codegen.emit.types import Arithmetic, choose_move_type, format_conversion, format_zero
 from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import Buffer

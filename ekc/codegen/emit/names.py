@@ -2,10 +2,13 @@
 
 An index is written as int where an int holds it. C computes a sum term by term, so an int must hold each
 partial sum too.
+
+Shared memory of a kernel: tiles declared one by one, or cut from one dynamic allocation.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +17,7 @@ from ekc.codegen.emit.types import Arithmetic
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, find_atom_range
 from ekc.ir.hardware.memory import CHUNK_BYTES
+from ekc.ir.hardware.target import STATIC_SHARED_BYTES
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.fusion import find_fused_reads
 from ekc.ir.lowering.memory_access import find_global_reads, to_affine_index
@@ -331,3 +335,59 @@ def format_digit(index_text: str, stride: int, extent: int, is_slowest: bool) ->
     extents."""
     text = index_text if stride == 1 else f"{index_text} / {stride}"
     return text if is_slowest else f"{text} % {extent}"
+
+
+POOL_NAME = "shared_memory"
+"""C name of dynamic shared memory; its alignment is appended, as one extern name has one alignment."""
+
+
+def count_dynamic_shared_bytes(kernel: LaunchTree) -> int:
+    """Dynamic shared memory of a launch in bytes; 0 where the tiles can be declared."""
+    total = int(kernel.shared_bytes)
+    return total if total > STATIC_SHARED_BYTES else 0
+
+
+def format_shared_declarations(kernel: LaunchTree, names: CNames) -> list[str]:
+    """Declarations of tiles: `__shared__ __align__(16) float A_shared[2][8][132];`, or references into a
+    pool."""
+    tiles = [b for b in kernel.buffers if b.scope == "shared"]
+    if not count_dynamic_shared_bytes(kernel):
+        return [
+            f"__shared__ __align__({b.alignment_bytes}) {b.dtype.cuda_name} "
+            f"{names[b.name]}{format_array_sizes(b)};"
+            for b in tiles
+        ]
+    # The strictest alignment first: tile sizes are multiples of their alignments, so all tiles are aligned.
+    tiles.sort(key=lambda b: -b.alignment_bytes)
+    pool = f"{POOL_NAME}_{tiles[0].alignment_bytes}"
+    lines, offset = [f"extern __shared__ __align__({tiles[0].alignment_bytes}) unsigned char {pool}[];"], 0
+    for b in tiles:
+        kind, sizes = b.dtype.cuda_name, format_array_sizes(b)
+        lines.append(
+            f"{kind} (&{names[b.name]}){sizes} = *reinterpret_cast<{kind} (*){sizes}>({pool} + {offset});"
+        )
+        offset += int(b.aligned_bytes)
+    return lines
+
+
+def format_array_sizes(buffer: Buffer) -> str:
+    """`[2][8][132]`: copies, then the extents as stored; a tile that is swizzled or in panels has one
+    extent."""
+    extents = _list_extents(buffer)
+    if int(buffer.copy_count) > 1:
+        extents.insert(0, int(buffer.copy_count))
+    return "".join(f"[{s}]" for s in extents)
+
+
+def count_copy_elements(buffer: Buffer) -> int:
+    """Elements of one copy of a tile."""
+    return math.prod(_list_extents(buffer))
+
+
+def _list_extents(buffer: Buffer) -> list[int]:
+    """Extents of one copy of a tile, as declared."""
+    extents = [int(s) for s in buffer.storage_extents] if is_row_major(buffer) else [int(buffer.elements)]
+    if buffer.scope == "shared" and len(extents) == 1:
+        # A single row: the next copy must be aligned for vectors, and the compiler reads 16 bytes of 12.
+        extents[0] = int(buffer.bytes) // int(buffer.copy_count) // buffer.dtype.bytes
+    return extents

@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ekc.codegen.emit.names import CNames
-from ekc.codegen.emit.shared_memory import count_copy_elements
+from ekc.codegen.emit.names import CNames, count_copy_elements
 from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, MmaNode, StageNode, walk_nodes

@@ -10,14 +10,10 @@ from ekc.codegen.emit.names import CNames
 from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES
-from ekc.ir.hardware.wgmma import (
-    WgmmaDescriptor,
-    WgmmaFamily,
-    WgmmaInstruction,
-)
+from ekc.ir.hardware.wgmma import WgmmaDescriptor, WgmmaFamily, WgmmaInstruction
 from ekc.ir.lowering.buffers import Buffer, TensorAccess, substitute_access
+from ekc.ir.lowering.fragments import find_tile_start, is_mn_major
 from ekc.ir.lowering.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, walk_nodes
-from ekc.ir.lowering.wgmma_descriptors import find_tile_start, is_mn_major
 
 
 def list_group_products(kernel: LaunchTree) -> list[MmaNode]:

@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen import nvrtc
-from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.compiled import CompiledKernel, identify_kernel
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
 from ekc.devices.cuda.messages import (
@@ -40,7 +40,6 @@ from ekc.devices.device import (
     Timing,
     parse_arch_number,
 )
-from ekc.devices.digest import identify_kernel
 from ekc.devices.metering.meter import check_window_length
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.devices.statistics import compute_median, compute_median_interval

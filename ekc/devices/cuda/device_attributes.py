@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.device import Peaks
-from ekc.devices.tensor_rates import (
+from ekc.devices.device import (
     DATA_CENTER_RATES,
     GEFORCE_RATES,
     GEFORCE_TURING_RATES,
     HOPPER_MMA_SHARE,
     MMA_SHARE,
+    Peaks,
 )
-from ekc.ir.hardware.limits import Limits
-from ekc.ir.hardware.target import make_arch, restrict_to_arch
+from ekc.ir.hardware.target import Limits, make_arch, restrict_to_arch
 
 ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",

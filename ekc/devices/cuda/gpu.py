@@ -24,8 +24,7 @@ from ekc.devices.cuda.messages import (
 )
 from ekc.devices.cuda.target import explain_old_driver
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
-from ekc.devices.nvml.board import KernelRunner, NvmlBoard
-from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.nvml.sensors import GpuSensors, KernelRunner, NvmlBoard
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
 from ekc.processes.child import RemoteWorker

@@ -21,13 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import (
-    ENERGY_COUNTER,
-    POWER_READINGS,
-    UNREPORTED,
-    MeasurementConditions,
-    Metering,
-)
+from ekc.devices.device import ENERGY_COUNTER, POWER_READINGS, UNREPORTED, MeasurementConditions, Metering
 from ekc.devices.metering.sampling import (
     READING_INTERVAL_S,
     BoardLog,

@@ -1,8 +1,12 @@
-"""Content of a recording: its origin, and for each schedule all that was measured."""
+"""Content of a recording: its origin, and for each schedule all that was measured.
+
+Lines in a gzip file that grows by one compressed member at a time: a kill loses the last one only.
+"""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +15,7 @@ from typing import Any
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementT, Metering, Peaks, Timing
 from ekc.errors import DeviceError, RecordError
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 
@@ -138,3 +142,44 @@ class Recording:
             raise RecordError(f"{self.path} has no row of {str(op).splitlines()[0]}; it holds {operators}")
         number = self.operators.index(op)
         return tuple(row for row in self.rows if row.operator == number)
+
+
+GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
+"""Window bits of a gzip member for zlib."""
+PIECE_BYTES = 4096
+"""Bytes that are unpacked together; bytes after the end of a member are unpacked again."""
+
+
+@dataclass(frozen=True)
+class UnpackedMembers:
+    """Content of the complete members of a file."""
+
+    text: bytes
+    complete_bytes: int
+    """Bytes of the file with complete members; the rest is a member that was cut short."""
+
+
+def unpack_members(data: bytes) -> UnpackedMembers:
+    """Unpack all complete members. Raises `ValueError` for bytes that are no gzip, or damaged."""
+    parts: list[bytes] = []
+    good = 0
+    while good < len(data):
+        one, found, place = zlib.decompressobj(GZIP_WINDOW_BITS), [], good
+        try:
+            while not one.eof and place < len(data):
+                piece = data[place : place + PIECE_BYTES]
+                found.append(one.decompress(piece))
+                place += len(piece)
+        except zlib.error as problem:
+            raise ValueError(f"{problem}, in the gzip member at byte {good}") from None
+        if not one.eof:
+            break
+        parts += found
+        good = place - len(one.unused_data)
+    return UnpackedMembers(b"".join(parts), good)
+
+
+def pack_line(line: bytes) -> bytes:
+    """Pack a line as a member; the same bytes for the same line."""
+    one = zlib.compressobj(9, zlib.DEFLATED, GZIP_WINDOW_BITS)
+    return one.compress(line) + one.flush()

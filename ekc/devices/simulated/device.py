@@ -12,10 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.codegen.compiled import CompiledKernel, Launch
-from ekc.devices.capacity import check_kernel_memory
-from ekc.devices.device import Clocks, MeasurementConditions, Metering, Timing, parse_arch_number
-from ekc.devices.digest import digest_kernel, identify_kernel
+from ekc.codegen.compiled import CompiledKernel, Launch, digest_kernel, identify_kernel
+from ekc.devices.device import (
+    Clocks,
+    MeasurementConditions,
+    Metering,
+    Timing,
+    check_kernel_memory,
+    parse_arch_number,
+)
 from ekc.devices.metering import meter
 from ekc.devices.simulated import power
 from ekc.devices.simulated.board import VirtualBoard

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
-from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
+from ekc.devices.device import DATA_CENTER_RATES, WGMMA_SHARE
+from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
 from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
-from ekc.devices.simulated.occupancy import WARP_SIZE, Occupancy
 from ekc.devices.simulated.specs import GpuSpec
-from ekc.devices.tensor_rates import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import InstructionCounts
 

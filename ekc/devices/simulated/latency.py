@@ -17,8 +17,8 @@ from math import ceil, sqrt
 from types import MappingProxyType
 
 from ekc.devices.simulated.events import Events
+from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
 from ekc.devices.simulated.memory_traffic import SECTOR_BYTES
-from ekc.devices.simulated.occupancy import WARP_SIZE, Occupancy
 from ekc.devices.simulated.specs import GpuSpec
 
 PATH = "path"

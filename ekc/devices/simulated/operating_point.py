@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ekc.codegen.compiled import CompiledKernel, Launch, Resources
+from ekc.codegen.compiled import CompiledKernel, Launch, Resources, digest_kernel
 from ekc.devices.device import POWER_CAP
-from ekc.devices.digest import digest_kernel
 from ekc.devices.simulated import power
 from ekc.devices.simulated.events import Events, count_events
 from ekc.devices.simulated.latency import compute_min_latency_s, estimate_latency
-from ekc.devices.simulated.launch_counts import LaunchProfile
-from ekc.devices.simulated.occupancy import Occupancy, compute_occupancy
+from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, compute_occupancy
 from ekc.devices.simulated.residual import (
     compute_traits,
     sample_own_power_factor,

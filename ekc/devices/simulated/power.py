@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.devices.simulated.events import Events
-from ekc.devices.simulated.occupancy import WARP_SIZE
+from ekc.devices.simulated.launch_counts import WARP_SIZE
 from ekc.devices.simulated.specs import GpuSpec
 
 FMA_PJ = 7.6

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.simulated.events import Events
-from ekc.devices.simulated.occupancy import Occupancy
+from ekc.devices.simulated.launch_counts import Occupancy
 
 Vector = NDArray[np.float64]
 

@@ -11,16 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ekc.devices.device import Peaks
-from ekc.devices.tensor_rates import (
+from ekc.devices.device import (
     DATA_CENTER_RATES,
     GEFORCE_RATES,
     GEFORCE_TURING_RATES,
     HOPPER_MMA_SHARE,
     MMA_SHARE,
+    Peaks,
 )
-from ekc.ir.hardware.limits import Limits
-from ekc.ir.hardware.target import find_capabilities, restrict_to_arch
+from ekc.ir.hardware.target import Limits, find_capabilities, restrict_to_arch
 
 KIB = 1024
 MIB = 1024 * 1024

@@ -31,9 +31,9 @@ from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, t
 from ekc.ir.analysis.traffic import TrafficCounter, collect_extents
 from ekc.ir.compute import Compute, list_operations
 from ekc.ir.dtypes import TF32, find_read_type
-from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.mma import MMA_ROWS
+from ekc.ir.hardware.target import Limits
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import (

@@ -8,8 +8,8 @@ from functools import reduce
 import numpy as np
 
 from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
-from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SECTOR_BYTES, WARP
+from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.memory_access import (
     IndexForms,
     count_block_elements,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import Extent, ceil_div, max_extent, min_extent
-from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
+from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, Node, ReduceNode, StageNode, walk_nodes
 from ekc.ir.program import Program, Staging

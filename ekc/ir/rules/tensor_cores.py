@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import Atom, Extent
-from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS
-from ekc.ir.hardware.target import FIRST_AMPERE_ARCH
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
 from ekc.ir.hardware.wgmma import WGMMA_SWIZZLE, WgmmaFamily
 from ekc.ir.lowering.buffers import Buffer, has_needed_guard
+from ekc.ir.lowering.fragments import find_tile_strides, is_mn_major
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, MmaNode, SharedFactor, walk_nodes
 from ekc.ir.lowering.tensor_tiles import TENSORIZE_RULE, check_tile_extents
-from ekc.ir.lowering.wgmma_descriptors import find_tile_strides, is_mn_major
 from ekc.ir.refusal import Check, exactly, fits, requires
 
 

@@ -21,8 +21,7 @@ from ekc.ir.affine import (
     find_displacement,
 )
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
-from ekc.ir.hardware.limits import Limits
-from ekc.ir.hardware.target import FIRST_AMPERE_ARCH
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
 from ekc.ir.refusal import Check, at_most, fits, requires

@@ -7,6 +7,8 @@ Good genomes resemble each other: one pad more, another vector width. Measuring 
 figures of the others. So a batch is picked one by one, each genome as if those picked before it had been
 measured with the predicted figures: their part of its uncertainty is gone, and the best of them is the
 incumbent (the Kriging believer of Ginsbourger, Le Riche and Carraro, 2010).
+
+The incumbent of a run: the best schedule so far, and the objective that others must improve on.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +26,61 @@ from numpy.typing import NDArray
 from ekc.devices.device import Peaks
 from ekc.ir.operator import Operator
 from ekc.search.cost_model.features import ModelInputCache
-from ekc.search.cost_model.incumbent import Incumbent
 from ekc.search.cost_model.learner import Learner
 from ekc.search.cost_model.surrogate import log_expected_improvement
-from ekc.search.data.defaults import ACQUISITION, SURROGATE
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import ACQUISITION, SELECTION, SURROGATE
+from ekc.search.data.options import TuneOptions, compute_objective
 from ekc.search.data.population import Population
 from ekc.search.data.result import compute_min_latency_s
+from ekc.search.data.selection import compute_tie_margin
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Incumbent:
+    """Objective values of all timed candidates, and the best of them."""
+
+    options: TuneOptions
+    candidates: Sequence[Candidate]
+    """Candidates with a latency."""
+
+    @cached_property
+    def latencies_s(self) -> Array:
+        """Latency of each candidate."""
+        return np.array([c.latency_s for c in self.candidates])
+
+    @cached_property
+    def scores(self) -> Array:
+        """Objective of each candidate, with the metered power or else the predicted power. With the metered
+        candidates alone, a run that meters few would compare with the best of its first round, and every new
+        genome would seem a large improvement."""
+        return self.score(self.latencies_s, np.array([c.power_w for c in self.candidates]))
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate of the least objective."""
+        return self.candidates[int(np.argmin(self.scores))]
+
+    @property
+    def tie_margin(self) -> float:
+        """Relative difference up to which another objective is tied with the best."""
+        if self.options.objective != "latency":
+            return SELECTION.tie_tolerance
+        return compute_tie_margin(self.best.latency_interval_s)
+
+    def score(self, latency_s: Any, power_w: Any) -> Array:
+        """Compute the objective, with a penalty on latencies above `max_latency_s`."""
+        value = compute_objective(self.options.objective, latency_s, latency_s * power_w)
+        excess = np.maximum(latency_s / self.max_latency_s, 1.0)
+        return np.asarray(value * excess**SELECTION.infeasibility_exponent)
+
+    @cached_property
+    def max_latency_s(self) -> float:
+        """Latency of the fastest candidate, plus the allowed slowdown; infinity without candidates."""
+        return (1 + self.options.max_slowdown) * float(self.latencies_s.min(initial=math.inf))
+
 
 _MIN_VARIANCE_SHARE = 1e-6
 """Share of a variance below which it has no significant digits left."""

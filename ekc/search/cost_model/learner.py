@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.cost_model.metering_policy import (
     MeteringShare,

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Resources
-from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import WARP
+from ekc.ir.hardware.target import Limits
 from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.surrogate import Surrogate, normal_cdf
 from ekc.search.data.defaults import SPILLS

@@ -1,5 +1,13 @@
 """The data of a tuning run as plain frozen values: trials, device, roofline bound, model cards, the
-result."""
+result.
+
+The cost of measuring: device seconds and joules of a run, a lower bound.
+
+A stored figure counts as if it had been measured now, so that a resumed run comes to the same sum and the
+same decisions. Searching and compiling on the host are not counted.
+
+First words of the status of a schedule that has no valid figures: "compile: ...", "wrong result: ...".
+"""
 
 from __future__ import annotations
 
@@ -7,11 +15,58 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ekc.devices.device import Peaks
+from ekc.devices.device import Metering, Peaks, Timing
+from ekc.devices.metering.meter import IDLE_PERIOD_S, WARM_UP_PERIOD_S
 from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.data.cost import MeasurementCost, compute_break_even_calls
+from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
+
+MIN_WARM_UP_S = 2 * WARM_UP_PERIOD_S
+"""Warm-up seconds of a metering, at least: power must agree over two periods."""
+
+
+@dataclass
+class MeasurementCost:
+    """Device time and energy. On a simulated device: the cost on a real one."""
+
+    timing_s: float = 0.0
+    """Seconds of kernel execution in timings."""
+    metering_s: float = 0.0
+    """Seconds of metering: window, warm-up and the measurement of idle power before."""
+    joules: float = 0.0
+    """Energy of the board in all measurements."""
+    idle_w: float = 0.0
+    """Idle power in watts of the last metering; 0 before the first."""
+
+    def add_timing(self, timing: Timing, power_w: float) -> None:
+        """Add one timing. Its power was not measured: the caller gives an upper bound."""
+        seconds = timing.samples * timing.calls * timing.latency_s
+        self.timing_s += seconds
+        self.joules += seconds * power_w
+
+    def add_metering(self, metering: Metering) -> None:
+        """Add one metering: idle, warm-up and window."""
+        self.metering_s += estimate_metering_s(metering.window_s)
+        self.joules += (
+            metering.power_w * (metering.window_s + MIN_WARM_UP_S) + metering.idle_power_w * IDLE_PERIOD_S
+        )
+        self.idle_w = metering.idle_power_w
+
+
+def compute_break_even_calls(
+    search_energy_j: float, best_j: float | None, other_j: float | None
+) -> float | None:
+    """Calls of the best kernel instead of another that save the energy of the search; None if it saves
+    none."""
+    if best_j is None or other_j is None or best_j >= other_j:
+        return None
+    return search_energy_j / (other_j - best_j)
+
+
+def estimate_metering_s(window_s: float) -> float:
+    """Estimate the device seconds of a metering with a window of `window_s`."""
+    return window_s + MIN_WARM_UP_S + IDLE_PERIOD_S
 
 
 def compute_min_latency_s(op: Operator, flops: Any, peaks: Peaks) -> Any:
@@ -309,3 +364,11 @@ class TuningData:
             "spent": vars(self.spent),
             "break_even_calls": self.break_even_calls,
         }
+
+
+REJECTED_VERDICTS = (WRONG_RESULT, UNSAFE_KERNEL)
+"""Status of a kernel that was executed and may not win."""
+UNCHECKED_PREFIX = "unchecked"
+"""Status of a kernel that could not be executed. It may not win either."""
+COMPILE_FAILURE_PREFIX = "compile: "
+"""Status of a schedule that the compiler refused."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.defaults import SELECTION
 from ekc.search.data.options import compute_objective

@@ -18,13 +18,12 @@ from ekc.devices.device import Device
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import Quantities, make_model_inputs
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.result import Trial
-from ekc.search.data.verdicts import REJECTED_VERDICTS
+from ekc.search.data.result import REJECTED_VERDICTS, Trial
 from ekc.search.database.conditions import describe_counts, get_present_conditions, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (

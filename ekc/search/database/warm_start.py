@@ -17,7 +17,7 @@ import numpy as np
 
 from ekc.devices.device import Device, Peaks
 from ekc.devices.simulated import specs
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.cost_model.transfer import MeasuredGroup, TransferPrior, learn_transfer_prior

@@ -19,7 +19,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device, FactCollector
 from ekc.errors import EkcError, ToolchainError
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 

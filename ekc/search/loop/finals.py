@@ -21,8 +21,8 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import verify, verify_if_executable
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import FINALS, MEASURING, FinalsSettings
+from ekc.search.data.result import REJECTED_VERDICTS, UNCHECKED_PREFIX
 from ekc.search.data.selection import make_rank_key, select_winners, sort_by_latency
-from ekc.search.data.verdicts import REJECTED_VERDICTS, UNCHECKED_PREFIX
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 
 FIRST_FINAL_REPEAT = 1

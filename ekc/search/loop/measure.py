@@ -22,8 +22,7 @@ from ekc.errors import CompileError, EkcError, ScheduleError, ToolchainError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import EXECUTED_BY
-from ekc.search.data.cost import MeasurementCost
-from ekc.search.data.verdicts import COMPILE_FAILURE_PREFIX
+from ekc.search.data.result import COMPILE_FAILURE_PREFIX, MeasurementCost
 from ekc.search.database.database import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
 from ekc.version import __version__
 

@@ -11,14 +11,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
-from ekc.devices.digest import digest_cuda_source
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.acquisition import LearnedAcquisition
+from ekc.search.cost_model.acquisition import Incumbent, LearnedAcquisition
 from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
-from ekc.search.cost_model.incumbent import Incumbent
 from ekc.search.cost_model.learner import Learner
 from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate

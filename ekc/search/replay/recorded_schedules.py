@@ -18,7 +18,7 @@ from ekc.devices.device import Metering, Peaks, Timing
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs, build_features, make_model_inputs

@@ -20,7 +20,7 @@ from ekc.devices.recording import RecordedRow, Recording
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
-from ekc.search.data.verdicts import COMPILE_FAILURE_PREFIX
+from ekc.search.data.result import COMPILE_FAILURE_PREFIX
 from ekc.search.replay.table_space import MeasurementTable, make_table, parse_figure
 
 SCHEMA_VERSION = "1.0.0"

@@ -1,4 +1,7 @@
-"""`StructureBuilder`: the steps, holes and loop roles that rules build a structure from."""
+"""`StructureBuilder`: the steps, holes and loop roles that rules build a structure from.
+
+Legality of asynchronous copies (`cp.async`) into shared memory, for any tile size (rule 6).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
 from ekc.ir.divisions import find_quotient_period
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
+from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, make_initial_program
@@ -25,7 +29,14 @@ from ekc.search.sketches.decisions import (
     make_level,
     make_tiling,
 )
-from ekc.search.sketches.divided_axes import find_divide_steps, find_groups, find_part_axes, find_short_groups
+from ekc.search.sketches.divided_axes import (
+    find_contiguous_axis,
+    find_divide_steps,
+    find_groups,
+    find_part_axes,
+    find_short_groups,
+    match_digits,
+)
 
 WARP_LANES = 32
 """Lanes of a warp."""
@@ -262,3 +273,29 @@ def _make_smallest_program(op: Operator, structure: Structure) -> Program:
 def list_vector_widths(op: Operator, tensor: str) -> tuple[int, ...]:
     """Vector widths of a tensor in elements, up to 16 bytes."""
     return tuple(v for v in (1, 2, 4, 8, 16) if v * op.tensors[tensor].dtype.bytes <= 16)
+
+
+def find_copy_alignment(op: Operator, tensor: str) -> int:
+    """Elements of a tensor that the narrowest asynchronous copy moves."""
+    return max(1, min(ASYNC_COPIES_BY_BYTES) // op.tensors[tensor].dtype.bytes)
+
+
+def can_copy_async(op: Operator, compute: Compute, load: ex.Load, order: tuple[int, ...]) -> bool:
+    """Whether asynchronous copies can store a tensor in this dimension order. Elements of 4 bytes: any order.
+    Narrower elements: only the tensor's own order, along an axis whose tiles hold whole copies."""
+    alignment, last = find_copy_alignment(op, load.tensor), load.index[-1]
+    digits = match_digits(compute, last)
+    # A copy that begins in the middle of a row must be aligned too.
+    extents = [op.tensors[load.tensor].shape[-1], *([compute.find_axis(digits[1]).extent] if digits else [])]
+    contiguous = (digits or isinstance(last, ex.Var)) and all(e % alignment == 0 for e in extents)
+    return alignment == 1 or bool(contiguous and not order)
+
+
+def find_axis_alignments(op: Operator, compute: Compute) -> dict[str, int]:
+    """Axis name -> elements that its tiles must be a multiple of, so that no tile cuts a copy in two."""
+    found: dict[str, int] = {}
+    for load in ex.find_loads(compute.body):
+        axis = find_contiguous_axis(compute, load.index[-1])
+        if axis is not None:
+            found[axis] = max(found.get(axis, 1), find_copy_alignment(op, load.tensor))
+    return found

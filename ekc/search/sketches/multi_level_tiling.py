@@ -49,21 +49,19 @@ from dataclasses import dataclass, replace
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.fusion import group_fusable_computes
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
 from ekc.search.data.defaults import TILING
-from ekc.search.sketches.async_copy import (
-    can_copy_async,
-    find_axis_alignments,
-    find_copy_alignment,
-)
 from ekc.search.sketches.builder import (
     WARP_LANES,
     ComputeChain,
     Structure,
     StructureBuilder,
+    can_copy_async,
+    find_axis_alignments,
+    find_copy_alignment,
     has_legal_member,
     is_buildable,
     list_vector_widths,

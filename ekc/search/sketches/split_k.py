@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.program import make_initial_program
 from ekc.ir.schedule import Hole, RFactor

@@ -11,18 +11,24 @@ factors go through shared memory into fragments.
 `wgmma`: the instruction reads shared memory. Rows are cut into warpgroups, tiles of 64 and the lanes of the
 instruction; columns into the strips that one instruction takes. Both factors come by asynchronous copies, in
 panels, contiguous along the depth or along their own axis, as they are stored.
+
+Fusion of output axes into the rows or columns of an implicit matrix (implicit GEMM).
+
+Axes are fused that index one factor and not the other. Example: the images, rows and columns of pixels of a
+convolution become the rows of a matrix; so do two free axes of an einsum.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.hardware.limits import Limits
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS, count_panel_elements
 from ekc.ir.hardware.mma import (
     LANE_GROUPS,
@@ -33,6 +39,7 @@ from ekc.ir.hardware.mma import (
     MmaInstruction,
     find_mma_instruction,
 )
+from ekc.ir.hardware.target import Limits
 from ekc.ir.hardware.wgmma import (
     MAX_STRIPS,
     STRIP_COLUMNS,
@@ -43,13 +50,55 @@ from ekc.ir.hardware.wgmma import (
 )
 from ekc.ir.lowering.memory_access import is_zero_beyond_axis
 from ekc.ir.operator import Operator
-from ekc.ir.schedule import Bind, CacheRead, Hole, Pipeline, Reorder, Tensorize, Unroll
+from ekc.ir.schedule import Bind, CacheRead, Fuse, Hole, Pipeline, Reorder, Step, Tensorize, Unroll
 from ekc.search.data.defaults import TENSOR_CORES, TILING
-from ekc.search.sketches.async_copy import can_copy_async, find_copy_alignment
-from ekc.search.sketches.builder import ComputeChain, Structure, StructureBuilder
+from ekc.search.sketches.builder import (
+    ComputeChain,
+    Structure,
+    StructureBuilder,
+    can_copy_async,
+    find_copy_alignment,
+)
 from ekc.search.sketches.decisions import Decision, TileLevel, make_tiling
 from ekc.search.sketches.divided_axes import find_contiguous_axis
-from ekc.search.sketches.fused_axes import AxisGroup, fuse_group, make_fuse_steps, select_fusible
+
+AxisGroup = tuple[Axis, ...]
+
+
+def select_fusible(axes: Sequence[Axis]) -> AxisGroup:
+    """Select the axes to fuse among those of one factor: all with extent above 1, if there are several."""
+    moving = tuple(a for a in axes if a.extent > 1)
+    return moving if len(moving) > 1 else ()
+
+
+def fuse_group(group: AxisGroup) -> Axis:
+    """The axis that fusing a group makes, with the name that `fuse` gives it: (n, h) -> n_h."""
+    return Axis("_".join(a.name for a in group), math.prod(a.extent for a in group))
+
+
+def make_fuse_steps(compute: Compute, groups: Sequence[AxisGroup]) -> list[Step]:
+    """The first steps of a schedule: reorder the axes of each group next to each other, then fuse them."""
+    steps: list[Step] = []
+    names = [a.name for a in compute.spatial_axes]
+    grouped = [a.name for group in groups for a in group]
+    order = [name for name in names if name not in grouped] + grouped
+    if order != names and not _are_adjacent(names, groups):
+        steps.append(Reorder(tuple(order)))
+    for group in groups:
+        outer = group[0].name
+        for axis in group[1:]:
+            steps.append(Fuse(outer, axis.name))
+            outer = f"{outer}_{axis.name}"
+    return steps
+
+
+def _are_adjacent(names: list[str], groups: Sequence[AxisGroup]) -> bool:
+    """Whether the axes of every group are already next to each other, in order."""
+    for group in groups:
+        first = names.index(group[0].name)
+        if names[first : first + len(group)] != [a.name for a in group]:
+            return False
+    return True
 
 
 @dataclass(frozen=True)

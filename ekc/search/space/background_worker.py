@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from ekc.errors import DeviceError
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.processes.child import RemoteWorker
 from ekc.processes.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.search.cost_model.features import ModelInputs, allocate_inputs, make_model_inputs
 from ekc.search.data.defaults import SPACE

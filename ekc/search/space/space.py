@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
 from ekc.errors import Refusal
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule

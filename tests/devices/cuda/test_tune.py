@@ -13,7 +13,7 @@ from ekc import devices
 from ekc.cli import main
 from ekc.devices.cuda.device import CudaDevice
 from ekc.errors import InvalidInput, NothingLegal
-from ekc.search.data.cost import MeasurementCost
+from ekc.search.data.result import MeasurementCost
 from ekc.search.database.database import RecordStore
 from ekc.search.explain.by_feature import explain_learned
 from ekc.search.sketches.naive import make_naive_schedule

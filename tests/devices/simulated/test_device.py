@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ekc import devices
+from ekc.codegen.compiled import digest_kernel
 from ekc.devices.device import Device
-from ekc.devices.digest import digest_kernel
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import DeviceError, InvalidInput

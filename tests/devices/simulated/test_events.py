@@ -2,8 +2,7 @@ from dataclasses import replace
 
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.simulated.events import Events, count_events
-from ekc.devices.simulated.launch_counts import profile_kernel
-from ekc.devices.simulated.occupancy import compute_occupancy
+from ekc.devices.simulated.launch_counts import compute_occupancy, profile_kernel
 from ekc.devices.simulated.specs import A100, RTX2080TI, RTX3090
 from ekc.ptx.counting.counts import InstructionCounts
 from tests.devices import samples

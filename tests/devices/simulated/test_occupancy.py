@@ -1,6 +1,6 @@
 import pytest
 
-from ekc.devices.simulated.occupancy import compute_occupancy
+from ekc.devices.simulated.launch_counts import compute_occupancy
 from ekc.devices.simulated.specs import SM_75, SM_80, SM_86, SM_89, SM_90, Capability
 
 KIB = 1024

@@ -11,8 +11,7 @@ import numpy as np
 
 from ekc.devices.cuda.device import CudaDevice, open_cuda
 from ekc.devices.metering.meter import CompletedCalls
-from ekc.devices.nvml.board import NvmlBoard
-from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
 from tests.scripted.cuda.driver import ScriptedDriver
 from tests.scripted.cuda.forked_worker import Forked
 from tests.scripted.nvml.card import Card, Clock, ScriptedGpu

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.devices.metering.meter import MeteringWindow, meter_kernel
-from ekc.devices.nvml.board import NvmlBoard
-from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
 from tests.devices import samples
 from tests.scripted.nvml.card import Card, ScriptedGpu
 from tests.scripted.nvml.library import ScriptedNvml

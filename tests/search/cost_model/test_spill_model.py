@@ -16,7 +16,7 @@ from ekc.codegen.compiled import Resources
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Timing
 from ekc.devices.measurement_json import measurement_to_json, timing_from_json
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.search.cost_model.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.learner import Learner
 from ekc.search.cost_model.spill_model import SpillModel, count_needed_registers, has_spilled

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 import ekc
-from ekc.search.data.cost import compute_break_even_calls
-from ekc.search.data.result import compute_roofline_bound, get_arithmetic_type
+from ekc.search.data.result import compute_break_even_calls, compute_roofline_bound, get_arithmetic_type
 
 
 @pytest.mark.parametrize(

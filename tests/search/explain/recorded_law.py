@@ -15,7 +15,7 @@ from ekc.devices.device import MeasurementConditions, Metering, Peaks, Timing
 from ekc.devices.recording import RecordingWriter
 from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.space.space import Space
 

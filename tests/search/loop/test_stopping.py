@@ -15,10 +15,10 @@ import pytest
 from ekc.devices.device import Metering
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError
-from ekc.search.data.cost import MeasurementCost
 from ekc.search.data.defaults import STOPPING
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.population import Population
+from ekc.search.data.result import MeasurementCost
 from ekc.search.loop.stopping import CostBenefitRule
 from tests.search.helpers import rows, tune, winner
 

@@ -14,8 +14,7 @@ import ekc
 from ekc import devices
 from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.cost_model.acquisition import PredictedFigures
-from ekc.search.cost_model.incumbent import Incumbent
+from ekc.search.cost_model.acquisition import Incumbent, PredictedFigures
 from ekc.search.data.defaults import SELECTION
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.selection import compute_tie_margin, count_issue_slots

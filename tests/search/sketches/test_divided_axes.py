@@ -9,7 +9,7 @@ import pytest
 
 import ekc
 from ekc.ir.compute import Compute
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Bind, Divide, Pack, Split, Tensorize
 from ekc.search.sketches.divided_axes import divide_compute, make_divide_steps

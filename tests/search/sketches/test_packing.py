@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule import Pack, Tensorize
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.search.sketches.multi_level_tiling import derive_structures
 
 A100 = Limits(sms=108)

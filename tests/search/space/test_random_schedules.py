@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import Refusal, ScheduleError
-from ekc.ir.hardware.limits import Limits
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
