@@ -23,7 +23,7 @@ from ekc.cli.output import (
 )
 from ekc.codegen.export import make_kernel_name
 from ekc.errors import EkcError, InvalidInput
-from ekc.search.summary import choose_unit, describe_energy_source, format_figure, format_speedup
+from ekc.search.tuning_result import choose_unit, describe_energy_source, format_figure, format_speedup
 from ekc.tables import format_table
 
 if TYPE_CHECKING:

@@ -94,7 +94,7 @@ def format_count(value: float) -> str:
 
 def format_signed(value: float, scale: float) -> str:
     """A figure with its sign, also if it is positive."""
-    from ekc.search.summary import format_figure
+    from ekc.search.tuning_result import format_figure
 
     return f"{'-' if value < 0 else '+' if value else ''}{format_figure(abs(value), scale)}"
 

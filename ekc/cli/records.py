@@ -55,7 +55,7 @@ def best(
     from ekc import devices
     from ekc.codegen.generate import describe_toolchain
     from ekc.search.database.query import SelectionRule, choose_best
-    from ekc.search.summary import (
+    from ekc.search.tuning_result import (
         choose_unit,
         describe_rounding,
         format_figure,

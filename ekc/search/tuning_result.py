@@ -1,14 +1,345 @@
-"""The result of `ekc.tune`: its data, and what a user does with it (compile, export, print)."""
+"""The result of `ekc.tune`: its data, and what a user does with it (compile, export, print).
+
+The result of a tuning run as text: a table of figures, notes on how they were measured, the model card.
+
+The model card has one line for each round with meterings: the error of energies that were predicted before
+they were metered, beside the two trivial predictors that a model must beat (energy = latency x constant
+power, and the order by latency alone).
+"""
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ekc.codegen.export import export
+from ekc.devices.statistics import Difference, Interval, compare_pairwise
 from ekc.runtime.kernel import Kernel, compile
-from ekc.search.data.result import TuningData
-from ekc.search.summary import format_summary
+from ekc.search.data.result import ModelCard, Trial, TuningData
+from ekc.tables import TABLE_WIDTH, format_table
+
+MAX_LINES = 8
+"""Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
+_TITLE = "Model card: energies predicted beforehand, against the meter"
+_HEADERS = ("round", "rows", "error", "latency x power", "rank", "latency alone", "next share", "")
+
+
+def format_model_card(cards: Sequence[ModelCard]) -> str:
+    """Format the model card as a table and a verdict over all rounds; "" if there is none."""
+    if not cards:
+        return ""
+    picks = np.linspace(0, len(cards) - 1, min(len(cards), MAX_LINES)).round().astype(int).tolist()
+    table = format_table(_HEADERS, [_make_row(cards[i]) for i in picks], _TITLE, label_count=0)
+    return "\n".join([table, *_format_verdict(cards)])
+
+
+def _make_row(card: ModelCard) -> tuple[str, ...]:
+    return (
+        str(card.round),
+        str(card.rows),
+        _format_percent(card.error),
+        _format_percent(card.constant_power_error),
+        _format_rank(card.rank_correlation),
+        _format_rank(card.latency_rank),
+        f"{100 * card.share:.0f}%",
+        "quarantined" if card.quarantined else "",
+    )
+
+
+def _format_rank(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _format_percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
+def _format_verdict(cards: Sequence[ModelCard]) -> list[str]:
+    """Describe how often the model beat the trivial predictor, and how many rounds are shown."""
+    errors = [
+        (card.error, card.constant_power_error)
+        for card in cards
+        if card.error is not None and card.constant_power_error is not None
+    ]
+    better = sum(error < trivial for error, trivial in errors)
+    lines = []
+    if errors:
+        lines.append(f"better than latency x constant power in {better} of {len(errors)} rounds")
+    if len(cards) > MAX_LINES:
+        lines.append(f"{MAX_LINES} of {len(cards)} rounds shown")
+    return ["; ".join(lines)] if lines else []
+
+
+_LABEL_WIDTH = 11
+"""Width in characters of the names before the notes."""
+_LARGE_NUMBERS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
+EXPECTED_ILLEGAL_SHARE = 0.01
+"""Share of the bred genomes that may stay illegal without a note. Repair stops at half of it by design."""
+_UNIT_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+
+
+def format_summary(result: TuningData) -> str:
+    """Format a result: a table of best, fastest and naive schedule, notes, model card, front over clocks."""
+    parts = [_format_title(result), _format_main_table(result), *_list_notes(result)]
+    for table in (format_model_card(result.model_cards), _format_clock_table(result)):
+        parts += ["", table] if table else []
+    return "\n".join(parts)
+
+
+def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
+    """Choose the scale that shows the smallest value with digits before the point. Returns it and its
+    unit."""
+    least = min((v for v in values if v), default=1.0)
+    scale, prefix = next(((s, p) for s, p in _UNIT_PREFIXES if least >= s), _UNIT_PREFIXES[-1])
+    return scale, prefix + unit
+
+
+def format_figure(value: float | None, scale: float = 1.0) -> str:
+    """Format a value with four significant digits and no exponent; "-" for None."""
+    if value is None:
+        return "-"
+    scaled = value / scale
+    digits = max(0, 4 - len(str(int(abs(scaled)))))
+    return f"{scaled:.{digits}f}"
+
+
+def format_relative_interval(value: float | None, interval: Interval | None) -> str:
+    """Format half the width of a 95 % interval, relative to the value: `+/-0.5%`."""
+    if value is None or interval is None:
+        return ""
+    return f" +/-{50 * (interval.high - interval.low) / value:.1f}%"
+
+
+def _format_title(result: TuningData) -> str:
+    device = result.device
+    lines = [f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'unknown'}"]
+    if device.simulated:
+        lines.append("Simulated: every figure comes from a model of the device. Nothing ran on a GPU.")
+    return "\n".join([*lines, ""])
+
+
+def _format_main_table(result: TuningData) -> str:
+    named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
+    trials = [t for _, t in named]
+    latency, energy = (
+        choose_unit([t.latency_s for t in trials], "s"),
+        choose_unit([t.energy_j for t in trials], "J"),
+    )
+    headers = (
+        "",
+        f"latency [{latency[1]}]",
+        "power [W]",
+        f"energy [{energy[1]}]",
+        "source",
+        "of roofline",
+        "speed-up",
+    )
+    rows = [_format_row(name, t, result, latency[0], energy[0]) for name, t in named]
+    return format_table(headers, rows)
+
+
+def _format_row(
+    name: str, trial: Trial, result: TuningData, latency_scale: float, energy_scale: float
+) -> tuple[str, ...]:
+    return (
+        name,
+        format_figure(trial.latency_s, latency_scale)
+        + format_relative_interval(trial.latency_s, trial.latency_interval_s),
+        format_figure(trial.power_w),
+        format_figure(trial.energy_j, energy_scale)
+        + format_relative_interval(trial.energy_j, trial.energy_interval_j if trial.metered else None),
+        describe_energy_source(trial),
+        _format_roofline_share(trial, result),
+        format_speedup(result.baseline, trial),
+    )
+
+
+def describe_energy_source(trial: Trial) -> str:
+    """Describe the source of a trial's energy."""
+    if trial.energy_j is None:
+        return "no energy"
+    return "metered" if trial.metered else "predicted"
+
+
+def format_speedup(baseline: Trial, trial: Trial) -> str:
+    """Format the speed-up over the naive schedule."""
+    if not baseline.latency_s or not trial.latency_s:
+        return "-"
+    return f"{baseline.latency_s / trial.latency_s:.1f}x"
+
+
+def _format_roofline_share(trial: Trial, result: TuningData) -> str:
+    """Format the least latency on the roofline as a share of the trial's latency."""
+    return f"{100 * result.roof.least_s / trial.latency_s:.1f}%" if trial.latency_s else "-"
+
+
+def _list_notes(result: TuningData) -> Iterator[str]:
+    yield ""
+    yield from wrap_note(
+        "trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s"
+    )
+    yield from wrap_note("failures", _describe_failures(result.trials))
+    yield from wrap_note("refused", _describe_refusals(result.refusals, result.bred))
+    yield from wrap_note("energy", _describe_saving(result))
+    yield from wrap_note("cost", _describe_cost(result))
+    yield from wrap_note("pays", _describe_break_even(result))
+    yield from wrap_note("bound", f"the least time on the roofline is set by {result.roof}")
+    yield from wrap_note("checked", result.best.checked or "not executed")
+    yield from wrap_note("atomics", describe_rounding(result.best))
+    yield from wrap_note("throttled", ", ".join(result.best.throttle))
+    yield from wrap_note("metering", "; ".join(result.best.notes))
+    yield from wrap_note("clocks", result.clocks_note)
+    yield from wrap_note("warm start", result.warm_start)
+    yield from wrap_note("stopped", result.stopped)
+
+
+def wrap_note(name: str, text: str) -> Iterator[str]:
+    """Wrap a named note. Yields no line for an empty text."""
+    if text:
+        indent = " " * _LABEL_WIDTH
+        yield from textwrap.wrap(
+            text, TABLE_WIDTH, initial_indent=f"{name:{_LABEL_WIDTH}}", subsequent_indent=indent
+        )
+
+
+def describe_rounding(best: Trial) -> str:
+    """Describe the rounding of sums that blocks add to by atomics; "" if there are none."""
+    names = ", ".join(best.schedule.program.nondeterministic_outputs)
+    return (
+        f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""
+    )
+
+
+def _describe_failures(trials: Sequence[Trial]) -> str:
+    """Count failed trials by kind (the status before the colon), with the message of the first of each."""
+    kinds: dict[str, list[str]] = {}
+    for trial in trials:
+        if not trial.ok:
+            kind, _, message = trial.status.partition(":")
+            kinds.setdefault(kind, []).append(" ".join(message.split()))
+    counts = (
+        f"{kind} {len(found)}" + (f" (first: {found[0]})" if found[0] else "")
+        for kind, found in kinds.items()
+    )
+    return "; ".join(counts)
+
+
+def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> str:
+    """Count the genomes that stayed illegal, by rule; "" for the few that repair gives up in any space."""
+    total = sum(refusal_counts.values())
+    if total <= EXPECTED_ILLEGAL_SHARE * bred_count:
+        return ""
+    reasons = ", ".join(f"{reason} {number:,}" for reason, number in Counter(refusal_counts).most_common())
+    return f"{total:,} of {bred_count:,} bred genomes stayed illegal: {reasons}"
+
+
+def _describe_saving(result: TuningData) -> str:
+    """Compare the energy of the best with that of the fastest, and say whether the difference is
+    significant."""
+    best, fastest = result.best, result.fastest
+    if best.schedule == fastest.schedule:
+        return "the best schedule is also the fastest"
+    if best.energy_j is None or fastest.energy_j is None:
+        return ""
+    saved = 100 * (1 - best.energy_j / fastest.energy_j)
+    words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest schedule"
+    return f"{words}{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
+
+
+def _describe_cost(result: TuningData) -> str:
+    spent = result.spent
+    words = (
+        f"{format_figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
+        f"{spent.timing_s:.2g} s of timing; the host is not counted"
+    )
+    if result.device.simulated:
+        return f"simulated, a real one would take {words}"
+    if result.device.replayed:
+        return f"nothing now, this is a replay; when it was recorded {words}"
+    return words
+
+
+def _describe_break_even(result: TuningData) -> str:
+    """Describe after how many calls the energy of the search is saved."""
+    calls = result.break_even_calls
+    parts = []
+    if calls["fastest"] is not None:
+        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no difference is shown)"
+        parts.append(f"{_format_count(calls['fastest'])} calls against the fastest{weak}")
+    if calls["baseline"] is not None:
+        parts.append(f"{_format_count(calls['baseline'])} calls against the naive")
+    return f"after {', '.join(parts)}" if parts else ""
+
+
+def _format_count(value: float | None) -> str:
+    """Format a count with two significant digits, in words from a million on."""
+    if value is None:
+        return "-"
+    size, name = next((x for x in _LARGE_NUMBERS if value >= x[0]), (1.0, ""))
+    rounded = float(f"{value / size:.2g}")
+    return f"{rounded:,.0f}{name}" if rounded >= 10 else f"{rounded:g}{name}"
+
+
+def _describe_slowdown(best: Trial, fastest: Trial) -> str:
+    if not best.latency_s or not fastest.latency_s:
+        return ""
+    more = 100 * (best.latency_s / fastest.latency_s - 1)
+    # Among tied schedules the one with the fewest issue slots counts as the fastest (`data/selection.py`).
+    return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency, a tie"
+
+
+def _describe_evidence(best: Trial, fastest: Trial) -> str:
+    if not (best.metered and fastest.metered):
+        return "not both were metered, so this is a prediction"
+    found = _compare_energies(best, fastest)
+    if found is None:
+        return "not metered in turn, so no difference is shown"
+    words = "a difference" if found.is_significant else "no difference is shown"
+    return f"{words}: {found}, metered {found.pair_count} times in turn"
+
+
+def _compare_energies(one: Trial, other: Trial) -> Difference | None:
+    """Compare energies pair by pair; None unless they were metered in turn."""
+    if not (one.in_turn and other.in_turn and len(one.energies_j) == len(other.energies_j)):
+        return None
+    return compare_pairwise(one.energies_j, other.energies_j)
+
+
+def _is_difference_shown(one: Trial, other: Trial) -> bool:
+    found = _compare_energies(one, other)
+    return found is not None and found.is_significant
+
+
+def _format_clock_table(result: TuningData) -> str:
+    front = result.clock_front
+    if not front:
+        return ""
+    latency, energy = (
+        choose_unit([t.latency_s for t in front], "s"),
+        choose_unit([t.energy_j for t in front], "J"),
+    )
+    rows = [
+        (
+            f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-",
+            format_figure(t.latency_s, latency[0]),
+            format_figure(t.power_w),
+            format_figure(t.energy_j, energy[0])
+            + format_relative_interval(t.energy_j, t.energy_interval_j if t.metered else None),
+            describe_energy_source(t),
+        )
+        for t in front
+    ]
+    title = (
+        f"The best schedule at other clocks, {result.device.label}. A lower clock alone is no better\n"
+        "kernel: these figures do not compare with the table above, and a .cu carries no clock."
+    )
+    headers = ("clock [MHz]", f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]", "source")
+    return format_table(headers, rows, title)
 
 
 @dataclass(frozen=True)

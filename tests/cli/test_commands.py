@@ -244,7 +244,7 @@ def test_run_samples_blocks_of_a_large_grid(capsys: pytest.CaptureFixture[str]) 
 def test_run_has_status_1_for_a_wrong_result(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ekc.ir.interpreter.tolerance.rounding", lambda compute, scale, stored: 0.0)
+    monkeypatch.setattr("ekc.ir.interpreter.tolerance.estimate_rounding", lambda compute, scale, stored: 0.0)
     assert "DOES NOT AGREE" in run_command(capsys, "run", *SIZE, status=1)
 
 
@@ -337,7 +337,7 @@ def test_check_uses_the_limits_of_the_arch(tmp_path: Path, capsys: pytest.Captur
     (launch,) = json_of(capsys, "check", "--schedule", str(file), "--arch", "sm_90a")["launches"]
     assert launch["executed"]["counters"]["warp_instructions"]["wgmma"] == 512
     assert main(["check", "--schedule", str(file), "--arch", "sm_90"]) == 1
-    assert "sm_90a alone   mma.m16n8k16" in capsys.readouterr().out
+    assert "only sm_90a has the instruction   use mma.m16n8k16" in capsys.readouterr().out
 
 
 def test_show_prints_python_program_cuda_and_ptx(capsys: pytest.CaptureFixture[str]) -> None:

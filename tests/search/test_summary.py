@@ -8,8 +8,7 @@ import pytest
 
 from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.search.data.result import MeasurementCost, ModelCard
-from ekc.search.summary import MAX_LINES, format_model_card
-from ekc.search.tuning_result import TuningResult
+from ekc.search.tuning_result import MAX_LINES, TuningResult, format_model_card
 from tests.search.helpers import tune
 
 

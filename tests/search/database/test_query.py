@@ -83,7 +83,7 @@ DAMAGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
         "timing",
         lambda payload: payload | {"conditions": None},
     ),
-    "interval_s is 0 to 0; low <= high and low + high > 0 are needed": (
+    "interval_s is 0 to 0; low <= high and low \\+ high > 0 are needed": (
         *("timing", lambda payload: payload | {"interval_s": {"low": 0, "high": 0}}),
     ),
     "power_w is nan; it must be a finite": ("metering", lambda payload: payload | {"power_w": math.nan}),
