@@ -67,12 +67,9 @@ def test_forked_children_and_theirs_tune_after_their_parent_did(tmp_path: Path) 
 
 
 TREES = """
-import json, os
+import os
 import numpy as np
 import xgboost
-from ekc.search.cost_model.xgboost_model import predict_values
-from ekc.governor.predict.model import WITHOUT_COUNTERS, WITH_COUNTERS, TrainingRow, _load_booster
-from ekc.governor.predict.train import _train_boosters
 from ekc.search.cost_model.xgboost_model import ResidualModel
 
 def learn():
@@ -82,11 +79,6 @@ def learn():
         model.add_row(row, 1.0, 1.0 + number, 1.0 + number)
     model.fit()
     assert len(model.predict(rows, np.ones(16))) == 16
-    table = np.random.default_rng(0).uniform(0.5, 1.0, (16, 8))
-    jobs = [TrainingRow(str(n), tuple(x[:7]), 0.5 + n / 32, 1.0 + n / 16, 0.9) for n, x in enumerate(table)]
-    for name, booster in _train_boosters(jobs, (WITH_COUNTERS, WITHOUT_COUNTERS)).items():
-        again = _load_booster(name, json.loads(booster.save_raw("json")))
-        assert len(predict_values(again, table[:, : again.num_features()])) == 16
 
 threads = len(os.listdir("/proc/self/task"))
 learn()
@@ -340,10 +332,10 @@ def test_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_row
 PROPERTY = """
 import contextlib, os, threading
 import ekc
-from ekc.ir.operator import Operator
+from ekc.ir.graph import OperatorGraph
 
 op = ekc.matvec(8, 8)
-lock = getattr(vars(Operator)["digest"], "lock", contextlib.nullcontext())
+lock = getattr(vars(OperatorGraph)["digest"], "lock", contextlib.nullcontext())
 held, ends = threading.Event(), threading.Event()
 
 def hold():

@@ -109,7 +109,6 @@ ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
             "gpus": (),
             "each": False,
             "actuator": "auto",
-            "model": "none",
             "advise": False,
         },
     ),

@@ -28,9 +28,7 @@ def test_effort_with_trials_is_refused() -> None:
 
 @pytest.mark.parametrize("bad", ["quik", "", 3])
 def test_bad_effort_is_refused_in_one_line(bad: object) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"^effort: no .*; choices are quick, standard, full; nearest is"
-    ):
+    with pytest.raises(InvalidInput, match=r"^effort: no .*; choices are quick, standard, full; nearest is"):
         ekc.tune(MV, effort=bad, progress=False)  # type: ignore[arg-type]
 
 
