@@ -165,8 +165,8 @@ def _govern_simulated(
 ) -> list[GovernorLog]:
     """Govern a simulated job."""
     from ekc.governor.advise import advise
+    from ekc.governor.live.probe import make_simulated_unit
     from ekc.governor.live.session import GovernedUnit, GovernorSession
-    from ekc.governor.live.simulated import make_simulated_unit
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from ekc.arguments import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
-from ekc.governor.live.probe import StepCounter
+from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import GovernorRequest, Policy
 
 EXIT_TIMEOUT_S = 20.0

@@ -12,7 +12,7 @@ import pytest
 
 from ekc.errors import InvalidInput
 from ekc.governor.governor import lightning_callback, optimizer_hook, transformers_callback
-from ekc.governor.live.probe import StepCounter, StepReader
+from ekc.governor.live.steps import StepCounter, StepReader
 
 
 class StepCounts:

@@ -21,10 +21,10 @@ from ekc.governor.events import Ended, Event, event_to_json, to_plain_json
 from ekc.governor.live import session
 from ekc.governor.live.group import GroupActuator, GroupProbe
 from ekc.governor.live.job import KILLED_STATUS, CommandJob
-from ekc.governor.live.probe import StepCounter, StepReader
+from ekc.governor.live.probe import make_simulated_unit
 from ekc.governor.live.report import GovernorLog, build_report
 from ekc.governor.live.session import GovernedUnit, GovernorSession
-from ekc.governor.live.simulated import make_simulated_unit
+from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Settings
 from ekc.governor.samples import SensorSamples

@@ -1,15 +1,10 @@
-"""The NVML probe of a real GPU, and the units of a session: the GPUs of a job, one by one or as a group.
-
-Count of training steps, shared by the job and its governor: one number in a file that both map.
-"""
+"""The NVML probe of a real GPU, and the units of a session: the GPUs of a job, one by one or as a group."""
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -26,48 +21,9 @@ from ekc.governor.live.sensors import (
     SensorSampler,
 )
 from ekc.governor.live.session import GovernedUnit
+from ekc.governor.live.steps import StepReader
 from ekc.governor.protocols import NullActuator, Probe
 from ekc.governor.samples import SensorSamples
-
-_BYTES = 8
-
-
-class StepCounter:
-    """Counts steps in the job: `with counter: ...` around each step; a step that raises does not count."""
-
-    def __init__(self, file: Path) -> None:
-        file.write_bytes(bytes(_BYTES))
-        self._cell = _map_counter(file, mmap.ACCESS_WRITE)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._cell[0] += 1
-
-
-class StepReader:
-    """Reads the count in the governor: None until the first step, since a job without hooks has no count."""
-
-    def __init__(self, file: Path) -> None:
-        try:
-            self._cell = _map_counter(file, mmap.ACCESS_READ)
-        except (OSError, ValueError) as problem:
-            raise InvalidInput(f"--steps {file}: no file of steps ({problem})") from problem
-
-    def __call__(self) -> float | None:
-        """Steps so far; None before the first one."""
-        return float(self._cell[0]) or None
-
-
-def _map_counter(file: Path, access: int) -> memoryview:
-    """Map one signed 64-bit number, which processors read and write atomically."""
-    with file.open("r+b" if access == mmap.ACCESS_WRITE else "rb") as opened:
-        return memoryview(mmap.mmap(opened.fileno(), _BYTES, access=access)).cast("q")
-
 
 INSTANT_INTERVAL_S, AVERAGED_INTERVAL_S = 0.05, 0.1
 """Seconds between readings of an instantaneous power sensor, and of one that averages."""
@@ -204,3 +160,19 @@ def make_nvml_probe_factory(
 
 def _read_no_steps() -> None:
     return None
+
+
+def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
+    """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
+    from ekc.governor.simulation.card import SIMULATED_CARDS
+    from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+    from ekc.governor.simulation.run import SimulatedRun
+
+    if kind not in JOB_KINDS:
+        raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")
+    if card not in SIMULATED_CARDS:
+        raise InvalidInput(f"--card: no card {card!r}; cards are {', '.join(SIMULATED_CARDS)}")
+    if not 1 <= minutes <= 24 * 60:
+        raise InvalidInput(f"--minutes: {minutes:g}, from 1 to 1440")
+    run = SimulatedRun(sample_job(seed, kind, card, 60 * minutes), seed)
+    return GovernedUnit(f"{kind} job on {card} (simulated)", run, run)
