@@ -3,8 +3,8 @@
     python docs/decisions/2026-11-26-tests/account.py
 
 `before.txt` lists the tests of that commit, `map.tsv` what became of those that have another name now. The
-tests of today are those that pytest collects with all markers. Prints a count of each kind, and every test that
-is not accounted for or whose successor does not exist. Exit status 1 where there is one.
+tests of today are those that pytest collects with all markers. Prints a count of each kind, and every test
+that is not accounted for or whose successor does not exist. Exit status 1 where there is one.
 """
 
 from __future__ import annotations
