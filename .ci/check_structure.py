@@ -3,8 +3,8 @@
 
     python .ci/check_structure.py
 
-Imports inside functions and for types count; the lazy exports of `ekc` and `ekc.governor` do not. Exit status 1
-where a limit is passed.
+Imports inside functions and for types count; the lazy exports of `ekc` and `ekc.governor` do not. Exit
+status 1 where a limit is passed.
 """
 
 from __future__ import annotations
