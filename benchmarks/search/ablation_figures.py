@@ -95,7 +95,6 @@ def compare_variant(name: str, runs: Sequence[Line], base: Sequence[Line], seed:
     shares = {"search_share": "search_s", "wall_share": "wall_s", "trials_share": "timed"}
     return summarize(name, logs, pair_runs(runs, base, "latency_s"), seed) | {
         **{share: compute_geometric_mean(pair_runs(runs, base, key)) for share, key in shares.items()},
-        "identical": _count_identical(runs, base),
     }
 
 
@@ -113,15 +112,6 @@ def summarize(name: str, logs: Logs, measured: Logs, seed: int = 0) -> Line:
         "measured_mean": compute_geometric_mean(measured),
         "measured_interval": compute_interval_of_places(measured, seed),
     }
-
-
-def _count_identical(runs: Sequence[Line], base: Sequence[Line]) -> int:
-    """Count the runs that tried the same kernels as the base in the same order, with the same latencies."""
-    base_runs = index_runs(base)
-    return sum(
-        cell in base_runs and run.get("course") == base_runs[cell].get("course")
-        for cell, run in index_runs(runs).items()
-    )
 
 
 def judge(row: Line) -> str:

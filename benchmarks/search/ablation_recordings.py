@@ -38,7 +38,7 @@ class TreesAsProcess(GaussianProcess):
         super().__init__()
         self._model, self._squares, self._count = ResidualModel(0), [0.25], 0
 
-    def fit(self, rows: Array, targets: Array, squared_z_scores: Array | None = None) -> None:
+    def fit(self, rows: Array, targets: Array) -> None:
         """Learn from all rows. The last ones are new: their prediction errors count first."""
         new = slice(self._count, None)
         if self._count and self._model.row_count:
@@ -51,10 +51,10 @@ class TreesAsProcess(GaussianProcess):
             self._model.add_row(row, math.exp(-least), figure, figure)
         self._model.fit()
 
-    def predict(self, rows: Array) -> tuple[Array, Array, Array]:
-        """(mean, standard deviation, calibration 1) of the target at each row."""
+    def predict(self, rows: Array) -> tuple[Array, Array]:
+        """(mean, standard deviation) of the target at each row."""
         mean = np.log(self._model.predict(rows.astype(np.float32), np.ones(len(rows))))
-        return mean, np.full(len(rows), math.sqrt(np.mean(self._squares))), np.ones(len(rows))
+        return mean, np.full(len(rows), math.sqrt(np.mean(self._squares)))
 
 
 class ProcessAndTrees(GaussianProcess):
@@ -65,19 +65,22 @@ class ProcessAndTrees(GaussianProcess):
         super().__init__()
         self._trees = TreesAsProcess()
 
-    def fit(self, rows: Array, targets: Array, squared_z_scores: Array | None = None) -> None:
+    def fit(self, rows: Array, targets: Array) -> None:
         """Fit both models."""
-        super().fit(rows, targets, squared_z_scores)
+        super().fit(rows, targets)
         self._trees.fit(rows, targets)
 
-    def predict(self, rows: Array) -> tuple[Array, Array, Array]:
-        """(mean, standard deviation, calibration) of the target at each row."""
-        mean, std, calibration = super().predict(rows)
-        trees, _, _ = self._trees.predict(rows)
-        return (mean + trees) / 2, np.sqrt(std**2 + ((trees - mean) / 2) ** 2), calibration
+    def predict(self, rows: Array) -> tuple[Array, Array]:
+        """(mean, standard deviation) of the target at each row."""
+        mean, std = super().predict(rows)
+        trees, _ = self._trees.predict(rows)
+        return (mean + trees) / 2, np.sqrt(std**2 + ((trees - mean) / 2) ** 2)
 
 
-MODELS: dict[str, Callable[[], GaussianProcess]] = {"trees alone": TreesAsProcess, "both": ProcessAndTrees}
+MODELS: dict[str, Callable[[], GaussianProcess]] = {
+    "trees alone": TreesAsProcess,
+    "trees and process": ProcessAndTrees,
+}
 
 
 class RecordedPlace:

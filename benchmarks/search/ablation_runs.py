@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +22,6 @@ from benchmarks.search.depth import remove_own_factor
 from benchmarks.search.paper_runs import digest_code
 from ekc import devices
 from ekc.devices.device import Device, Timing
-from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import MeasurementFailure, Measurer
@@ -103,25 +99,22 @@ class Place:
         self._space: tuple[Space, float] | None = None
 
     def supports(self, name: str) -> bool:
-        """Whether the variant differs from the default here."""
-        return not VARIANTS[name].is_recorded_only
+        """Whether the variant differs from the default here: every one does."""
+        return True
 
     def run(self, name: str, seed: int, trials: int) -> Line:
         """Run a variant once."""
         variant = VARIANTS[name]
         self._store = self._store or RecordStore(self._records)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start, wall_start = time.process_time(), time.monotonic()
-        with apply_changes(variant.changes), ExitStack() as stack:
-            space, recording_s = self._get_space(variant, stack)
+        with apply_changes(variant.changes):
+            space, recording_s = self._get_space(variant)
             measurer, executor = LatencyMeasurer(self.device, self._store), InlineExecutor()
             calls = None if variant.calls_per_trial is None else variant.calls_per_trial * trials
             options = TuneOptions(trials, "latency", 0.05, False, seed, None, calls)
             search = TuningRun(space, measurer, executor, options, None, variant.method)
             result = search.run(())
             used = time.process_time() - start - measurer.seconds - executor.seconds
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        children_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         winner = next(c for c in search.task.candidates if c.schedule == result.best.schedule)
         return {
             "latency_s": winner.latency_s,
@@ -129,26 +122,21 @@ class Place:
             "timed": sum(t.latency_s is not None for t in result.trials),
             "stopped": result.stopped,
             "bred": result.bred,
-            "search_s": used - recording_s + children_s,
+            "search_s": used - recording_s,
             "recording_s": recording_s,
-            "beside_s": children_s,
             "measuring_s": measurer.seconds + executor.seconds,
             "wall_s": time.monotonic() - wall_start - recording_s,
             "curve": measurer.curve,
             "course": _digest_trials(result.trials),
         }
 
-    def _get_space(self, variant: Variant, stack: ExitStack) -> tuple[Space, float]:
+    def _get_space(self, variant: Variant) -> tuple[Space, float]:
         """The space, and the CPU seconds that were used now to make it."""
         if self._space is not None and not variant.needs_own_space:
             return self._space[0], 0.0
-        start, worker = time.process_time(), None
-        if variant.uses_background_worker:
-            worker = RemoteWorker("the background worker", partial(ChildProcess, 0, "ekc.processes.jobs"))
-            stack.callback(worker.close)
-        space = Space(self.op, self.device.limits, worker=worker)
-        for partition in space.partitions[: -1 if worker else None]:
-            partition.record_traces()
+        start = time.process_time()
+        space = Space(self.op, self.device.limits)
+        space.evaluator.record_traces()
         seconds = time.process_time() - start
         if not variant.needs_own_space:
             self._space = space, seconds

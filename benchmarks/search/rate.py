@@ -2,15 +2,13 @@
 
     python -m benchmarks.search.rate [--json FILE] [--seed N] [--seconds S] [--population N ...]
 
-Over all structures of matmul 1024^3 on the simulated a100, with the tuner's own task; its beliefs have
-learned made-up figures of as many schedules as a run of 128 trials measures, for the speed of scoring
-does not depend on their truth. Trees and CUDA text are built for none of the candidates. A genome counts
-once, however often it is scored: each round scores its parents afresh, as beliefs have changed, by what
-analysis said of them before. The bar is held to the population of a run of 256 trials, the default; the
-others are those of 128, and of 512 and more.
+Over all structures of matmul 1024^3 on the simulated a100, with the task of a tuning run. Its models have
+learned made-up figures of as many schedules as a run of 128 trials measures: the speed of scoring does not depend on their truth. Trees and CUDA text are built for none of the candidates. A genome counts
+once, however often it is scored: each round scores its parents again, as the models have changed, from the
+stored results of their analysis. The bar is for the population of a run of 256 trials, the default.
 
-Scoring is a cascade: the power model is asked of the genomes that may be fast enough to win, its line tells
-the rest. How many that are, and what the ranking is worth beside one that asks it of all, is printed too.
+Scoring is a cascade: the power model predicts the genomes that may be fast enough to win, its line the rest.
+Their share is printed, and how well the ranking agrees with one where the power model predicts all.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ from ekc import devices
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementConditions, Metering, Timing
 from ekc.devices.statistics import Interval
-from ekc.processes.child import RemoteWorker
-from ekc.search.compile_pool import open_background_worker
 from ekc.search.cost_model.features import REGISTERS_COLUMN
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
@@ -52,7 +48,7 @@ STRUCTURES_BAR = 8
 TRAINED_ON = 128
 DEFAULT = 256
 """Trials of a run by default."""
-POPULATIONS = tuple(compute_population_size(trials) for trials in (128, DEFAULT, 512))
+POPULATIONS = (compute_population_size(DEFAULT), 8192)
 BEST = 256
 """Best candidates that are compared; a batch is picked from fewer."""
 FRESH = 8
@@ -63,12 +59,10 @@ MADE_UP = MeasurementConditions("a100", True, "made up", "", "", 0.0, 0.0, (), "
 class Stopwatch:
     """A task whose analysis and scoring are timed, and which counts the structures it scored."""
 
-    def __init__(
-        self, store: RecordStore, workers: ThreadPoolExecutor, worker: RemoteWorker | None, seed: int
-    ) -> None:
+    def __init__(self, store: RecordStore, workers: ThreadPoolExecutor, seed: int) -> None:
         op = ekc.matmul(1024, 1024, 1024)
         device, self.random = devices.open("a100"), np.random.default_rng(seed)
-        self.space = Space(op, device.limits, worker=worker)
+        self.space = Space(op, device.limits)
         wish = TuneOptions(DEFAULT, "energy", 0.05, False, seed, None)
         self.task = ScheduleTask(self.space, Measurer(device, store), workers, wish)
         self.device = device
@@ -206,24 +200,14 @@ def print_row(row: dict[str, Any], structures: int, judged: bool) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
-    parser.add_argument(
-        "--aside",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="a second process breeds, as in a tuning run where there is a second core",
-    )
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--population", type=int, nargs="+", default=list(POPULATIONS))
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure each population size, and print the rates."""
-    with (
-        RecordStore(None) as store,
-        ThreadPoolExecutor(1) as workers,
-        open_background_worker(DEFAULT if arguments.aside else 0) as worker,
-    ):
-        watch = Stopwatch(store, workers, worker, arguments.seed)
+    with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
+        watch = Stopwatch(store, workers, arguments.seed)
         rows = [measure_population(watch, arguments.seconds, size) for size in arguments.population]
     print(f"matmul 1024^3 for {watch.device.label}, seed {arguments.seed}, models of {TRAINED_ON} kernels")
     judged_size = compute_population_size(DEFAULT)

@@ -7,8 +7,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from ekc.devices.device import Device
-from ekc.processes.child import RemoteWorker
-from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores, make_job_worker
+from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
 
 MAX_WORKERS = 32
 """Worker processes at most. Only the first round of a long run has more trials to compile
@@ -16,24 +15,6 @@ MAX_WORKERS = 32
 MIN_TRIALS_FOR_PROCESSES = 32
 """Trials of a run from which processes pay: each needs about two seconds of a core to import its modules, and
 saves about a tenth of a second a trial."""
-MIN_TRIALS_FOR_BACKGROUND_WORKER = 128
-"""Trials of a run from which a process for half of each population pays: populations are large enough
-then."""
-
-
-@contextmanager
-def open_background_worker(trials: int, executor: Executor | None = None) -> Iterator[RemoteWorker | None]:
-    """A process for half of each population of a run (`ekc.search.space.background_worker`). None where it
-    does not pay, where the `executor` is the caller's own, and where the executor has one worker."""
-    is_own = executor is None or (isinstance(executor, WorkerThreads) and executor.worker_count > 1)
-    if trials < MIN_TRIALS_FOR_BACKGROUND_WORKER or count_cores() < 2 or not is_own:
-        yield None
-        return
-    remote = make_job_worker("the background process")
-    try:
-        yield remote
-    finally:
-        remote.close()
 
 
 @contextmanager

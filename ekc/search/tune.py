@@ -20,7 +20,7 @@ from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.compile_pool import open_background_worker, open_worker_pool
+from ekc.search.compile_pool import open_worker_pool
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.data.events import EventListener
 from ekc.search.data.options import (
@@ -90,11 +90,10 @@ def tune(
     from its measurements of other operators and devices. time_budget_s: seconds after which the run ends with
     the best so far. start: schedules to try first. executor: a concurrent.futures Executor for compiling, or
     a dask.distributed Client, whose workers need the NVRTC, generator and ekc of this process. By default a
-    worker per core, at most 32: processes for 32 trials or more on simulated devices, otherwise threads; and
-    from 128 trials on, with two cores or more, a process for half of each population. progress: write a
-    forecast and the progress to stderr. callback: called with every `TuningEvent`, in the thread of the run.
-    If it returns True, the run ends with the best so far, after at least one trial. An exception ends the run
-    at once and reaches the caller. The logger "ekc.tune" gets the same events.
+    worker per core, at most 32: processes for 32 trials or more on simulated devices, otherwise threads.
+    progress: write a forecast and the progress to stderr. callback: called with every `TuningEvent`, in the
+    thread of the run. If it returns True, the run ends with the best so far, after at least one trial. An
+    exception ends the run at once and reaches the caller. The logger "ekc.tune" gets the same events.
 
     The same seed gives the same winner for any number of workers, unless time ran out. Ctrl-C ends the run
     with the best so far. Raises `InvalidInput` for arguments and for an operator beyond the memory of the
@@ -179,8 +178,7 @@ def _open_device(
 ) -> _SearchParts:
     """Open the design space of an operator and the record store. Warns of stored figures of this device that
     cannot be used."""
-    worker = stack.enter_context(open_background_worker(options.trials, inputs.executor))
-    space = Space(op, device.limits, worker=worker)
+    space = Space(op, device.limits)
     store = stack.enter_context(RecordStore(inputs.records))
     measurer = Measurer(device, store)
     groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json()), kind="timing"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -118,7 +117,4 @@ def legal(name: str, count: int, seed: int = 0) -> Population:
 
 def rules_broken(name: str, population: Population) -> Iterator[RuleViolation]:
     """Every rule that some genomes of a space break, and which."""
-    for part in space(name).partitions:
-        rows = np.flatnonzero(population.structure % len(space(name).partitions) == part.index)
-        for found in part.find_violations(population[rows]):
-            yield replace(found, rows=rows[found.rows])
+    yield from space(name).evaluator.find_violations(population)

@@ -3,7 +3,7 @@
 The kernel is Matern 5/2 with one length scale per feature. Length scales, variance and noise maximise the log
 marginal likelihood with weak log-normal priors: a few steps of Adam, continued from fit to fit.
 
-Threads: predictions run in two threads, since XGBoost and NumPy on large arrays release the interpreter lock.
+Threads: predictions run in two threads, since NumPy on large arrays releases the interpreter lock.
 BLAS runs in one thread: `one_blas_thread`.
 """
 
@@ -29,9 +29,8 @@ from ekc.search.data.defaults import GAUSSIAN_PROCESS
 
 
 @cache
-def get_prediction_pool() -> ThreadPoolExecutor:
-    """The two threads of predictions, started on first use. A job in them must not wait for another job in
-    them."""
+def _get_prediction_pool() -> ThreadPoolExecutor:
+    """The two threads of predictions, started on first use."""
     return ThreadPoolExecutor(2, "ekc-predict")
 
 
@@ -50,7 +49,7 @@ _BLAS_LIMIT = _BlasLimit()
 def _reset_after_fork() -> None:
     """In a child process: no thread of the parent exists. The limiter is kept: it has the number of threads
     that BLAS had. The child would find one thread, or with OpenBLAS as many as there are cores."""
-    get_prediction_pool.cache_clear()
+    _get_prediction_pool.cache_clear()
     _BLAS_LIMIT.user_count = 0
 
 
@@ -103,16 +102,13 @@ class GaussianProcess:
     _rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
     """[rows, features]: the rows learned from, over the standard deviations of the features."""
 
-    def fit(self, rows: Array, targets: Array, squared_z_scores: Array | None = None) -> None:
+    def fit(self, rows: Array, targets: Array) -> None:
         """Learn from `rows[n, d]` and `targets[n]` (lower is better), n at least 2; earlier rows are
-        forgotten. `squared_z_scores[n]`: ((target - prediction) / std)^2 of each row; NaN where there was no
-        prediction."""
+        forgotten."""
         with one_blas_thread():
-            self._fit(
-                rows, targets, np.full(len(rows), np.nan) if squared_z_scores is None else squared_z_scores
-            )
+            self._fit(rows, targets)
 
-    def _fit(self, rows: Array, targets: Array, squared_z_scores: Array) -> None:
+    def _fit(self, rows: Array, targets: Array) -> None:
         kept = select_training_rows(targets, GAUSSIAN_PROCESS.max_rows)
         rows, targets = rows[kept], targets[kept]
         self._feature_std = _compute_feature_std(rows)
@@ -127,28 +123,22 @@ class GaussianProcess:
         covariance = _compute_covariance(self._rows, self._rows, self._theta)[0]
         covariance[np.diag_indices(len(z))] += _noise_variance(self._theta)
         whitening = np.tril(np.linalg.inv(np.linalg.cholesky(covariance)))
-        self._posterior = self._make_posterior(whitening, z, squared_z_scores[kept])
+        self._posterior = self._make_posterior(whitening, z)
 
-    def _make_posterior(self, whitening: Array, z: Array, squared_z_scores: Array) -> _Posterior:
+    def _make_posterior(self, whitening: Array, z: Array) -> _Posterior:
         center = self._rows.mean(axis=0)
         scaled = (self._rows - center) * np.exp(-self._theta[:-2])
-        has_score = np.isfinite(squared_z_scores)
-        excess = np.where(has_score, squared_z_scores - 1.0, 0.0)
         return _Posterior(
             center,
             np.ascontiguousarray(-2 * scaled.T, dtype=np.float32),
             np.square(scaled).sum(axis=1).astype(np.float32),
             whitening.T @ (whitening @ z),
             np.ascontiguousarray(whitening.T),
-            np.stack([excess, has_score], axis=1) / math.exp(self._theta[-2]),
         )
 
-    def predict(self, rows: Array) -> tuple[Array, Array, Array]:
-        """(mean, standard deviation, calibration) of the target at each row. The calibration is the mean
-        squared z-score of the learned rows, weighted by their covariance with the row, together with
-        `calibration_shrinkage` rows of z-score 1."""
+    def predict(self, rows: Array) -> tuple[Array, Array]:
+        """(mean, standard deviation) of the target at each row."""
         mean, explained = np.empty(len(rows)), np.empty(len(rows))
-        calibration = np.empty(len(rows))
         chunk_rows = GAUSSIAN_PROCESS.chunk_rows
 
         def predict_chunk(start: int) -> None:
@@ -156,13 +146,11 @@ class GaussianProcess:
             across = self._compute_cross_covariance(rows[chunk]).astype(np.float64)
             mean[chunk] = across @ self._posterior.weights
             explained[chunk] = _compute_explained_variance(across, self._posterior.whitening)
-            excess, weight = (across @ self._posterior.calibration_terms).T
-            calibration[chunk] = 1.0 + excess / (GAUSSIAN_PROCESS.calibration_shrinkage + weight)
 
         with one_blas_thread():
-            list(get_prediction_pool().map(predict_chunk, range(0, len(rows), chunk_rows)))
+            list(_get_prediction_pool().map(predict_chunk, range(0, len(rows), chunk_rows)))
         variance = np.maximum(math.exp(self._theta[-2]) - explained, 1e-9)
-        return mean * self._target_std + self._target_mean, np.sqrt(variance) * self._target_std, calibration
+        return mean * self._target_std + self._target_mean, np.sqrt(variance) * self._target_std
 
     @property
     def is_fitted(self) -> bool:
@@ -213,8 +201,6 @@ class _Posterior:
     """[n]: inverse covariance times targets."""
     whitening: Array
     """[n, n]: inverse Cholesky factor of the covariance, upper triangular."""
-    calibration_terms: Array
-    """[n, 2]: squared z-score minus 1 of each row, and whether it has one; divided by the variance."""
 
 
 def _compute_explained_variance(cross_covariance: Array, whitening: Array) -> Array:

@@ -54,7 +54,7 @@ class SpillModel:
         estimated = _get_estimated_registers(rows)
         needed = np.array([count_needed_registers(r) for r in resources])
         self._max_log_error = max(self._max_log_error, float(np.log(needed / estimated).max()))
-        self._surrogate.learn(rows, estimated, needed, objective_values=np.ones(len(rows)))
+        self._surrogate.learn(rows, estimated, needed)
 
     def predict_log_feasibility(self, rows: NDArray[np.float32]) -> Array:
         """Log of the probability that each kernel does not spill. 0 if no estimate was ever wrong by the

@@ -1,8 +1,7 @@
 """The surrogate of a figure (latency, power, registers): its mean and standard deviation before measurement.
 
-Boosted trees and a Gaussian process learn the log of figure over prior. The mean is a weighted mean of both.
-The standard deviation has two parts: that of the process, and half the distance between trees and process. It
-is scaled by the calibration: how right the standard deviations were for similar rows.
+A Gaussian process learns the log of figure over prior. With a tree share, the mean is a weighted mean with
+that of boosted trees, and half the distance between the two is a second part of the standard deviation.
 `log_expected_improvement` turns mean and standard deviation into the value of a measurement.
 """
 
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.gaussian_process import GaussianProcess, get_prediction_pool
+from ekc.search.cost_model.gaussian_process import GaussianProcess
 from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import SURROGATE
 
@@ -31,22 +30,17 @@ class Surrogate:
     """A model of one figure; lower is better."""
 
     seed: int
-    tree_share: float = 0.5
-    """Weight of the trees in the mean; the Gaussian process has the rest."""
+    tree_share: float = 0.0
+    """Weight of boosted trees in the mean; the Gaussian process has the rest. 0: no trees are trained."""
     residual_clip: float = SURROGATE.residual_clip
     """Log distance above the larger of median residual and best figure, from which on residuals are clipped.
     A search only needs to know the good figures, so it uses a small one."""
-    trees: ResidualModel = field(init=False)
     gaussian_process: GaussianProcess = field(default_factory=GaussianProcess)
+    _trees: ResidualModel | None = None
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
     _objective_values: list[float] = field(default_factory=list)
-    _squared_z_scores: list[float] = field(default_factory=list)
-    """Squared z-score of each row when it was measured; NaN where there was no prediction."""
-
-    def __post_init__(self) -> None:
-        self.trees = ResidualModel(self.seed)
 
     @property
     def is_ready(self) -> bool:
@@ -58,58 +52,39 @@ class Surrogate:
     ) -> None:
         """Learn measured figures. NaN: the kernel failed, which counts as the worst figure. Rows of low
         `objective_values` have most weight in the trees; by default these are the figures."""
-        predicted = self._predict_uncalibrated(rows, priors)[:2] if self.is_ready else None
-        self._squared_z_scores.extend([math.nan] * len(rows))
         self._rows.extend(rows)
         self._priors.extend(priors.tolist())
         self._values.extend(values.tolist())
         self._objective_values.extend((values if objective_values is None else objective_values).tolist())
         if not self.is_ready:
             return
-        figures = _replace_failures(self._values)
-        objective = _replace_failures(self._objective_values)
         priors = np.array(self._priors)
-        residuals = _clip_residuals(priors, figures, self.residual_clip)
-        clipped = priors * np.exp(residuals)
-        if predicted is not None:
-            self._squared_z_scores[-len(rows) :] = _compute_squared_z_scores(
-                *predicted, np.log(clipped[-len(rows) :]), values
-            )
-        self.trees = ResidualModel(self.seed)
-        for row, *numbers in zip(self._rows, self._priors, clipped.tolist(), objective.tolist(), strict=True):
-            self.trees.add_row(row, *numbers)
-        self.trees.fit()
-        self.gaussian_process.fit(
-            np.stack(self._rows).astype(np.float64), residuals, np.array(self._squared_z_scores)
-        )
+        residuals = _clip_residuals(priors, _replace_failures(self._values), self.residual_clip)
+        if self.tree_share:
+            self._train_trees(priors * np.exp(residuals))
+        self.gaussian_process.fit(np.stack(self._rows).astype(np.float64), residuals)
+
+    def _train_trees(self, figures: Array) -> None:
+        objective = _replace_failures(self._objective_values)
+        self._trees = ResidualModel(self.seed)
+        for row, *numbers in zip(self._rows, self._priors, figures.tolist(), objective.tolist(), strict=True):
+            self._trees.add_row(row, *numbers)
+        self._trees.fit()
 
     def predict(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the log of the figure at each row."""
         if not self.is_ready:
             return np.log(priors), np.full(len(priors), SURROGATE.prior_std)
-        mean, std, calibration = self._predict_uncalibrated(rows, priors)
-        return mean, std * np.sqrt(calibration)
-
-    def _predict_uncalibrated(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array, Array]:
-        """(mean, standard deviation before calibration, calibration as mean squared z-score)."""
-        tree_job = get_prediction_pool().submit(self.trees.predict, rows, priors)
-        process_residual, std, calibration = self.gaussian_process.predict(rows.astype(np.float64))
-        process, trees = process_residual + np.log(priors), np.log(tree_job.result())
-        mean = self.tree_share * trees + (1 - self.tree_share) * process
-        return mean, np.sqrt(std**2 + ((trees - process) / 2) ** 2), calibration
+        residual, std = self.gaussian_process.predict(rows.astype(np.float64))
+        mean = residual + np.log(priors)
+        if self._trees is None:
+            return mean, std
+        distance = np.log(self._trees.predict(rows, priors)) - mean
+        return mean + self.tree_share * distance, np.sqrt(std**2 + (distance / 2) ** 2)
 
     def predict_correlation(self, rows: NDArray[np.float32]) -> Array:
         """[rows, rows]: correlation of future measurements at each pair of rows, by the Gaussian process."""
         return self.gaussian_process.predict_correlation(rows.astype(np.float64))
-
-
-def _compute_squared_z_scores(mean: Array, std: Array, log_values: Array, values: Array) -> list[float]:
-    """Squared z-scores of new figures, NaN for failures. `log_values` are the clipped figures, as the models
-    learned clipped ones: otherwise all bad figures would have large z-scores for ever, and the models would
-    predict a large deviation below their means too."""
-    squares = np.minimum(((log_values - mean) / std) ** 2, SURROGATE.max_squared_z_score)
-    scores: list[float] = np.where(np.isfinite(values), squares, np.nan).tolist()
-    return scores
 
 
 def _replace_failures(values: list[float]) -> Array:

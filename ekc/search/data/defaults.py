@@ -16,8 +16,9 @@ from dataclasses import dataclass
 class BreedingSettings:
     """Population and variation of the evolutionary search (`loop/breeding.py`, `loop/generations.py`)."""
 
-    max_population: int = 16384
-    """Genomes bred at a time in a long run, at most. Chosen by us."""
+    max_population: int = 2048
+    """Genomes bred at a time, at most. With 8,192, runs of 256 trials found nothing better in 1.5 times the
+    CPU seconds (docs/search.md)."""
     min_population: int = 512
     """Genomes bred at a time in a short run, at least. Chosen by us."""
     population_per_trial: int = 32
@@ -309,8 +310,6 @@ SPLIT_K = SplitKSettings()
 class SpaceSettings:
     """Work on populations (`space/`). None but the repair settings changes what a search finds."""
 
-    partition_count: int = 2
-    """Partitions of a space: one for this process and one for the background worker."""
     chunk_rows: int = 8192
     """Genomes analysed at once, so that temporary arrays stay in cache. Chosen by us."""
     trace_sample_rows: int = 97
@@ -383,7 +382,7 @@ FEATURE_CACHE = FeatureCacheSettings()
 
 @dataclass(frozen=True)
 class SurrogateSettings:
-    """The surrogate of trees and Gaussian process (`cost_model/surrogate.py`)."""
+    """The surrogate (`cost_model/surrogate.py`)."""
 
     min_rows: int = 8
     """Measured rows below which only the prior is used. Chosen by us."""
@@ -395,9 +394,6 @@ class SurrogateSettings:
     latency_residual_clip: float = 0.3
     """The same for the latency. Larger residuals are of kernels with effects that the prior does not model,
     such as bank conflicts. Chosen by us."""
-    max_squared_z_score: float = 25.0
-    """Squared z-score that counts for the calibration, at most: one row must not decide for all around it.
-    Chosen by us."""
     lower_bound_stds: float = 2.0
     """Standard deviations below the mean at which a prediction counts as a lower bound: kernels that are
     feasible only below it are predicted by the line of the power model alone. Chosen by us."""
@@ -421,8 +417,6 @@ class GaussianProcessSettings:
     """Learning rate of Adam. Chosen by us."""
     chunk_rows: int = 1024
     """Rows predicted at once, so that their covariances stay in cache. Chosen by us."""
-    calibration_shrinkage: float = 4.0
-    """Rows of z-score 1 that each calibration includes beside the similar rows. Chosen by us."""
 
 
 GAUSSIAN_PROCESS = GaussianProcessSettings()

@@ -49,7 +49,7 @@ class TableAcquisition(Acquisition):
         logs = np.log(np.where(np.isfinite(figures), figures, np.nanmax(figures)))
         clipped = np.minimum(logs, np.quantile(logs, REPLAY.clip_quantile))
         self.gaussian_process.fit(self._features[rows], clipped)
-        mean, std, _ = self.gaussian_process.predict(self._features)
+        mean, std = self.gaussian_process.predict(self._features)
         self._set_figures(PredictedFigures(mean, REPLAY.std_scale * std, float(logs.min())))
 
     def _set_figures(self, figures: PredictedFigures) -> None:

@@ -1,1 +1,1 @@
-"""The design space: genomes as arrays, their rules, their repair, and partitions for two processes."""
+"""The design space: genomes as arrays, their rules and their repair."""

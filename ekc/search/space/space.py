@@ -8,8 +8,7 @@ text is built for a population; `build_schedule` builds the schedule of one geno
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +19,12 @@ from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
-from ekc.processes.child import RemoteWorker
-from ekc.search.cost_model.features import ModelInputs, allocate_inputs
-from ekc.search.data.defaults import SPACE
+from ekc.search.cost_model.features import ModelInputs
 from ekc.search.data.population import Population
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import NeighbourTable
 from ekc.search.sketches.multi_level_tiling import derive_structures
-from ekc.search.space.background_worker import BackgroundWorker
-from ekc.search.space.partition import SpacePartition, make_partitions, merge_decisions
-
-T = TypeVar("T")
+from ekc.search.space.population_evaluator import PopulationEvaluator, merge_decisions
 
 
 class Space:
@@ -41,10 +35,7 @@ class Space:
         op: Operator,
         limits: Limits,
         chosen_structures: tuple[Structure, ...] = (),
-        worker: RemoteWorker | None = None,
     ) -> None:
-        """`worker`: a process of this space alone, which computes one of its partitions. Results are the same
-        without it. It is not used with `chosen_structures`."""
         self.op, self.limits = op, limits
         self.structures: tuple[Structure, ...] = chosen_structures or derive_structures(op, limits)
         self.decisions = merge_decisions(self.structures)
@@ -64,10 +55,7 @@ class Space:
             np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         )
         self._column_by_name = {name: i for i, name in enumerate(names)}
-        self.partitions = make_partitions(op, limits, self.structures, self.decisions)
-        self._background_worker: BackgroundWorker | None = None
-        if worker is not None and not chosen_structures and len(self.partitions) == SPACE.partition_count:
-            self._background_worker = BackgroundWorker(worker, op, limits, SPACE.partition_count - 1)
+        self.evaluator = PopulationEvaluator(op, limits, self.structures, self.decisions)
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
         """Random genomes, not yet legal: uniform over structures and tables. Decisions that start at their
@@ -120,55 +108,18 @@ class Space:
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
         """Repair illegal genomes. Returns (legal genomes, number of dropped genomes by the rule they
         break)."""
-        seeds = random.integers(0, 2**63, len(self.partitions)).tolist()
-        genes, legal = population.genes.copy(), np.zeros(len(population), dtype=bool)
-        dropped: Counter[str] = Counter()
-        for rows, repaired in self._map_partitions(SpacePartition.repair, population, seeds):
-            genes[rows], legal[rows] = repaired.genomes.genes, repaired.is_legal
-            dropped += repaired.dropped_by_rule
-        return Population(population.structure, genes)[legal], dropped
+        return self.evaluator.repair(random, population)
 
     def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
         """The inputs of the cost model for every genome, on a device with these peaks."""
-        found = allocate_inputs(len(population))
-        for rows, inputs in self._map_partitions(
-            SpacePartition.extract_inputs, population, [peaks] * len(self.partitions)
-        ):
-            found.set_rows(rows, inputs)
-        return found
-
-    def _map_partitions(
-        self,
-        method: Callable[[SpacePartition, Population, Any], T],
-        population: Population,
-        arguments: Sequence[Any],
-    ) -> Iterator[tuple[NDArray[np.intp], T]]:
-        """(rows of the population, result of a method of the partition of these genomes) of each partition.
-        `arguments`: one argument more for each partition."""
-        shares = list(self._split_population(population))
-        calls = [(genomes, more) for (_, genomes), more in zip(shares, arguments, strict=True)]
-        if self._background_worker is None:
-            results = [method(part, *call) for part, call in zip(self.partitions, calls, strict=True)]
-        else:
-            results = self._background_worker.map_partitions(self.partitions, method, calls)
-        yield from zip((rows for rows, _ in shares), results, strict=True)
-
-    def _split_population(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Population]]:
-        """(rows of the population, genomes) of each partition."""
-        number = population.structure % len(self.partitions)
-        for i in range(len(self.partitions)):
-            rows = np.flatnonzero(number == i)
-            yield rows, population[rows]
+        return self.evaluator.extract_inputs(population, peaks)
 
     def compute_quantities(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """Name -> value for every genome, of each quantity of the analysis."""
         columns: dict[str, NDArray[np.float64]] = {}
-        for part, (rows, genomes) in zip(self.partitions, self._split_population(population), strict=True):
-            for chunk, quantities in part.iterate_quantities(genomes):
-                for name, values in quantities.items():
-                    if name not in columns:
-                        columns[name] = np.zeros(len(population))
-                    columns[name][rows[chunk]] = values
+        for rows, quantities in self.evaluator.iterate_quantities(population):
+            for name, values in quantities.items():
+                columns.setdefault(name, np.zeros(len(population)))[rows] = values
         return columns
 
     def get_hole_values(self, population: Population, row: int) -> dict[str, int]:
@@ -192,10 +143,8 @@ class Space:
 
     def find_refusals(self, population: Population, row: int) -> Iterator[Refusal]:
         """The refusals of the rules that one genome breaks."""
-        structure = int(population.structure[row])
-        part = self.partitions[structure % len(self.partitions)]
-        program = part.evaluator.build_program(
-            structure // len(self.partitions), self.get_hole_values(population, row)
+        program = self.evaluator.structures.build_program(
+            int(population.structure[row]), self.get_hole_values(population, row)
         )
         for check in iterate_checks(program, self.limits):
             refusal = check.explain()

@@ -1,4 +1,4 @@
-"""The Gaussian process: predictions, standard deviation, calibration, precision; BLAS in one thread."""
+"""The Gaussian process: predictions, standard deviation, precision; BLAS in one thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_predictions_match_double_precision(features: int, rows: int, noise: flo
     # Repeated fits, as in a run: without noise, length scales and variance go to their bounds.
     for _ in range(FITS):
         process.fit(rows_learned, targets)
-    mean, spread, _ = process.predict(rows_predicted)
+    mean, spread = process.predict(rows_predicted)
 
     theta = process._theta
     rows_in_units, asked_in_units = rows_learned / process._feature_std, rows_predicted / process._feature_std
@@ -48,15 +48,14 @@ def test_process_predicts_new_rows_with_honest_std() -> None:
     process = GaussianProcess()
     process.fit(rows, targets)
     fresh, truth = bumps(300, 1)
-    mean, spread, surprise = process.predict(fresh)
+    mean, spread = process.predict(fresh)
     error = np.abs(mean - truth)
     assert error.mean() < 0.15 * np.abs(truth - targets.mean()).mean()
     assert (error < 3 * spread).mean() > 0.95
     far = process.predict(np.full((1, 4), 9.0))[1][0]
     assert far > 3 * np.median(spread)
-    at_rows, sure, _ = process.predict(rows)
+    at_rows, sure = process.predict(rows)
     np.testing.assert_allclose(at_rows, targets, atol=0.1)
-    np.testing.assert_array_equal(surprise, 1.0, "there were no z-scores")
     assert sure.max() < np.median(spread) + 0.1
 
 
@@ -87,43 +86,6 @@ def test_gradient_matches_finite_differences() -> None:
     np.testing.assert_allclose(
         gaussian_process._compute_gradient(rows, z, theta), numeric, rtol=1e-4, atol=1e-4
     )
-
-
-def test_calibration_follows_z_scores_of_similar_rows() -> None:
-    rows = np.concatenate([np.random.default_rng(5).normal(at, 0.2, (20, 3)) for at in (-2.0, 0.0, 2.0)])
-    targets = np.sin(5.0 * rows).sum(axis=1)
-    process = GaussianProcess()
-    process.fit(rows, targets, np.repeat([0.01, np.nan, 16.0], 20))
-    _, _, surprise = process.predict(np.array([[-2.0] * 3, [2.0] * 3, [40.0] * 3]))
-    assert surprise[0] < 0.5
-    assert surprise[1] > 4
-    assert surprise[2] == pytest.approx(1.0, abs=1e-3), "far from all rows with z-scores"
-    mean, spread, _ = process.predict(rows)
-    plain = GaussianProcess()
-    plain.fit(rows, targets)
-    for found, without in zip((mean, spread), plain.predict(rows)[:2], strict=True):
-        np.testing.assert_array_equal(found, without, "z-scores do not change mean and std")
-
-
-def test_calibration_shrinks_a_single_large_z_score() -> None:
-    rows = np.random.default_rng(6).normal(size=(12, 3))
-    surprises = np.full(12, np.nan)
-    surprises[0] = 9.0
-    process = GaussianProcess()
-    process.fit(rows, rows[:, 0], surprises)
-    _, _, surprise = process.predict(rows[:1])
-    assert surprise[0] == pytest.approx(1.0 + 8.0 / (GAUSSIAN_PROCESS.calibration_shrinkage + 1.0), rel=1e-3)
-
-
-def test_z_scores_stay_with_their_rows_when_rows_are_dropped() -> None:
-    random = np.random.default_rng(11)
-    at = random.choice([-2.0, 2.0], MAX_ROWS + 200)
-    rows = random.normal(at[:, None], 0.2, (len(at), 3))
-    process = GaussianProcess()
-    process.fit(rows, np.sin(5.0 * rows).sum(axis=1), np.where(at < 0, 0.04, 4.0))
-    _, _, surprise = process.predict(rows)
-    assert np.median(surprise[at < 0]) < 0.3
-    assert np.median(surprise[at > 0]) > 3
 
 
 def blas_threads() -> set[int]:

@@ -1,4 +1,4 @@
-"""The surrogate: its prior, clipping of bad figures, calibration of its standard deviation."""
+"""The surrogate: its prior, clipping of bad figures, expected improvement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ekc.search.cost_model.surrogate import Surrogate, _clip_residuals, log_expe
 from ekc.search.data.defaults import SURROGATE
 from tests.search.cost_model.helpers import bumps
 
-BATCH, MIN_ROWS, RESIDUAL_CLIP = 8, SURROGATE.min_rows, SURROGATE.residual_clip
+RESIDUAL_CLIP = SURROGATE.residual_clip
 
 
 def test_expected_improvement_matches_normal_samples() -> None:
@@ -90,56 +90,3 @@ def test_clipping_keeps_good_figures_accurate_beside_outliers(seed: int) -> None
 
     assert median_error(0.05) < 0.7 * median_error(RESIDUAL_CLIP)
     assert median_error(RESIDUAL_CLIP) < median_error(10.0)
-
-
-def _half_rough(rows: np.ndarray) -> np.ndarray:
-    """Smooth on one side; on the other, neighbours differ by an unpredictable amount."""
-    x, y = rows.astype(np.float64).T
-    return np.sin(2 * x) + np.sin(2 * y) + np.where(x > 0, 0.2 * np.sin(971.0 * (x + y)), 0.0)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_std_is_calibrated_by_errors_nearby(seed: int) -> None:
-    random, belief = np.random.default_rng(seed), Surrogate(seed=0)
-    drawn = random.uniform(-2, 2, (40, BATCH, 2)).astype(np.float32)
-    for rows in drawn[:20]:
-        belief.learn(rows, np.ones(BATCH), np.exp(_half_rough(rows)))
-    new_rows = drawn[20:].reshape(-1, 2)
-    mean, spread = belief.predict(new_rows, np.ones(len(new_rows)))
-    _, plain, surprise = belief._predict_uncalibrated(new_rows, np.ones(len(new_rows)))
-    error = np.abs(mean - _half_rough(new_rows))
-    smooth, rough = new_rows[:, 0] < -0.5, new_rows[:, 0] > 0.5
-
-    def compare_sides(spread: np.ndarray) -> float:
-        """Ratio of the RMS z-scores of the two sides."""
-        off = error / spread
-        return float(np.sqrt((off[rough] ** 2).mean() / (off[smooth] ** 2).mean()))
-
-    assert np.median(surprise[rough]) > 1.1 * np.median(surprise[smooth])
-    assert compare_sides(spread) < 0.95 * compare_sides(plain)
-
-
-def test_failures_and_first_rows_have_no_z_score() -> None:
-    rows, targets = bumps(40, 9)
-    rows, prior, values = rows.astype(np.float32), np.ones(40), np.exp(0.1 * targets)
-    belief = Surrogate(seed=0)
-    belief.learn(rows[:MIN_ROWS], prior[:MIN_ROWS], values[:MIN_ROWS])
-    assert np.isnan(belief._squared_z_scores).all()
-    values[MIN_ROWS], values[MIN_ROWS + 1] = np.nan, 1e-6
-    belief.learn(rows[MIN_ROWS:], prior[MIN_ROWS:], values[MIN_ROWS:])
-    assert np.isnan(belief._squared_z_scores[MIN_ROWS])
-    assert belief._squared_z_scores[MIN_ROWS + 1] == SURROGATE.max_squared_z_score
-    assert np.isfinite(belief._squared_z_scores[MIN_ROWS + 1 :]).all()
-
-
-def test_bad_figures_have_normal_z_scores_once_learned() -> None:
-    """Bad figures are learned clipped, so they are compared clipped. Otherwise each would have a large
-    z-score."""
-    rows, targets = bumps(160, 10)
-    rows, bad = rows.astype(np.float32), rows[:, 2] > 1.0
-    values, belief = np.exp(0.03 * targets + 4.0 * bad), Surrogate(seed=0, residual_clip=0.05)
-    for batch in np.arange(160).reshape(-1, BATCH):
-        belief.learn(rows[batch], np.ones(BATCH), values[batch])
-    _, _, surprise = belief._predict_uncalibrated(rows, np.ones(160))
-    assert np.median(surprise[bad]) < 2
-    assert np.median(surprise[~bad]) < 2

@@ -1,14 +1,10 @@
-"""A partition of a space: some of its structures, and the rules, repair and analysis of their genomes.
-
-Partitions are independent, so that two processes can have one each (`background_worker.py`). The result for a
-genome depends on its partition alone, whichever process computes it.
-"""
+"""Rules, repair and analysis of the genomes of a space, in chunks sorted by structure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,61 +17,38 @@ from ekc.search.data.defaults import SPACE
 from ekc.search.data.population import Population
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import Decision
-from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.constraints import RuleViolation, SortedGenomes, StructureEvaluator
 from ekc.search.space.repair import RepairOperator, make_repair_operator
 
 Quantities = dict[str, NDArray[np.float64]]
 
 
-@dataclass(frozen=True, eq=False)
-class RepairResult:
-    """Genomes after repair."""
-
-    genomes: Population
-    is_legal: NDArray[np.bool_]
-    """Whether each genome obeys all rules."""
-    dropped_by_rule: Counter[str]
-    """Rule -> number of illegal genomes that break it first."""
-
-
-class SpacePartition:
-    """The structures `index`, `index + partition_count` and so on of a space. Neighbouring structures are
-    alike, and good ones come together: so each partition has some of them."""
+class PopulationEvaluator:
+    """Applies the rules and the analysis of the structures to whole populations."""
 
     def __init__(
-        self,
-        op: Operator,
-        limits: Limits,
-        structures: Sequence[Structure],
-        decisions: Sequence[Decision],
-        index: int,
-        partition_count: int,
+        self, op: Operator, limits: Limits, structures: Sequence[Structure], decisions: Sequence[Decision]
     ) -> None:
-        """`structures`, `decisions`: all of the space."""
-        structures = structures[index::partition_count]
-        self.structures, self.index = structures, index
-        self._partition_count, self._decisions = partition_count, decisions
+        """`decisions`: those of all structures, in the order of the genes."""
+        self._decisions, self._structure_count = decisions, len(structures)
         self._repair_operators: dict[str, RepairOperator] = {}
-        used = {d.name for s in structures for d in s.decisions}
         self._hole_tables = [
             (hole, column, np.ascontiguousarray(d.table[:, i]))
             for column, d in enumerate(decisions)
-            if d.name in used
             for i, hole in enumerate(d.holes)
         ]
         sizes = [d.size for d in decisions]
         sample = np.random.default_rng(0).integers(0, sizes, (SPACE.trace_sample_rows, len(sizes)))
-        self.evaluator = StructureEvaluator(op, structures, limits, self._get_hole_values(sample))
+        self.structures = StructureEvaluator(op, structures, limits, self._get_hole_values(sample))
 
     def record_traces(self) -> None:
         """Record rules and analysis now; otherwise the first population waits for it."""
-        self.evaluator.record_traces()
+        self.structures.record_traces()
 
-    def repair(self, population: Population, seed: int) -> RepairResult:
-        """Lower decisions of the genomes that break a rule, until they are legal. The last few stay illegal
-        once nearly all others are legal."""
-        random = np.random.default_rng(seed)
+    def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
+        """Lower decisions of the genomes that break a rule, until they are legal. The last few are dropped
+        once nearly all others are legal. Returns (legal genomes, number of dropped genomes by the rule that
+        each breaks first)."""
         genes, left = population.genes.copy(), np.arange(len(population))
         for attempt in range(SPACE.repair_rounds + 1):
             repaired, broken = self._repair_once(random, Population(population.structure[left], genes[left]))
@@ -87,9 +60,8 @@ class SpacePartition:
         legal = np.ones(len(population), dtype=bool)
         legal[left] = False
         rules = list(self._repair_operators)
-        return RepairResult(
-            Population(population.structure, genes), legal, Counter(rules[n] for n in broken.tolist())
-        )
+        dropped = Counter(rules[n] for n in broken.tolist())
+        return Population(population.structure, genes)[legal], dropped
 
     def _repair_once(
         self, random: np.random.Generator, population: Population
@@ -112,7 +84,7 @@ class SpacePartition:
     def find_violations(self, population: Population) -> Iterator[RuleViolation]:
         """The rules that some genomes break, with the rows of the population."""
         for rows, genomes in self._sort_by_structure(population):
-            for found in self.evaluator.find_violations(genomes):
+            for found in self.structures.find_violations(genomes):
                 yield replace(found, rows=rows[found.rows])
 
     def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
@@ -126,7 +98,7 @@ class SpacePartition:
         """(rows of the population, quantities of these rows) of each chunk of genomes."""
         for rows, genomes in self._sort_by_structure(population):
             columns: Quantities = {}
-            for name, part, values in self.evaluator.compute_quantities(genomes):
+            for name, part, values in self.structures.compute_quantities(genomes):
                 if name not in columns:
                     columns[name] = np.zeros(len(rows))
                 columns[name][part] = values
@@ -135,31 +107,16 @@ class SpacePartition:
     def _sort_by_structure(self, population: Population) -> Iterator[tuple[NDArray[np.intp], SortedGenomes]]:
         """(rows of the population, their genomes sorted by structure) of each chunk."""
         for start in range(0, len(population), SPACE.chunk_rows):
-            chunk = population.structure[start : start + SPACE.chunk_rows]
             # NumPy sorts integers of 16 bits by counting.
-            structure = (chunk // self._partition_count).astype(np.int16)
+            structure = population.structure[start : start + SPACE.chunk_rows].astype(np.int16)
             rows = start + np.argsort(structure, kind="stable")
-            bounds = [0, *np.cumsum(np.bincount(structure, minlength=len(self.structures))).tolist()]
+            bounds = [0, *np.cumsum(np.bincount(structure, minlength=self._structure_count)).tolist()]
             yield rows, SortedGenomes(bounds, self._get_hole_values(population.genes[rows]))
 
     def _get_hole_values(self, genes: NDArray[np.int64]) -> Mapping[str, NDArray[np.int64]]:
         """Hole -> its value in each genome."""
         by_column = np.ascontiguousarray(genes.T)
         return {hole: table.take(by_column[column]) for hole, column, table in self._hole_tables}
-
-
-def make_partitions(
-    op: Operator, limits: Limits, structures: Sequence[Structure], decisions: Sequence[Decision]
-) -> tuple[SpacePartition, ...]:
-    """All partitions of a space; one alone where it has a single structure."""
-    count = min(SPACE.partition_count, len(structures))
-    return tuple(SpacePartition(op, limits, structures, decisions, i, count) for i in range(count))
-
-
-def make_partition(op: Operator, limits: Limits, index: int) -> SpacePartition:
-    """One partition of the space of all structures of an operator."""
-    structures = derive_structures(op, limits)
-    return make_partitions(op, limits, structures, merge_decisions(structures))[index]
 
 
 def merge_decisions(structures: Sequence[Structure]) -> tuple[Decision, ...]:
