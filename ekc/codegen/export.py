@@ -36,8 +36,7 @@ def make_kernel_name(op: Operator, prefix: str = "") -> str:
 
 
 def compute_kernel_digest(compiled: CompiledKernel) -> str:
-    """12 digits of the digest of the CUDA text, which contains operator, schedule and version of ekc; they
-    distinguish two kernels of one name."""
+    """12 digits of the digest of the CUDA text (operator, schedule, version), to distinguish equal names."""
     return hashlib.sha256(compiled.cuda_source.encode()).hexdigest()[:12]
 
 

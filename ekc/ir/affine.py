@@ -178,8 +178,7 @@ def find_carry_period(atom: QuasiAffine, name: str) -> Extent:
 
 
 def find_enclosing_quasi(form: AffineForm, name: str) -> QuasiAffine | None:
-    """The quotient or remainder of a form that contains a variable; None where the form itself contains
-    it."""
+    """The quotient or remainder of a form that has a variable; None where the form itself has it."""
     if name in dict(form.terms):
         return None
     return next((a for a, _ in form.terms if isinstance(a, QuasiAffine) and name in a.find_variables()), None)

@@ -17,8 +17,7 @@ from ekc.ir.compute import Compute
 
 
 def find_quotient_period(compute: Compute, axis: str) -> int:
-    """The least common period, in steps of an axis, of all quotients and remainders that depend on it alone;
-    1 where there are none."""
+    """The least common period of all quotients and remainders of an axis alone, in steps; 1 without any."""
     own = (e for e in _iterate_quotients(compute) if ex.find_variables(e) == {axis})
     return math.lcm(*(_find_form_period(to_affine(e, {}))[0] for e in own))
 
@@ -57,8 +56,7 @@ def simplify_quotients(
 
 
 def _simplify_quotient(e: ex.Binary, inner: AffineForm, extents: Mapping[str, Extent]) -> AffineForm:
-    """The form of a quotient or remainder: multiples of the divisor leave the quotient, and vanish from the
-    remainder."""
+    """The form of a quotient or remainder, where multiples of the divisor leave both."""
     by = _read_divisor(e)
     multiple = AffineForm(tuple((a, c // by) for a, c in inner.terms if c % by == 0), inner.const // by)
     rest = AffineForm(tuple((a, c) for a, c in inner.terms if c % by), inner.const % by)

@@ -16,26 +16,12 @@ from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.hardware.wgmma import WgmmaFamily
+from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import count_fragments_per_load, find_ldmatrix_fit
 from ekc.ir.lowering.implicit_gemm import ImplicitGemmView
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    ComputeNode,
-    CopyWaitNode,
-    FragmentNode,
-    InitNode,
-    LaneCombineNode,
-    LaunchTree,
-    LoopNode,
-    MmaNode,
-    Node,
-    ReduceNode,
-    StageNode,
-    WgmmaGroupNode,
-    WriteNode,
-)
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region, Segment
 from ekc.ir.program import Loop, Program
 
@@ -96,44 +82,44 @@ def _format_count(number: Extent, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _format_body(kernel: LaunchTree, nodes: Sequence[Node]) -> Iterator[_TextLine]:
+def _format_body(kernel: LaunchTree, nodes: Sequence[tree.Node]) -> Iterator[_TextLine]:
     for node in nodes:
         yield from _format_node(kernel, node)
 
 
-def _format_node(kernel: LaunchTree, node: Node) -> Iterator[_TextLine]:
+def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
     match node:
-        case LoopNode():
+        case tree.LoopNode():
             yield _TextLine(
                 f"for {node.loop.name} in {node.loop.extent}", _join_remarks(_list_loop_remarks(node))
             )
             for line in _format_body(kernel, node.body):
                 yield line.indent()
-        case StageNode():
+        case tree.StageNode():
             yield _format_stage(kernel, node)
-        case FragmentNode():
+        case tree.FragmentNode():
             yield _format_fragment(kernel, node)
-        case MmaNode():
+        case tree.MmaNode():
             yield _format_mma(node)
-        case WgmmaGroupNode():
+        case tree.WgmmaGroupNode():
             yield from _format_body(kernel, node.body)
             yield _TextLine("wait for products")
-        case ReduceNode():
+        case tree.ReduceNode():
             yield _format_reduce(node)
-        case InitNode():
+        case tree.InitNode():
             yield _format_init(kernel.nest.compute, node)
-        case ComputeNode():
+        case tree.ComputeNode():
             yield from _format_compute(node)
-        case LaneCombineNode():
+        case tree.LaneCombineNode():
             combine = kernel.nest.compute.combine
             yield _TextLine(
                 f"{combine} {node.buffer.name} across lanes {_join_names(node.reduction_lanes)}", "shuffle"
             )
-        case WriteNode():
+        case tree.WriteNode():
             yield _format_write(kernel, node)
-        case BarrierNode():
+        case tree.BarrierNode():
             yield _TextLine("barrier")
-        case CopyWaitNode():
+        case tree.CopyWaitNode():
             left = count_pending_groups(node.loop.stages)
             yield _TextLine(
                 f"wait for tile {node.loop.name}, barrier", f"{_format_count(left, 'tile')} in flight"
@@ -148,7 +134,7 @@ def _join_names(loops: Iterable[Loop]) -> str:
     return ", ".join(x.name for x in loops)
 
 
-def _list_loop_remarks(node: LoopNode) -> Iterator[str]:
+def _list_loop_remarks(node: tree.LoopNode) -> Iterator[str]:
     loop = node.loop
     if loop.level != "serial":
         yield loop.level
@@ -160,7 +146,7 @@ def _list_loop_remarks(node: LoopNode) -> Iterator[str]:
         yield "unroll" if loop.unroll >= loop.extent else f"unroll {loop.unroll}"
 
 
-def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
+def _format_stage(kernel: LaunchTree, node: tree.StageNode) -> _TextLine:
     buffer, staging = node.buffer, node.staging
     if node.source.buffer is None:
         place = _format_box(node.source.spec.name, buffer.region)
@@ -172,7 +158,7 @@ def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
     return _TextLine(text, _join_remarks(_list_stage_remarks(kernel, node)))
 
 
-def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
+def _format_fragment(kernel: LaunchTree, node: tree.FragmentNode) -> _TextLine:
     fits, pair = find_ldmatrix_fit(node), int(count_fragments_per_load(node))
     if not fits.is_possible:
         count = node.registers_per_lane * node.fragment_count
@@ -183,7 +169,7 @@ def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
     return _TextLine(_format_stage(kernel, node.stage).text, how)
 
 
-def _format_mma(node: MmaNode) -> _TextLine:
+def _format_mma(node: tree.MmaNode) -> _TextLine:
     """A tensor-core product, printed by the first element of its sums and factors."""
     tile = node.tile
     start = {x.name: AffineForm() for x in (*tile.inner_loops, *tile.spread_loops)}
@@ -198,7 +184,7 @@ def _format_mma(node: MmaNode) -> _TextLine:
     return _TextLine(f"multiply {sums} += {a} * {b}", f"{name} {tile.instruction.dtype}")
 
 
-def _format_reduce(node: ReduceNode) -> _TextLine:
+def _format_reduce(node: tree.ReduceNode) -> _TextLine:
     region, compute = node.buffer.region, node.compute
     over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction_axes)
     value = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
@@ -209,7 +195,7 @@ def _format_reduce(node: ReduceNode) -> _TextLine:
     )
 
 
-def _name_read_sources(e: ex.Expr, node: ReduceNode) -> ex.Expr:
+def _name_read_sources(e: ex.Expr, node: tree.ReduceNode) -> ex.Expr:
     """A body in its own axes, with the buffer that each read comes from."""
     match e:
         case ex.Load():
@@ -224,7 +210,7 @@ def _name_read_sources(e: ex.Expr, node: ReduceNode) -> ex.Expr:
     return e
 
 
-def _list_stage_remarks(kernel: LaunchTree, node: StageNode) -> Iterator[str]:
+def _list_stage_remarks(kernel: LaunchTree, node: tree.StageNode) -> Iterator[str]:
     buffer, width = node.buffer, node.staging.vector
     if buffer.scope == "fragment":
         yield "by the lanes of a warp together"
@@ -318,7 +304,7 @@ def _format_span(base: AffineForm, segments: Sequence[Segment], unit: Extent = 1
     return text
 
 
-def _format_init(compute: Compute, node: InitNode) -> _TextLine:
+def _format_init(compute: Compute, node: tree.InitNode) -> _TextLine:
     value = find_reduction_identity(compute.combine, compute.acc_dtype)
     start = f"{value:g}" if isinstance(value, float) else str(value)
     if node.buffer is not None:
@@ -333,7 +319,7 @@ def _format_bounds_remark(name: str, guards: Sequence[BoundsGuard]) -> str:
     return f"only inside {name}" if guards else ""
 
 
-def _format_compute(node: ComputeNode) -> Iterator[_TextLine]:
+def _format_compute(node: tree.ComputeNode) -> Iterator[_TextLine]:
     compute = node.nest.compute
     body = _substitute_places(compute.body, node)
     target = _format_access(node.target)
@@ -353,7 +339,7 @@ def _format_guard(guard: BoundsGuard) -> str:
     return f"{low}{_format_form(guard.form)}{high}"
 
 
-def _substitute_places(e: ex.Expr, node: ComputeNode) -> ex.Expr:
+def _substitute_places(e: ex.Expr, node: tree.ComputeNode) -> ex.Expr:
     """The body with each read and axis replaced by the text of its place."""
     match e:
         case ex.Load():
@@ -380,7 +366,7 @@ def _format_access(access: TensorAccess) -> str:
     return f"{access.buffer.name}[{', '.join(stored)}]"
 
 
-def _format_write(kernel: LaunchTree, node: WriteNode) -> _TextLine:
+def _format_write(kernel: LaunchTree, node: tree.WriteNode) -> _TextLine:
     name, output = node.target.spec.name, kernel.nest.compute.output.name
     value = ex.replace_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == output else x)
     width = _format_vector_type(node.target.spec.dtype, node.vector) if node.vector > 1 else ""

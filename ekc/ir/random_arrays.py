@@ -166,8 +166,7 @@ def count_factors(op: OperatorGraph) -> int:
 
 @cache
 def _compute_quantiles(factor_count: int) -> NDArray[np.float32]:
-    """Quantiles of the standard normal distribution at the middle of equal shares; for a product of factors,
-    mapped to values near 1 and -1."""
+    """Quantiles of the normal distribution at the middle of equal shares; for a product near 1 and -1."""
     count, normal = 1 << 16, NormalDist()
     upper = [normal.inv_cdf(0.5 + (i + 0.5) / count) for i in range(count // 2)]
     quantiles = [*(-x for x in reversed(upper)), *upper]

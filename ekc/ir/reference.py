@@ -64,8 +64,7 @@ def evaluate_reference(op: OperatorGraph, arrays: tuple[NDArray[Any], ...]) -> N
 
 
 def _estimate_memory_factors(op: OperatorGraph) -> dict[str, float]:
-    """Memory by tensor, in multiples of its size: results in float64 and again as slices, factors in
-    float64."""
+    """Memory by tensor, in multiples of its size: results twice in float64, factors once."""
     read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction_axes for t in op.inputs}
     return read | {c.output.name: 2 * 8 / c.output.dtype.bytes for c in op.computes}
 
@@ -105,8 +104,7 @@ def evaluate_compute_at(
 def evaluate_as_stored(
     compute: Compute, evaluate_in: Callable[[np.dtype[Any]], NDArray[Any]], may_wrap: bool
 ) -> ComputeResult:
-    """Results of a compute as stored, see `evaluate_compute_at`; `evaluate_in` computes them in float64 or
-    int32."""
+    """Results of a compute as stored, from a function that evaluates it in float64 or int32."""
     # Infinities and NaN are valid results; the kernel has them too.
     with np.errstate(all="ignore"):
         exact = values = evaluate_in(FLOAT64)
@@ -164,8 +162,7 @@ def _contract(
 
 
 def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray[Any]:
-    """`np.einsum`, by slices of an axis that all operands have, as einsum uses BLAS only without such an
-    axis."""
+    """`np.einsum`, by slices of an axis that all operands have: einsum uses BLAS only without one."""
     sizes = dict(zip(names[0], operands[0].shape, strict=True))
     shared = next((x for x in out if all(x in n for n in names) and sizes[x] <= _MAX_SLICES), None)
     text = f"{','.join(names)}->{out}"
@@ -273,8 +270,7 @@ def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _is_full_range(index: NDArray[Any], extent: int) -> bool:
-    """Whether an index is 0, 1, ... over a whole dimension; the cost depends on the index, not on the
-    dimension."""
+    """Whether an index is 0, 1, ... over a whole dimension; the cost depends on the index alone."""
     return index.size == extent and index[0] == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 

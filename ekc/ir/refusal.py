@@ -118,8 +118,7 @@ def make_unknown_name_error(
     remedy: str = "leave it out",
     plural: str = "",
 ) -> ScheduleError:
-    """The error for a name that does not exist. It lists the known names and the nearest of them; `remedy` is
-    for the case that there are none."""
+    """The error for a name that does not exist, with those known; `remedy` where there are none."""
     names, plural = list(dict.fromkeys(known_names)), plural or f"{kind}s"
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.0)
     limit = f"{plural} are {', '.join(names)}" if names else f"there are no {plural}"

@@ -23,8 +23,7 @@ from ekc.ir.lowering.nodes import ComputeNode, InitNode, LaneCombineNode, Reduce
 from ekc.ir.lowering.regions import make_segment_variables
 
 _MAX_UNROLLED_WALKS = 8
-"""Most iterations of the outer axes of a fused reduction that are unrolled; the loop over its last axis,
-inside, is unrolled by 8."""
+"""Most iterations of the outer axes of a fused reduction that are unrolled; its last axis is by 8."""
 
 
 def build_init_text(scope: Scope, node: InitNode) -> NodeText:
@@ -92,8 +91,7 @@ def build_combine_text(scope: Scope, node: LaneCombineNode) -> NodeText:
 
 
 def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
-    """A reduction by groups of warps, an element of a region each; each copy of the buffer has one warp's
-    part."""
+    """A reduction by groups of warps, an element each; a copy of the buffer has the part of one warp."""
     compute, buffer, region = node.compute, node.buffer, node.buffer.region
     names = scope.names.for_region(region, scope.names.name_shared_coordinates(scope.kernel, region))
     size, warps = int(region.size), int(node.staging.warps)

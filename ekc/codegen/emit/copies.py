@@ -17,8 +17,7 @@ from ekc.ir.lowering.regions import Region, Segment, make_segment_variables
 
 
 def format_coordinates(region: Region, names: CNames, strip_width: int | None = None) -> list[str]:
-    """`const int i = element / 8;` for each segment of a region, or of a strip of it `strip_width` elements
-    wide."""
+    """`const int i = element / 8;` for each segment of a region, or of a strip of `strip_width` elements."""
     extents = [int(s.extent) for s in region.segments]
     if strip_width is not None:
         extents[-1] = strip_width

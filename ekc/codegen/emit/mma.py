@@ -27,8 +27,7 @@ _LANE_PART_NAMES = {LANE_ROW: "matrix_row", LANE_MATRIX_LOW: "matrix_low", LANE_
 
 
 def format_lane_lines(kernel: LaunchTree) -> list[str]:
-    """Declarations of the parts of a lane's number: the row and the matrix whose address it gives to
-    `ldmatrix`."""
+    """Declarations of the parts of a lane's number: row and matrix whose address it gives to `ldmatrix`."""
     if not any(_find_matrix_load(n) for n in walk_nodes(kernel.body) if isinstance(n, FragmentNode)):
         return []
     lines, below = [], 1
@@ -62,8 +61,7 @@ def _find_matrix_load(node: FragmentNode) -> LdmatrixInstruction | None:
 
 
 def find_lane_row(node: FragmentNode) -> TensorAccess | None:
-    """The row whose address a lane gives, in terms of the parts of its number; None where no `ldmatrix`
-    fits."""
+    """The row whose address a lane gives, by the parts of its number; None where no `ldmatrix` fits."""
     load = _find_matrix_load(node)
     return (
         substitute_access(

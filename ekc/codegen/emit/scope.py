@@ -40,8 +40,7 @@ class Scope:
     copy_indices: dict[str, str] = field(default_factory=dict)
     """Index of the copy in use, in C, by buffer name."""
     fragment_rows: dict[str, str] = field(default_factory=dict)
-    """C text of the address of a lane's rows, by buffer name of a fragment, where it is computed before a
-    loop."""
+    """C text of the address of a lane's rows, by buffer of a fragment, where it is computed before a loop."""
     preamble: list[dict[str, Any]] = field(default_factory=list)
     """Values of copies that no loop changes, computed before all loops."""
 
@@ -70,8 +69,7 @@ class Scope:
     def make_tile_loops(
         self, region: Region, segment: int | None, vector: int
     ) -> tuple[CNames, list[dict[str, Any]]]:
-        """Names inside the loops over a thread's tile, and these loops; loops of one iteration are left
-        out."""
+        """Names inside the loops over a thread's tile, and these loops but those of one iteration."""
         steps = [vector if i == segment else 1 for i in range(len(region.segments))]
         once = frozenset(f"#{i}" for i, s in enumerate(region.segments) if int(s.extent) == steps[i])
         names = self.names.for_region(region, self.names.name_thread_coordinates(region), once)

@@ -165,8 +165,7 @@ class PerRound:
 
     @classmethod
     def for_copy(cls, copy: CopyValues, round_step: int | None, strip_step: int | None) -> PerRound:
-        """The plan for a value with these steps from round to round and from strip to strip (None: not
-        constant)."""
+        """The plan for a value with these steps from round to round and strip to strip (None: it varies)."""
         if copy["strips"] == 1 or strip_step is None:
             return cls(copy["rounds"], round_step if copy["strips"] == 1 else None, "round", "")
         round_text, strip_text = split_round_by_strip(copy)

@@ -51,8 +51,7 @@ class Arithmetic:
 
     @classmethod
     def for_compute(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
-        """The arithmetic of a compute. Results from int8 are bounded by the extents, those from int32 are
-        not."""
+        """The arithmetic of a compute. The extents bound results from int8, but not those from int32."""
         read = {tensors[load.tensor].dtype for load in ex.find_loads(compute.body)}
         acc = compute.acc_dtype
         reads = {load.tensor for load in ex.find_loads(compute.body)}
@@ -72,8 +71,7 @@ class Arithmetic:
         return table.get(operation)
 
     def format_literal(self, number: float) -> str:
-        """A number as a literal, in the fewest digits that float32 distinguishes; infinities by their bits,
-        as this needs no header."""
+        """A number as a literal in the fewest digits of float32; infinities by their bits."""
         if self.dtype.is_integer:
             # C has no literal for the least int: the minus would be applied to a literal that is too large.
             return str(int(number)) if number > self.dtype.integer_limits[0] else f"({int(number) + 1} - 1)"

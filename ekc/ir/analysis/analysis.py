@@ -35,6 +35,7 @@ from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.mma import MMA_ROWS
 from ekc.ir.hardware.target import Limits
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
+from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import (
     find_ldmatrix_fit,
@@ -44,22 +45,7 @@ from ekc.ir.lowering.fragments import (
     list_element_strides,
 )
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    ComputeNode,
-    CopyWaitNode,
-    FragmentNode,
-    InitNode,
-    LaneCombineNode,
-    LaunchTree,
-    LoopNode,
-    MmaNode,
-    Node,
-    ReduceNode,
-    StageNode,
-    WgmmaGroupNode,
-    WriteNode,
-)
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region
 from ekc.ir.program import Program
 from ekc.ir.trace.recorder import has_any
@@ -128,7 +114,7 @@ class _QuantityWalk:
         self.sums: dict[str, PopulationValue] = dict.fromkeys(SUMMED_QUANTITIES, 0.0)
         self.thread_count = to_float64(kernel.thread_count)
         self.warp_count = np.ceil(self.thread_count / WARP)
-        self.loop_path: list[LoopNode] = []
+        self.loop_path: list[tree.LoopNode] = []
         self.traffic = TrafficCounter(kernel, self._add_quantity)
 
     def count_quantities(self) -> dict[str, PopulationValue]:
@@ -140,35 +126,35 @@ class _QuantityWalk:
         resident = on_device["resident_blocks"] * self.limits.sms
         return self.sums | total | on_device | compute_reuse(self.kernel, self.sums, resident)
 
-    def _visit_nodes(self, nodes: Sequence[Node], trips: PopulationValue) -> None:
+    def _visit_nodes(self, nodes: Sequence[tree.Node], trips: PopulationValue) -> None:
         for node in nodes:
             match node:
-                case LoopNode():
+                case tree.LoopNode():
                     self._count_loop(node, trips)
-                case StageNode():
+                case tree.StageNode():
                     self._count_copy(node, trips)
-                case FragmentNode():
+                case tree.FragmentNode():
                     self._count_fragment(node, trips)
-                case ReduceNode():
+                case tree.ReduceNode():
                     self._count_reduce(node, trips)
-                case ComputeNode():
+                case tree.ComputeNode():
                     self._count_compute(node, trips)
-                case MmaNode():
+                case tree.MmaNode():
                     self._count_product(node, trips)
-                case WgmmaGroupNode():
+                case tree.WgmmaGroupNode():
                     self._visit_nodes(node.body, trips)
-                case LaneCombineNode():
+                case tree.LaneCombineNode():
                     self._count_lane_combine(node, trips)
-                case WriteNode():
+                case tree.WriteNode():
                     self._count_accumulator_write(node, trips)
-                case InitNode() if node.buffer is None:
+                case tree.InitNode() if node.buffer is None:
                     self._count_write(node.target, 1, trips * to_float64(node.region.size), node.region)
-                case BarrierNode() | CopyWaitNode():
+                case tree.BarrierNode() | tree.CopyWaitNode():
                     self._add_quantity("barriers", trips)
                 case _:
                     pass
 
-    def _count_lane_combine(self, node: LaneCombineNode, trips: PopulationValue) -> None:
+    def _count_lane_combine(self, node: tree.LaneCombineNode, trips: PopulationValue) -> None:
         lanes = multiply_extents(x.extent for x in node.reduction_lanes)
         steps = np.log2(np.maximum(lanes, 1.0))
         shuffles = trips * to_float64(node.buffer.elements) * steps * self.warp_count
@@ -176,7 +162,7 @@ class _QuantityWalk:
         selects = self._count_combine_selects(self.kernel.nest.compute)
         self._add_quantity("operations", shuffles * selects)
 
-    def _count_accumulator_write(self, node: WriteNode, trips: PopulationValue) -> None:
+    def _count_accumulator_write(self, node: tree.WriteNode, trips: PopulationValue) -> None:
         elements = trips * to_float64(node.region.size)
         count = elements / to_float64(node.vector)
         self._add_quantity("guards", trips * _count_needed_guards(node.target.guards) * self.warp_count)
@@ -193,7 +179,7 @@ class _QuantityWalk:
     def _add_quantity(self, name: str, value: PopulationValue) -> None:
         self.sums[name] = self.sums[name] + value
 
-    def _count_loop(self, node: LoopNode, trips: PopulationValue) -> None:
+    def _count_loop(self, node: tree.LoopNode, trips: PopulationValue) -> None:
         extent = to_float64(node.loop.extent)
         copies = extent if node.must_unroll else np.minimum(to_float64(node.loop.unroll), extent)
         self._add_quantity(
@@ -202,7 +188,7 @@ class _QuantityWalk:
         self.loop_path.append(node)
         self._visit_nodes(node.body, trips * extent)
         self.loop_path.pop()
-        waits = sum(isinstance(n, BarrierNode) for n in node.body)
+        waits = sum(isinstance(n, tree.BarrierNode) for n in node.body)
         if waits and not node.is_async:
             # A pipelined loop has one barrier an iteration and one before the first.
             fewer = trips * (extent + 1 - waits * extent)
@@ -211,7 +197,7 @@ class _QuantityWalk:
     def _count_write(self, target: TensorAccess, vector: Any, count: PopulationValue, region: Region) -> None:
         self.traffic.count_access(target, "store", vector, count, target.guards, region)
 
-    def _count_epilogue(self, node: WriteNode, elements: PopulationValue) -> None:
+    def _count_epilogue(self, node: tree.WriteNode, elements: PopulationValue) -> None:
         """Arithmetic and reads of the epilogue for each stored element."""
         guards = node.target.guards
         runs = (
@@ -235,7 +221,7 @@ class _QuantityWalk:
             all_guards = merge_guards(guards, access.guards)
             self.traffic.count_access(access, "load", width, elements * share, all_guards, node.region)
 
-    def _count_copy(self, node: StageNode, trips: PopulationValue) -> None:
+    def _count_copy(self, node: tree.StageNode, trips: PopulationValue) -> None:
         """A copy: by all threads of the block into shared memory, or by each thread into its registers."""
         if node.buffer.scope == "shared":
             rounds = np.ceil(
@@ -256,7 +242,7 @@ class _QuantityWalk:
             )
         self.traffic.count_access(node.source, "load", width, count, node.source.guards, node.buffer.region)
 
-    def _count_fragment(self, node: FragmentNode, trips: PopulationValue) -> None:
+    def _count_fragment(self, node: tree.FragmentNode, trips: PopulationValue) -> None:
         """Fragments that each warp loads: by `ldmatrix`, or element by element."""
         count = trips * to_float64(node.fragment_count)
         cost = compute_conversion_cost(node.source.dtype, self.kernel.nest.compute.acc_dtype)
@@ -278,7 +264,7 @@ class _QuantityWalk:
                 element, "load", 1, loads * by_element, (), lane_moves=list_element_strides(node)
             )
 
-    def _count_product(self, node: MmaNode, trips: PopulationValue) -> None:
+    def _count_product(self, node: tree.MmaNode, trips: PopulationValue) -> None:
         """A product on tensor cores. A `wgmma` counts as products of each of its warps, and reads its factors
         from shared memory in lines of 128 bytes."""
         tile = node.tile
@@ -301,7 +287,7 @@ class _QuantityWalk:
         self._add_quantity("shared_load_bytes", read_bytes)
         self._add_quantity("shared_load_wavefronts", read_bytes / SHARED_LINE_BYTES)
 
-    def _count_compute(self, node: ComputeNode, trips: PopulationValue) -> None:
+    def _count_compute(self, node: tree.ComputeNode, trips: PopulationValue) -> None:
         compute = node.nest.compute
         passed = compute_pass_shares(node.guards, node.nest.extents, self.traffic.lane_steps)
         runs = trips * passed.warp_share * self.warp_count
@@ -344,7 +330,7 @@ class _QuantityWalk:
             return 0
         return _NAN_SELECT_INSTRUCTIONS * sum(operation in ("max", "min") for operation in operations)
 
-    def _count_reduce(self, node: ReduceNode, trips: PopulationValue) -> None:
+    def _count_reduce(self, node: tree.ReduceNode, trips: PopulationValue) -> None:
         """A fused reduction: full warps run along the last axis and combine their lanes by shuffles."""
         compute, shared = node.compute, to_float64(node.staging.warps)
         elements = trips * to_float64(node.buffer.region.size)

@@ -48,15 +48,13 @@ class WarpAccessPattern:
     first_element: Any = 0
     """Address of the first lane, when all loops around are at 0."""
     start_moves: Sequence[tuple[Any, Any, Any]] = ()
-    """Loops that move the first lane: (step of one iteration, iterations in one warp, all iterations)
-    each."""
+    """Loops that move the first lane: (step of an iteration, iterations in a warp, all iterations) each."""
     swizzle: Any = None
     """Chunks of the swizzle, None where the memory is never swizzled."""
 
 
 def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Sectors (32 bytes) that `lane_count` lanes request, warp by warp; the mean over their start
-    addresses."""
+    """Sectors (32 bytes) that `lane_count` lanes request, warp by warp; the mean over their starts."""
     moves: list[Any] = []
     for move in pattern.start_moves:
         # A step of whole sectors does not change the address within a sector.
@@ -69,8 +67,7 @@ def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
 
 
 def count_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Wavefronts of a request of `lane_count` lanes to unswizzled shared memory, warp by warp. The start
-    address makes no difference."""
+    """Wavefronts of a request to unswizzled shared memory, warp by warp; its start makes no difference."""
     full, part = _WAVEFRONT_LOOKUP(*list_pattern_columns(pattern, lane_count))
     return sum_over_warps(full, part, lane_count)
 
@@ -114,8 +111,7 @@ class _SectorStarts:
         self.sectors_by_place_lookup = Lookup(self._count_sectors_by_place, self.place_count)
 
     def _number_distributions(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Number of the distribution of start addresses, for rows of element bytes, vector, first address and
-        moves."""
+        """Number of the distribution of starts, for rows of element bytes, vector, first address, moves."""
         found = []
         for share in self.place_lookup(*self._list_place_columns(rows)).T:
             key = share.tobytes()
@@ -276,8 +272,7 @@ _PATTERN_COLUMNS = 3
 
 
 def count_swizzled_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Wavefronts of a request of `lane_count` lanes to a swizzled tile, warp by warp; the mean over the
-    starts."""
+    """Wavefronts of a request to a swizzled tile, warp by warp; the mean over the starts."""
     moves = [value for move in pattern.start_moves for value in move]
     digits = len(pattern.extents)
     full, part = _SWIZZLED_LOOKUP(

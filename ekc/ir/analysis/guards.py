@@ -22,8 +22,7 @@ from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.buffers import BoundsGuard
 
 _MAX_COUNTED_VALUES = 1 << 16
-"""Most values that are counted; beyond, all values count as equally frequent, as the two ends hardly
-matter."""
+"""Most values that are counted; of more, all count as equally frequent, as the ends hardly matter."""
 
 IntegerColumns = NDArray[np.int64]
 """Rows of integers, a pattern or a member of a population each."""
@@ -54,8 +53,7 @@ def count_guard_passes(patterns: IntegerColumns) -> NDArray[np.float64]:
 
 
 def _count_sums_below(bound: IntegerColumns, values: IntegerColumns, step: IntegerColumns) -> NDArray[Any]:
-    """Number of sums of digits that are less than a bound, where the digits below one never exceed its
-    step."""
+    """Number of sums of digits below a bound, where the digits below one never exceed its step."""
     found: NDArray[Any] = np.ones(len(bound), dtype=np.int64)
     left: NDArray[Any] = bound
     for digit in reversed(range(values.shape[1])):
@@ -127,8 +125,7 @@ def merge_guards(
 
 
 def _make_guard_key(g: BoundsGuard) -> tuple[tuple[str, ...], int]:
-    """Loops and bound of a guard; reads that differ by an offset leave the tensor at nearly the same
-    iterations."""
+    """Loops and bound of a guard; reads that differ by an offset leave the tensor at nearly the same step."""
     return tuple(a if isinstance(a, str) else a.tag for a, _ in g.form.terms), g.extent
 
 
@@ -150,8 +147,7 @@ def map_lane_steps(names: Iterable[Atom], extents: Iterable[Extent]) -> dict[Ato
 
 
 def _compute_guard_shares(g: BoundsGuard, extents: Mapping[str, Extent], lane_steps: LaneSteps) -> PassShares:
-    """Shares of one guard, from its pattern: (values, values in one warp, step) of each digit, least value,
-    bound."""
+    """Shares of a guard, from its pattern: (values, values in a warp, step) of digits, least value, bound."""
     form, extent = _strip_quotient(g.form, g.extent)
     columns: list[Any] = []
     low: Any = np.asanyarray(form.const)

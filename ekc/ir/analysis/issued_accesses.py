@@ -79,8 +79,7 @@ def compute_conversion_cost(source: DType, target: DType) -> float:
 
 
 def compute_converted_share(path: Sequence[LoopNode], access: TensorAccess, nest: Nest) -> Extent:
-    """Share of iterations in which a value read in the body is converted: 1 where the conversion is inline
-    assembly, else the share of issued reads."""
+    """Share of iterations that convert a value: 1 for inline assembly, else the share of issued reads."""
     return 1.0 if access.dtype in _ASM_CONVERTED_DTYPES else compute_read_share(path, access, nest)
 
 
@@ -149,8 +148,7 @@ _MERGED_WIDTH_LOOKUP = Lookup(_compute_widths, 1)
 
 
 def compute_copy_width(stage: StageNode, path: Sequence[LoopNode], nest: Nest) -> Extent:
-    """Elements per access of a private copy of a thread: its vector, or the joined width if that is
-    larger."""
+    """Elements per access of a private copy of a thread: its vector, or the joined width if larger."""
     segments = [s.extent for s in stage.buffer.region.segments]
     own = {f"#{i}": UnrolledLoop(extent, extent) for i, extent in enumerate(segments)}
     unrolled = list_unrolled_loops(path, nest) | own

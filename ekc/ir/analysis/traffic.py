@@ -150,8 +150,7 @@ class TrafficCounter:
     def count_warp_walk(
         self, access: TensorAccess, axis: Axis, count: PopulationValue, region: Region
     ) -> None:
-        """A read that full warps make `count` times, with neighbouring lanes at neighbouring places of an
-        axis."""
+        """A read that full warps make `count` times, neighbouring lanes side by side along an axis."""
         step = dict(access.address.terms).get(axis.name, 0)
         issue = WarpRequest(access, "load", 1, ((count, to_float64(WARP)),), [WARP], [step])
         self._count_request(
@@ -165,8 +164,7 @@ class TrafficCounter:
         extents: Mapping[str, Extent],
         lane_steps: LaneSteps,
     ) -> None:
-        """Add a request. A warp that fails a guard requests nothing; a lane that fails it adds no sectors or
-        bytes."""
+        """Add a request. A warp that fails a guard requests nothing, a lane adds no sectors or bytes."""
         passed = compute_pass_shares(guards, extents, lane_steps)
         pattern = request.make_pattern(extents, lane_steps)
         prefix = f"{'global' if request.access.buffer is None else 'shared'}_{request.kind}_"

@@ -7,7 +7,7 @@ not matter whether a GPU, the PTX machine or the interpreter ran the launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import evaluate_form
-from ekc.ir.compute import Compute, TensorSpec
+from ekc.ir.compute import Compute
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.lowering.memory_access import find_stored_tensors
 from ekc.ir.lowering.nodes import LaunchTree
@@ -28,7 +28,6 @@ from ekc.ir.random_arrays import (
     count_factors,
     find_positions,
     make_random_inputs,
-    make_random_tensors,
 )
 
 DATA_SEED = 0
@@ -74,11 +73,6 @@ class OutputComparison:
 def make_random_input_arrays(op: Operator, seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
     """Arrays of the operator's inputs with the values of `RandomTensor`."""
     return tuple(one.to_array() for one in make_random_inputs(op, seed))
-
-
-def make_random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
-    """Arrays of the values of `RandomTensor`, for tensors without an operator."""
-    return tuple(one.to_array() for one in make_random_tensors(specs, seed))
 
 
 def describe_input_policy(op: Operator) -> str:
@@ -228,8 +222,7 @@ def _list_output_loops(kernel: LaunchTree) -> list[Loop]:
 
 
 def _expand_to_blocks(kernel: LaunchTree, tiles: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Linear numbers of all blocks of some output tiles, given by their numbers among
-    `_list_output_loops`."""
+    """Linear numbers of all blocks of output tiles, by their numbers among `_list_output_loops`."""
     blocks, parts, below = np.zeros_like(tiles), np.zeros(1, np.int64), 1
     for loop in kernel.block_loops:
         extent = int(loop.extent)

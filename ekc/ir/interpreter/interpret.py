@@ -20,24 +20,10 @@ from ekc.ir.affine import evaluate_form
 from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, convert_values, find_poison_value, find_read_type, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
+from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    ComputeNode,
-    CopyWaitNode,
-    FragmentNode,
-    InitNode,
-    LaneCombineNode,
-    LaunchTree,
-    LoopNode,
-    MmaNode,
-    Node,
-    ReduceNode,
-    StageNode,
-    WgmmaGroupNode,
-    WriteNode,
-)
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.program import Program
 
 _POINTS_AT_ONCE = 1 << 20
@@ -60,8 +46,7 @@ class InterpretedOutput:
 def interpret_program(
     program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
 ) -> InterpretedOutput:
-    """Run a Program on NumPy arrays; `blocks` has linear numbers of blocks of the last launch, None for
-    all."""
+    """Run a Program on NumPy arrays; `blocks`: linear numbers of blocks of the last launch, None for all."""
     memory = dict(
         zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True)
     )
@@ -93,22 +78,22 @@ def _count_tile_points(kernel: LaunchTree) -> int:
     return min(points, _POINTS_AT_ONCE)
 
 
-def _iterate_pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
+def _iterate_pure_loops(nodes: Sequence[tree.Node]) -> Iterator[tree.LoopNode]:
     for node in map(_expand_mma, nodes):
-        if isinstance(node, LoopNode) and _is_pure(node):
+        if isinstance(node, tree.LoopNode) and _is_pure(node):
             yield node
-        if isinstance(node, (LoopNode, WgmmaGroupNode)):
+        if isinstance(node, (tree.LoopNode, tree.WgmmaGroupNode)):
             yield from _iterate_pure_loops(node.body)
 
 
-def _expand_mma(node: Node) -> Node:
+def _expand_mma(node: tree.Node) -> tree.Node:
     """The loops that a product on tensor cores replaces; other nodes unchanged."""
-    return node.replaced_loops if isinstance(node, MmaNode) else node
+    return node.replaced_loops if isinstance(node, tree.MmaNode) else node
 
 
-def _is_pure(node: Node) -> bool:
-    return isinstance(node, (ComputeNode, MmaNode)) or (
-        isinstance(node, LoopNode) and all(_is_pure(n) for n in node.body)
+def _is_pure(node: tree.Node) -> bool:
+    return isinstance(node, (tree.ComputeNode, tree.MmaNode)) or (
+        isinstance(node, tree.LoopNode) and all(_is_pure(n) for n in node.body)
     )
 
 
@@ -142,45 +127,45 @@ class _BlockInterpreter:
             buffer.dtype.numpy_dtype,
         )
 
-    def run_nodes(self, nodes: Sequence[Node]) -> None:
+    def run_nodes(self, nodes: Sequence[tree.Node]) -> None:
         """Run nodes in order."""
         for node in map(_expand_mma, nodes):
             match node:
-                case LoopNode() if _is_pure(node):
+                case tree.LoopNode() if _is_pure(node):
                     self._run_pure_nest(node)
-                case LoopNode() if node.is_async:
+                case tree.LoopNode() if node.is_async:
                     self._run_overlapped_loop(node)
-                case LoopNode():
+                case tree.LoopNode():
                     for i in range(int(node.loop.extent)):
                         self.env[node.loop.name] = i
                         self.run_nodes(node.body)
-                case ComputeNode():
+                case tree.ComputeNode():
                     self._run_compute(node, [], self.env)
-                case StageNode():
+                case tree.StageNode():
                     self._run_stage(node)
-                case FragmentNode():
+                case tree.FragmentNode():
                     # The fragments of a warp are copied to every lane here.
                     self._run_stage(node.stage)
-                case WgmmaGroupNode():
+                case tree.WgmmaGroupNode():
                     self.run_nodes(node.body)
-                case ReduceNode():
+                case tree.ReduceNode():
                     self._run_reduce(node)
-                case InitNode():
+                case tree.InitNode():
                     self._run_init(node)
-                case LaneCombineNode():
+                case tree.LaneCombineNode():
                     self._run_combine(node)
-                case WriteNode():
+                case tree.WriteNode():
                     self._run_write(node)
-                case BarrierNode() | CopyWaitNode():
+                case tree.BarrierNode() | tree.CopyWaitNode():
                     pass
 
-    def _run_overlapped_loop(self, node: LoopNode) -> None:
+    def _run_overlapped_loop(self, node: tree.LoopNode) -> None:
         """A loop whose tiles are copied ahead, group by group; elements that are not waited for stay NaN.
 
         A copy reads its values when it is issued, and writes them when its group is waited for.
         """
         stages, extent, name = int(node.loop.stages), int(node.loop.extent), node.loop.name
-        copies = [n for n in node.body if isinstance(n, StageNode) and n.is_async]
+        copies = [n for n in node.body if isinstance(n, tree.StageNode) and n.is_async]
         use = [n for n in node.body if n not in copies]
         tiles = [{n.buffer.name: self._make_empty_buffer(n.buffer) for n in copies} for _ in range(stages)]
         in_flight: deque[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = deque()
@@ -201,14 +186,13 @@ class _BlockInterpreter:
             self.buffers |= tiles[i % stages]
             self.run_nodes(use)
 
-    def _run_pure_nest(self, node: LoopNode) -> None:
-        """Pure loops around a compute, as array axes; outer loops of a large nest iterate, to bound
-        memory."""
+    def _run_pure_nest(self, node: tree.LoopNode) -> None:
+        """Pure loops around a compute, as array axes; outer loops of a large nest iterate."""
         chain, inner = [], node
-        while isinstance(inner, LoopNode):
+        while isinstance(inner, tree.LoopNode):
             chain.append(inner.loop)
             inner = _expand_mma(inner.body[0])  # type: ignore[assignment]
-        assert isinstance(inner, ComputeNode)
+        assert isinstance(inner, tree.ComputeNode)
         points, axes = self.block_count * self.thread_count, []
         for loop in reversed(chain):
             points *= int(loop.extent)
@@ -217,7 +201,7 @@ class _BlockInterpreter:
             axes.insert(0, loop)
         self._run_compute_nest(chain[: len(chain) - len(axes)], axes, inner)
 
-    def _run_compute_nest(self, loops: Any, axes: Any, compute: ComputeNode) -> None:
+    def _run_compute_nest(self, loops: Any, axes: Any, compute: tree.ComputeNode) -> None:
         if loops:
             for i in range(int(loops[0].extent)):
                 self.env[loops[0].name] = i
@@ -228,7 +212,7 @@ class _BlockInterpreter:
             grid[loop.name] = np.arange(int(loop.extent)).reshape(_make_axis_shape(position, len(axes)))
         self._run_compute(compute, axes, grid)
 
-    def _run_compute(self, node: ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
+    def _run_compute(self, node: tree.ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
         compute = node.nest.compute
         acc = compute.acc_dtype
         dtype = acc.numpy_dtype
@@ -249,7 +233,7 @@ class _BlockInterpreter:
         self._update_target(node, grid, result, inside)
 
     def _update_target(
-        self, node: ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any
+        self, node: tree.ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any
     ) -> None:
         combine = _COMBINE_UFUNCS[node.nest.compute.combine] if node.nest.compute.reduction_axes else None
         result = convert_values(result, node.nest.compute.acc_dtype, node.target.dtype)
@@ -301,11 +285,11 @@ class _BlockInterpreter:
 
         return np.asarray(ex.evaluate(body, axes, read), acc.numpy_dtype)
 
-    def _run_stage(self, node: StageNode) -> None:
+    def _run_stage(self, node: tree.StageNode) -> None:
         where, values = self._gather_copy(node)
         self.buffers[node.buffer.name][:, :, where] = values
 
-    def _gather_copy(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _gather_copy(self, node: tree.StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
         """(indices in the buffer, values) of the elements of a region."""
         segments = node.buffer.region.segments
         grid = self._make_segment_grid(segments, keep_threads=node.buffer.scope != "shared")
@@ -321,7 +305,7 @@ class _BlockInterpreter:
         values = np.broadcast_to(elements, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
         return where, values
 
-    def _run_reduce(self, node: ReduceNode) -> None:
+    def _run_reduce(self, node: tree.ReduceNode) -> None:
         """A fused reduction: all elements of the region and all points of their reduction at once."""
         compute, segments = node.compute, node.buffer.region.segments
         dtype, extra = compute.acc_dtype.numpy_dtype, len(segments) + len(compute.reduction_axes)
@@ -343,7 +327,9 @@ class _BlockInterpreter:
         where = np.broadcast_to(np.asarray(evaluate_form(node.target_address, cells)), (1, 1, *sizes)).ravel()
         self.buffers[node.buffer.name][:, :, where] = result.reshape(self.block_count, 1, -1)
 
-    def _compute_produced(self, node: StageNode, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
+    def _compute_produced(
+        self, node: tree.StageNode, grid: Mapping[str, Any], extra_axes: int
+    ) -> NDArray[Any]:
         compute = node.staging.producer
         assert compute is not None
         assert node.producer_reads is not None
@@ -356,8 +342,7 @@ class _BlockInterpreter:
     def _make_segment_grid(
         self, segments: Any, keep_threads: bool = True, more_axes: int = 0
     ) -> dict[str, Any]:
-        """Loop variables and segment coordinates as arrays, with `more_axes` axes after those of the
-        segments."""
+        """Loop variables and segment coordinates as arrays, `more_axes` axes behind the segments."""
         names = {x.name for x in self.kernel.thread_loops} if not keep_threads else set()
         extra = len(segments) + more_axes
         grid = {k: _append_axes(0 if k in names else v, extra) for k, v in self.env.items()}
@@ -365,7 +350,7 @@ class _BlockInterpreter:
             grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_make_axis_shape(i, extra))
         return grid
 
-    def _run_init(self, node: InitNode) -> None:
+    def _run_init(self, node: tree.InitNode) -> None:
         compute = self.kernel.nest.compute
         start = find_reduction_identity(compute.combine, compute.acc_dtype)
         if node.buffer is not None:
@@ -382,7 +367,7 @@ class _BlockInterpreter:
         where = np.broadcast_to(np.asarray(evaluate_form(target.address, grid)), shape)
         return where, np.broadcast_to(_evaluate_guards(target.guards, grid), shape)
 
-    def _run_combine(self, node: LaneCombineNode) -> None:
+    def _run_combine(self, node: tree.LaneCombineNode) -> None:
         loops = self.kernel.thread_loops
         buffer = self.buffers[node.buffer.name]
         digits = buffer.reshape(self.block_count, *(int(x.extent) for x in reversed(loops)), -1)
@@ -390,7 +375,7 @@ class _BlockInterpreter:
         total = _COMBINE_UFUNCS[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
         buffer[...] = np.broadcast_to(total, digits.shape).reshape(buffer.shape)
 
-    def _run_write(self, node: WriteNode) -> None:
+    def _run_write(self, node: tree.WriteNode) -> None:
         grid = self._make_segment_grid(node.region.segments)
         where, mask = self._locate_targets(node.target, grid, node.region)
         for lane in node.reduction_lanes:

@@ -56,8 +56,7 @@ class TensorPart:
 
 
 def find_read_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, NDArray[Any]]) -> Indices:
-    """Indices of a tensor that a compute reads at chosen indices of its own; those outside the tensor are
-    clipped."""
+    """Indices of a tensor that a compute reads at chosen indices of its own, clipped to the tensor."""
     ranges = dict(where) | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
     loads = [load for load in ex.find_loads(compute.body) if load.tensor == spec.name]
     return tuple(

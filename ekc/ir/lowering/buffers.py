@@ -62,8 +62,7 @@ class Buffer:
     """Extents of the segments in storage order, pad included in the last."""
     copy_count: Extent
     swizzle: Extent = 1
-    """Chunks of 16 bytes that the swizzle exchanges within each line of 128 (`ekc.ir.hardware.memory`); 1 is
-    none."""
+    """Chunks of 16 bytes that change places in each line of 128 (`ekc.ir.hardware.memory`); 1: none."""
     panel: int = 0
     """Elements of a row in one panel (`ekc.ir.hardware.memory`); 0 is no panels."""
 
@@ -114,8 +113,7 @@ class Buffer:
         return tuple(strides[i] for i in range(len(self.region.segments)))
 
     def find_address(self, coordinates: tuple[AffineForm, ...]) -> AffineForm:
-        """Address of the element with these segment coordinates, without panels and swizzle
-        (`apply_layout`)."""
+        """Address of the element with these coordinates, without panels and swizzle (`apply_layout`)."""
         total = AffineForm()
         for form, stride in zip(coordinates, self.strides, strict=True):
             total = total + form.scale(stride)

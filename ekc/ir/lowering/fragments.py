@@ -29,8 +29,7 @@ LDMATRIX_LANES = {LANE_ROW: LANE_GROUPS, LANE_MATRIX_LOW: 2, LANE_MATRIX_HIGH: 2
 
 @dataclass(frozen=True, eq=False)
 class LdmatrixFit:
-    """Whether `ldmatrix` can load the rows of a fragment, directly or transposed (for a population, for which
-    members)."""
+    """Whether `ldmatrix` can load the rows of a fragment, directly or transposed; masks for a population."""
 
     direct: Any
     """Whether rows of the shared tile run along the depth."""
@@ -115,8 +114,7 @@ def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> d
 
 
 def find_register_element(node: FragmentNode, register: int, slot: int) -> dict[str, AffineForm]:
-    """One element of a lane's register: loops of the tile in terms of the lane's group and its number in
-    it."""
+    """One element of a lane's register: loops of the tile in terms of the lane's group and place."""
     tile, each = node.tile, node.instruction.elements_per_register
     place, group = tile.lane_loop.name, AffineForm(((tile.lane_group_loop.name, 1),))
     if node.is_a:
@@ -155,8 +153,7 @@ def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:
 
 
 def find_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Extent]:
-    """Elements that a step of each loop moves in the tile, as the instruction requires; by name of the
-    loop."""
+    """Elements that a step of each loop moves in the tile, as the instruction requires, by loop name."""
     tile, buffer = node.tile, factor.source.buffer
     assert buffer is not None
     assert tile.warp_loop is not None

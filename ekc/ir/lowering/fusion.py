@@ -101,8 +101,7 @@ def fuse_epilogue(nest: Nest, reader: Compute) -> Compute:
 def find_out_of_bounds_read(
     reader: Compute, producer: Compute, tensors: Mapping[str, TensorSpec]
 ) -> ex.Load | None:
-    """A read of the reader outside the producer's tensor (such reads give 0) where the producer's body is not
-    0."""
+    """A read outside the producer's tensor, which gives 0, where the producer's body is not 0."""
     extents = {a.name: a.extent for a in reader.axes}
     for load in ex.find_loads(reader.body):
         if load.tensor != producer.output.name:
@@ -115,8 +114,7 @@ def find_out_of_bounds_read(
 
 
 def _is_zero_beyond(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
-    """Whether the body is 0 beyond the axis: all tensors that it reads end there, and for zeros its value is
-    0."""
+    """Whether the body is 0 beyond the axis: all tensors that it reads end there, and zeros give 0."""
     if _has_axis_value(producer.body):
         return False
     for load in ex.find_loads(producer.body):
@@ -193,8 +191,7 @@ def has_dependence(nest: Nest, staging: Staging, user: Staging) -> bool:
 
 
 def find_misplaced_producer(nest: Nest) -> tuple[Staging, Staging] | None:
-    """A fused producer that is computed deeper than a producer that reads it, and that reader; None if there
-    is none."""
+    """(producer, reader) where a fused producer is computed deeper than its reader; None if nowhere."""
     computed = [s for s in nest.stagings if s.producer is not None]
     pairs = ((s, user) for s in computed for user in computed if has_dependence(nest, s, user))
     return next(

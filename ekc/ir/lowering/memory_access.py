@@ -54,8 +54,7 @@ def count_distinct_elements(region: Region) -> FloatOrArray:
 
 
 def _find_digits(region: Region) -> dict[int, tuple[int, int]] | None:
-    """(iterations between two changes, step of a change) by dimension that a joint loop moves; None if not
-    constant."""
+    """(iterations between changes, step) by dimension that a joint loop moves; None if they vary."""
     assert region.view is not None
     digits = {}
     for dim, form in enumerate(region.view.forms):
@@ -94,8 +93,7 @@ def find_direct_reads(nest: Nest) -> dict[str, IndexForms]:
 
 
 def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
-    """Every read of global memory of a launch, by tensor: through stagings, fused producers and the
-    epilogue."""
+    """Reads of global memory of a launch, by tensor: by stagings, fused producers and the epilogue too."""
     produced = {s.tensor: s.producer for s in nest.stagings if s.producer}
     found: dict[str, IndexForms] = {}
 
@@ -115,8 +113,7 @@ def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
 
 
 def find_stored_tensors(nest: Nest) -> set[str]:
-    """Tensors that a launch reads or writes in their storage type: in global memory, or in a tile of a fused
-    producer."""
+    """Tensors that a launch accesses in their storage type: global ones, and tiles of fused producers."""
     return {*find_global_reads(nest), *(s.tensor for s in nest.stagings), nest.output.name}
 
 
@@ -136,8 +133,7 @@ def find_global_writes(nest: Nest) -> IndexForms:
 
 
 def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.float64]:
-    """Distinct elements of a tensor that one block accesses (`count_distinct_elements` for an im2col
-    tile)."""
+    """Distinct elements that one block accesses of a tensor (see `count_distinct_elements`)."""
     inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.fused_reduction_extents))
     extents = nest.extents | nest.fused_reduction_extents
     try:

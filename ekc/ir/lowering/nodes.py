@@ -37,8 +37,7 @@ class LoopNode:
 
 @dataclass(frozen=True, eq=False)
 class StageNode:
-    """A copy of a region into a buffer: by all threads of the block (shared), or by each thread of its own
-    tile."""
+    """A copy of a region into a buffer: by all threads (shared), or by each thread of its own tile."""
 
     staging: Staging
     buffer: Buffer

@@ -117,8 +117,7 @@ class Region:
         return AffineForm(tuple(t for t in segment.terms if t[0] not in own))
 
     def find_joint_coordinate(self, segment: Segment) -> AffineForm:
-        """Coordinate along a joint segment of a larger tile, in terms of this tile's coordinates and the
-        loops outside."""
+        """Coordinate along a joint segment of a larger tile, by this tile's coordinates and outer loops."""
         own = {a: (i, s) for i, s in enumerate(self.segments) if s.is_joint for a, _ in s.terms}
         terms: list[tuple[Atom, Extent]] = []
         for atom, step in segment.terms:
@@ -235,8 +234,7 @@ def _find_axis(atom: Atom, axis_by_loop: Mapping[str, str]) -> str:
 def _make_segments(
     dim: int, terms: tuple[tuple[Atom, Extent], ...], form: AffineForm, extents: Mapping[str, Extent]
 ) -> list[Segment]:
-    """One segment for each term; terms are joined where one continues the other: loops of one split that are
-    neighbours in the form."""
+    """One segment for each term; neighbouring loops of one split are joined."""
     position = {atom: i for i, (atom, _) in enumerate(form.terms)}
     segments: list[Segment] = []
     before = -2

@@ -15,7 +15,6 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS
 from ekc.ir.compute_builder import Tensor
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import compute
 from ekc.ir.operators.convolutions import (
     Channels,
     FilterWindow,
@@ -25,6 +24,7 @@ from ekc.ir.operators.convolutions import (
     check_output_padding,
     make_windows,
 )
+from ekc.ir.operators.custom import compute
 from ekc.ir.validate import check_int
 
 

@@ -18,7 +18,7 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS
 from ekc.ir.compute_builder import Tensor
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import compute
+from ekc.ir.operators.custom import compute
 from ekc.ir.validate import check_int, to_tuple
 
 PerDimension = int | tuple[int, ...]
@@ -75,8 +75,7 @@ def make_windows(
     dilation: PerDimension,
     pad_same: Callable[[FilterWindow], tuple[int, int]],
 ) -> tuple[FilterWindow, ...]:
-    """One window for each image dimension, its numbers checked; `same` says how far padding="same" pads the
-    two ends of a dimension."""
+    """One window for each image dimension, checked; `pad_same`: padding of both ends for padding="same"."""
     count = len(image_extents)
     columns = zip(
         _expand_per_dimension("kernel", kernel, count),

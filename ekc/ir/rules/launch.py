@@ -36,8 +36,7 @@ def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 MAX_STATEMENTS = 8192
-"""Most statements of one kernel after unrolling; with more, compiling takes long and the code leaves the
-instruction cache."""
+"""Most statements of a kernel after unrolling; more compile slowly and leave the instruction cache."""
 RESERVED_REGISTERS = 24
 """Registers of a thread that are reserved for addresses and loop counters."""
 REGISTERS_PER_ROUND = 2
@@ -235,8 +234,7 @@ def check_fused_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Reductions on the spot need full warps, and a number of warps per element that divides the warps of the
-    block."""
+    """Reductions on the spot need full warps, and warps per element that divide those of the block."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, ReduceNode):
             rule, warps = "reduction on the spot", node.staging.warps

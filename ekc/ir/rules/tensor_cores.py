@@ -22,8 +22,7 @@ from ekc.ir.refusal import Check, exactly, fits, requires
 
 
 def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
-    """The tile must be filled by cp.async, in swizzled panels, with its elements where the descriptor has
-    them."""
+    """The tile must be filled by cp.async, in swizzled panels, its elements where the descriptor has them."""
     buffer = factor.source.buffer
     assert buffer is not None
     rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
@@ -51,8 +50,7 @@ def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) ->
 
 
 def _check_async_source(rule: str, kernel: LaunchTree, factor: SharedFactor) -> Iterator[Check]:
-    """The tile must come by asynchronous copies: the fence that products need is placed at the wait for
-    these."""
+    """The tile must come by asynchronous copies: products need the fence at the wait for these."""
     staging = factor.staging
     how = f'call pipeline("{staging.at}", stages=3, copy="async")'
     problem = f"{staging.name} is not filled by asynchronous copies"

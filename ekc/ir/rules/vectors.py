@@ -74,8 +74,7 @@ def _check_vector(
 
 
 def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
-    """(whether all steps are multiples of a width, the greatest divisor of the width that divides all
-    steps)."""
+    """(whether all steps are multiples of a width, its greatest divisor that divides all steps)."""
     all_divide: Any = True
     near = width
     for step in steps:

@@ -309,8 +309,7 @@ class Atomic(Step):
         return program.replace_nest(nest, replace(nest, is_atomic=True))
 
     def _check_addable(self, nest: Nest, parts: str) -> None:
-        """Refuse an output that is no plain sum of its parts; `parts` is the step that is suggested
-        instead."""
+        """Refuse an output that is no plain sum of its parts; `parts` is the step to suggest instead."""
         compute = nest.compute
         if compute.combine != "sum":
             problem = f"atomics add parts, and {self.tensor} is a {compute.combine}"

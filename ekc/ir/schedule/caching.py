@@ -99,8 +99,7 @@ class CacheRead(Step):
         return program.replace_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
 
     def _make_swizzle_check(self, rule: str) -> Check:
-        """The check that a swizzle is 2, 4 or 8 chunks, and of a tile in shared memory: registers have no
-        banks."""
+        """The check that a swizzle is 2, 4 or 8 chunks, of a tile in shared memory."""
         chunks = np.asanyarray(self.swizzle)
         legal = (chunks == 1) | ((chunks == 2) | (chunks == 4) | (chunks == 8)) & (self.scope == "shared")
         limit = "must be 1, 2, 4 or 8" if self.scope == "shared" else "must be 1"
@@ -175,8 +174,7 @@ class CacheRead(Step):
 
 
 def _make_unpipelined_check(nest: Nest, tensor: str, at: str | None) -> Check:
-    """The check that the loop of a tile computed on the spot has one stage: the tile cannot be fetched
-    ahead."""
+    """The check that the loop of a tile computed on the spot has one stage: no tile is fetched ahead."""
     stages = 1 if at is None else nest.find_loop(at).stages
     ok = np.asanyarray(stages) <= 1
     return fits(f"compute_at {tensor}", ok, stages, "must be 1", "1", f"stages in {at}")

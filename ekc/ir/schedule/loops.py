@@ -108,8 +108,7 @@ def _make_factor_check(loop: str, factor: Extent) -> Check:
 
 
 def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
-    """The check that factors divide a loop, unless iterations past its end are outside the axis, as they are
-    for the outermost piece."""
+    """The check that factors divide a loop, unless iterations past its end are outside the axis."""
     step = max_extent(step, 1)
     ok = np.asanyarray(loop.extent % step == 0)
     for axis, form in nest.axis_forms.items():
@@ -351,8 +350,7 @@ class Divide(Step):
             )
 
     def _check_axes_uncut(self, nest: Nest) -> None:
-        """Refuse a nest with cut axes: with vectors of factors, a quotient would have a form for each
-        member."""
+        """Refuse a nest with cut axes: vectors of factors would give a quotient a form for each member."""
         for axis, form in nest.axis_forms.items():
             uncut = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
             if tuple(atom for atom, _ in form.terms) != uncut:

@@ -86,13 +86,11 @@ class Schedule:
         return self.apply_steps(RFactor(axis, parts))
 
     def pack(self, tensor: str, order: tuple[int, ...]) -> Schedule:
-        """Read a copy of an input in another order, made by a launch of its own. See
-        `ekc.ir.schedule.Pack`."""
+        """Read a copy of an input in another order, made by its own launch. See `ekc.ir.schedule.Pack`."""
         return self.apply_steps(Pack(tensor, _list_to_tuple(order)))
 
     def atomic(self, tensor: str) -> Schedule:
-        """Add a sum to memory by atomics, so that blocks may share it: floats then differ from run to run by
-        rounding. See `ekc.ir.schedule.Atomic`."""
+        """Add a sum to memory by atomics: floats differ from run to run. See `ekc.ir.schedule.Atomic`."""
         return self.apply_steps(Atomic(tensor))
 
     def fuse(self, outer: str, inner: str) -> Schedule:

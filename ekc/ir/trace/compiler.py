@@ -310,8 +310,7 @@ def to_python_number(value: Any) -> Any:
 
 
 def promote_integers(function: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Operands, with integers converted to float where another operand is a float vector; NumPy would convert
-    them in each call."""
+    """Operands, integers as floats beside a float vector: NumPy would convert them in each call."""
     floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in operands)
     if not floats or not isinstance(function, np.ufunc):
         return operands

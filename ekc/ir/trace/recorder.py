@@ -216,8 +216,7 @@ def record_as_one_call(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_any(mask: Any) -> bool:
-    """Whether a mask is True for any member. While recording always True; the code that follows must handle
-    both."""
+    """Whether a mask is True for any member; while recording always True, so the code must handle both."""
     return isinstance(mask, _TracedArray) or bool(np.any(mask))
 
 
