@@ -54,8 +54,7 @@ def slice_addresses(kernel: KernelText) -> KernelText:
 
 
 def _is_anchor(instruction: Instruction) -> bool:
-    """Whether an instruction stays in the slice, whoever uses its results: it branches, copies or has an
-    address."""
+    """Whether an instruction stays in the slice in any case: it branches, copies or has an address."""
     return (
         instruction.ends_block or instruction.parts[0] == "cp" or Address in map(type, instruction.operands)
     )

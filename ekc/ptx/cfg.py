@@ -32,8 +32,7 @@ def order_blocks(edges: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _arrange_nodes(nodes: Iterable[int], edges: Edges, entry: int) -> Iterator[int]:
-    """The nodes that can be reached from `entry`: each loop in one piece, arranged likewise from its
-    header."""
+    """The nodes that can be reached from `entry`: each loop in one piece, likewise from its header."""
     inside = set(nodes)
     for loop in _find_components(inside, edges, entry):
         if len(loop) == 1:

@@ -67,14 +67,6 @@ def parse_constant(text: str, line: int) -> int | float:
     return value
 
 
-def parse_integer(text: str, line: int) -> int:
-    """The value of an operand that is a constant whole number."""
-    value = parse_constant(text, line)
-    if isinstance(value, float):
-        raise EkcError(f"PTX line {line}: {text!r} is a float, a whole number was expected")
-    return value
-
-
 class ConstantReader(TokenReader):
     """A token reader that also reads constant expressions."""
 

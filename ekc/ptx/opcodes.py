@@ -59,8 +59,7 @@ _SUPPORTED_MODIFIERS: dict[str, dict[str, str]] = {
     "bar barrier": {_ANY_TYPE: "sync red arrive warp cta aligned popc and or"},
     "bra brx ret exit": {_ANY_TYPE: "uni idx"},
 }  # fmt: skip
-"""Instructions -> types -> modifiers that are emulated. Instructions that are not in the table are not
-checked: they are hints without an effect."""
+"""Instructions -> types -> modifiers that are emulated. Others are hints without an effect."""
 _RULES_BY_ROOT = {root: rules for roots, rules in _SUPPORTED_MODIFIERS.items() for root in roots.split()}
 _HINTED_ROOTS = ("ld", "ldu", "st", "atom", "red", "cp")
 _CACHE_HINTS = ("L1::", "L2::")

@@ -39,8 +39,7 @@ class NameScopes:
         self._scopes: list[dict[str, str]] = []
         self._serial = count()
         self._parsed_operands: list[dict[str, Operand]] = [{}]
-        """Operand by text, for the kernel and every open scope: few different operands occur in a long
-        kernel."""
+        """Operand by text, for the kernel and every open scope: few different ones occur in a kernel."""
 
     @property
     def is_nested(self) -> bool:

@@ -41,8 +41,7 @@ def parse_module(text: str) -> Module:
 
 
 class _Parser(ConstantReader):
-    """A recursive descent parser. Declarations are read by token, instructions by one regular expression
-    each."""
+    """A recursive descent parser: declarations by token, instructions by one regular expression each."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -187,8 +187,7 @@ def count_pending_groups(instruction: Instruction) -> int:
 
 
 def _find_copy_source(instruction: Instruction) -> str | None:
-    """The register that a plain `mov` copies, "" where it copies anything else. None for other
-    instructions."""
+    """The register that a `mov` copies, "" where it copies anything else; None for other instructions."""
     if instruction.parts[0] != "mov" or not isinstance(instruction.operands[0], Register):
         return None
     source = instruction.operands[1]

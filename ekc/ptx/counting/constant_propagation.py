@@ -157,8 +157,7 @@ def list_uses(instruction: Instruction) -> tuple[str, ...]:
 def prepare_instruction(
     instruction: Instruction, constants: Values, writers: Mapping[str, Sequence[Instruction]]
 ) -> PreparedInstruction:
-    """Resolve the operands of an instruction. `constants`: registers that never change; `writers`: by
-    register."""
+    """Resolve the operands of an instruction. `constants`: registers that never change."""
     operation, parts = _find_operation(instruction), instruction.parts
     sources = instruction.operands[1:] if operation else ()
     places = [_resolve_operand(source, constants, writers) for source in sources]

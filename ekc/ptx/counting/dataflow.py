@@ -103,8 +103,7 @@ def _prepare_steps(
 
 @dataclass(frozen=True)
 class FlowEdge:
-    """An edge from the end of a node. With a guard, control takes it only where the guard equals
-    `is_taken`."""
+    """An edge from the end of a node. With a guard it is open only where the guard equals `is_taken`."""
 
     source: int
     """Index of the node that the edge leaves."""
@@ -142,8 +141,7 @@ class LoopFlow:
     def __init__(
         self, graph: ControlFlowGraph, code: BranchSlice, loop: NaturalLoop | None, decided: Iterable[int]
     ) -> None:
-        """Branches at the end of the `decided` blocks may be followed one way, if `code` has their
-        conditions."""
+        """Branches of `decided` blocks may be followed one way, if `code` has their conditions."""
         self._graph, self._code, self._loop = graph, code, loop
         self._decided = {number for number in decided if number in code.guards and self._is_decidable(number)}
         self.nodes: list[_FlowNode] = []

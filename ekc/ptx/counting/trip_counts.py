@@ -212,8 +212,7 @@ def _follow_trips(
     varying: VaryingRegisters,
     probed_trips: int,
 ) -> dict[int, int]:
-    """`_count_visits`, where branches that are unknown in the first `probed_trips` are taken as unknown in
-    all."""
+    """`_count_visits`; branches unknown in the first `probed_trips` are taken as unknown in all."""
     flow, state = (
         LoopFlow(graph, code, loop, loop.body),
         State(entry.single_writer_values.copy(), entry.multi_writer_values),
