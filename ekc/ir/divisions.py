@@ -68,9 +68,8 @@ def _simplify_quotient(e: ex.Binary, inner: AffineForm, extents: Mapping[str, Ex
 
 
 def _make_quasi_form(e: ex.Binary, rest: AffineForm) -> AffineForm:
-    return AffineForm(
-        ((QuasiAffine(e.op, rest, _read_divisor(e), f"{e} of {' '.join(sorted(rest.find_variables()))}"), 1),)
-    )
+    tag = f"{e} of {' '.join(sorted(rest.find_variables()))}"
+    return AffineForm(((QuasiAffine(e.op, rest, _read_divisor(e), tag), 1),))
 
 
 def _iterate_quotients(compute: Compute) -> Iterator[ex.Binary]:

@@ -98,9 +98,7 @@ def quantities(program: Program, limits: Limits) -> dict[str, PopulationValue]:
     total = dict(results[main])
     for i, other in enumerate(results):
         if i != main:
-            for name in ("total_" + n for n in SUMMED_QUANTITIES):
-                total[name] = total[name] + other[name]
-            for name in ("l2_bytes", "dram_bytes"):
+            for name in (*("total_" + n for n in SUMMED_QUANTITIES), "l2_bytes", "dram_bytes"):
                 total[name] = total[name] + other[name]
     total["launches"] = float(len(results))
     return total
@@ -182,9 +180,8 @@ class _QuantityWalk:
     def _count_loop(self, node: tree.LoopNode, trips: PopulationValue) -> None:
         extent = to_float64(node.loop.extent)
         copies = extent if node.must_unroll else np.minimum(to_float64(node.loop.unroll), extent)
-        self._add_quantity(
-            "loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warp_count
-        )
+        steps = np.where(copies >= extent, 0.0, extent / copies)
+        self._add_quantity("loop_steps", trips * steps * self.warp_count)
         self.loop_path.append(node)
         self._visit_nodes(node.body, trips * extent)
         self.loop_path.pop()
@@ -199,22 +196,17 @@ class _QuantityWalk:
 
     def _count_epilogue(self, node: tree.WriteNode, elements: PopulationValue) -> None:
         """Arithmetic and reads of the epilogue for each stored element."""
-        guards = node.target.guards
-        runs = (
-            elements
-            * compute_pass_shares(
-                guards, collect_extents(self.kernel.nest, node.region), self.traffic.lane_steps
-            ).warp_share
-        )
-        epilogue = self.kernel.nest.epilogue or self.kernel.nest.compute
+        guards, nest = node.target.guards, self.kernel.nest
+        extents = collect_extents(nest, node.region)
+        runs = elements * compute_pass_shares(guards, extents, self.traffic.lane_steps).warp_share
+        epilogue = nest.epilogue or nest.compute
         self._add_quantity("operations", runs * self.warp_count * self._count_instructions(epilogue))
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
             width, share = compute_fetch_width(node, access), compute_epilogue_read_share(node, access)
-            cost = compute_conversion_cost(
-                access.dtype, find_read_type(access.dtype, self.kernel.nest.compute.acc_dtype)
-            )
+            read_type = find_read_type(access.dtype, nest.compute.acc_dtype)
+            cost = compute_conversion_cost(access.dtype, read_type)
             if cost:
                 self._add_quantity("conversions", runs * share * to_float64(width) * self.warp_count * cost)
             self._add_quantity("guards", runs * share * _count_needed_guards(access.guards) * self.warp_count)
@@ -223,67 +215,53 @@ class _QuantityWalk:
 
     def _count_copy(self, node: tree.StageNode, trips: PopulationValue) -> None:
         """A copy: by all threads of the block into shared memory, or by each thread into its registers."""
+        size, guard_count = to_float64(node.buffer.region.size), _count_needed_guards(node.source.guards)
         if node.buffer.scope == "shared":
-            rounds = np.ceil(
-                to_float64(node.buffer.region.size) / to_float64(node.staging.vector) / self.thread_count
-            )
-            self._add_quantity(
-                "guards", trips * rounds * _count_needed_guards(node.source.guards) * self.warp_count
-            )
+            rounds = np.ceil(size / to_float64(node.staging.vector) / self.thread_count)
+            self._add_quantity("guards", trips * rounds * guard_count * self.warp_count)
             self.traffic.count_copy(node, trips)
             return
         width = compute_copy_width(node, self.loop_path, self.kernel.nest)
-        count = trips * to_float64(node.buffer.region.size) / to_float64(width)
-        self._add_quantity("guards", count * _count_needed_guards(node.source.guards) * self.warp_count)
+        count = trips * size / to_float64(width)
+        self._add_quantity("guards", count * guard_count * self.warp_count)
         cost = compute_conversion_cost(node.source.dtype, node.buffer.dtype)
         if cost:
-            self._add_quantity(
-                "conversions", trips * to_float64(node.buffer.region.size) * self.warp_count * cost
-            )
+            self._add_quantity("conversions", trips * size * self.warp_count * cost)
         self.traffic.count_access(node.source, "load", width, count, node.source.guards, node.buffer.region)
 
     def _count_fragment(self, node: tree.FragmentNode, trips: PopulationValue) -> None:
         """Fragments that each warp loads: by `ldmatrix`, or element by element."""
-        count = trips * to_float64(node.fragment_count)
+        count, registers = trips * to_float64(node.fragment_count), node.registers_per_lane
         cost = compute_conversion_cost(node.source.dtype, self.kernel.nest.compute.acc_dtype)
         if node.source.dtype is TF32:
-            self._add_quantity("conversions", count * node.registers_per_lane * self.warp_count * cost)
+            self._add_quantity("conversions", count * registers * self.warp_count * cost)
         for across, pair, share in iterate_ldmatrix_variants(node):
             if has_any(share):
                 width = 1 + pair
                 row = substitute_access(node.source, find_row_pointer(node, across, pair))
                 together: LaneSteps = {node.fragment_loops[-1].name: 2} if pair else {}
-                self.traffic.count_matrix_loads(
-                    row, node.registers_per_lane * width, count / width * share, together
-                )
+                self.traffic.count_matrix_loads(row, registers * width, count / width * share, together)
         by_element = ~find_ldmatrix_fit(node).is_possible
         if has_any(by_element):
             element = substitute_access(node.source, find_register_element(node, 0, 0))
-            loads = count * node.registers_per_lane * node.instruction.elements_per_register
-            self.traffic.count_access(
-                element, "load", 1, loads * by_element, (), lane_moves=list_element_strides(node)
-            )
+            loads = count * registers * node.instruction.elements_per_register * by_element
+            moves = list_element_strides(node)
+            self.traffic.count_access(element, "load", 1, loads, (), lane_moves=moves)
 
     def _count_product(self, node: tree.MmaNode, trips: PopulationValue) -> None:
         """A product on tensor cores. A `wgmma` counts as products of each of its warps, and reads its factors
         from shared memory in lines of 128 bytes."""
         tile = node.tile
-        self._add_quantity(
-            "fma", trips * multiply_extents(x.extent for x in tile.inner_loops) * self.thread_count
-        )
+        points = multiply_extents(x.extent for x in tile.inner_loops)
+        self._add_quantity("fma", trips * points * self.thread_count)
         if tile.strip_loop is None:
             self._add_quantity("tensor_products", trips * self.warp_count)
             return
         strips = to_float64(tile.strip_loop.extent)
         self._add_quantity("group_products", trips * self.warp_count * strips)
         size = tile.instruction.depth * tile.instruction.dtype.bytes
-        read_bytes = (
-            (WARPGROUP_WARPS * MMA_ROWS + STRIP_COLUMNS * strips)
-            * size
-            * trips
-            * self.warp_count
-            / WARPGROUP_WARPS
-        )
+        lines = WARPGROUP_WARPS * MMA_ROWS + STRIP_COLUMNS * strips
+        read_bytes = lines * size * trips * self.warp_count / WARPGROUP_WARPS
         self._add_quantity("shared_load_bytes", read_bytes)
         self._add_quantity("shared_load_wavefronts", read_bytes / SHARED_LINE_BYTES)
 
@@ -292,10 +270,8 @@ class _QuantityWalk:
         passed = compute_pass_shares(node.guards, node.nest.extents, self.traffic.lane_steps)
         runs = trips * passed.warp_share * self.warp_count
         self._add_quantity("fma", trips * passed.lane_share * self.thread_count)
-        self._add_quantity(
-            "operations",
-            runs * (max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)),
-        )
+        instructions = max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)
+        self._add_quantity("operations", runs * instructions)
         self._add_quantity("guards", trips * self.warp_count * _count_needed_guards(node.guards))
         for access in node.reads.values():
             cost = compute_conversion_cost(access.dtype, find_read_type(access.dtype, compute.acc_dtype))
@@ -306,9 +282,8 @@ class _QuantityWalk:
                 width = compute_merged_width(access, list_unrolled_loops(self.loop_path, node.nest))
                 count = trips * compute_read_share(self.loop_path, access, node.nest) / width
                 self._add_quantity("guards", count * _count_needed_guards(access.guards) * self.warp_count)
-                self.traffic.count_access(
-                    access, "load", width, count, merge_guards(node.guards, access.guards)
-                )
+                guards = merge_guards(node.guards, access.guards)
+                self.traffic.count_access(access, "load", width, count, guards)
         if node.target.buffer is None:
             issued = trips * compute_issued_share(self.loop_path, node.target, node.nest, node.guards)
             # A reduction without an accumulator loads and stores its output.
@@ -339,9 +314,8 @@ class _QuantityWalk:
         steps = elements * others * np.ceil(extent / WARP)
         self._add_quantity("fma", elements * others * extent)
         selects, shuffles = self._count_combine_selects(compute), elements * shared * np.log2(WARP)
-        self._add_quantity(
-            "operations", steps * (max(self._count_instructions(compute), 1) + selects) + shuffles * selects
-        )
+        instructions = max(self._count_instructions(compute), 1) + selects
+        self._add_quantity("operations", steps * instructions + shuffles * selects)
         self._add_quantity("loop_steps", steps)
         self._add_quantity("shuffles", shuffles)
         self._add_quantity("barriers", trips * (shared > 1))

@@ -103,10 +103,8 @@ class _SectorStarts:
         self.distribution_numbers: dict[bytes, int] = {}
         self.distributions = np.zeros((0, self.place_count))
         """Shares of the start addresses, one row for each distribution found so far."""
-        self.start_lookup, self.sector_lookup = (
-            Lookup(self._number_distributions, 1),
-            Lookup(self._count_sectors, 2),
-        )
+        self.start_lookup = Lookup(self._number_distributions, 1)
+        self.sector_lookup = Lookup(self._count_sectors, 2)
         self.place_lookup = Lookup(self._distribute_places, self.place_count)
         self.sectors_by_place_lookup = Lookup(self._count_sectors_by_place, self.place_count)
 
@@ -287,10 +285,8 @@ def _count_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def _count_pattern(chunks: int, first_element: int, digit_count: int, *rest: int) -> tuple[float, float]:
     """(wavefronts of a full warp, of the last warp) of one pattern."""
-    pattern, moves = (
-        np.array([rest[: _PATTERN_COLUMNS + 2 * digit_count]]),
-        rest[_PATTERN_COLUMNS + 2 * digit_count :],
-    )
+    column_count = _PATTERN_COLUMNS + 2 * digit_count
+    pattern, moves = np.array([rest[:column_count]]), rest[column_count:]
     itemsize, vector, part = (int(v) for v in pattern[0, :_PATTERN_COLUMNS])
     places, shares = np.zeros(1, np.int64), np.ones(1)
     if chunks > 1:
@@ -314,12 +310,8 @@ def _average_wavefronts(
     itemsize = int(pattern[0, 0])
     element = compute_lane_addresses(pattern) // itemsize + start_elements[:, None]
     widths, lane_counts = (np.full(len(start_elements), n) for n in (width_bytes, lanes))
-    found = count_address_wavefronts(
-        apply_swizzle(element, chunks, itemsize) * itemsize,
-        widths,
-        lane_counts,
-    )
-    return float(found @ shares)
+    address = apply_swizzle(element, chunks, itemsize) * itemsize
+    return float(count_address_wavefronts(address, widths, lane_counts) @ shares)
 
 
 def _distribute_starts(
@@ -338,9 +330,8 @@ def _distribute_starts(
         weights = (count // cycle + (turn < count % cycle)) / count
         places = np.flatnonzero(shares)
         reached = (places[:, None] + turn * move) % period_elements
-        shares = np.bincount(
-            reached.ravel(), (shares[places, None] * weights).ravel(), minlength=period_elements
-        )
+        weights = (shares[places, None] * weights).ravel()
+        shares = np.bincount(reached.ravel(), weights, minlength=period_elements)
     places = np.flatnonzero(shares)
     return places, shares[places]
 

@@ -73,9 +73,8 @@ def compute_conversion_cost(source: DType, target: DType) -> float:
     """Cost of converting an element, in instructions of the conversion pipe."""
     if source is target:
         return 0.0
-    return (
-        _BITWISE_CONVERSION_COST if source is BFLOAT16 or (source.is_integer and target.is_integer) else 1.0
-    )
+    is_bitwise = source is BFLOAT16 or (source.is_integer and target.is_integer)
+    return _BITWISE_CONVERSION_COST if is_bitwise else 1.0
 
 
 def compute_converted_share(path: Sequence[LoopNode], access: TensorAccess, nest: Nest) -> Extent:
@@ -179,10 +178,8 @@ def compute_epilogue_read_share(write: WriteNode, access: TensorAccess) -> Exten
     The stores are unrolled, so the compiler keeps a value over the elements that share it: over those of a
     vector, and over segments that move neither the address nor a guard of the store.
     """
-    moves, share = (
-        access.address.find_variables(),
-        1.0 / np.asanyarray(compute_fetch_width(write, access), dtype=np.float64),
-    )
+    moves = access.address.find_variables()
+    share = 1.0 / np.asanyarray(compute_fetch_width(write, access), dtype=np.float64)
     for i, segment in enumerate(write.region.segments):
         name = f"#{i}"
         if name not in moves:
@@ -222,6 +219,4 @@ def _collect_guards(nodes: Sequence[Node]) -> list[BoundsGuard]:
                 found += node.target.guards
             case WriteNode():
                 found += [*node.target.guards, *(g for access in node.reads.values() for g in access.guards)]
-            case _:
-                pass
     return found

@@ -67,14 +67,10 @@ class Lookup:
             # Where several keys map to one free slot, the first gets it.
             _, first = np.unique(slot, return_index=True)
             first = first[self.keys[slot[first]] == 0]
-            self._write_slots(slot[first], keys[left[first]], figures[left[first]])
+            self.keys[slot[first]], self.figures[slot[first]] = keys[left[first]], figures[left[first]]
             left = left[self.keys[slot] != keys[left]]
-        self._write_slots(_hash_to_slot(keys[left]) + keys[left] % (_PROBES + 1), keys[left], figures[left])
-
-    def _write_slots(
-        self, slots: NDArray[np.int64], keys: NDArray[np.int64], figures: NDArray[np.float64]
-    ) -> None:
-        self.keys[slots], self.figures[slots] = keys, figures
+        slot = _hash_to_slot(keys[left]) + keys[left] % (_PROBES + 1)
+        self.keys[slot], self.figures[slot] = keys[left], figures[left]
 
 
 def _hash_to_slot(keys: NDArray[np.int64]) -> NDArray[np.int64]:

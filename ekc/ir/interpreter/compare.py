@@ -117,10 +117,8 @@ def compare_output(
 def list_compared_positions(op: Operator, kernel: LaunchTree, blocks: NDArray[np.int64]) -> Positions:
     """Linear positions, ascending, of all elements that `compare_output` reads for these blocks."""
     compute = _find_output_compute(op, kernel)
-    parts = [
-        find_positions(where, compute.output).ravel()
-        for where, _ in _iterate_output_parts(kernel, compute, blocks)
-    ]
+    wheres = (where for where, _ in _iterate_output_parts(kernel, compute, blocks))
+    parts = [find_positions(where, compute.output).ravel() for where in wheres]
     return np.unique(np.concatenate([*parts, np.zeros(0, np.int64)]))
 
 
@@ -173,10 +171,8 @@ def _iterate_owned_parts(
             continue
         visited.add(tuple(tile))
         # The loops are those of the main compute; its epilogue runs over the same elements.
-        index = [
-            np.asarray(evaluate_form(kernel.nest.axis_forms[a.name], env))
-            for a in kernel.nest.compute.spatial_axes
-        ]
+        forms = (kernel.nest.axis_forms[a.name] for a in kernel.nest.compute.spatial_axes)
+        index = [np.asarray(evaluate_form(form, env)) for form in forms]
         inside: Any = True
         element: Any = 0
         for i, axis, stride in zip(index, compute.spatial_axes, compute.output.strides, strict=True):

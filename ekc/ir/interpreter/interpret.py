@@ -47,9 +47,8 @@ def interpret_program(
     program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
 ) -> InterpretedOutput:
     """Run a Program on NumPy arrays; `blocks`: linear numbers of blocks of the last launch, None for all."""
-    memory = dict(
-        zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True)
-    )
+    inputs = zip(program.op.inputs, program.op.check_arrays(tuple(arrays)), strict=True)
+    memory = {spec.name: array for spec, array in inputs}
     launches = derive_launches(program)
     for kernel in launches:
         spec = kernel.nest.output
@@ -61,13 +60,11 @@ def interpret_program(
         for start in range(0, len(chosen), step):
             # Elements beyond an edge are computed too, which may divide by 0; they are not read.
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                _BlockInterpreter(kernel, memory, written, chosen[start : start + step]).run_nodes(
-                    kernel.body
-                )
+                part = chosen[start : start + step]
+                _BlockInterpreter(kernel, memory, written, part).run_nodes(kernel.body)
     output = program.op.outputs[0]
-    return InterpretedOutput(
-        memory[output.name].reshape(output.shape), written, len(chosen), int(kernel.block_count)
-    )
+    result = memory[output.name].reshape(output.shape)
+    return InterpretedOutput(result, written, len(chosen), int(kernel.block_count))
 
 
 def _count_tile_points(kernel: LaunchTree) -> int:
@@ -101,13 +98,9 @@ class _BlockInterpreter:
     """Runs some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
 
     def __init__(
-        self,
-        kernel: LaunchTree,
-        memory: dict[str, NDArray[Any]],
-        written_mask: NDArray[np.bool_],
-        blocks: Any,
+        self, kernel: LaunchTree, memory: dict[str, NDArray[Any]], written: NDArray[np.bool_], blocks: Any
     ) -> None:
-        self.kernel, self.memory, self.written_mask = kernel, memory, written_mask
+        self.kernel, self.memory, self.written_mask = kernel, memory, written
         self.env: dict[str, Any] = {}
         self.block_count, self.thread_count = len(blocks), int(kernel.thread_count)
         self._set_loop_digits(kernel.block_loops, np.asarray(blocks).reshape(-1, 1))
@@ -121,11 +114,8 @@ class _BlockInterpreter:
 
     def _make_empty_buffer(self, buffer: Buffer) -> NDArray[Any]:
         width = 1 if buffer.scope == "shared" else self.thread_count
-        return np.full(
-            (self.block_count, width, int(buffer.elements)),
-            find_poison_value(buffer.dtype),
-            buffer.dtype.numpy_dtype,
-        )
+        shape = (self.block_count, width, int(buffer.elements))
+        return np.full(shape, find_poison_value(buffer.dtype), buffer.dtype.numpy_dtype)
 
     def run_nodes(self, nodes: Sequence[tree.Node]) -> None:
         """Run nodes in order."""
@@ -225,9 +215,8 @@ class _BlockInterpreter:
             if node.guards:
                 result = np.where(inside, result, dtype.type(find_reduction_identity(compute.combine, acc)))
             over = tuple(2 + i for i, x in enumerate(axes) if x.is_reduction)
-            result = (
-                _COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype) if over else result
-            )
+            if over:
+                result = _COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype)
             grid = {k: _drop_axes(v, over) for k, v in grid.items()}
             inside = True if node.target.buffer else _evaluate_guards(node.target.guards, grid)
         self._update_target(node, grid, result, inside)
@@ -384,10 +373,8 @@ class _BlockInterpreter:
         acc, segments = compute.acc_dtype, len(node.region.segments)
         axes = _evaluate_element_axes(compute, node.target, grid)
         # Nothing is read for an element that is not written.
-        reads = {
-            x: a if a.buffer else replace(a, guards=(*node.target.guards, *a.guards))
-            for x, a in node.reads.items()
-        }
+        outer = node.target.guards
+        reads = {x: a if a.buffer else replace(a, guards=outer + a.guards) for x, a in node.reads.items()}
         result = self._evaluate_body(node.value, acc, axes, reads, grid, segments)
         result = convert_values(result, acc, node.target.dtype)
         out = self.memory[node.target.spec.name].reshape(-1)

@@ -95,9 +95,9 @@ def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> d
     of b along the depth, then (`is_paired`) to the next fragment.
     """
     tile, deep = node.tile, LANES_PER_GROUP * node.instruction.elements_per_register
-    depth_part, other_part = (
-        (LANE_MATRIX_HIGH, LANE_MATRIX_LOW) if node.is_a else (LANE_MATRIX_LOW, LANE_MATRIX_HIGH)
-    )
+    depth_part, other_part = LANE_MATRIX_LOW, LANE_MATRIX_HIGH
+    if node.is_a:
+        depth_part, other_part = other_part, depth_part
     depth = AffineForm(((depth_part, deep),))
     if node.is_a:
         place = {tile.row_half_loop.name: AffineForm(((other_part, 1),))}
@@ -119,10 +119,8 @@ def find_register_element(node: FragmentNode, register: int, slot: int) -> dict[
     place, group = tile.lane_loop.name, AffineForm(((tile.lane_group_loop.name, 1),))
     if node.is_a:
         half, beyond = node.instruction.find_a_element(register, slot)
-        return {
-            tile.row_half_loop.name: AffineForm((), half),
-            tile.depth_loop.name: AffineForm(((place, each),), beyond),
-        }
+        depth = AffineForm(((place, each),), beyond)
+        return {tile.row_half_loop.name: AffineForm((), half), tile.depth_loop.name: depth}
     depth = AffineForm(((place, each),), node.instruction.find_b_element(register, slot))
     return {tile.depth_loop.name: depth, tile.lane_loop.name: AffineForm(), tile.column_pair_loop.name: group}
 
@@ -132,12 +130,9 @@ def list_element_strides(node: FragmentNode) -> list[tuple[Extent, int, int]]:
     product, steps = node.instruction, dict(node.source.address.terms)
     deep = steps.get(node.tile.depth_loop.name, 0)
     halves = [(steps.get(node.tile.row_half_loop.name, 0), 1, 2)] if node.is_a else []
-    further = product.depth // (LANES_PER_GROUP * product.elements_per_register)
-    return [
-        *halves,
-        (deep * LANES_PER_GROUP * product.elements_per_register, 1, further),
-        (deep, 1, product.elements_per_register),
-    ]
+    each = product.elements_per_register
+    between = LANES_PER_GROUP * each
+    return [*halves, (deep * between, 1, product.depth // between), (deep, 1, each)]
 
 
 def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.affine import AffineForm, Extent
 from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import find_read_type
 from ekc.ir.lowering import nodes as tree
@@ -61,11 +61,7 @@ def make_zero_fill_nest(nest: Nest) -> Nest:
         Loop("at.1", "at", ZERO_FILL_THREADS, False, "thread.x"),
         Loop("at.2", "at", vector, False, "vector"),
     )
-    index = (
-        make_variable("at.0").scale(ZERO_FILL_THREADS * vector)
-        + make_variable("at.1").scale(vector)
-        + make_variable("at.2")
-    )
+    index = AffineForm((("at.0", ZERO_FILL_THREADS * vector), ("at.1", vector), ("at.2", 1)))
     return Nest(compute, loops, {"at": index}, has_accumulator=True, store_vector=vector)
 
 
@@ -96,9 +92,8 @@ class _LaunchBuilder:
         self.compute = nest.compute
         self.tensors = dict(tensors)
         self.axis_by_loop = nest.axis_by_loop
-        self.read_indices = {
-            x: to_affine_index(x, nest.index_forms) for x in ex.find_loads(self.compute.body)
-        }
+        loads = ex.find_loads(nest.compute.body)
+        self.read_indices = {x: to_affine_index(x, nest.index_forms) for x in loads}
         self.store_index = to_affine_index(self.compute.output_element, nest.axis_forms)
         self.serial_loops = [x for x in nest.loops if x.is_serial]
         self.reduction_lanes = tuple(x for x in nest.loops if x.is_thread and x.is_reduction)
@@ -118,15 +113,10 @@ class _LaunchBuilder:
 
     def _find_accumulation_start(self) -> int:
         """Index of the serial loop before which sums start: the first reduction, else the vector."""
+        reductions = [i for i, x in enumerate(self.serial_loops) if x.is_reduction]
         if self.tile:
             # A product sums whole tiles, so its sums are initialized outside of it.
-            reductions = [
-                i
-                for i, x in enumerate(self.serial_loops)
-                if x.is_reduction and x not in self.tile.inner_loops
-            ]
             return min([*reductions, self._find_first_tile_loop()])
-        reductions = [i for i, x in enumerate(self.serial_loops) if x.is_reduction]
         if reductions or self.compute.reduction_axes:
             return reductions[0] if reductions else 0
         vectors = [i for i, x in enumerate(self.serial_loops) if x.level == "vector"]
@@ -141,9 +131,8 @@ class _LaunchBuilder:
         if not self.tile or self.tile.warp_loop is None:
             return None
         staged = {s.at for s in self.nest.stagings}
-        return max(
-            [self.accumulation_start, *(i + 1 for i, x in enumerate(self.serial_loops) if x.name in staged)]
-        )
+        behind = [i for i, x in enumerate(self.serial_loops, 1) if x.name in staged]
+        return max([self.accumulation_start, *behind])
 
     def _find_inner_loops(self, at: str | None, scope: str) -> frozenset[str]:
         """Loops that run while a staging at `at` stays: the deeper serial ones; for shared memory all thread
@@ -174,33 +163,21 @@ class _LaunchBuilder:
         dtype = find_read_type(dtype, self.compute.acc_dtype) if staging.scope == "register" else dtype
         if staging.producer is not None and staging.producer.reduction_axes:
             copies, dtype = staging.warps, staging.producer.acc_dtype
-        return make_buffer(
-            staging.name,
-            staging.scope,
-            dtype,
-            region,
-            order,
-            staging.pad,
-            copies,
-            staging.swizzle,
-            staging.panel,
-        )
+        layout = order, staging.pad, copies, staging.swizzle, staging.panel
+        return make_buffer(staging.name, staging.scope, dtype, region, *layout)
 
     def _make_accumulator(self) -> Buffer | None:
         if not self.nest.has_accumulator:
             return None
-        region = self._find_output_region()
+        region, name = self._find_output_region(), f"{self.compute.output.name}.acc"
         order = tuple(range(len(region.base)))
-        return make_buffer(
-            f"{self.compute.output.name}.acc", "register", self.compute.acc_dtype, region, order, 0, 1
-        )
+        return make_buffer(name, "register", self.compute.acc_dtype, region, order, 0, 1)
 
     def _find_output_region(self) -> Region:
-        inner = frozenset(x.name for x in self.serial_loops[self.accumulation_start :])
+        inside = self.serial_loops[self.accumulation_start :]
+        inner = frozenset(x.name for x in inside)
         region = find_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
-        points = tree.multiply_extents(
-            x.extent for x in self.serial_loops[self.accumulation_start :] if not x.is_reduction
-        )
+        points = tree.multiply_extents(x.extent for x in inside if not x.is_reduction)
         if np.any(np.asanyarray(region.size != points)):
             # A hull has elements that other threads write.
             raise make_schedule_error(
@@ -213,14 +190,13 @@ class _LaunchBuilder:
 
     def _build_nodes(self, position: int) -> tuple[tree.Node, ...]:
         """The nodes from serial loop `position` inwards."""
+        inside: tuple[tree.Node, ...]
         if self.tile and position == self._find_first_tile_loop():
-            inside: tuple[tree.Node, ...] = (self._build_mma(self.tile),)
+            inside = (self._build_mma(self.tile),)
+        elif position < len(self.serial_loops):
+            inside = self._build_loop(position)
         else:
-            inside = (
-                self._build_loop(position)
-                if position < len(self.serial_loops)
-                else (self._build_statement(),)
-            )
+            inside = (self._build_statement(),)
         if position == self._find_first_group_loop():
             inside = (tree.WgmmaGroupNode(inside),)
         if position != self.accumulation_start:
@@ -236,9 +212,8 @@ class _LaunchBuilder:
         for loop in reversed(self.serial_loops[self._find_first_tile_loop() :]):
             body = tree.LoopNode(loop, (body,), must_unroll=True)
         assert isinstance(body, tree.LoopNode)
-        return tree.MmaNode(
-            tile, body, compute, self._build_factor(tile.a_load), self._build_factor(tile.b_load)
-        )
+        a, b = self._build_factor(tile.a_load), self._build_factor(tile.b_load)
+        return tree.MmaNode(tile, body, compute, a, b)
 
     def _build_factor(self, load: ex.Load) -> tree.FragmentNode | tree.SharedFactor:
         """A factor of a product: a fragment in registers, or a tile in shared memory."""
@@ -264,17 +239,15 @@ class _LaunchBuilder:
         staged = self._build_stages([s for s in self.nest.stagings if s.at == loop.name])
         shared = any(isinstance(n, tree.BarrierNode) for n in staged)
         last: tuple[tree.Node, ...] = (tree.BarrierNode(),) if shared else ()
-        node = tree.LoopNode(
-            loop, (*staged, *self._build_nodes(position + 1), *last), self._needs_unrolling(loop)
-        )
+        body = (*staged, *self._build_nodes(position + 1), *last)
+        node = tree.LoopNode(loop, body, self._needs_unrolling(loop))
         # When it runs again, an asynchronous loop first copies into tiles that other threads may still read.
         needs_barrier = position > 0 and any(isinstance(n, tree.CopyWaitNode) for n in staged)
         return (node, *([tree.BarrierNode()] if needs_barrier else []))
 
     def _needs_unrolling(self, loop: Loop) -> bool:
-        buffers = [
-            b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope != "shared"
-        ]
+        buffers = [b for b in self.buffers.values() if b.scope != "shared"]
+        buffers += [self.accumulator] if self.accumulator else []
         reads = [f for forms in (*self.read_indices.values(), self.store_index) for f in forms]
         used = any(loop.name in f.find_variables() for f in reads)
         return used and any(
@@ -316,29 +289,23 @@ class _LaunchBuilder:
         extents = self._find_extents_with_segments(buffer.region)
         if staging.source != staging.tensor:
             source_buffer = self.buffers[staging.source]
-            source = make_buffer_access(
-                spec, source_buffer, coordinates, locate_part_element(source_buffer, buffer.region)
-            )
-            return tree.StageNode(
-                staging, buffer, source, address, buffer.find_segment(source_buffer.order[-1])
-            )
+            cell = locate_part_element(source_buffer, buffer.region)
+            source = make_buffer_access(spec, source_buffer, coordinates, cell)
+            vector_segment = buffer.find_segment(source_buffer.order[-1])
+            return tree.StageNode(staging, buffer, source, address, vector_segment)
         source = make_global_access(spec, coordinates, extents)
         produced = None
         if staging.producer is not None:
-            axes, extents = (
-                map_axes_to_element(staging.producer, coordinates),
-                {**extents, **self.nest.fused_reduction_extents},
-            )
+            axes = map_axes_to_element(staging.producer, coordinates)
+            extents = {**extents, **self.nest.fused_reduction_extents}
             produced = {
                 x: self._build_fused_read(x.tensor, staging, to_affine_index(x, axes), extents)
                 for x in ex.find_loads(staging.producer.body)
             }
             if staging.producer.reduction_axes:
                 return tree.ReduceNode(staging, buffer, source, address, produced)
-        is_async = self.nest.is_async(staging)
-        return tree.StageNode(
-            staging, buffer, source, address, buffer.find_segment(len(spec.shape) - 1), produced, is_async
-        )
+        segment, is_async = buffer.find_segment(len(spec.shape) - 1), self.nest.is_async(staging)
+        return tree.StageNode(staging, buffer, source, address, segment, produced, is_async)
 
     def _build_fused_read(
         self, tensor: str, user: Staging, index: tuple[AffineForm, ...], extents: Mapping[str, Extent]
@@ -370,20 +337,15 @@ class _LaunchBuilder:
         return make_buffer_access(spec, buffer, forms, buffer.region.locate(forms))
 
     def _build_target(self) -> TensorAccess:
+        output, index = self.compute.output, self.store_index
         if self.accumulator is None:
-            return make_global_access(self.compute.output, self.store_index, self.nest.extents)
-        return make_buffer_access(
-            self.compute.output,
-            self.accumulator,
-            self.store_index,
-            self.accumulator.region.locate(self.store_index),
-        )
+            return make_global_access(output, index, self.nest.extents)
+        return make_buffer_access(output, self.accumulator, index, self.accumulator.region.locate(index))
 
     def _build_init(self) -> tree.InitNode:
         region = self.accumulator.region if self.accumulator else self._find_output_region()
-        target = make_global_access(
-            self.compute.output, region.find_coordinates(), self._find_extents_with_segments(region)
-        )
+        extents = self._find_extents_with_segments(region)
+        target = make_global_access(self.compute.output, region.find_coordinates(), extents)
         return tree.InitNode(self.accumulator, region, target)
 
     def _build_finish(self) -> tuple[tree.Node, ...]:
@@ -392,23 +354,13 @@ class _LaunchBuilder:
         region = self.accumulator.region
         extents = self._find_extents_with_segments(region)
         target = make_global_access(self.nest.output, region.find_coordinates(), extents)
-        accumulated = make_buffer_access(
-            self.compute.output, self.accumulator, target.index, make_segment_variables(region)
-        )
+        cell = make_segment_variables(region)
+        accumulated = make_buffer_access(self.compute.output, self.accumulator, target.index, cell)
         reads = find_epilogue_reads(self.nest, accumulated, target, self.tensors, extents)
         segment = self.accumulator.find_segment(len(self.store_index) - 1)
-        write = tree.WriteNode(
-            self.accumulator,
-            region,
-            target,
-            self.nest.store_vector,
-            segment,
-            self.reduction_lanes,
-            self.nest.written_value,
-            reads,
-            self.nest.is_atomic,
-        )
-        return (
-            *([tree.LaneCombineNode(self.accumulator, self.reduction_lanes)] if self.reduction_lanes else []),
-            write,
-        )
+        move = self.nest.store_vector, segment, self.reduction_lanes
+        value = self.nest.written_value, reads, self.nest.is_atomic
+        write = tree.WriteNode(self.accumulator, region, target, *move, *value)
+        if not self.reduction_lanes:
+            return (write,)
+        return tree.LaneCombineNode(self.accumulator, self.reduction_lanes), write

@@ -68,9 +68,8 @@ class Region:
 
     def locate(self, index: tuple[AffineForm, ...]) -> tuple[AffineForm, ...]:
         """Segment coordinates of a read of the tensor."""
-        return tuple(
-            self.find_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in self.segments
-        )
+        segments = self.segments
+        return tuple(self.find_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in segments)
 
     def find_offset(self, index: tuple[AffineForm, ...], dim: int) -> AffineForm:
         """Offset of an index from the start of the box along a dimension.
@@ -87,11 +86,10 @@ class Region:
 
     def find_coordinates(self) -> tuple[AffineForm, ...]:
         """Tensor coordinates of the element whose segment coordinates are the variables `#0`, `#1`, ..."""
+        box = self.find_box_coordinates()
         if self.view is None:
-            return self.find_box_coordinates()
-        return tuple(
-            form + more for form, more in zip(self.find_box_coordinates(), self.view.forms, strict=True)
-        )
+            return box
+        return tuple(form + more for form, more in zip(box, self.view.forms, strict=True))
 
     def find_box_coordinates(self) -> tuple[AffineForm, ...]:
         """Tensor coordinates without the offsets of joint loops."""
@@ -154,16 +152,14 @@ def find_region(
             if loop.dim == dim:
                 pieces = _make_segments(dim, loop.index.select_inside(inner_loops).terms, loop.index, extents)
                 segments.extend(replace(s, is_joint=True) for s in pieces)
-        base, found = _find_dimension_region(
-            dim, [read[dim] for read in reads], inner_loops, extents, axis_by_loop
-        )
+        forms = [read[dim] for read in reads]
+        base, found = _find_dimension_region(dim, forms, inner_loops, extents, axis_by_loop)
         bases.append(base)
         segments.extend(found)
     if not segments:
         segments.append(Segment(len(bases) - 1, 1, 1, ()))
-    return Region(
-        tuple(bases), tuple(segments), inner_loops, _make_view(reads[0], joint, segments, inner_loops)
-    )
+    view = _make_view(reads[0], joint, segments, inner_loops)
+    return Region(tuple(bases), tuple(segments), inner_loops, view)
 
 
 def _make_view(
@@ -193,22 +189,17 @@ def _find_dimension_region(
     outer_forms = [form.select_outside(inner_loops) for form in forms]
     for other in outer_forms[1:]:
         if not _has_constant_difference(other, outer_forms[0]):
-            raise make_schedule_error(
-                "stage",
-                "one region for several reads",
-                "the reads differ by more than a constant",
-                "stage at another loop",
-            )
+            problem = "the reads differ by more than a constant"
+            remedy = "stage at another loop"
+            raise make_schedule_error("stage", "one region for several reads", problem, remedy)
     terms = tuple(t for t in forms[0].select_inside(inner_loops).terms if _find_axis(t[0], axis_by_loop))
     axes = {_find_axis(a, axis_by_loop) for a, _ in terms}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
     is_single = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
     if different or not is_single or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
-    if any(
-        isinstance(a, QuasiAffine) and np.any(np.asanyarray(find_atom_range(a, extents)[0]) != 0)
-        for a, _ in terms
-    ):
+    lowest = [find_atom_range(a, extents)[0] for a, _ in terms if isinstance(a, QuasiAffine)]
+    if any(np.any(np.asanyarray(low) != 0) for low in lowest):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
     return outer_forms[0], _make_segments(dim, terms, forms[0], extents)
 

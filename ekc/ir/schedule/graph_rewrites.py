@@ -15,7 +15,7 @@ from ekc.ir.dtypes import parse_dtype
 from ekc.ir.lowering.fusion import has_load
 from ekc.ir.operator import Operator
 from ekc.ir.program import Nest, Program, make_initial_program
-from ekc.ir.refusal import make_over_limit_error, make_schedule_error, make_unknown_name_error
+from ekc.ir.refusal import make_over_limit_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 from ekc.ir.validate import make_unique_name
 
@@ -90,17 +90,14 @@ class RFactor(Step):
         """See the class."""
         nest = program.find_nest(self.axis, self.kind)
         if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
-            raise self._make_error(
-                f"unchanged loops of {nest.output.name}",
-                f"the loops of {nest.output.name} were changed",
-                "rfactor first",
-            )
+            problem = f"the loops of {nest.output.name} were changed"
+            raise self.make_error(f"unchanged loops of {nest.output.name}", problem, "rfactor first")
         axis = nest.compute.find_axis(self.axis)
         if not axis.is_reduction:
             sums = [a.name for a in nest.compute.reduction_axes]
             nearest = f'use rfactor("{sums[0]}", ...)' if sums else "leave it out"
             problem = f"{axis.name} is no reduction axis; {nest.output.name} is indexed by it"
-            raise self._make_error("a reduction axis", problem, nearest)
+            raise self.make_error("a reduction axis", problem, nearest)
         self._check_parts(axis)
         op = split_reduction(program.op, nest.compute, self.axis, self.parts)
         at = next(n for n, c in enumerate(program.op.computes) if c is nest.compute)
@@ -115,9 +112,6 @@ class RFactor(Step):
         near = str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out"
         limit = f"must be a divisor of {axis.extent} between 1 and {axis.extent}"
         raise make_over_limit_error(self.kind, f"{self.parts} parts of {axis.name}", limit, near)
-
-    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
-        return make_schedule_error(self.kind, need, limit, nearest)
 
 
 def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
@@ -186,17 +180,13 @@ class Pack(Step):
         """See the class."""
         spec = self._find_input(program)
         if not spec.dtype.is_writable:
-            raise self._make_error(
-                f"{spec.dtype} that can be stored", f"{spec.dtype} can only be read", "leave it out"
-            )
+            problem = f"{spec.dtype} can only be read"
+            raise self.make_error(f"{spec.dtype} that can be stored", problem, "leave it out")
         readers = [n for n in program.nests if self._is_read_by(n)]
         for nest in readers:
             if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
-                raise self._make_error(
-                    f"unchanged loops of {nest.output.name}",
-                    f"the loops of {nest.output.name} were changed",
-                    "pack first",
-                )
+                problem = f"the loops of {nest.output.name} were changed"
+                raise self.make_error(f"unchanged loops of {nest.output.name}", problem, "pack first")
         self._check_order(spec)
         op = pack_input(program.op, self.tensor, self.order)
         new = make_initial_program(op).nests
@@ -225,9 +215,6 @@ class Pack(Step):
 
     def _is_read_by(self, nest: Nest) -> bool:
         return self.tensor in _list_read_tensors(nest)
-
-    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
-        return make_schedule_error(self.kind, need, limit, nearest)
 
 
 def _list_read_tensors(nest: Nest) -> set[str]:

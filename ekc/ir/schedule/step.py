@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ekc.arguments import format_value
-from ekc.errors import InvalidInput
+from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.program import Program
+from ekc.ir.refusal import make_schedule_error
 
 STEP_CLASSES: dict[str, type[Step]] = {}
 MAX_STEP_NUMBER = 2**40
@@ -47,6 +48,10 @@ class Step:
         """The rewritten Program. Raises `ScheduleError` for mistakes that no number could mend; rules on
         numbers are added to `program.checks`, so that they serve a population too."""
         raise NotImplementedError
+
+    def make_error(self, need: str, problem: str, remedy: str) -> ScheduleError:
+        """The error for a missing precondition of the step: see `ekc.ir.refusal.make_schedule_error`."""
+        return make_schedule_error(self.kind, need, problem, remedy)
 
     def to_json(self) -> dict[str, Any]:
         """The step as plain JSON values, defaults left out."""
