@@ -12,7 +12,6 @@ from ekc.emulator.lane_state import LaneState
 from ekc.emulator.numerics import wgmma
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WgmmaOperand
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
-from ekc.errors import EkcError
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class WgmmaUnit:
         if fields.base_offset.any():
             one = self.batch.sites[site_number].instruction
             reason = "a descriptor with a base offset is not emulated"
-            raise EkcError(f"PTX line {one.line}: {one.text}: {reason}")
+            raise one.make_error(reason)
 
     def _read_factor(self, operand: WgmmaOperand, addresses: Any, first: Any) -> Any:
         """A factor of every warpgroup; chunks outside of shared memory are zero."""

@@ -55,18 +55,15 @@ def slice_addresses(kernel: KernelText) -> KernelText:
 
 def _is_anchor(instruction: Instruction) -> bool:
     """Whether an instruction stays in the slice in any case: it branches, copies or has an address."""
-    return (
-        instruction.ends_block or instruction.parts[0] == "cp" or Address in map(type, instruction.operands)
-    )
+    has_address = Address in map(type, instruction.operands)
+    return instruction.ends_block or instruction.parts[0] == "cp" or has_address
 
 
 def _list_anchor_inputs(instruction: Instruction) -> tuple[str, ...]:
     """Registers that an anchor needs: all that it reads, without the data of a store."""
     if instruction.parts[0] == "st":
-        return (
-            *list_registers(instruction.operands[0]),
-            *([instruction.guard.name] if instruction.guard else []),
-        )
+        guard = [instruction.guard.name] if instruction.guard else []
+        return (*list_registers(instruction.operands[0]), *guard)
     return instruction.reads
 
 

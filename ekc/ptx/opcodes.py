@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ekc.errors import EkcError
 from ekc.ptx.module import TYPE_BYTES, Instruction, Module, split_opcode
 
 _ROUNDING_MODES = "rn rz rm rp"
@@ -70,10 +69,8 @@ def check_modifiers(module: Module, instruction: Instruction) -> None:
     """Refuse a modifier that is not emulated; `EkcError` names it with its line."""
     unsupported = _find_unsupported(instruction.opcode)
     if unsupported:
-        raise EkcError(
-            f"PTX line {instruction.line}: {instruction.text}: .{unsupported} is not emulated here "
-            f"(PTX {module.version}, {module.target})"
-        )
+        version = f"(PTX {module.version}, {module.target})"
+        raise instruction.make_error(f".{unsupported} is not emulated here {version}")
 
 
 @lru_cache(maxsize=4096)

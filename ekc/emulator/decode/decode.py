@@ -18,7 +18,7 @@ from ekc.emulator.decode.memory import MEMORY_WRITERS
 from ekc.emulator.decode.warp import WARP_WRITERS, WARPGROUP_WRITERS
 from ekc.errors import EkcError
 from ekc.ptx import opcodes
-from ekc.ptx.cfg import Block, build_blocks, find_live_in, list_successors
+from ekc.ptx.cfg import Block, build_blocks, find_live_in
 from ekc.ptx.module import TYPE_BYTES, Instruction, KernelText, Module
 from ekc.ptx.wgmma_hazards import find_wgmma_hazards
 
@@ -48,7 +48,7 @@ def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set
             for name in one.reads + one.writes:
                 touch(name, place)
         place += 1
-        for after in list_successors(block):
+        for after in block.exit.targets:
             for name in live[after]:
                 touch(name, place)
     return span, live[0] if live else set()
@@ -152,7 +152,7 @@ def _check_registers(text: KernelText) -> None:
     for one in text.code:
         for name in one.reads + one.writes:
             if name not in text.registers:
-                raise EkcError(f"PTX line {one.line}: {one.text}: register {name} is not declared")
+                raise one.make_error(f"register {name} is not declared")
 
 
 def _check_opcodes(module: Module, text: KernelText) -> None:

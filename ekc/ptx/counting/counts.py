@@ -36,9 +36,7 @@ _INTEGER_OPCODES = frozenset({
     "prmt", "bfe", "bfi", "bfind", "bmsk", "popc", "clz", "brev", "fns", "szext",
 })
 # fmt: on
-_FLOAT_OPCODES = frozenset(
-    {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"}
-)
+_FLOAT_OPCODES = {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"}
 
 
 @dataclass(frozen=True)

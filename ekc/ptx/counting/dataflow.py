@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ekc.ptx.cfg import Block, list_successors
+from ekc.ptx.cfg import Block
 from ekc.ptx.counting.constant_propagation import (
     Comparison,
     PredicateGuard,
@@ -151,12 +151,8 @@ class LoopFlow:
         self.registers = self._find_needed_registers(region)
         for number in region:
             self._add_block(number)
-        exits = [
-            (n, target)
-            for n in region
-            for target in list_successors(graph.blocks[n])
-            if target not in self.node_by_block
-        ]
+        targets = ((n, target) for n in region for target in graph.blocks[n].exit.targets)
+        exits = [(n, target) for n, target in targets if target not in self.node_by_block]
         self.exits = [edge for number, target in exits for edge in self._find_edges(number, target)]
         latches = sorted(loop.latches) if loop else ()
         self.latches = [edge for number in latches for edge in self._find_edges(number, region[0])]
@@ -202,18 +198,14 @@ class LoopFlow:
         inner = self._graph.innermost_loops[number]
         if inner is self._loop:
             return True
-        following = list_successors(self._graph.blocks[number])
+        following = self._graph.blocks[number].exit.targets
         return all(other in inner.body and other != inner.header for other in following)
 
     def _find_needed_registers(self, region: Sequence[int]) -> set[str]:
         """Registers on which the decided branches depend; all registers for a whole kernel."""
         if self._loop is None:
-            return {
-                name
-                for number in region
-                for step in self._code.steps[number]
-                for name in step.written_registers
-            }
+            steps = (step for number in region for step in self._code.steps[number])
+            return {name for step in steps for name in step.written_registers}
         writers: dict[str, list[PreparedInstruction]] = {}
         for number in region:
             for each in self._code.steps[number]:
@@ -235,20 +227,16 @@ class LoopFlow:
         if number not in self._decided:
             return [FlowEdge(source, None, True, line)]
         guard = self._code.guards[number]
-        successors = zip(list_successors(block), (True, False), strict=True)
+        successors = zip(block.exit.targets, (True, False), strict=True)
         return [FlowEdge(source, guard, taken, line) for other, taken in successors if other == target]
 
     def _add_block(self, number: int) -> None:
         """Add a block to the node that it always runs with, or to a new node."""
         first = not self.nodes
-        sources = (
-            []
-            if first
-            else [e for p in self._graph.forward_predecessors[number] for e in self._find_edges(p, number)]
-        )
-        steps = [
-            each for each in self._code.steps[number] if not self.registers.isdisjoint(each.written_registers)
-        ]
+        before = () if first else self._graph.forward_predecessors[number]
+        sources = [edge for other in before for edge in self._find_edges(other, number)]
+        own = self._code.steps[number]
+        steps = [each for each in own if not self.registers.isdisjoint(each.written_registers)]
         header = not first and self._graph.innermost_loops.get(number) is not None
         header = header and self._graph.innermost_loops[number].header == number
         plain = {edge.source if edge.guard is None else -1 for edge in sources}
