@@ -58,9 +58,7 @@ def build_overlapped_loop_text(scope: Scope, node: tree.LoopNode, build_body: Bo
         texts, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, copies, texts)
         scope.preamble += found.before_loops
         starts = found.before_tile_loop
-    rest: Sequence[tree.Node] = [
-        n for n in node.body if n not in copies and not isinstance(n, tree.CopyWaitNode)
-    ]
+    rest = [n for n in node.body if n not in copies and not isinstance(n, tree.CopyWaitNode)]
     rows = [*_hoist_fragment_rows(scope, rest), *_hoist_tile_starts(scope, node.loop.name, rest)]
     # Asynchronous products are started first; the wait for them comes after the copies have been issued.
     group = rest[0] if len(rest) == 1 and isinstance(rest[0], tree.WgmmaGroupNode) else None
@@ -104,9 +102,8 @@ def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[tree.Node]) -> l
         for factor in (node.a, node.b):
             if isinstance(factor, tree.SharedFactor) and factor.staging.at == loop:
                 name = factor.staging.name
-                found = hoist_tile_start(
-                    node, factor, scope.names, collect_loops(inside), scope.copy_indices[name]
-                )
+                loops, copy = collect_loops(inside), scope.copy_indices[name]
+                found = hoist_tile_start(node, factor, scope.names, loops, copy)
                 scope.fragment_rows[name] = found.source
                 starts.append(found.start_values)
     return starts
@@ -118,12 +115,8 @@ def _format_unroll(scope: Scope, node: tree.LoopNode) -> str:
 
 
 def _build_fetch_buffer(scope: Scope, stage: tree.StageNode) -> dict[str, Any]:
-    elements = count_rounds(scope, stage) * int(stage.staging.vector)
-    return {
-        "type": stage.buffer.dtype.cuda_name,
-        "name": f"{scope.names[stage.buffer.name]}_next",
-        "elements": elements,
-    }
+    elements, kind = count_rounds(scope, stage) * int(stage.staging.vector), stage.buffer.dtype.cuda_name
+    return {"type": kind, "name": f"{scope.names[stage.buffer.name]}_next", "elements": elements}
 
 
 def build_loop_values(scope: Scope, node: tree.LoopNode) -> dict[str, Any]:

@@ -172,9 +172,8 @@ class CNames:
 
     def format_linear(self, form: AffineForm, wide: bool = False) -> str:
         """C text of a sum of terms: `i_0 * 128 + d0`."""
-        parts = [
-            self._format_term(a, int(c), wide) for a, c in form.terms if int(c) != 0 and a not in self.zero
-        ]
+        terms = ((a, int(c)) for a, c in form.terms if a not in self.zero)
+        parts = [self._format_term(a, c, wide) for a, c in terms if c != 0]
         if int(form.const) or not parts:
             parts.append(str(int(form.const)))
         return " + ".join(parts).replace("+ -", "- ")
@@ -204,9 +203,8 @@ class CNames:
     def format_stored_index(self, buffer: Buffer, address: str) -> str:
         """C text of the stored index, `swizzle_index<8, 8>(panel_index<128, 64, 64>(d0 * 128 + d1))`."""
         if buffer.panel:
-            address = (
-                f"panel_index<{int(buffer.row_pitch)}, {int(buffer.row_count)}, {buffer.panel}>({address})"
-            )
+            pitch, rows = int(buffer.row_pitch), int(buffer.row_count)
+            address = f"panel_index<{pitch}, {rows}, {buffer.panel}>({address})"
         if int(buffer.swizzle) > 1:
             chunk = CHUNK_BYTES // buffer.dtype.bytes
             address = f"swizzle_index<{int(buffer.swizzle)}, {chunk}>({address})"
@@ -266,9 +264,8 @@ class CNames:
         if isinstance(e, ex.Where):
             compared = arithmetic.choose_comparison(e)
             a, b = (self.format_value(part, compared, axes, load) for part in (e.a, e.b))
-            then, otherwise = (
-                self.format_value(part, arithmetic, axes, load) for part in (e.then, e.otherwise)
-            )
+            arms = (e.then, e.otherwise)
+            then, otherwise = (self.format_value(part, arithmetic, axes, load) for part in arms)
             return f"({a} {e.op} {b} ? {then} : {otherwise})"
         assert isinstance(e, ex.Binary)
         a, b = (self.format_value(part, arithmetic, axes, load) for part in (e.a, e.b))
@@ -358,9 +355,8 @@ def format_shared_declarations(kernel: LaunchTree, names: CNames) -> list[str]:
     lines, offset = [f"extern __shared__ __align__({tiles[0].alignment_bytes}) unsigned char {pool}[];"], 0
     for b in tiles:
         kind, sizes = b.dtype.cuda_name, format_array_sizes(b)
-        lines.append(
-            f"{kind} (&{names[b.name]}){sizes} = *reinterpret_cast<{kind} (*){sizes}>({pool} + {offset});"
-        )
+        place = f"*reinterpret_cast<{kind} (*){sizes}>({pool} + {offset})"
+        lines.append(f"{kind} (&{names[b.name]}){sizes} = {place};")
         offset += int(b.aligned_bytes)
     return lines
 

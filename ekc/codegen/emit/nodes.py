@@ -54,9 +54,8 @@ def _build_node_text(scope: Scope, node: tree.Node) -> NodeText:
         case tree.MmaNode():
             return NodeText("product", build_product_values(node, scope.names))
         case tree.WgmmaGroupNode():
-            return NodeText(
-                "group", {"wait": format_wait(scope.kernel, scope.names)}, build_node_texts(scope, node.body)
-            )
+            wait = format_wait(scope.kernel, scope.names)
+            return NodeText("group", {"wait": wait}, build_node_texts(scope, node.body))
         case tree.ReduceNode():
             return build_reduce_text(scope, node)
         case tree.InitNode():

@@ -25,14 +25,7 @@ _WRAPPING_FUNCTIONS = {"+": "add", "-": "subtract", "*": "multiply", "abs": "abs
 the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
 _COMBINE_OPERATORS = {"sum": "+", "prod": "*"}
 """C operators that combine an accumulator with a value, by kind of reduction."""
-_FLOAT_FUNCTIONS = {
-    "exp": "expf",
-    "sqrt": "sqrtf",
-    "rsqrt": "rsqrtf",
-    "tanh": "tanhf",
-    "erf": "erff",
-    "abs": "fabsf",
-}
+_FLOAT_FUNCTIONS = {name: f"{name}f" for name in ("exp", "sqrt", "rsqrt", "tanh", "erf")} | {"abs": "fabsf"}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 """Precedence of C operators that are written without parentheses of their own."""
 _READ_CONVERSIONS = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
@@ -65,10 +58,9 @@ class Arithmetic:
 
     def find_function(self, operation: str) -> str | None:
         """The inline function for an operation of an expression; None where C has the operation."""
-        table = (
-            _WRAPPING_FUNCTIONS if self.wraps_int32 else {} if self.dtype.is_integer else _EXTREME_FUNCTIONS
-        )
-        return table.get(operation)
+        if self.wraps_int32:
+            return _WRAPPING_FUNCTIONS.get(operation)
+        return None if self.dtype.is_integer else _EXTREME_FUNCTIONS.get(operation)
 
     def format_literal(self, number: float) -> str:
         """A number as a literal in the fewest digits of float32; infinities by their bits."""
