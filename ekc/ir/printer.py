@@ -63,13 +63,10 @@ def _align_remarks(lines: Sequence[_TextLine]) -> Iterator[str]:
 def _format_launch(kernel: LaunchTree) -> Iterator[_TextLine]:
     blocks = [x for x in kernel.nest.loops if x.is_block]
     threads = [x for x in kernel.nest.loops if x.is_thread]
-    yield _TextLine(
-        _format_loops(blocks) or "one block", _format_count(kernel.block_count, "block") if blocks else ""
-    )
-    yield _TextLine(
-        f"  {_format_loops(threads) or 'one thread'}",
-        _format_count(kernel.thread_count, "thread") if threads else "",
-    )
+    remark = _format_count(kernel.block_count, "block") if blocks else ""
+    yield _TextLine(_format_loops(blocks) or "one block", remark)
+    remark = _format_count(kernel.thread_count, "thread") if threads else ""
+    yield _TextLine(f"  {_format_loops(threads) or 'one thread'}", remark)
     for line in _format_body(kernel, kernel.body):
         yield line.indent().indent()
 
@@ -90,9 +87,8 @@ def _format_body(kernel: LaunchTree, nodes: Sequence[tree.Node]) -> Iterator[_Te
 def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
     match node:
         case tree.LoopNode():
-            yield _TextLine(
-                f"for {node.loop.name} in {node.loop.extent}", _join_remarks(_list_loop_remarks(node))
-            )
+            remark = _join_remarks(_list_loop_remarks(node))
+            yield _TextLine(f"for {node.loop.name} in {node.loop.extent}", remark)
             for line in _format_body(kernel, node.body):
                 yield line.indent()
         case tree.StageNode():
@@ -111,19 +107,15 @@ def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
         case tree.ComputeNode():
             yield from _format_compute(node)
         case tree.LaneCombineNode():
-            combine = kernel.nest.compute.combine
-            yield _TextLine(
-                f"{combine} {node.buffer.name} across lanes {_join_names(node.reduction_lanes)}", "shuffle"
-            )
+            combine, lanes = kernel.nest.compute.combine, _join_names(node.reduction_lanes)
+            yield _TextLine(f"{combine} {node.buffer.name} across lanes {lanes}", "shuffle")
         case tree.WriteNode():
             yield _format_write(kernel, node)
         case tree.BarrierNode():
             yield _TextLine("barrier")
         case tree.CopyWaitNode():
-            left = count_pending_groups(node.loop.stages)
-            yield _TextLine(
-                f"wait for tile {node.loop.name}, barrier", f"{_format_count(left, 'tile')} in flight"
-            )
+            left = _format_count(count_pending_groups(node.loop.stages), "tile")
+            yield _TextLine(f"wait for tile {node.loop.name}, barrier", f"{left} in flight")
 
 
 def _join_remarks(parts: Iterable[str]) -> str:
@@ -173,11 +165,9 @@ def _format_mma(node: tree.MmaNode) -> _TextLine:
     """A tensor-core product, printed by the first element of its sums and factors."""
     tile = node.tile
     start = {x.name: AffineForm() for x in (*tile.inner_loops, *tile.spread_loops)}
-    a, b = (
-        _format_access(substitute_access(node.compute.reads[load], start))
-        for load in (tile.a_load, tile.b_load)
-    )
-    sums = _format_access(substitute_access(node.compute.target, start))
+    reads = node.compute.reads
+    accesses = (reads[tile.a_load], reads[tile.b_load], node.compute.target)
+    a, b, sums = (_format_access(substitute_access(x, start)) for x in accesses)
     name = tile.instruction.name
     if isinstance(tile.instruction, WgmmaFamily) and tile.strip_loop is not None:
         name = tile.instruction.format_name(tile.strip_loop.extent)
@@ -189,10 +179,8 @@ def _format_reduce(node: tree.ReduceNode) -> _TextLine:
     over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction_axes)
     value = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
     place = _format_box(node.source.spec.name, region)
-    return _TextLine(
-        f"reduce {place} = {value} -> shared{_format_shape(node.buffer, 0)}",
-        f"{_format_count(node.staging.warps, 'warp')} an element",
-    )
+    text = f"reduce {place} = {value} -> shared{_format_shape(node.buffer, 0)}"
+    return _TextLine(text, f"{_format_count(node.staging.warps, 'warp')} an element")
 
 
 def _name_read_sources(e: ex.Expr, node: tree.ReduceNode) -> ex.Expr:
@@ -246,10 +234,8 @@ def _format_shape(buffer: Buffer, pad: Extent) -> str:
 
 
 def _format_box(name: str, region: Region) -> str:
-    spans = [
-        _format_span(form, _find_segments_along(region, dim))
-        for dim, form in enumerate(region.find_printed_start())
-    ]
+    starts = enumerate(region.find_printed_start())
+    spans = [_format_span(form, _find_segments_along(region, dim)) for dim, form in starts]
     return f"{name}[{', '.join(spans)}]{''.join(_format_joint_ranges(region))}"
 
 
@@ -273,11 +259,8 @@ def _format_tile_box(tile: Buffer, region: Region) -> str:
     for dim in tile.order:
         for s in tile.region.segments:
             if s.dim == dim and s.is_joint:
-                spans.append(
-                    _format_span(
-                        region.find_outer_coordinate(s), region.find_joint_segments({a for a, _ in s.terms})
-                    )
-                )
+                joint = region.find_joint_segments({a for a, _ in s.terms})
+                spans.append(_format_span(region.find_outer_coordinate(s), joint))
         along = _find_segments_along(tile.region, dim)
         if along:
             start = tile.region.find_offset(region.find_printed_start(), dim)
@@ -310,9 +293,8 @@ def _format_init(compute: Compute, node: tree.InitNode) -> _TextLine:
     if node.buffer is not None:
         return _TextLine(f"register {node.buffer.name}{_format_shape(node.buffer, 0)} = {start}")
     name = compute.output.name
-    return _TextLine(
-        f"{_format_box(name, node.region)} = {start}", _format_bounds_remark(name, node.target.guards)
-    )
+    remark = _format_bounds_remark(name, node.target.guards)
+    return _TextLine(f"{_format_box(name, node.region)} = {start}", remark)
 
 
 def _format_bounds_remark(name: str, guards: Sequence[BoundsGuard]) -> str:

@@ -119,11 +119,8 @@ class RandomTensor:
     def _values(self, bits: NDArray[Any]) -> NDArray[Any]:
         """Elements from the bits of a hash."""
         if not self.spec.dtype.is_integer:
-            return np.asarray(
-                _compute_quantiles(self.factor_count)
-                .take(bits)
-                .astype(self.spec.dtype.numpy_dtype, copy=False)
-            )
+            values = _compute_quantiles(self.factor_count).take(bits)
+            return np.asarray(values.astype(self.spec.dtype.numpy_dtype, copy=False))
         if self.spec.dtype is INT8:
             integers = bits.view(np.int8)
         else:

@@ -56,9 +56,8 @@ def evaluate_reference(op: OperatorGraph, arrays: tuple[NDArray[Any], ...]) -> N
     tensors = convert_inputs(op, arrays)
     for compute in op.computes:
         all_indices = {a.name: np.arange(a.extent) for a in compute.spatial_axes}
-        tensors[compute.output.name] = convert_results(
-            compute, evaluate_compute_at(compute, tensors, all_indices).values
-        )
+        values = evaluate_compute_at(compute, tensors, all_indices).values
+        tensors[compute.output.name] = convert_results(compute, values)
     with np.errstate(over="ignore"):
         return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy_dtype))
 
@@ -122,15 +121,10 @@ def _evaluate_compute(
 ) -> NDArray[Any]:
     """The compute in float64, or in int32 that wraps."""
     ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
-    parts = (
-        ex.list_factors(compute.body)
-        if compute.combine == "sum" and compute.reduction_axes
-        else (compute.body,)
-    )
-    if (
-        all(math.prod(len(ranges[v]) for v in ex.find_variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts)
-        and len(parts) > 1
-    ):
+    is_sum = compute.combine == "sum" and compute.reduction_axes
+    parts = ex.list_factors(compute.body) if is_sum else (compute.body,)
+    points = [math.prod(len(ranges[v]) for v in ex.find_variables(p)) for p in parts]
+    if len(parts) > 1 and max(points) <= 16 * _POINTS_AT_ONCE:
         axes = [[a.name for a in compute.axes if a.name in ex.find_variables(p)] for p in parts]
         operands = [_evaluate(p, own, tensors, ranges, dtype) for p, own in zip(parts, axes, strict=True)]
         sums = {a.name for a in compute.reduction_axes}
@@ -150,14 +144,11 @@ def _contract(
     names += [letters[a] for a in absent]
     out = "".join(letters[a.name] for a in compute.spatial_axes)
     kind, terms = operands[0].dtype, math.prod(a.extent for a in compute.reduction_axes)
-    if (
-        kind != FLOAT64
-        and terms * math.prod(float(np.max(np.abs(x.astype(FLOAT64)))) for x in operands) < _MAX_EXACT_INTEGER
-    ):
+    if kind != FLOAT64:
+        floats = [x.astype(FLOAT64) for x in operands]
         # float64 products are much faster than integer ones, and exact below this limit.
-        return (
-            _einsum_by_slices(names, out, [x.astype(FLOAT64) for x in operands]).astype(np.int64).astype(kind)
-        )
+        if terms * math.prod(float(np.max(np.abs(x))) for x in floats) < _MAX_EXACT_INTEGER:
+            return _einsum_by_slices(names, out, floats).astype(np.int64).astype(kind)
     return _einsum_by_slices(names, out, operands)
 
 
@@ -169,12 +160,10 @@ def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) 
     if shared is None:
         return np.asarray(np.einsum(text, *operands, optimize=True))
     text, positions = text.replace(shared, ""), [n.index(shared) for n in names]
-    slices = [
-        np.einsum(
-            text, *(x.take(i, axis) for x, axis in zip(operands, positions, strict=True)), optimize=True
-        )
-        for i in range(sizes[shared])
-    ]
+    slices = []
+    for i in range(sizes[shared]):
+        part = (x.take(i, axis) for x, axis in zip(operands, positions, strict=True))
+        slices.append(np.einsum(text, *part, optimize=True))
     return np.stack(slices, out.index(shared))
 
 
@@ -184,14 +173,11 @@ def _evaluate(
     """An expression as an array over `axes`, in float64 or int32."""
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
-    result = evaluate_body(
-        e,
-        grid,
-        lambda load: read_padded(tensors[load.tensor], load, grid),
-        dtype,
-        list_float_tensors(tensors),
-    )
-    return np.broadcast_to(result, shape)
+
+    def read(load: ex.Load) -> NDArray[Any]:
+        return read_padded(tensors[load.tensor], load, grid)
+
+    return np.broadcast_to(evaluate_body(e, grid, read, dtype, list_float_tensors(tensors)), shape)
 
 
 def evaluate_body(
@@ -221,10 +207,8 @@ def _evaluate_pointwise(
     sliced = _choose_sliced_axis(axes, ranges)
     points = math.prod(len(ranges[a]) for a in axes if a != sliced)
     step = max(1, _POINTS_AT_ONCE // max(1, points))
-    combine, identity = (
-        _COMBINE_UFUNCS[compute.combine],
-        find_reduction_identity(compute.combine, compute.acc_dtype),
-    )
+    combine = _COMBINE_UFUNCS[compute.combine]
+    identity = find_reduction_identity(compute.combine, compute.acc_dtype)
     slices = []
     for start in range(0, len(ranges[sliced]), step):
         part = ranges | {sliced: ranges[sliced][start : start + step]}

@@ -153,11 +153,9 @@ class _LaunchBuilder:
         region = find_region(reads, inner, extents, self.axis_by_loop)
         source = self.nest.find_staging(staging.source)
         order = staging.order or (source.order if source else ()) or tuple(range(len(region.base)))
-        copies = (
-            self.nest.find_loop(staging.at).stages
-            if staging.at is not None and staging.scope == "shared"
-            else 1
-        )
+        copies: Extent = 1
+        if staging.at is not None and staging.scope == "shared":
+            copies = self.nest.find_loop(staging.at).stages
         # Registers have the type of the arithmetic, so that a float16 is converted once, when it is copied.
         dtype = self.tensors[staging.tensor].dtype
         dtype = find_read_type(dtype, self.compute.acc_dtype) if staging.scope == "register" else dtype

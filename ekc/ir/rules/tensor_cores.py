@@ -28,11 +28,8 @@ def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) ->
     rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
     yield from _check_async_source(rule, kernel, factor)
     if not buffer.panel:
-        problem, near = (
-            f"{buffer.name} has no panels",
-            f"call cache_read with panel=64, swizzle={WGMMA_SWIZZLE}",
-        )
-        yield requires(rule, False, f"{buffer.name} in panels", problem, near)
+        near = f"call cache_read with panel=64, swizzle={WGMMA_SWIZZLE}"
+        yield requires(rule, False, f"{buffer.name} in panels", f"{buffer.name} has no panels", near)
         return
     yield exactly(rule, buffer.swizzle, WGMMA_SWIZZLE, f"chunks to swizzle in {buffer.name}")
     patterns = np.asanyarray(buffer.row_count) % SWIZZLE_CHUNKS[-1] == 0
@@ -73,10 +70,8 @@ def _check_tile_starts(
     """The other loops must lead to places where a tile can begin."""
     buffer, product = factor.source.buffer, node.tile.instruction
     assert buffer is not None
-    limit, nearest = (
-        f"must be whole patterns of {buffer.name}",
-        buffer.panel if is_mn_major else product.depth,
-    )
+    limit = f"must be whole patterns of {buffer.name}"
+    nearest = buffer.panel if is_mn_major else product.depth
     within = find_tile_strides(node, factor)
     inside = _find_inner_loops(kernel, factor)
     others: list[tuple[Atom, Extent]] = [t for t in factor.source.address.terms if t[0] not in within]

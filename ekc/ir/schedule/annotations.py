@@ -59,9 +59,8 @@ class Bind(Step):
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
             problem = f"a staging sits in loop {loop.name}"
             raise self.make_error(f"no staging in {loop.name}", problem, "bind before cache_read")
-        return program.replace_nest(
-            nest, nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
-        )
+        new = nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
+        return program.replace_nest(nest, new)
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,8 @@ class Unroll(Step):
         factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
         requested = 1 if self.factor is None else self.factor
         check = at_least(f"unroll {loop.name}", requested, 1, "as a factor")
-        return program.replace_nest(
-            nest, nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor)), check
-        )
+        new = nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor))
+        return program.replace_nest(nest, new, check)
 
 
 @dataclass(frozen=True)

@@ -176,9 +176,8 @@ def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None
     if reader:
         outputs = [n.compute.output.name for n in readers]
         if reader not in outputs:
-            raise make_unknown_name_error(
-                "cache_read", f"reader of {source}", reader, outputs, plural="readers"
-            )
+            what = f"reader of {source}"
+            raise make_unknown_name_error("cache_read", what, reader, outputs, plural="readers")
         return readers[outputs.index(reader)]
     holding = [n for n in readers if at in n.extents]
     return holding[0] if holding else readers[0]
@@ -220,9 +219,8 @@ class CacheWrite(Step):
         legal = is_vector_width(widths)
         rule = f"cache_write {self.tensor}"
         check = fits(rule, legal, self.vector, _VECTOR_WIDTHS, "4", "elements at once")
-        return program.replace_nest(
-            nest, replace(nest, has_accumulator=True, store_vector=self.vector), check
-        )
+        new = replace(nest, has_accumulator=True, store_vector=self.vector)
+        return program.replace_nest(nest, new, check)
 
 
 @dataclass(frozen=True)
@@ -271,12 +269,10 @@ class ComputeAt(Step):
         producers = [n for n in program.nests[:-1] if n.output.name == self.what]
         if producers:
             return self._fuse_producer(program, producers[0])
-        names = [s.name for n in program.nests for s in n.stagings] + [
-            n.output.name for n in program.nests[:-1]
-        ]
-        raise make_unknown_name_error(
-            "compute_at", "movable tensor", self.what, names, "call cache_read first"
-        )
+        names = [s.name for n in program.nests for s in n.stagings]
+        names += [n.output.name for n in program.nests[:-1]]
+        first = "call cache_read first"
+        raise make_unknown_name_error("compute_at", "movable tensor", self.what, names, first)
 
     def _move_staging(self, program: Program, nest: Nest) -> Program:
         _check_at("compute_at", nest, self.at)
@@ -286,17 +282,15 @@ class ComputeAt(Step):
         if source and find_staging_depth(nest, self.at) < find_staging_depth(nest, source.at):
             problem = f"{source.name} is filled in {source.at}, and at={self.at!r} is outside"
             raise self.make_error(f"at={self.at!r} inside {source.at!r}", problem, repr(source.at))
+        depth = find_staging_depth(nest, self.at)
         for user in nest.stagings:
-            if user.source == moved.name and find_staging_depth(nest, user.at) < find_staging_depth(
-                nest, self.at
-            ):
+            if user.source == moved.name and find_staging_depth(nest, user.at) < depth:
                 problem = f"{user.name} reads {moved.name} in {user.at}, and at={self.at!r} is inside"
                 raise self.make_error(f"at={self.at!r} outside {user.at!r}", problem, repr(user.at))
         stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
         checks = [_make_unpipelined_check(nest, self.what, self.at)] if moved.producer else []
-        return program.replace_nest(
-            nest, self._check_producer_order(replace(nest, stagings=stagings)), *checks
-        )
+        new = self._check_producer_order(replace(nest, stagings=stagings))
+        return program.replace_nest(nest, new, *checks)
 
     def _check_no_warps(self, tensor: str) -> None:
         """Refuse `warps` for a tensor that is no reduction."""
@@ -330,9 +324,8 @@ class ComputeAt(Step):
         new = self._check_producer_order(replace(nest, stagings=(*nest.stagings, staging)))
         nests = tuple(new if n is nest else n for n in program.nests if n is not producer)
         some = at_least(f"compute_at {tensor}", self.warps, 1, "warps")
-        return Program(
-            program.op, nests, (*program.checks, some, _make_unpipelined_check(nest, tensor, self.at))
-        )
+        checks = (*program.checks, some, _make_unpipelined_check(nest, tensor, self.at))
+        return Program(program.op, nests, checks)
 
     def _check_producer_order(self, nest: Nest) -> Nest:
         """The nest; refused where a producer is computed outside the place of a tensor that it reads."""

@@ -31,19 +31,11 @@ def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Op
     names = {*op.tensors, *(a.name for c in op.computes for a in c.axes)}
     part = Axis(make_unique_name(f"{axis}_part", names), parts)
     within = compute.find_axis(axis).extent // parts
-    spec = TensorSpec(
-        make_unique_name(f"{compute.output.name}_parts", names),
-        (parts, *compute.output.shape),
-        compute.acc_dtype,
-    )
+    name = make_unique_name(f"{compute.output.name}_parts", names)
+    spec = TensorSpec(name, (parts, *compute.output.shape), compute.acc_dtype)
     index = ex.Var(part.name) * within + ex.Var(axis)
-    first = Compute(
-        spec,
-        (part, *(replace(a, extent=within) if a.name == axis else a for a in compute.axes)),
-        ex.substitute(compute.body, {axis: index}),
-        compute.combine,
-        compute.acc_dtype,
-    )
+    axes = (part, *(replace(a, extent=within) if a.name == axis else a for a in compute.axes))
+    first = replace(compute, output=spec, axes=axes, body=ex.substitute(compute.body, {axis: index}))
     spatial = tuple(replace(a, name=make_unique_name(f"{a.name}_", names)) for a in compute.spatial_axes)
     last = Axis(make_unique_name(f"{part.name}_", names), parts, is_reduction=True)
     second = replace(

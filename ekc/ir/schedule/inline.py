@@ -96,10 +96,8 @@ class ComputeInline(Step):
                     raise self.make_error(f"0 for {stray} outside {self.tensor}", problem, remedy)
             last = nest.epilogue and inline_producer(nest.epilogue, compute)
             nests.append(replace(nest, compute=inline_producer(nest.compute, compute), epilogue=last))
-        return replace(
-            program,
-            nests=tuple(n for n, old in zip(nests, program.nests, strict=True) if old is not producer),
-        )
+        left = (n for n, old in zip(nests, program.nests, strict=True) if old is not producer)
+        return replace(program, nests=tuple(left))
 
     def _fuse_into_producer(self, program: Program, producer: Nest) -> Program:
         reader, compute = self._find_reader(program)

@@ -87,9 +87,8 @@ class Split(Step):
         check_names_free("split", program, names)
         parts = [replace(loop, name=n, extent=e) for n, e in zip(names, (outer, *self.factors), strict=True)]
         form = AffineForm(tuple(zip(names, strides, strict=True)))
-        return program.replace_nest(
-            nest, nest.replace_loops((loop.name,), tuple(parts), {loop.name: form}), *checks
-        )
+        new = nest.replace_loops((loop.name,), tuple(parts), {loop.name: form})
+        return program.replace_nest(nest, new, *checks)
 
 
 def _make_factor_check(loop: str, factor: Extent) -> Check:
@@ -101,10 +100,8 @@ def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
     step = max_extent(step, 1)
     ok = np.asanyarray(loop.extent % step == 0)
     for axis, form in nest.axis_forms.items():
-        least, rest = (
-            _find_lower_bound(form, loop),
-            find_range(form.select_outside({loop.name}), nest.extents)[1],
-        )
+        least = _find_lower_bound(form, loop)
+        rest = find_range(form.select_outside({loop.name}), nest.extents)[1]
         ok = ok | ((least >= nest.compute.find_axis(axis).extent) & (rest < least))
     limit, unit = "must be a divisor of {}", "as product of factors"
     return fits(f"split {loop.name}", ok, step, limit, _find_nearest_divisor, unit, loop.extent)
@@ -294,9 +291,8 @@ class Divide(Step):
             replace(loop, name=names[0], axis=names[0], extent=ceil_div(loop.extent, self.by)),
             replace(loop, name=names[1], axis=names[1], extent=self.by),
         )
-        cut = nest.replace_loops(
-            (loop.name,), parts, {loop.name: AffineForm(((names[0], self.by), (names[1], 1)))}
-        )
+        form = AffineForm(((names[0], self.by), (names[1], 1)))
+        cut = nest.replace_loops((loop.name,), parts, {loop.name: form})
         divided = nest.divided_axes | {self.axis}
         quotients = simplify_quotients(nest.compute, divided, cut.axis_forms, cut.extents)
         return program.replace_nest(nest, replace(cut, divided_axes=divided, quotient_forms=quotients))
@@ -316,10 +312,8 @@ class Divide(Step):
                 raise self.make_error(f"uncut axes of {nest.output.name}", problem, "divide first")
 
     def _check_divisor(self, nest: Nest) -> None:
-        extent, turns = (
-            nest.compute.find_axis(self.axis).extent,
-            find_quotient_period(nest.compute, self.axis),
-        )
+        extent = nest.compute.find_axis(self.axis).extent
+        turns = find_quotient_period(nest.compute, self.axis)
         if turns == 1:
             problem = f"{nest.compute.output.name} reads no quotient or remainder of {self.axis}"
             remedy = f'use split("{self.axis}", ({self.by},))'

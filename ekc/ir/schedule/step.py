@@ -55,9 +55,8 @@ class Step:
 
     def to_json(self) -> dict[str, Any]:
         """The step as plain JSON values, defaults left out."""
-        return {"step": self.kind} | {
-            f.name: _to_json_value(getattr(self, f.name)) for f in self._list_set_fields()
-        }
+        fields = self._list_set_fields()
+        return {"step": self.kind} | {f.name: _to_json_value(getattr(self, f.name)) for f in fields}
 
     def to_python(self) -> str:
         """The method call that makes the step: `.split("i", (2, 16, 4))`."""

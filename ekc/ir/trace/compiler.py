@@ -148,9 +148,8 @@ class TraceCompiler:
         length = sum(line.target not in self.slice_names for line in self.statements)
         returned: list[str] = []
         outputs = [self._format_value(p.values, (p.first, p.last), returned) for p in output_parts]
-        outcomes = [
-            self._format_value(tuple(own), (walk, walk), returned) for walk, own in enumerate(branches)
-        ]
+        walks = enumerate(branches)
+        outcomes = [self._format_value(tuple(own), (walk, walk), returned) for walk, own in walks]
         mask_names, empty_masks = self._list_masks(masks)
         returned += mask_names
         head = f"def trace(bounds, {', '.join(f'v{i}_0' for i in range(self.input_count))}):"
@@ -331,11 +330,8 @@ def fold_call(function: Any, operands: tuple[Any, ...], sample_result: Any) -> A
     `sample_result` is the result for some rows, for its type and shape.
     """
     if function is np.where and len(operands) == 3:
-        return (
-            _match_operand(operands[1], sample_result)
-            if operands[0] is True or operands[1] is operands[2]
-            else None
-        )
+        is_first = operands[0] is True or operands[1] is operands[2]
+        return _match_operand(operands[1], sample_result) if is_first else None
     if len(operands) != 2:
         return None
     a, b = operands
@@ -347,11 +343,8 @@ def fold_call(function: Any, operands: tuple[Any, ...], sample_result: Any) -> A
             if constant == neutral and sample_result.dtype.kind in kinds:
                 return _match_operand(other, sample_result)
             absorbing, absorbed, kinds = _ABSORBING_OPERANDS.get(function, (None, None, ""))
-            if (
-                constant == absorbing
-                and sample_result.dtype.kind in kinds
-                and sample_result.dtype in _PLAIN_DTYPES
-            ):
+            is_plain = sample_result.dtype.kind in kinds and sample_result.dtype in _PLAIN_DTYPES
+            if constant == absorbing and is_plain:
                 return sample_result.dtype.type(absorbed).item()
     return None
 
@@ -362,8 +355,6 @@ def _is_number(value: Any) -> bool:
 
 def _match_operand(operand: Any, sample_result: Any) -> Any:
     """The operand, if type and shape of the result are its own."""
-    is_same = isinstance(operand, np.ndarray) and (operand.dtype, operand.shape) == (
-        sample_result.dtype,
-        sample_result.shape,
-    )
+    kind = sample_result.dtype, sample_result.shape
+    is_same = isinstance(operand, np.ndarray) and (operand.dtype, operand.shape) == kind
     return operand if is_same else None

@@ -106,9 +106,8 @@ class _Recorder:
 
     def record_call(self, function: Any, args: Any, options: dict[str, Any]) -> Any:
         """Make a call and record it."""
-        ref = self._note_call(
-            function, _map_leaves(tuple(args), self.to_operand), _map_leaves(options, self.to_operand)
-        )
+        operands = [_map_leaves(given, self.to_operand) for given in (tuple(args), options)]
+        ref = self._note_call(function, *operands)
         if ref in self.results:
             return self.results[ref]
         found = function(*_map_leaves(args, _strip_tracing), **_map_leaves(options, _strip_tracing))
@@ -144,10 +143,9 @@ class _Recorder:
         empty_masks: dict[Ref, None] = {}
         self.assumed_branches, self.empty_masks = assumed, empty_masks
         for outputs in walk(columns):
-            references = [
-                (label, tuple(self.to_operand(_unwrap_single(v)) for v in values))
-                for label, values in outputs
-            ]
+            references = []
+            for label, values in outputs:
+                references.append((label, tuple(self.to_operand(_unwrap_single(v)) for v in values)))
             yield _WalkSection(references, dict(assumed), tuple(empty_masks))
             self.assumed_branches, self.empty_masks = assumed, empty_masks
 
