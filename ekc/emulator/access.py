@@ -128,9 +128,8 @@ class MemoryUnit:
         low, high = probe.low + offset, probe.high + offset
         space, least = probe.space, site.count_needed_bytes(probe.space.kind)
         fits = space.find_allocation(low, high + site.bytes_per_lane)
-        if (fits or space.find_allocation(low, high + least)) and not (probe.bits | offset) & (
-            site.bytes_per_lane - 1
-        ):
+        is_aligned = not (probe.bits | offset) & (site.bytes_per_lane - 1)
+        if is_aligned and (fits or space.find_allocation(low, high + least)):
             return probe, offset
         reports = self.batch.is_sanitized
         return self.bounds_check.drop_bad_lanes(site, probe, offset, reports, needed_bytes), 0

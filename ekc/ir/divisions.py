@@ -23,8 +23,7 @@ def find_quotient_period(compute: Compute, axis: str) -> int:
 
 
 def _find_form_period(form: AffineForm) -> tuple[int, int]:
-    """(period, increase) of a form of one variable: after `period` steps its values repeat, larger by
-    `increase`. x // 4 -> (4, 1), x % 4 -> (4, 0), x // 4 % 3 -> (12, 0)."""
+    """(period, increase) of a one-variable form: x // 4 -> (4, 1), x % 4 -> (4, 0), x // 4 % 3 -> (12, 0)."""
     each = [(_find_atom_period(atom), int(c)) for atom, c in form.terms]
     steps = math.lcm(*(own for (own, _), _ in each))
     return steps, sum(steps // own * further * c for (own, further), c in each)

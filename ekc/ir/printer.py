@@ -244,8 +244,7 @@ def _find_segments_along(region: Region, dim: int) -> list[Segment]:
 
 
 def _format_joint_ranges(region: Region, within: ImplicitGemmView | None = None) -> Iterator[str]:
-    """The iterations of joint loops that a tile takes: `, n_p_q = n_p_q.0*64 : 64`. Joint loops that a larger
-    tile cuts are left out."""
+    """The iterations of joint loops that a tile, and no larger one, cuts: `, n_p_q = n_p_q.0*64 : 64`."""
     cut_runs = {run.pieces for run in within.joint_ranges} if within else set()
     for run in region.view.joint_ranges if region.view else ():
         if run.pieces not in cut_runs:

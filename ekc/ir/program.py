@@ -66,8 +66,7 @@ class Staging:
     source: str
     """Name of the tensor, or of the staging that this one is copied from."""
     scope: str
-    """Memory of the copy: "shared", "register", or "fragment" (spread over the lanes of a warp as an
-    instruction requires)."""
+    """Memory of the copy: "shared", "register", or "fragment" (spread over the lanes of a warp)."""
     at: str | None
     vector: Extent = 1
     order: tuple[int, ...] = ()
@@ -178,11 +177,9 @@ class Nest:
 
     def is_async(self, staging: Staging) -> bool:
         """Whether a staging is filled by asynchronous copies."""
-        return (
-            staging.scope == "shared"
-            and staging.at is not None
-            and self.find_loop(staging.at).copy == "async"
-        )
+        if staging.scope != "shared" or staging.at is None:
+            return False
+        return self.find_loop(staging.at).copy == "async"
 
     def find_staging(self, name: str) -> Staging | None:
         """The staging of that name."""

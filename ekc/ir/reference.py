@@ -32,13 +32,11 @@ _MAX_SLICES = 1024
 """Longest axis along which an einsum is done by slices."""
 _MAX_EXACT_INTEGER = 2.0**53
 """Every integer below this is exact in float64."""
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
 FLOAT64 = np.dtype(np.float64)
-_COMBINE_UFUNCS: Mapping[str, np.ufunc] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-}
+COMBINE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+"""Functions that combine two values, by kind of reduction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +48,7 @@ class ComputeResult:
     """Whether some result is not exact, because int32 wrapped modulo 2**32."""
 
 
-def evaluate_reference(op: OperatorGraph, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
+def evaluate_reference(op: OperatorGraph, arrays: tuple[Array, ...]) -> Array:
     """The operator's output, cast to its dtype."""
     check_host_memory(op, f"the reference of {op.name}", _estimate_memory_factors(op))
     tensors = convert_inputs(op, arrays)
@@ -76,19 +74,17 @@ def convert_inputs(op: OperatorGraph, arrays: tuple[InputTensor, ...]) -> dict[s
     return {t.name: round_to_tf32(a) if t.dtype is TF32 else a for t, a in pairs}
 
 
-def convert_results(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
+def convert_results(compute: Compute, values: Array) -> Array:
     """Results of a compute as other computes read them: integers in their type, floats in float64."""
     return values.astype(compute.output.dtype.numpy_dtype) if compute.output.dtype.is_integer else values
 
 
-def list_float_tensors(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
+def list_float_tensors(tensors: Arrays) -> frozenset[str]:
     """Names of the tensors that are not integers."""
     return frozenset(name for name, a in tensors.items() if not np.issubdtype(a.dtype, np.integer))
 
 
-def evaluate_compute_at(
-    compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
-) -> ComputeResult:
+def evaluate_compute_at(compute: Compute, tensors: Arrays, where: Arrays) -> ComputeResult:
     """One compute at the outer product of chosen spatial indices; values in float64, in output order.
 
     Floats are not rounded to the output type; integers are as stored (int8 is clamped).
@@ -101,7 +97,7 @@ def evaluate_compute_at(
 
 
 def evaluate_as_stored(
-    compute: Compute, evaluate_in: Callable[[np.dtype[Any]], NDArray[Any]], may_wrap: bool
+    compute: Compute, evaluate_in: Callable[[np.dtype[Any]], Array], may_wrap: bool
 ) -> ComputeResult:
     """Results of a compute as stored, from a function that evaluates it in float64 or int32."""
     # Infinities and NaN are valid results; the kernel has them too.
@@ -113,14 +109,9 @@ def evaluate_as_stored(
     return ComputeResult(stored, may_wrap and not np.array_equal(values, exact))
 
 
-def _evaluate_compute(
-    compute: Compute,
-    tensors: Mapping[str, NDArray[Any]],
-    where: dict[str, NDArray[Any]],
-    dtype: np.dtype[Any],
-) -> NDArray[Any]:
+def _evaluate_compute(compute: Compute, tensors: Arrays, where: Arrays, dtype: np.dtype[Any]) -> Array:
     """The compute in float64, or in int32 that wraps."""
-    ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
+    ranges = {**where, **{a.name: np.arange(a.extent) for a in compute.reduction_axes}}
     is_sum = compute.combine == "sum" and compute.reduction_axes
     parts = ex.list_factors(compute.body) if is_sum else (compute.body,)
     points = [math.prod(len(ranges[v]) for v in ex.find_variables(p)) for p in parts]
@@ -133,9 +124,7 @@ def _evaluate_compute(
     return _evaluate_pointwise(compute, tensors, ranges, dtype)
 
 
-def _contract(
-    compute: Compute, axes: list[list[str]], operands: list[NDArray[Any]], ranges: dict[str, NDArray[Any]]
-) -> NDArray[Any]:
+def _contract(compute: Compute, axes: list[list[str]], operands: list[Array], ranges: Arrays) -> Array:
     """Sum of the product of operands, each over its own axes."""
     letters = {a.name: chr(ord("a") + i) for i, a in enumerate(compute.axes)}
     names = ["".join(letters[a] for a in own) for own in axes]
@@ -152,7 +141,7 @@ def _contract(
     return _einsum_by_slices(names, out, operands)
 
 
-def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray[Any]:
+def _einsum_by_slices(names: list[str], out: str, operands: list[Array]) -> Array:
     """`np.einsum`, by slices of an axis that all operands have: einsum uses BLAS only without one."""
     sizes = dict(zip(names[0], operands[0].shape, strict=True))
     shared = next((x for x in out if all(x in n for n in names) and sizes[x] <= _MAX_SLICES), None)
@@ -167,14 +156,12 @@ def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) 
     return np.stack(slices, out.index(shared))
 
 
-def _evaluate(
-    e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
-) -> NDArray[Any]:
+def _evaluate(e: ex.Expr, axes: list[str], tensors: Any, ranges: Arrays, dtype: np.dtype[Any]) -> Array:
     """An expression as an array over `axes`, in float64 or int32."""
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
 
-    def read(load: ex.Load) -> NDArray[Any]:
+    def read(load: ex.Load) -> Array:
         return read_padded(tensors[load.tensor], load, grid)
 
     return np.broadcast_to(evaluate_body(e, grid, read, dtype, list_float_tensors(tensors)), shape)
@@ -183,48 +170,46 @@ def _evaluate(
 def evaluate_body(
     e: ex.Expr,
     axes: Mapping[str, Any],
-    load: Callable[[ex.Load], NDArray[Any]],
+    load: Callable[[ex.Load], Array],
     dtype: np.dtype[Any],
     float_tensors: frozenset[str],
-) -> NDArray[Any]:
+) -> Array:
     """An expression in float64 or int32. `load` reads float64, in which every int32 is exact. Int32
     arithmetic only compares elements of `float_tensors`."""
     if dtype != FLOAT64:
         axes = {name: np.asarray(index).astype(dtype) for name, index in axes.items()}
 
-    def read(x: ex.Load) -> NDArray[Any]:
+    def read(x: ex.Load) -> Array:
         return load(x) if x.tensor in float_tensors else load(x).astype(dtype, copy=False)
 
     return np.asarray(ex.evaluate(e, axes, read), dtype)
 
 
-def _evaluate_pointwise(
-    compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
-) -> NDArray[Any]:
+def _evaluate_pointwise(compute: Compute, tensors: Any, ranges: Arrays, dtype: np.dtype[Any]) -> Array:
     """Evaluate slice by slice along one axis; partial results are combined if it is a reduction axis."""
     axes = [a.name for a in compute.axes]
     over = tuple(i for i, a in enumerate(compute.axes) if a.is_reduction)
     sliced = _choose_sliced_axis(axes, ranges)
     points = math.prod(len(ranges[a]) for a in axes if a != sliced)
     step = max(1, _POINTS_AT_ONCE // max(1, points))
-    combine = _COMBINE_UFUNCS[compute.combine]
+    combine = COMBINE_UFUNCS[compute.combine]
     identity = find_reduction_identity(compute.combine, compute.acc_dtype)
     slices = []
     for start in range(0, len(ranges[sliced]), step):
-        part = ranges | {sliced: ranges[sliced][start : start + step]}
+        part = {**ranges, sliced: ranges[sliced][start : start + step]}
         values = _evaluate(compute.body, axes, tensors, part, dtype)
         slices.append(combine.reduce(values, axis=over, dtype=dtype, initial=identity) if over else values)
     position = axes.index(sliced)
     return reduce(combine, slices) if position in over else np.concatenate(slices, axis=position)
 
 
-def _choose_sliced_axis(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
+def _choose_sliced_axis(axes: list[str], ranges: Arrays) -> str:
     """The axis to slice along: the first, or the longest where a slice of the first is too large."""
     rest = math.prod(len(ranges[a]) for a in axes[1:])
     return axes[0] if rest <= _POINTS_AT_ONCE else max(axes, key=lambda a: len(ranges[a]))
 
 
-def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
+def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> Array:
     """Elements of a tensor in float64, 0 outside of it."""
     index = [np.asarray(ex.evaluate(i, axes, _refuse_load)) for i in load.index]
     inside = [(i >= 0) & (i < extent) for i, extent in zip(index, array.shape, strict=True)]
@@ -234,7 +219,7 @@ def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> NDArray[A
     return np.where(reduce(np.logical_and, inside), _gather_elements(array, clipped).astype(np.float64), 0.0)
 
 
-def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _gather_elements(array: Any, index: Sequence[Array]) -> Array:
     """array[index], one axis at a time where possible, which copies rows instead of single elements.
 
     That is possible where the indices vary along different dimensions, in order. The axis that leaves the
@@ -253,7 +238,7 @@ def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return found.reshape(np.broadcast_shapes(*(i.shape for i in index)))
 
 
-def _is_full_range(index: NDArray[Any], extent: int) -> bool:
+def _is_full_range(index: Array, extent: int) -> bool:
     """Whether an index is 0, 1, ... over a whole dimension; the cost depends on the index alone."""
     return index.size == extent and index[0] == 0 and bool((index[1:] - index[:-1] == 1).all())
 

@@ -30,8 +30,7 @@ class Check:
     limit: Any
     """The number that `limit_text` names, if any."""
     nearest: Any
-    """The nearest legal choice: a number, a vector, a text, or a function of need and limit. A function is
-    called only when a refusal is explained."""
+    """The nearest legal choice: number, vector, text, or a function of need and limit, called if refused."""
     unit: str
     """The unit behind `need` in a refusal."""
     limit_text: str

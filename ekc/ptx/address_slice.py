@@ -93,17 +93,14 @@ def count_used_bytes(name: str, readers: Readers) -> int:
 
 def _count_bytes_read(instruction: Instruction, name: str, readers: Readers) -> int:
     follow = _BYTE_COUNTERS.get(instruction.parts[0])
-    plain = (
-        follow is not None
-        and len(instruction.operands) > 1
-        and _reads_only_register(instruction.operands[1:], name)
-    )
-    return min(follow(instruction, readers), MAX_REGISTER_BYTES) if follow and plain else MAX_REGISTER_BYTES
+    if follow is None or not _reads_only_register(instruction.operands[1:], name):
+        return MAX_REGISTER_BYTES
+    return min(follow(instruction, readers), MAX_REGISTER_BYTES)
 
 
 def _reads_only_register(sources: Sequence[Operand], name: str) -> bool:
     """Whether the first source is this register and the others are numbers."""
-    return sources[0] == Register(name) and all(isinstance(x, Immediate) for x in sources[1:])
+    return sources[:1] == (Register(name),) and all(isinstance(x, Immediate) for x in sources[1:])
 
 
 def _count_mov_bytes(instruction: Instruction, readers: Readers) -> int:

@@ -13,16 +13,8 @@ from ekc.errors import EkcError, InvalidInput
 from ekc.ptx.lexer import format_statement
 
 _ROOTS_WITHOUT_RESULT = (
-    "st",
-    "red",
-    "prefetch",
-    "cp",
-    "bar",
-    "barrier",
-    "stmatrix",
-    "discard",
-    "applypriority",
-    "prefetchu",
+    *("st", "red", "cp", "bar", "barrier", "stmatrix"),
+    *("prefetch", "prefetchu", "discard", "applypriority"),
 )
 
 

@@ -158,9 +158,8 @@ class _OperandReader(ConstantReader):
     def read_address(self) -> Address:
         """Read an address after its opening bracket."""
         base = self.read_simple()
-        if not isinstance(base, Register | Symbol | Immediate) or (
-            isinstance(base, Immediate) and isinstance(base.value, float)
-        ):
+        is_float = isinstance(base, Immediate) and isinstance(base.value, float)
+        if is_float or not isinstance(base, Register | Symbol | Immediate):
             raise self.make_error("this address is not supported")
         offset = 0
         while self.peek() in ("+", "-"):

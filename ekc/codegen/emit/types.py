@@ -119,11 +119,7 @@ def format_conversion(value: str, source: DType, target: DType) -> str:
         return value
     if source in _READ_CONVERSIONS:
         return f"{_READ_CONVERSIONS[source]}({value})"
-    return (
-        f"{_WRITE_CONVERSIONS[target]}({value})"
-        if target in _WRITE_CONVERSIONS
-        else f"static_cast<{target.cuda_name}>({value})"
-    )
+    return f"{_WRITE_CONVERSIONS.get(target) or f'static_cast<{target.cuda_name}>'}({value})"
 
 
 def choose_move_type(dtype: DType, vector: int) -> str:

@@ -5,6 +5,7 @@ Memory that is read by `ld.global.nc` must not change during the whole launch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,17 @@ class GlobalAccess:
         """A finding of the first bad lane."""
         self.findings.add_access(kind, self.site, self.probe, self.offset, is_bad, message, hint)
 
+    def report_rival(self, cells: Any, rivals: Sequence[tuple[NDArray[np.int32], str]], access: str) -> bool:
+        """A finding if another block is in the marks of some of `cells`; returns whether there is one."""
+        for cell_marks, verb in rivals:
+            old = cell_marks.take(cells)
+            if old.any():
+                is_bad = (old != 0) & (old != self.blocks)
+                if is_bad.any():
+                    self.report_conflict(is_bad, old, access, verb)
+                    return True
+        return False
+
     def report_conflict(self, is_bad: Any, marks: Any, access: str, verb: str = "wrote") -> None:
         """A finding of the first bad lane; `marks` has the other block of each lane."""
         other = int(marks[np.flatnonzero(is_bad)[0]])
@@ -100,19 +112,12 @@ class BlockConflicts:
         """Record a load; a finding if another block wrote there."""
         if access.site.is_volatile or self.has_fences:
             return
+        rivals = [(self.last_writer, "wrote")]
+        if self.last_unchecked_atomic is not None:
+            rivals.append((self.last_unchecked_atomic, "changed"))
         for cells in access.list_cell_columns(self.cell_bytes):
-            writer = self.last_writer.take(cells)
-            if writer.any():
-                bad = (writer != 0) & (writer != access.blocks)
-                if bad.any():
-                    access.report_conflict(bad, writer, "reads what")
-                    break
-            if self.last_unchecked_atomic is not None:
-                adder = self.last_unchecked_atomic.take(cells)
-                bad = (adder != 0) & (adder != access.blocks)
-                if bad.any():
-                    access.report_conflict(bad, adder, "reads what", "changed")
-                    break
+            if access.report_rival(cells, rivals, "reads what"):
+                return
             _mark_blocks(self.last_reader, cells, access.blocks)
 
     def check_atomic(self, access: GlobalAccess) -> None:
@@ -125,12 +130,8 @@ class BlockConflicts:
         if self.has_fences:
             self.synchronized_blocks = np.union1d(self.synchronized_blocks, access.blocks)
         for cells in access.list_cell_columns(self.cell_bytes):
-            for cell_marks, verb in rivals:
-                old = cell_marks.take(cells)
-                bad = (old != 0) & (old != access.blocks)
-                if bad.any():
-                    access.report_conflict(bad, old, "changes what", verb)
-                    return
+            if access.report_rival(cells, rivals, "changes what"):
+                return
             for cell_marks in marks:
                 _mark_blocks(cell_marks, cells, access.blocks)
 
@@ -184,11 +185,9 @@ class BlockConflicts:
             if bad.any():
                 access.report_conflict(bad, writer, "writes what")
                 return
-            message = (
-                "another thread of the block writes a different value to the same place of global memory"
-            )
+            other = "another thread of the block writes a different value"
             hint = "Two threads share an index: only one of the values stays."
-            access.report("global-race", changed, message, hint)
+            access.report("global-race", changed, f"{other} to the same place of global memory", hint)
 
 
 class ReadOnlyCache:

@@ -249,8 +249,7 @@ class _QuantityWalk:
             self.traffic.count_access(element, "load", 1, loads, (), lane_moves=moves)
 
     def _count_product(self, node: tree.MmaNode, trips: PopulationValue) -> None:
-        """A product on tensor cores. A `wgmma` counts as products of each of its warps, and reads its factors
-        from shared memory in lines of 128 bytes."""
+        """A product on tensor cores. A `wgmma` counts for each warp, and reads shared lines of 128 bytes."""
         tile = node.tile
         points = multiply_extents(x.extent for x in tile.inner_loops)
         self._add_quantity("fma", trips * points * self.thread_count)

@@ -273,9 +273,8 @@ def count_swizzled_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> An
     """Wavefronts of a request to a swizzled tile, warp by warp; the mean over the starts."""
     moves = [value for move in pattern.start_moves for value in move]
     digits = len(pattern.extents)
-    full, part = _SWIZZLED_LOOKUP(
-        pattern.swizzle, pattern.first_element, digits, *list_pattern_columns(pattern, lane_count), *moves
-    )
+    columns = list_pattern_columns(pattern, lane_count)
+    full, part = _SWIZZLED_LOOKUP(pattern.swizzle, pattern.first_element, digits, *columns, *moves)
     return sum_over_warps(full, part, lane_count)
 
 

@@ -56,8 +56,7 @@ class WarpRequest:
     """Digits over which one lane repeats the access: (step of the address, 1, count) each."""
 
     def make_pattern(self, extents: Mapping[str, Extent], lane_steps: LaneSteps) -> WarpAccessPattern:
-        """The access pattern of a warp over all iterations of its loops. For shared memory the start address
-        matters only in a swizzled tile."""
+        """The access pattern of a warp; in an unswizzled shared tile the start address changes nothing."""
         itemsize, buffer = self.access.dtype.bytes, self.access.buffer
         if buffer is not None and not buffer.is_swizzled:
             return WarpAccessPattern(itemsize, self.vector, self.extents, self.steps)
@@ -187,8 +186,7 @@ def map_thread_lane_steps(kernel: LaunchTree) -> LaneSteps:
 
 
 def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> LaneSteps:
-    """Steps of each segment that the lanes of one warp take in a copy by all threads: vectors of `vector`
-    elements, in strips of `strip_width` elements, with enough rows for all lanes."""
+    """Steps of each segment that the lanes of a warp take in a copy by all threads, strip by strip."""
     order = list(reversed(range(len(region.segments))))
     moves = [region.segments[i].extent for i in order]
     moves[0] = np.maximum(np.asanyarray(strip_width) // vector, 1)
@@ -200,8 +198,7 @@ def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> Lan
 def _list_segment_digits(
     address: AffineForm, region: Region, vector: Any, strip_width: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Extents, and elements per step, of the digits of the vectors of a copy, fastest first: vectors of a
-    strip, then rows. No warp copies parts of two strips."""
+    """Extents, and elements per step, of the digits of a copy, fastest first: vectors of a strip, rows."""
     *rows, last = range(len(region.segments))
     digits = _list_digits(address, f"#{last}", np.maximum(np.asanyarray(strip_width) // vector, 1), vector)
     for i in reversed(rows):

@@ -43,14 +43,10 @@ class MmaInstruction:
     def ptx(self) -> str:
         """PTX text; operands from %0 on: the sums, the registers of a, the registers of b."""
         sums, a, b = SUMS_PER_LANE, self.a_registers, self.b_registers
-        groups = [
-            format_register_group(0, sums),
-            format_register_group(sums, a),
-            format_register_group(sums + a, b),
-            format_register_group(0, sums),
-        ]
+        places = ((0, sums), (sums, a), (sums + a, b), (0, sums))
+        groups = ", ".join(format_register_group(first, count) for first, count in places)
         shape = self.name.removeprefix("mma.")
-        return f"mma.sync.aligned.{shape}.row.col.{self.ptx_types} {', '.join(groups)};"
+        return f"mma.sync.aligned.{shape}.row.col.{self.ptx_types} {groups};"
 
     @property
     def elements_per_register(self) -> int:
@@ -68,8 +64,7 @@ class MmaInstruction:
         return MMA_COLUMNS * self.depth // (LANE_GROUPS * LANES_PER_GROUP * self.elements_per_register)
 
     def find_a_element(self, register: int, slot: int) -> tuple[int, int]:
-        """(half of the rows, depth offset from `elements_per_register * place`) of an element of a; its row
-        within the half is the lane's group."""
+        """(half of the rows, depth offset from `elements_per_register * place`); the group has its row."""
         return register % 2, self.elements_per_register * LANES_PER_GROUP * (register // 2) + slot
 
     def find_b_element(self, register: int, slot: int) -> int:

@@ -101,8 +101,7 @@ class WgmmaInstruction:
 
 @dataclass(frozen=True)
 class WgmmaDescriptor:
-    """A matrix descriptor without the start address (PTX ISA, "Matrix-descriptor format"; distances of
-    patterns as in the comments of CUTLASS)."""
+    """A matrix descriptor without the start address (PTX ISA, "Matrix-descriptor format"; CUTLASS)."""
 
     leading_bytes: int
     """Bytes from one panel to the next where rows run across the depth; otherwise 16, which is not read."""

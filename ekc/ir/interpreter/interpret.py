@@ -25,17 +25,21 @@ from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.program import Program
+from ekc.ir.reference import COMBINE_UFUNCS, Array
 
 _POINTS_AT_ONCE = 1 << 20
 """Points of arithmetic that are evaluated in one array, about."""
-_COMBINE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+Grid = Mapping[str, Any]
+"""Values of loops and segment coordinates, one array of the grid's axes each."""
 
 
 @dataclass(frozen=True)
 class InterpretedOutput:
     """The output as some or all blocks wrote it."""
 
-    output: NDArray[Any]
+    output: Array
     written_mask: NDArray[np.bool_]
     """True for elements of the output that were written."""
     blocks: int
@@ -44,7 +48,7 @@ class InterpretedOutput:
 
 
 def interpret_program(
-    program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
+    program: Program, arrays: Sequence[Array], blocks: NDArray[np.int64] | None = None
 ) -> InterpretedOutput:
     """Run a Program on NumPy arrays; `blocks`: linear numbers of blocks of the last launch, None for all."""
     inputs = zip(program.op.inputs, program.op.check_arrays(tuple(arrays)), strict=True)
@@ -98,7 +102,7 @@ class _BlockInterpreter:
     """Runs some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
 
     def __init__(
-        self, kernel: LaunchTree, memory: dict[str, NDArray[Any]], written: NDArray[np.bool_], blocks: Any
+        self, kernel: LaunchTree, memory: dict[str, Array], written: NDArray[np.bool_], blocks: Any
     ) -> None:
         self.kernel, self.memory, self.written_mask = kernel, memory, written
         self.env: dict[str, Any] = {}
@@ -107,12 +111,12 @@ class _BlockInterpreter:
         self._set_loop_digits(kernel.thread_loops, np.arange(self.thread_count).reshape(1, -1))
         self.buffers = {b.name: self._make_empty_buffer(b) for b in kernel.buffers}
 
-    def _set_loop_digits(self, loops: Any, number: NDArray[Any]) -> None:
+    def _set_loop_digits(self, loops: Any, number: Array) -> None:
         for loop in loops:
             self.env[loop.name] = number % loop.extent
             number = number // loop.extent
 
-    def _make_empty_buffer(self, buffer: Buffer) -> NDArray[Any]:
+    def _make_empty_buffer(self, buffer: Buffer) -> Array:
         width = 1 if buffer.scope == "shared" else self.thread_count
         shape = (self.block_count, width, int(buffer.elements))
         return np.full(shape, find_poison_value(buffer.dtype), buffer.dtype.numpy_dtype)
@@ -158,7 +162,7 @@ class _BlockInterpreter:
         copies = [n for n in node.body if isinstance(n, tree.StageNode) and n.is_async]
         use = [n for n in node.body if n not in copies]
         tiles = [{n.buffer.name: self._make_empty_buffer(n.buffer) for n in copies} for _ in range(stages)]
-        in_flight: deque[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = deque()
+        in_flight: deque[list[tuple[Array, Array, Array]]] = deque()
 
         def issue(i: int) -> None:
             self.env[name] = i
@@ -202,7 +206,7 @@ class _BlockInterpreter:
             grid[loop.name] = np.arange(int(loop.extent)).reshape(_make_axis_shape(position, len(axes)))
         self._run_compute(compute, axes, grid)
 
-    def _run_compute(self, node: tree.ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
+    def _run_compute(self, node: tree.ComputeNode, axes: Any, grid: Grid) -> None:
         compute = node.nest.compute
         acc = compute.acc_dtype
         dtype = acc.numpy_dtype
@@ -216,15 +220,13 @@ class _BlockInterpreter:
                 result = np.where(inside, result, dtype.type(find_reduction_identity(compute.combine, acc)))
             over = tuple(2 + i for i, x in enumerate(axes) if x.is_reduction)
             if over:
-                result = _COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype)
+                result = COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype)
             grid = {k: _drop_axes(v, over) for k, v in grid.items()}
             inside = True if node.target.buffer else _evaluate_guards(node.target.guards, grid)
         self._update_target(node, grid, result, inside)
 
-    def _update_target(
-        self, node: tree.ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any
-    ) -> None:
-        combine = _COMBINE_UFUNCS[node.nest.compute.combine] if node.nest.compute.reduction_axes else None
+    def _update_target(self, node: tree.ComputeNode, grid: Grid, result: Array, inside: Any) -> None:
+        combine = COMBINE_UFUNCS[node.nest.compute.combine] if node.nest.compute.reduction_axes else None
         result = convert_values(result, node.nest.compute.acc_dtype, node.target.dtype)
         address = np.asarray(evaluate_form(node.target.address, grid))
         if node.target.buffer is not None:
@@ -240,7 +242,7 @@ class _BlockInterpreter:
         out[where[mask]] = result[mask] if combine is None else combine(old, result[mask])
         self.written_mask.reshape(-1)[where[mask]] = True
 
-    def _load_elements(self, access: TensorAccess, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
+    def _load_elements(self, access: TensorAccess, grid: Grid, extra_axes: int) -> Array:
         """Elements that an access reads, [block, thread, axes...]; 0 outside the tensor."""
         address = np.asarray(evaluate_form(access.address, grid))
         if access.buffer is None:
@@ -260,14 +262,14 @@ class _BlockInterpreter:
         acc: DType,
         axes: Mapping[str, Any],
         reads: Mapping[ex.Load, TensorAccess],
-        grid: Mapping[str, Any],
+        grid: Grid,
         extra_axes: int,
-    ) -> NDArray[Any]:
+    ) -> Array:
         """A body in the accumulator's type; results of int32 wrap modulo 2**32."""
         if acc.is_integer:
             axes = {name: np.asarray(index).astype(acc.numpy_dtype) for name, index in axes.items()}
 
-        def read(x: ex.Load) -> NDArray[Any]:
+        def read(x: ex.Load) -> Array:
             source = reads[x].dtype
             values = self._load_elements(reads[x], grid, extra_axes)
             return convert_values(values, source, find_read_type(source, acc))
@@ -278,7 +280,7 @@ class _BlockInterpreter:
         where, values = self._gather_copy(node)
         self.buffers[node.buffer.name][:, :, where] = values
 
-    def _gather_copy(self, node: tree.StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _gather_copy(self, node: tree.StageNode) -> tuple[Array, Array]:
         """(indices in the buffer, values) of the elements of a region."""
         segments = node.buffer.region.segments
         grid = self._make_segment_grid(segments, keep_threads=node.buffer.scope != "shared")
@@ -308,7 +310,7 @@ class _BlockInterpreter:
         result = np.broadcast_to(result, (self.block_count, 1, *points))
         over = tuple(range(2 + len(segments), 2 + extra))
         start = dtype.type(find_reduction_identity(compute.combine, compute.acc_dtype))
-        combine = _COMBINE_UFUNCS[compute.combine]
+        combine = COMBINE_UFUNCS[compute.combine]
         result = combine.reduce(result, axis=over, dtype=dtype, keepdims=True, initial=start)
         result = np.where(_evaluate_guards(node.source.guards, grid), result, 0)
         sizes = points[: len(segments)]
@@ -316,9 +318,7 @@ class _BlockInterpreter:
         where = np.broadcast_to(np.asarray(evaluate_form(node.target_address, cells)), (1, 1, *sizes)).ravel()
         self.buffers[node.buffer.name][:, :, where] = result.reshape(self.block_count, 1, -1)
 
-    def _compute_produced(
-        self, node: tree.StageNode, grid: Mapping[str, Any], extra_axes: int
-    ) -> NDArray[Any]:
+    def _compute_produced(self, node: tree.StageNode, grid: Grid, extra_axes: int) -> Array:
         compute = node.staging.producer
         assert compute is not None
         assert node.producer_reads is not None
@@ -349,9 +349,7 @@ class _BlockInterpreter:
         where, mask = self._locate_targets(node.target, grid, node.region)
         self.memory[node.target.spec.name].reshape(-1)[where[mask]] = start
 
-    def _locate_targets(
-        self, target: TensorAccess, grid: Mapping[str, Any], region: Any
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _locate_targets(self, target: TensorAccess, grid: Grid, region: Any) -> tuple[Array, Array]:
         shape = (self.block_count, self.thread_count, *(int(s.extent) for s in region.segments))
         where = np.broadcast_to(np.asarray(evaluate_form(target.address, grid)), shape)
         return where, np.broadcast_to(_evaluate_guards(target.guards, grid), shape)
@@ -361,7 +359,7 @@ class _BlockInterpreter:
         buffer = self.buffers[node.buffer.name]
         digits = buffer.reshape(self.block_count, *(int(x.extent) for x in reversed(loops)), -1)
         over = tuple(1 + i for i, x in enumerate(reversed(loops)) if x in node.reduction_lanes)
-        total = _COMBINE_UFUNCS[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
+        total = COMBINE_UFUNCS[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
         buffer[...] = np.broadcast_to(total, digits.shape).reshape(buffer.shape)
 
     def _run_write(self, node: tree.WriteNode) -> None:
@@ -386,15 +384,13 @@ class _BlockInterpreter:
         self.written_mask.reshape(-1)[where[mask]] = True
 
 
-def _evaluate_element_axes(
-    compute: Compute, element: TensorAccess, grid: Mapping[str, Any]
-) -> dict[str, Any]:
+def _evaluate_element_axes(compute: Compute, element: TensorAccess, grid: Grid) -> dict[str, Any]:
     """Values of the spatial axes of a compute at an element of its output."""
     forms = zip(compute.spatial_axes, element.index, strict=True)
     return {a.name: evaluate_form(form, grid) for a, form in forms}
 
 
-def _evaluate_guards(guards: tuple[BoundsGuard, ...], grid: Mapping[str, Any]) -> Any:
+def _evaluate_guards(guards: tuple[BoundsGuard, ...], grid: Grid) -> Any:
     inside: Any = True
     for g in guards:
         index = evaluate_form(g.form, grid)

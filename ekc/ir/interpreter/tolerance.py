@@ -22,6 +22,7 @@ from ekc.ir.lowering.fusion import is_elementwise
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import AxisIndices, InputTensor, make_random_inputs
 from ekc.ir.reference import (
+    Array,
     ComputeResult,
     convert_inputs,
     convert_results,
@@ -74,9 +75,6 @@ def _evaluate_index(index: ex.Expr, extent: int, ranges: Mapping[str, NDArray[An
 
 def _refuse_load(load: ex.Load) -> Any:
     raise ValueError(f"{load}: an index cannot read a tensor")
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,8 +136,7 @@ def list_element_strides(node: FragmentNode) -> list[tuple[Extent, int, int]]:
 
 
 def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:
-    """Whether rows of the tile run along the rows or columns of the product (MN-major), not along the depth
-    (K-major); None where they run along neither."""
+    """Whether rows of the tile run across the depth (MN-major), not along it (K-major); None for neither."""
     buffer, tile = factor.source.buffer, node.tile
     assert buffer is not None
     along = {atom for atom, _ in buffer.region.segments[buffer.fastest_segment].terms}

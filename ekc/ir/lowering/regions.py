@@ -207,8 +207,7 @@ def _find_dimension_region(
 def _is_divided_pair(
     form: AffineForm, axes: Collection[str], axis_by_loop: Mapping[str, str], extents: Mapping[str, Extent]
 ) -> bool:
-    """Whether the axes are the two pieces of a divided axis, and the form has no gap between them; 20*o.0 +
-    o.1 with o.1 < 16 has one."""
+    """Whether the axes are the pieces of a divided axis without a gap; 20*o.0 + o.1 with o.1 < 16 has one."""
     outer, inner = min(axes), max(axes)
     if len(axes) != 2 or (outer[:-2] + ".0", outer[:-2] + ".1") != (outer, inner):
         return False
@@ -265,9 +264,8 @@ def _has_constant_difference(a: AffineForm, b: AffineForm) -> bool:
     difference = dict((a - b).terms)
     inside = {atom: atom.inner for atom, _ in b.terms if isinstance(atom, QuasiAffine)}
     pairs = ((x.inner, inside[x]) for x, _ in a.terms if isinstance(x, QuasiAffine) and x in inside)
-    return all(np.all(np.asanyarray(c) == 0) for c in difference.values()) and all(
-        _is_equal(x, y) for x, y in pairs if x is not y
-    )
+    same = all(np.all(np.asanyarray(c) == 0) for c in difference.values())
+    return same and all(_is_equal(x, y) for x, y in pairs if x is not y)
 
 
 def _is_equal(a: AffineForm, b: AffineForm) -> bool:

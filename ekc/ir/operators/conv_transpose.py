@@ -172,8 +172,7 @@ def _take_remainder(e: ex.Expr, divisor: int) -> ex.Expr:
 
 
 def _compute_same_cropping(window: FilterWindow) -> tuple[int, int]:
-    """Elements to take away before and behind, so that size * stride are left; below 0 behind where strides
-    leave gaps between the filters."""
+    """Elements to take away before and behind for size * stride outputs; below 0 where filters have gaps."""
     before = max(window.span - window.stride, 0) // 2
     return before, window.span - window.stride - before
 

@@ -224,11 +224,8 @@ class Pipeline(Step):
         limit = f"must be {least} or {most}" if most - least == 1 else f"must be {least} to {most}"
         nearest = min_extent(max_extent(self.stages, 2), most)
         check = fits(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
-        return program.replace_nest(
-            nest,
-            nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy)),
-            check,
-        )
+        new = nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy))
+        return program.replace_nest(nest, new, check)
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,8 @@ def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Op
     first = replace(compute, output=spec, axes=axes, body=ex.substitute(compute.body, {axis: index}))
     spatial = tuple(replace(a, name=make_unique_name(f"{a.name}_", names)) for a in compute.spatial_axes)
     last = Axis(make_unique_name(f"{part.name}_", names), parts, is_reduction=True)
-    second = replace(
-        compute,
-        axes=(*spatial, last),
-        body=ex.Load(spec.name, tuple(ex.Var(a.name) for a in (last, *spatial))),
-    )
+    sum_of_parts = ex.Load(spec.name, tuple(ex.Var(a.name) for a in (last, *spatial)))
+    second = replace(compute, axes=(*spatial, last), body=sum_of_parts)
     computes = (both for c in op.computes for both in ((first, second) if c is compute else (c,)))
     return replace(op, computes=tuple(computes))
 

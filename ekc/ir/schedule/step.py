@@ -67,11 +67,8 @@ class Step:
         return f".{self.kind}({', '.join(parts)})"
 
     def _list_set_fields(self) -> list[dataclasses.Field[Any]]:
-        return [
-            f
-            for f in dataclasses.fields(self)
-            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
-        ]
+        fields, missing = dataclasses.fields(self), dataclasses.MISSING
+        return [f for f in fields if f.default is missing or getattr(self, f.name) != f.default]
 
     def fill_holes(self, decisions: Mapping[str, Any]) -> Step:
         """The step with its holes replaced by decisions."""

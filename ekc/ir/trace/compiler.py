@@ -198,11 +198,8 @@ class TraceCompiler:
         args = map(_to_array, call.args) if isinstance(call.function, np.ufunc) else call.args
         parts = [self._format_value(a, span, reads) for a in args]
         parts += [f"{k}={self._format_value(v, span, reads)}" for k, v in call.options.items()]
-        self.statements.append(
-            TraceStatement(
-                f"v{ref}_{span[0]}", f"{self._name_constant(call.function)}({', '.join(parts)})", tuple(reads)
-            )
-        )
+        text = f"{self._name_constant(call.function)}({', '.join(parts)})"
+        self.statements.append(TraceStatement(f"v{ref}_{span[0]}", text, tuple(reads)))
 
     def _format_value(self, value: Any, span: Span, reads: list[str]) -> str:
         if isinstance(value, Ref):

@@ -51,9 +51,8 @@ class _TracedArray(np.ndarray):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         options.pop("out", None)
-        recorder = next((x.recorder for x in inputs if isinstance(x, _TracedArray)), None) or _find_recorder(
-            inputs
-        )
+        recorder = next((x.recorder for x in inputs if isinstance(x, _TracedArray)), None)
+        recorder = recorder or _find_recorder(inputs)
         if method == "__call__" and not options:
             return recorder.record_simple_call(ufunc, inputs)
         return recorder.record_call(getattr(ufunc, method), inputs, options)
@@ -195,9 +194,8 @@ class _Recorder:
         A call whose result has rows must work row by row: walks must not sort or sum over part of the rows.
         """
         call = self.calls[ref]
-        if shape[-1:] != (RECORDING_ROWS,) or any(
-            r in self.per_walk_refs for r in list_refs((call.args, call.options))
-        ):
+        refs = list_refs((call.args, call.options))
+        if shape[-1:] != (RECORDING_ROWS,) or any(r in self.per_walk_refs for r in refs):
             self.per_walk_refs.add(ref)
         return ref
 

@@ -192,9 +192,8 @@ def _find_operation(instruction: Instruction) -> Operation | None:
 
 def _is_simple(operand: Operand) -> bool:
     """Whether an operand is one value that is read as it is."""
-    return isinstance(operand, Immediate | Symbol) or (
-        isinstance(operand, Register) and not operand.is_negated
-    )
+    is_register = isinstance(operand, Register) and not operand.is_negated
+    return is_register or isinstance(operand, Immediate | Symbol)
 
 
 def _resolve_operand(operand: Operand, constants: Values, written: Container[str]) -> Value | str:

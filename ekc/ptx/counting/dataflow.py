@@ -53,10 +53,9 @@ class BranchSlice:
         }
         needed = _find_needed_instructions(writers, {guard.name for guard in conditions.values()})
         constants: Values = {}
-        steps = {
-            number: tuple(_prepare_steps(graph.blocks[number].code, needed, constants, writers))
-            for number in graph.order
-        }
+        steps = {}
+        for number in graph.order:
+            steps[number] = tuple(_prepare_steps(graph.blocks[number].code, needed, constants, writers))
         guards = {
             number: PredicateGuard(constants.get(guard.name, guard.name), guard.is_negated)
             for number, guard in conditions.items()
