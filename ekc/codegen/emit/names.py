@@ -172,8 +172,8 @@ class CNames:
 
     def format_linear(self, form: AffineForm, wide: bool = False) -> str:
         """C text of a sum of terms: `i_0 * 128 + d0`."""
-        terms = ((a, int(c)) for a, c in form.terms if a not in self.zero)
-        parts = [self._format_term(a, c, wide) for a, c in terms if c != 0]
+        zero = self.zero
+        parts = [self._format_term(a, int(c), wide) for a, c in form.terms if int(c) and a not in zero]
         if int(form.const) or not parts:
             parts.append(str(int(form.const)))
         return " + ".join(parts).replace("+ -", "- ")
