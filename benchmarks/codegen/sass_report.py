@@ -43,6 +43,7 @@ from ekc.devices.device import Device
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import compute_occupancy
 from ekc.ptx.counting.counts import list_instruction_runs
+from ekc.ptx.parser import parse_module
 from ekc.search.compile_pool import open_worker_pool
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
@@ -157,7 +158,8 @@ def measure_schedule(schedule: ekc.Schedule, device: Device) -> dict[str, Any]:
 def _measure_spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     """Per request of the worst instruction in a loop."""
     launch = kernel.launches[number]
-    often = {one.line: times for one, times in list_instruction_runs(kernel.ptx, launch.name)}
+    text = parse_module(kernel.ptx).find_kernel(launch.name)
+    often = {one.line: times for one, times in list_instruction_runs(text)}
     found = measure_memory_efficiency(
         kernel.ptx,
         launch.name,

@@ -24,8 +24,7 @@ from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.errors import InvalidInput
 
 _CACHE_FORMAT = 1
-"""Version of the entries, a part of every key; raise it when their layout or ekc's own NVRTC options
-change."""
+"""Version of the entries, a part of every key; raise it when their layout or ekc's NVRTC options change."""
 
 
 def compile_cached(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
@@ -64,8 +63,7 @@ def find_folder() -> Path:
 
 
 def _find_home() -> Path:
-    """`$HOME`, else the home directory in the system's list of users, which may lack the user of a
-    container."""
+    """`$HOME`, else the home in the system's list of users, which may lack the user of a container."""
     own = Path(os.environ.get("HOME", ""))
     if own.is_absolute():
         return own

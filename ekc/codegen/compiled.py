@@ -81,8 +81,7 @@ class CompiledKernel:
     inputs: tuple[TensorSpec, ...] = ()
     """Shapes and types of the operator's inputs; a device that executes the kernel allocates them."""
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Facts that the compile job found out for a device by name, e.g. what a launch executes; may be
-    empty."""
+    """Facts that the compile job found out for a device, by name, such as what a launch executes."""
 
 
 _LEADING_COMMENTS = re.compile(r"\A(?:\s+|//[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)

@@ -36,8 +36,7 @@ def make_kernel_name(op: Operator, prefix: str = "") -> str:
 
 
 def compute_kernel_digest(compiled: CompiledKernel) -> str:
-    """12 digits of the digest of the CUDA text, which contains operator, schedule and version of ekc; they
-    distinguish two kernels of one name."""
+    """12 digits of the digest of the CUDA text (operator, schedule, version), to distinguish equal names."""
     return hashlib.sha256(compiled.cuda_source.encode()).hexdigest()[:12]
 
 
@@ -92,9 +91,8 @@ def _collect_template_values(
     op = schedule.program.op
     output = op.outputs[0]
     given = {t.name for t in (*op.inputs, output)}
-    tensors = [
-        op.tensors[x] for x in dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
-    ]
+    arguments = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
+    tensors = [op.tensors[x] for x in arguments]
     offsets, total = _lay_out_workspace([t for t in tensors if t.name not in given])
     return {
         "name": compiled.name,

@@ -67,10 +67,8 @@ def compile_schedule(
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
     limits = limits or Limits(shared_bytes_per_block=find_capabilities(arch).shared_bytes)
     generated = generate(schedule, restrict_to_arch(limits, arch), name)
-    return replace(
-        assemble_kernel(schedule, generated, compile_cached(generated.source, arch)),
-        name=name or schedule.op.name,
-    )
+    kernel = assemble_kernel(schedule, generated, compile_cached(generated.source, arch))
+    return replace(kernel, name=name or schedule.op.name)
 
 
 def assemble_kernel(schedule: Schedule, generated: GeneratedSource, output: NvrtcOutput) -> CompiledKernel:

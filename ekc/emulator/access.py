@@ -44,11 +44,7 @@ class AddressPattern:
         """The constant by which the addresses of a probe differ from these; None where they do not."""
         if probe.address.shape != self.address.shape or (probe.act is None) != (self.active_lanes is None):
             return None
-        if (
-            probe.act is not None
-            and self.active_lanes is not None
-            and not np.array_equal(probe.act, self.active_lanes)
-        ):
+        if probe.act is not None and not np.array_equal(probe.act, self.active_lanes):  # type: ignore[arg-type]
             return None
         difference = probe.address - self.address
         low = int(difference[0])
@@ -60,13 +56,12 @@ class MemoryUnit:
 
     def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
         self.batch, self.sanitizer = batch, sanitizer
-        self.bounds_check = BoundsCheck(batch.findings, batch.geometry, batch.all_lanes)
+        self.bounds_check = BoundsCheck(batch.findings)
         self.patterns: dict[tuple[int, str], list[AddressPattern]] = {}
         self.lane_warps = batch.lane_warps
         count = len(batch.decoded.context.sites) + 1
-        self.requests, self.sectors, self.wavefronts, self.conflicts, self.bytes = (
-            [0] * count for _ in range(5)
-        )
+        self.requests, self.sectors, self.wavefronts = [0] * count, [0] * count, [0] * count
+        self.conflicts, self.bytes = [0] * count, [0] * count
 
     def add_site_counters(self) -> None:
         """Add counters for the sites that masked functions brought."""
@@ -129,16 +124,15 @@ class MemoryUnit:
     def check_bounds(
         self, site: Site, probe: AddressProbe, offset: int, needed_bytes: Any = None
     ) -> tuple[AddressProbe, int]:
-        """The probe without lanes whose access is invalid. `needed_bytes`: bytes that must exist, if not
-        all."""
+        """The probe without lanes whose access is invalid. `needed_bytes` must exist; None: all."""
         low, high = probe.low + offset, probe.high + offset
-        fits = probe.space.find_allocation(low, high + site.bytes_per_lane) or probe.space.find_allocation(
-            low, high + site.count_needed_bytes(probe.space.kind)
-        )
-        if fits and not (probe.bits | offset) & (site.bytes_per_lane - 1):
+        space, least = probe.space, site.count_needed_bytes(probe.space.kind)
+        fits = space.find_allocation(low, high + site.bytes_per_lane)
+        is_aligned = not (probe.bits | offset) & (site.bytes_per_lane - 1)
+        if is_aligned and (fits or space.find_allocation(low, high + least)):
             return probe, offset
-        is_sanitized = self.batch.is_sanitized
-        return self.bounds_check.drop_bad_lanes(site, probe, offset, is_sanitized, needed_bytes), 0
+        reports = self.batch.is_sanitized
+        return self.bounds_check.drop_bad_lanes(site, probe, offset, reports, needed_bytes), 0
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Count one request for every warp with active lanes."""
@@ -174,16 +168,15 @@ class MemoryUnit:
         site_number: int,
         probes: Probes,
         offset: int,
-        mask: Mask,
         targets: tuple[Any, ...],
         needed_bytes: Any = None,
     ) -> None:
         """Load elements into register rows. `needed_bytes`: bytes that each lane needs, if not all."""
         if isinstance(probes, tuple):
             for one in probes:
-                self.load(site_number, one, offset, mask, targets)
+                self.load(site_number, one, offset, targets)
             return
-        site = self.batch.decoded.context.sites[site_number]
+        site = self.batch.sites[site_number]
         probe, at = self.check_bounds(site, probes, offset, needed_bytes)
         if probe is not probes:
             self._zero_targets(probes, targets)
@@ -210,15 +203,13 @@ class MemoryUnit:
             if target is not None:
                 target[slice(None) if probe.act is None else probe.act] = 0
 
-    def store(
-        self, site_number: int, probes: Probes, offset: int, mask: Mask, values: tuple[Any, ...]
-    ) -> None:
+    def store(self, site_number: int, probes: Probes, offset: int, values: tuple[Any, ...]) -> None:
         """Store register rows, or one value for all lanes."""
         if isinstance(probes, tuple):
             for one in probes:
-                self.store(site_number, one, offset, mask, values)
+                self.store(site_number, one, offset, values)
             return
-        site = self.batch.decoded.context.sites[site_number]
+        site = self.batch.sites[site_number]
         probe, at = self.check_bounds(site, probes, offset)
         if not probe.address.size:
             return
@@ -238,7 +229,6 @@ class MemoryUnit:
         site_number: int,
         probes: Probes,
         offset: int,
-        mask: Mask,
         operation: str,
         type_name: str,
         values: tuple[Any, ...],
@@ -247,9 +237,9 @@ class MemoryUnit:
         """Run an atomic operation, lane after lane; `target` gets the old values."""
         if isinstance(probes, tuple):
             for one in probes:
-                self.atomic(site_number, one, offset, mask, operation, type_name, values, target)
+                self.atomic(site_number, one, offset, operation, type_name, values, target)
             return
-        site = self.batch.decoded.context.sites[site_number]
+        site = self.batch.sites[site_number]
         probe, at = self.check_bounds(site, probes, offset)
         if not probe.address.size:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from ekc.emulator.paged_memory import BlankArray
 from ekc.emulator.plan import LaunchPlan
 from ekc.ptx.address_slice import slice_addresses
 from ekc.ptx.cfg import Block
-from ekc.ptx.module import Module
 from ekc.ptx.parser import parse_module
 
 LOOP_TRIPS = 2
@@ -102,9 +101,7 @@ def run_trace(
     """Run an address trace, which the caller closes; arguments as of `survey_accesses`."""
     decoded = _decode_slice(ptx, kernel_name)
     arguments = [BlankArray(size) for size in sizes]
-    plan = LaunchPlan(
-        decoded, grid, block, arguments, dynamic_shared, sanitize=False, max_instructions=_BUDGET
-    )
+    plan = LaunchPlan(decoded, grid, block, arguments, dynamic_shared, False, _BUDGET)
     trace = trace_type(decoded, plan, np.unique(np.fromiter(blocks, np.int64)))
     trace.run()
     return trace
@@ -113,9 +110,7 @@ def run_trace(
 def _decode_slice(ptx: str, name: str) -> DecodedKernel:
     module = parse_module(ptx)
     kernels = module.kernels | {name: slice_addresses(module.find_kernel(name))}
-    return decode_kernel(
-        Module(module.version, module.target, module.variables, kernels), name, allocate_separate_slots
-    )
+    return decode_kernel(replace(module, kernels=kernels), name, allocate_separate_slots)
 
 
 @dataclass(frozen=True)
@@ -222,10 +217,8 @@ class AddressTrace(Batch):
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
         self.notes = _TraceNotes()
         super().__init__(decoded, plan, ids)
-        self.notes.block_count, self.notes.warps_per_block = (
-            len(self.geometry.block_ids),
-            self.geometry.warps_per_block,
-        )
+        self.notes.block_count = len(self.geometry.block_ids)
+        self.notes.warps_per_block = self.geometry.warps_per_block
         self.loop_exits = _find_loop_exits(decoded.blocks)
         self.visits = [0] * len(decoded.blocks)
         self.reached_warps = np.zeros((len(decoded.blocks), len(self.warp_starts)), np.bool_)
@@ -257,9 +250,8 @@ class AddressTrace(Batch):
 def _profile_accesses(trace: AddressTrace) -> list[AccessProfile]:
     """One entry per access that was reached."""
     home = {one.line: block.number for block in trace.decoded.blocks for one in block.code}
-    return [
-        _profile_access(trace, sites, home[line]) for (line, _), sites in group_reached_sites(trace).items()
-    ]
+    groups = group_reached_sites(trace)
+    return [_profile_access(trace, sites, home[line]) for (line, _), sites in groups.items()]
 
 
 def group_reached_sites(trace: AddressTrace) -> dict[tuple[int, str], list[Site]]:

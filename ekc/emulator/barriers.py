@@ -46,9 +46,8 @@ class Barriers:
     def _parse_operands(self, instruction: Instruction) -> tuple[Operand, Operand | None, bool]:
         """Barrier number, thread count, and whether it reduces a predicate."""
         if instruction.guard is not None:
-            raise EkcError(
-                f"PTX line {instruction.line}: {instruction.text}: a guarded barrier is not emulated"
-            )
+            place = f"PTX line {instruction.line}: {instruction.text}"
+            raise EkcError(f"{place}: a guarded barrier is not emulated")
         operands = list(instruction.operands)
         if "red" in instruction.parts:
             operands = operands[1:-1]
@@ -94,9 +93,8 @@ class Barriers:
             extra = 0 if arrivals is None else np.bincount(self.lane_blocks, arrivals, self.block_count)
             full = np.where(required > 0, present + extra >= required, present >= alive) & (present > 0)
             if full.any():
-                self._complete_barrier(
-                    at_barrier & full[self.lane_blocks], full, (required > 0) & full, int(number)
-                )
+                lanes = at_barrier & full[self.lane_blocks]
+                self._complete_barrier(lanes, full, (required > 0) & full, int(number))
 
     def _complete_barrier(self, lanes: Any, complete_blocks: Any, counted_blocks: Any, number: int) -> None:
         batch = self.batch
@@ -123,17 +121,13 @@ class Barriers:
         pairs = np.unique(np.stack([warp, line], axis=1), axis=0)
         split = pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]]
         if split.size and not self._allows_divergence(pairs[:, 1]):
-            self._report_missing(
-                lanes, lanes & (self.batch.lane_warps == split[0]), "meets others of its warp at another"
-            )
+            apart = lanes & (self.batch.lane_warps == split[0])
+            self._report_missing(lanes, apart, "meets others of its warp at another")
 
     def _allows_divergence(self, lines: Any) -> bool:
         """Whether all these are `barrier.sync` without `.aligned`."""
-        return all(
-            self.instruction_by_line[int(n)].parts[0] == "barrier"
-            and "aligned" not in self.instruction_by_line[int(n)].parts
-            for n in np.unique(lines)
-        )
+        parts = [self.instruction_by_line[int(n)].parts for n in np.unique(lines)]
+        return all(x[0] == "barrier" and "aligned" not in x for x in parts)
 
     def _report_missing(self, lanes: Any, missing: Any, behavior: str) -> None:
         batch = self.batch
@@ -142,9 +136,7 @@ class Barriers:
             thread = lane % batch.geometry.threads_per_block
             message = f"thread {thread} {behavior} ({int(missing.sum())} threads in all)"
             hint = "Every thread of a block must reach the barrier: move it out of the condition."
-            batch.findings.add(
-                "barrier", self.instruction_by_line[int(line)], message, hint, (batch.geometry, lane)
-            )
+            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, hint, lane)
 
     def _reduce_predicate(self, lanes: Any) -> None:
         """`bar.red`: the reduction over the block goes to all its lanes."""
@@ -167,10 +159,8 @@ class Barriers:
         """No lane can run, and barriers will never be complete: report a finding and release the lanes."""
         lanes = self.waiting_barrier >= 0
         if self.sanitizer is not None:
-            number = self.waiting_barrier[lanes][0]
-            first = (
-                lanes & (self.waiting_barrier == number) & (self.waiting_line == self.waiting_line[lanes][0])
-            )
+            number, line = self.waiting_barrier[lanes][0], self.waiting_line[lanes][0]
+            first = lanes & (self.waiting_barrier == number) & (self.waiting_line == line)
             missing = ~first & np.isin(self.lane_blocks, self.lane_blocks[first])
             self._report_missing(first, missing if missing.any() else first, "never reaches this barrier")
             self.sanitizer.cross_barrier()

@@ -19,6 +19,7 @@ from ekc.emulator.cp_async import AsyncCopyUnit
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.functions import list_arithmetic_functions
 from ekc.emulator.geometry import DONE, WAITING, Geometry, WarpgroupLayout
+from ekc.emulator.lane_state import LaneFindings
 from ekc.emulator.numerics.warp import ballot
 from ekc.emulator.plan import LaunchPlan
 from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
@@ -80,12 +81,8 @@ class _SingleRoundingCheck:
 def build_namespace(batch: Batch) -> dict[str, Any]:
     """All names that decoded text refers to."""
     context, access, warps = batch.decoded.context, batch.memory_unit, batch.warp_unit
-    namespace = (
-        list_arithmetic_functions()
-        | allocate_rows(batch)
-        | batch.geometry.special_registers()
-        | context.constants
-    )
+    namespace = list_arithmetic_functions() | allocate_rows(batch) | context.constants
+    namespace |= batch.geometry.special_registers()
     namespace |= {
         "probe": access.probe, "load": access.load, "store": access.store, "atomic": access.atomic,
         "copies": batch.async_copies, "products": batch.wgmma_unit, "is_set": batch.check_initialized,
@@ -100,9 +97,8 @@ def build_namespace(batch: Batch) -> dict[str, Any]:
 
 def extend_namespace(batch: Batch) -> None:
     """Add the names that a masked function needs."""
-    batch.namespace.update(
-        {k: v for k, v in batch.decoded.context.constants.items() if k not in batch.namespace}
-    )
+    constants = batch.decoded.context.constants
+    batch.namespace |= {name: value for name, value in constants.items() if name not in batch.namespace}
     _bind_address_rows(batch, batch.namespace)
 
 
@@ -137,14 +133,14 @@ class Batch:
     memory_unit_type: type[MemoryUnit] = MemoryUnit
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
-        self.decoded, self.plan, self.findings = decoded, plan, plan.findings
-        self.is_sanitized = plan.is_sanitized
+        self.decoded, self.plan, self.is_sanitized = decoded, plan, plan.is_sanitized
+        self.sites = decoded.context.sites
         self.geometry = geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
+        self.findings = LaneFindings(plan.findings, geometry)
         self.warpgroup_layout = WarpgroupLayout(geometry)
         self.all_lanes = np.arange(geometry.lane_count)
-        self.lane_warps = (
-            geometry.block_numbers() * geometry.warps_per_block + geometry.thread_numbers() // WARP_SIZE
-        )
+        self.lane_warps = geometry.block_numbers() * geometry.warps_per_block
+        self.lane_warps += geometry.thread_numbers() // WARP_SIZE
         self.warp_starts = np.flatnonzero(np.r_[True, self.lane_warps[1:] != self.lane_warps[:-1]])
         self.spaces = plan.make_spaces(geometry)
         self.shared_base = geometry.block_numbers() * plan.shared_stride
@@ -164,7 +160,7 @@ class Batch:
 
     def _make_units(self) -> None:
         """The units that decoded text calls, and the checks that they call."""
-        plan, pending_copies = self.plan, PendingCopies(self)
+        plan, pending_copies = self.plan, PendingCopies(self.findings)
         self.sanitizer: Sanitizer | None = None
         if plan.block_conflicts is not None:
             conflicts, cache = plan.block_conflicts, plan.read_only_cache
@@ -183,18 +179,9 @@ class Batch:
 
     def collect_counts(self) -> BatchCounts:
         """The counts so far."""
-        access = self.memory_unit
-        return BatchCounts(
-            self.lane_runs,
-            self.warp_runs,
-            access.requests,
-            access.sectors,
-            access.wavefronts,
-            access.conflicts,
-            access.bytes,
-            self.barriers.passed_count,
-            self.divergent_branches,
-        )
+        unit, runs = self.memory_unit, (self.lane_runs, self.warp_runs)
+        accesses = unit.requests, unit.sectors, unit.wavefronts, unit.conflicts, unit.bytes
+        return BatchCounts(*runs, *accesses, self.barriers.passed_count, self.divergent_branches)
 
     # -- what decoded text calls ------------------------------------------------------------------
     def read_clock(self, dtype_code: str) -> Any:
@@ -208,11 +195,10 @@ class Batch:
         bad = ~is_written if mask is None else mask & ~is_written
         if not bad.any():
             return
-        one = self.decoded.context.sites[site_number].instruction
+        one = self.sites[site_number].instruction
         message = f"reads register {register}, which was never set, in {int(bad.sum())} lanes"
         hint = "Look for a variable or an accumulator without a first value."
-        place = (self.geometry, int(np.flatnonzero(bad)[0]))
-        self.findings.add("uninitialised", one, message, hint, place)
+        self.findings.add("uninitialised", one, message, hint, int(np.flatnonzero(bad)[0]))
 
     def sync_warps(self, member_masks: Any, mask: Any) -> None:
         """`bar.warp.sync`: accesses of the lanes before it and after it are ordered."""
@@ -248,12 +234,8 @@ class Batch:
 
     def _run_converged(self, block_number: int) -> int | None:
         """Run all lanes together. Returns None when all are done, or the block where they diverge."""
-        blocks, functions, lanes, warps = (
-            self.decoded.blocks,
-            self.unmasked_functions,
-            self.all_lanes.size,
-            len(self.warp_starts),
-        )
+        blocks, functions = self.decoded.blocks, self.unmasked_functions
+        lanes, warps = self.all_lanes.size, len(self.warp_starts)
         while True:
             block = blocks[block_number]
             self._charge_budget(block)
@@ -282,8 +264,7 @@ class Batch:
                 return block_number
 
     def _run_diverged(self, block_number: int) -> int | None:
-        """Run diverged lanes, lowest block first. Returns the block where all converge, or None at the
-        end."""
+        """Run diverged lanes, lowest block first, up to the block where all converge, or the end (None)."""
         turn = 0
         while True:
             low = int(self.pc.min())
@@ -370,7 +351,7 @@ class Batch:
         if one is not None and one.parts[0] == "trap" and lanes.size:
             message = f"{lanes.size} threads stop by trap"
             hint = "An assertion failed, or the kernel reached code that must not run."
-            self.findings.add("trap", one, message, hint, (self.geometry, int(lanes[0])))
+            self.findings.add("trap", one, message, hint, int(lanes[0]))
 
     def _branch_by_table(self, block: Block, active: Any) -> None:
         assert block.exit.instruction is not None
@@ -395,7 +376,5 @@ class Batch:
     def _count_divergence(self, taken: Any, active: Any) -> None:
         """Count the warps that a branch splits."""
         other = ~taken if active is None else active & ~taken
-        both = np.logical_or.reduceat(taken, self.warp_starts) & np.logical_or.reduceat(
-            other, self.warp_starts
-        )
-        self.divergent_branches += int(np.count_nonzero(both))
+        split = [np.logical_or.reduceat(lanes, self.warp_starts) for lanes in (taken, other)]
+        self.divergent_branches += int(np.count_nonzero(split[0] & split[1]))

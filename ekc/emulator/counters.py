@@ -106,8 +106,7 @@ def sum_site_counts(sites: list[SiteCount], barriers: int, divergent_branches: i
 
 
 def _add_line(lines: dict[int, SiteCount], one: SiteCount) -> None:
-    """Add the counts of an instruction to its line. Of instructions that share a line, the last one names
-    it."""
+    """Add the counts of an instruction to its line, which the last of several names."""
     earlier = lines.get(one.line)
     lines[one.line] = replace(one)
     if earlier is not None:

@@ -18,14 +18,10 @@ class AsyncCopyUnit:
     """Issues the copies of one batch, and lets them land."""
 
     def __init__(
-        self,
-        batch: LaneState,
-        memory_unit: MemoryUnit,
-        in_flight: PendingCopies,
-        sanitizer: Sanitizer | None,
+        self, batch: LaneState, memory_unit: MemoryUnit, pending: PendingCopies, sanitizer: Sanitizer | None
     ) -> None:
         self.batch, self.memory_unit, self.sanitizer = batch, memory_unit, sanitizer
-        self.in_flight = in_flight
+        self.in_flight = pending
         self.committed_groups = np.zeros(batch.all_lanes.size, np.int64)
         """Number of groups that each lane has committed."""
 
@@ -42,14 +38,13 @@ class AsyncCopyUnit:
     ) -> None:
         """Issue a copy. It reads its source now; bytes beyond `source_bytes` are zeros."""
         batch = self.batch
-        site = batch.decoded.context.sites[store_site]
+        site = batch.sites[store_site]
         rows = [np.zeros(batch.all_lanes.size, site.dtype_code) for _ in range(site.element_count)]
         if source_bytes is None:
-            self.memory_unit.load(load_site, source, source_offset, mask, tuple(rows))
+            self.memory_unit.load(load_site, source, source_offset, tuple(rows))
         else:
-            self._load_partial(
-                load_site, source, source_offset, rows, np.broadcast_to(source_bytes, batch.all_lanes.shape)
-            )
+            counts = np.broadcast_to(source_bytes, batch.all_lanes.shape)
+            self._load_partial(load_site, source, source_offset, rows, counts)
         probe, at = self.memory_unit.check_bounds(site, target, target_offset)
         if not probe.address.size:
             return
@@ -68,32 +63,28 @@ class AsyncCopyUnit:
         self, site_number: int, source: AddressProbe, offset: int, rows: list[Any], source_bytes: Any
     ) -> None:
         """Load the source of lanes with more than 0 source bytes, and zero the bytes beyond them."""
-        lanes, site = source.lane_numbers(self.batch.all_lanes), self.batch.decoded.context.sites[site_number]
+        lanes, site = source.lane_numbers(self.batch.all_lanes), self.batch.sites[site_number]
         self._check_source_size(site, lanes, source_bytes)
         keep = source_bytes[lanes] > 0
         if keep.any():
             reading = source if keep.all() else source.select_lanes(0, keep)
             needed = np.minimum(source_bytes[lanes[keep]].astype(np.int64), site.bytes_per_lane)
-            self.memory_unit.load(site_number, reading, offset, None, tuple(rows), needed)
-        size = int(self.batch.decoded.context.sites[site_number].dtype_code[1])
+            self.memory_unit.load(site_number, reading, offset, tuple(rows), needed)
+        size = int(site.dtype_code[1])
         for k, row in enumerate(rows):
             left = np.clip(source_bytes.astype(np.int64) - k * size, 0, size)
-            byte_mask = np.where(
-                left >= size, ~row.dtype.type(0), (np.uint64(1) << (8 * left).astype("u8")) - np.uint64(1)
-            )
-            row &= byte_mask.astype(row.dtype)
+            ones = (np.uint64(1) << (8 * left).astype("u8")) - np.uint64(1)
+            row &= np.where(left >= size, ~row.dtype.type(0), ones).astype(row.dtype)
 
     def _check_source_size(self, site: Site, lanes: Any, source_bytes: Any) -> None:
         """A finding where `source_bytes` exceeds the size of the copy, which is undefined."""
         bad = source_bytes[lanes] > site.bytes_per_lane
         if bad.any() and self.batch.is_sanitized:
             first = int(lanes[np.flatnonzero(bad)[0]])
-            message = (
-                f"src-size is {source_bytes[first]}: more than the {site.bytes_per_lane} bytes of the copy"
-            )
+            size = site.bytes_per_lane
+            message = f"src-size is {source_bytes[first]}: more than the {size} bytes of the copy"
             hint = "Pass the number of bytes to read, at most the size of the copy."
-            place = (self.batch.geometry, first)
-            self.batch.findings.add("async-copy", site.instruction, message, hint, place)
+            self.batch.findings.add("async-copy", site.instruction, message, hint, first)
 
     def commit(self, mask: Any) -> None:
         """`cp.async.commit_group`: the copies that each lane issued since the last commit become a group."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_SIZE
-from ekc.emulator.numerics import approx, compare, half, integers
+from ekc.emulator.numerics import approx, extremes, half, integers
 from ekc.emulator.numerics.convert import cvt
 from ekc.emulator.numerics.fma import fma32
 from ekc.emulator.numerics.rounding import flush, narrow_bf16, saturate
@@ -42,31 +42,24 @@ def _split_pairs(words: Any, half_dtype: Any) -> tuple[Any, Any]:
     return low.view(half_dtype), high.view(half_dtype)
 
 
-def _select_ordered(root: str, a: Any, b: Any) -> Any:
-    return (compare.minimum if root == "min" else compare.maximum)(np.asarray(a), np.asarray(b))
-
-
-def _select_extreme(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    return (compare.minimum if root == "min" else compare.maximum)(
-        np.asarray(a), np.asarray(b), nan=nan, ftz=ftz
-    )
+def _select_extreme(root: str, a: Any, b: Any, nan: bool = False, ftz: bool = False) -> Any:
+    choose = extremes.minimum if root == "min" else extremes.maximum
+    return choose(np.asarray(a), np.asarray(b), nan=nan, ftz=ftz)
 
 
 def _select_extreme_bf16(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    chosen = compare.minimum_bf16 if root == "min" else compare.maximum_bf16
-    return chosen(np.asarray(a), np.asarray(b), nan=nan)
+    choose = extremes.minimum_bf16 if root == "min" else extremes.maximum_bf16
+    return choose(np.asarray(a), np.asarray(b), nan=nan)
 
 
 def _select_extreme_f16x2(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    (al, ah), (bl, bh) = _split_pairs(a, np.float16), _split_pairs(b, np.float16)
-    return half.pack_halves(_select_extreme(root, al, bl, nan, ftz), _select_extreme(root, ah, bh, nan, ftz))
+    pairs = zip(_split_pairs(a, np.float16), _split_pairs(b, np.float16), strict=True)
+    return half.pack_halves(*(_select_extreme(root, x, y, nan, ftz) for x, y in pairs))
 
 
 def _select_extreme_bf16x2(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    (al, ah), (bl, bh) = _split_pairs(a, np.uint16), _split_pairs(b, np.uint16)
-    return half.pack_words(
-        _select_extreme_bf16(root, al, bl, nan, ftz), _select_extreme_bf16(root, ah, bh, nan, ftz)
-    )
+    pairs = zip(_split_pairs(a, np.uint16), _split_pairs(b, np.uint16), strict=True)
+    return half.pack_words(*(_select_extreme_bf16(root, x, y, nan, ftz) for x, y in pairs))
 
 
 def _bf16_operation(root: str) -> Any:
@@ -89,16 +82,14 @@ def _bf16x2_operation(root: str) -> Any:
     return go
 
 
-_UNARY64: dict[str, Callable[[Any], Any]] = {
-    "sqrt": np.sqrt,
-    "rcp": np.reciprocal,
-    "rsqrt": lambda a: 1 / np.sqrt(a),
-}
-_UNARY16: dict[str, Callable[[Any], Any]] = {"ex2": np.exp2, "tanh": np.tanh}
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "sqrt": np.sqrt, "rcp": np.reciprocal, "rsqrt": lambda a: 1 / np.sqrt(a),
+    "ex2": np.exp2, "tanh": np.tanh,
+}  # fmt: skip
 
 
 def _apply_unary_f16(root: str, a: Any) -> Any:
-    return _UNARY16[root](np.asarray(a).astype(np.float64)).astype(np.float16)
+    return _UNARY[root](np.asarray(a).astype(np.float64)).astype(np.float16)
 
 
 def _apply_unary_f16x2(root: str, a: Any) -> Any:
@@ -108,7 +99,7 @@ def _apply_unary_f16x2(root: str, a: Any) -> Any:
 
 def _apply_unary_bf16(root: str, a: Any) -> Any:
     """A unary function of bf16; `ex2` always flushes subnormal results."""
-    word = narrow_bf16(_UNARY16[root](half.bf16_to_f32(a).astype(np.float64)))
+    word = narrow_bf16(_UNARY[root](half.bf16_to_f32(a).astype(np.float64)))
     subnormal = (word & np.uint16(0x7F80)) == 0
     return np.where(subnormal, np.uint16(0), word) if root == "ex2" else word
 
@@ -127,21 +118,15 @@ def list_arithmetic_functions() -> dict[str, Any]:
     """Functions and constants that are the same for every batch."""
     names: dict[str, Any] = {one.__name__: one for one in _NUMPY_FUNCTIONS}
     names |= {
-        "copyto": np.copyto,
-        "where": np.where,
-        "clip": np.clip,
-        "full": np.full,
-        "copysign": compare.copysign,
-    }
-    names |= {
+        "copyto": np.copyto, "where": np.where, "clip": np.clip, "full": np.full, "copysign": np.copysign,
         "bits": integers, "halves": half, "approximations": approx, "cvt": cvt, "fma32": fma32,
-        "flush": flush, "saturate": saturate, "ordered": _select_ordered, "fma64": _fma64,
+        "flush": flush, "saturate": saturate, "ordered": _select_extreme, "fma64": _fma64,
         "extreme_f16": _select_extreme,
         "extreme_f32": _select_extreme, "extreme_f64": _select_extreme, "extreme_bf16": _select_extreme_bf16,
         "extreme_f16x2": _select_extreme_f16x2, "extreme_bf16x2": _select_extreme_bf16x2,
         "fma_f16": half.fma16, "fma_f16x2": half.fma16x2,
         "fma_bf16": half.fma_bf16, "fma_bf16x2": half.fma_bf16x2,
-        "unary_f64": lambda root, a: _UNARY64[root](a), "unary_f16": _apply_unary_f16,
+        "unary_f64": lambda root, a: _UNARY[root](a), "unary_f16": _apply_unary_f16,
         "unary_f16x2": _apply_unary_f16x2,
         "unary_bf16": _apply_unary_bf16, "unary_bf16x2": _apply_unary_bf16x2,
         "saturate_f16": saturate, "saturate_f16x2": _saturate_f16x2,

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
+from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, WarpgroupLayout
-from ekc.emulator.memory import AddressSpace
+from ekc.emulator.memory import AddressProbe, AddressSpace
 from ekc.emulator.report import Findings
-from ekc.ptx.module import Operand
+from ekc.ptx.module import Instruction, Operand
+
+
+@dataclass(frozen=True)
+class LaneFindings:
+    """The findings of a launch, as the lanes of one batch add to them."""
+
+    findings: Findings
+    geometry: Geometry
+
+    def add(
+        self,
+        kind: str,
+        instruction: Instruction,
+        message: str,
+        hint: str,
+        lane: int,
+        address: int | None = None,
+    ) -> None:
+        """Add a finding of a lane."""
+        self.findings.add(kind, instruction, message, hint, self.geometry, lane, address)
+
+    def add_access(
+        self, kind: str, site: Site, probe: AddressProbe, offset: int, is_bad: Any, message: str, hint: str
+    ) -> None:
+        """Add a finding of the first lane whose access is bad."""
+        first = int(np.flatnonzero(is_bad)[0])
+        lane = first if probe.act is None else int(probe.act[first])
+        self.add(kind, site.instruction, message, hint, lane, int(probe.address[first]) + offset)
 
 
 class LaneState(Protocol):
     """The lanes of some blocks; arrays have one item for each lane."""
 
     decoded: DecodedKernel
+    sites: list[Site]
+    """Memory instructions and others, by the numbers that decoded text has."""
     geometry: Geometry
     warpgroup_layout: WarpgroupLayout
-    findings: Findings
+    findings: LaneFindings
     is_sanitized: bool
     """Whether findings are looked for."""
     spaces: dict[str, AddressSpace]

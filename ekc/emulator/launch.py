@@ -69,14 +69,8 @@ def launch(
     notes: tuple[str, ...] = ()
     if plan.block_conflicts is not None and plan.block_conflicts.has_fences:
         notes = ("the kernel has fences: reads of what other blocks wrote were not judged",)
-    return Report(
-        kernel_name,
-        plan.findings.list_findings(),
-        _collect_counters(decoded, batch_counts),
-        len(ids),
-        total,
-        notes,
-    )
+    findings, counters = plan.findings.list_findings(), _collect_counters(decoded, batch_counts)
+    return Report(kernel_name, findings, counters, len(ids), total, notes)
 
 
 @lru_cache(maxsize=64)
@@ -113,9 +107,8 @@ def _select_blocks(blocks: Iterable[int] | None, total: int) -> Any:
     except (TypeError, OverflowError):
         raise InvalidInput(f"blocks must be whole numbers from 0 to {total - 1}") from None
     if ids.size and not (ids[0] >= 0 and ids[-1] < total):
-        raise InvalidInput(
-            f"blocks: {int(ids[0])} to {int(ids[-1])}, at most {total - 1}; use 0 to {total - 1}"
-        )
+        last = total - 1
+        raise InvalidInput(f"blocks: {int(ids[0])} to {int(ids[-1])}, at most {last}; use 0 to {last}")
     return ids
 
 
@@ -153,8 +146,6 @@ def _collect_counters(decoded: DecodedKernel, batch_counts: list[BatchCounts]) -
                 site_count.wavefronts += counts.wavefronts[number]
                 site_count.conflicts += counts.conflicts[number]
                 site_count.bytes += counts.bytes[number]
-    barriers, divergent = (
-        sum(b.passed_barriers for b in batch_counts),
-        sum(b.divergent_branches for b in batch_counts),
-    )
+    barriers = sum(b.passed_barriers for b in batch_counts)
+    divergent = sum(b.divergent_branches for b in batch_counts)
     return sum_site_counts(sorted(sites.values(), key=lambda one: one.line), barriers, divergent)

@@ -89,18 +89,8 @@ class AddressProbe:
     """The addresses of one access by the active lanes, with their range and common low bits."""
 
     __slots__ = (
-        "act",
-        "address",
-        "base",
-        "bits",
-        "high",
-        "indices",
-        "low",
-        "origin",
-        "pattern",
-        "shift",
-        "space",
-    )
+        "act", "address", "base", "bits", "high", "indices", "low", "origin", "pattern", "shift", "space",
+    )  # fmt: skip
 
     def __init__(self, space: AddressSpace, address: Index, base: Index | int, act: Index | None) -> None:
         self.space = space

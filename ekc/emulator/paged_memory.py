@@ -112,9 +112,8 @@ class PagedAddressSpace(AddressSpace):
             return probe, offset
         inside = self._find_source(int(address.min()), int(address.max()))
         if inside is not None:
-            return AddressProbe(
-                self, address, self._find_pool_offsets(inside, address) - address, probe.act
-            ), 0
+            base = self._find_pool_offsets(inside, address) - address
+            return AddressProbe(self, address, base, probe.act), 0
         place, which = np.empty_like(address), np.searchsorted(self._source_starts, address, side="right") - 1
         for number in np.unique(which).tolist():
             mine = which == number

@@ -49,12 +49,8 @@ class LaunchPlan:
         max_instructions: int,
     ) -> None:
         self.decoded, self.kernel_name = decoded, decoded.kernel.name
-        self.grid, self.block, self.is_sanitized, self.max_instructions = (
-            grid,
-            block,
-            sanitize,
-            max_instructions,
-        )
+        self.grid, self.block = grid, block
+        self.is_sanitized, self.max_instructions = sanitize, max_instructions
         _check_shape(decoded, grid, block)
         self.findings = Findings(self.kernel_name)
         self.arrays: list[tuple[int, Any, LoadedArray]] = []
@@ -119,33 +115,27 @@ class LaunchPlan:
     def _place_global(self, args: Sequence[Any]) -> None:
         parameters = self.decoded.kernel.parameters
         if len(args) != len(parameters):
-            raise InvalidInput(
-                f"kernel {self.kernel_name} takes {len(parameters)} arguments, {len(args)} were given"
-            )
-        self._next_offset, self._allocations, self._sources = (
-            _ALLOCATION_GAP_BYTES,
-            list[Allocation](),
-            list[PagedSource](),
-        )
+            counts = f"{len(parameters)} arguments, {len(args)} were given"
+            raise InvalidInput(f"kernel {self.kernel_name} takes {counts}")
+        self._next_offset = _ALLOCATION_GAP_BYTES
+        self._allocations: list[Allocation] = []
+        self._sources: list[PagedSource] = []
         for position, (one, value) in enumerate(zip(parameters, args, strict=True)):
             self.parameter_bytes[one.name] = self._encode_argument(position, one, value)
         for one in self.decoded.module.variables:
             if one.space in ("global", "const"):
                 source = LoadedArray(_to_bytes(_build_initial_values(one)), writable=False)
-                self.symbol_addresses[one.name] = self._place_array(
-                    f"variable {one.name}", source, one.space == "global"
-                )
+                start = self._place_array(f"variable {one.name}", source, one.space == "global")
+                self.symbol_addresses[one.name] = start
         for one in parameters:
-            raw = np.frombuffer(self.parameter_bytes[one.name], np.uint8)
-            self.symbol_addresses[one.name] = self._place_array(
-                f"parameter {one.name}", LoadedArray(raw, False), False
-            )
+            source = LoadedArray(np.frombuffer(self.parameter_bytes[one.name], np.uint8), writable=False)
+            self.symbol_addresses[one.name] = self._place_array(f"parameter {one.name}", source, False)
         self.global_memory = self._build_global_memory(args)
 
     def _encode_argument(self, position: int, variable: Variable, value: Any) -> bytes:
         """The bytes of a parameter; arrays are placed in memory, each once."""
         if isinstance(value, np.ndarray) and not _is_structure(value):
-            _check_array(self.kernel_name, position, variable, value)
+            _check_array(f"argument {position} of {self.kernel_name}", variable, value)
             start = next((address for address, array, _ in self.arrays if array is value), None)
             if start is None:
                 writable = bool(value.flags.writeable)
@@ -155,7 +145,7 @@ class LaunchPlan:
             return start.to_bytes(8, "little")
         if isinstance(value, PagedSource):
             return self._place_array(f"argument {position}", value, value.writable).to_bytes(8, "little")
-        return _encode_scalar(self.kernel_name, position, variable, value)
+        return _encode_scalar(f"argument {position} of {self.kernel_name}", variable, value)
 
     def _place_array(self, name: str, source: PagedSource, writable: bool) -> int:
         """Reserve addresses for an array; returns its start."""
@@ -181,13 +171,11 @@ class LaunchPlan:
         """Marks for every cell of global memory; those of the read-only cache only if a load uses it."""
         code, size = self.decoded.kernel.code, self.global_memory.bytes.size
         grain = min((int(s.dtype_code[1]) for s in self.decoded.context.sites), default=4)
-        fenced = any(
-            one.parts[0] in ("membar", "fence") and not _WIDE_FENCE_SCOPES.isdisjoint(one.parts)
-            for one in code
-        )
+        fences = (one for one in code if one.parts[0] in ("membar", "fence"))
+        fenced = any(not _WIDE_FENCE_SCOPES.isdisjoint(one.parts) for one in fences)
         cached = any("nc" in one.parts for one in code)
-        conflicts = BlockConflicts(self.findings, size, min(grain, 4), fenced)
-        cache = ReadOnlyCache(self.findings, size, min(grain, 4)) if cached else None
+        conflicts = BlockConflicts(size, min(grain, 4), fenced)
+        cache = ReadOnlyCache(size, min(grain, 4)) if cached else None
         if isinstance(self.global_memory, PagedAddressSpace):
             self.global_memory.shadow_bytes_per_byte = _SHADOW_BYTES / min(grain, 4)
         return conflicts, cache
@@ -195,23 +183,20 @@ class LaunchPlan:
     # -- queries of batches -----------------------------------------------------------------------
     def make_spaces(self, geometry: Geometry) -> dict[str, AddressSpace]:
         """The address spaces of a batch."""
+        shared_bytes = max(self.shared_stride, 16) * len(geometry.block_ids)
+        local_bytes = max(self.local_stride, 16) * geometry.lane_count
         return {
             "global": self.global_memory,
-            "shared": AddressSpace(
-                "shared", max(self.shared_stride, 16) * len(geometry.block_ids), self.shared_allocations
-            ),
-            "local": AddressSpace(
-                "local", max(self.local_stride, 16) * geometry.lane_count, self.local_allocations
-            ),
+            "shared": AddressSpace("shared", shared_bytes, self.shared_allocations),
+            "local": AddressSpace("local", local_bytes, self.local_allocations),
         }
 
     def read_parameter(self, name: str, offset: int, dtype_code: str) -> Any:
         """A value out of the parameters."""
         raw, size = self.parameter_bytes.get(name, b""), int(dtype_code[1])
         if offset < 0 or offset + size > len(raw):
-            raise InvalidInput(
-                f"kernel {self.kernel_name} reads parameter {name} beyond its {len(raw)} bytes"
-            )
+            place = f"parameter {name} beyond its {len(raw)} bytes"
+            raise InvalidInput(f"kernel {self.kernel_name} reads {place}")
         return np.frombuffer(raw[offset : offset + size], dtype_code)[0]
 
     def resolve_address(self, symbol: str) -> int:
@@ -259,13 +244,11 @@ def _check_shape(decoded: DecodedKernel, grid: Shape, block: Shape) -> None:
         raise InvalidInput(f"threads per block: {threads}, at most {most}; use {most} or fewer")
 
 
-def _check_array(kernel: str, position: int, variable: Variable, value: Any) -> None:
+def _check_array(argument: str, variable: Variable, value: Any) -> None:
     if variable.size_bytes != 8 or variable.type not in ("u64", "b64", "s64"):
-        raise InvalidInput(
-            f"argument {position} of {kernel} is an array; the parameter is a .{variable.type}"
-        )
+        raise InvalidInput(f"{argument} is an array; the parameter is a .{variable.type}")
     if value.dtype.hasobject:
-        raise InvalidInput(f"argument {position} of {kernel}: arrays of {value.dtype} cannot be passed")
+        raise InvalidInput(f"{argument}: arrays of {value.dtype} cannot be passed")
 
 
 def _is_structure(value: np.ndarray[Any, Any]) -> bool:
@@ -273,48 +256,35 @@ def _is_structure(value: np.ndarray[Any, Any]) -> bool:
     return value.dtype.type is np.void
 
 
-def _encode_scalar(kernel: str, position: int, variable: Variable, value: Any) -> bytes:
+def _encode_scalar(argument: str, variable: Variable, value: Any) -> bytes:
     """A number (or a structure as bytes) in the parameter's type."""
     if isinstance(value, bytes | np.void) or (isinstance(value, np.ndarray) and _is_structure(value)):
         raw = value if isinstance(value, bytes) else value.tobytes()
         if len(raw) != variable.size_bytes:
-            raise InvalidInput(
-                f"argument {position} of {kernel} has {len(raw)} bytes; the parameter {variable.size_bytes}"
-            )
+            raise InvalidInput(f"{argument} has {len(raw)} bytes; the parameter {variable.size_bytes}")
         return raw
     if not isinstance(value, bool | int | float | np.generic):
-        raise InvalidInput(
-            f"argument {position} of {kernel} is a {type(value).__name__}, not a number or an array"
-        )
+        raise InvalidInput(f"{argument} is a {type(value).__name__}, not a number or an array")
     if variable.element_count != 1 or variable.type not in TYPE_BYTES:
-        raise InvalidInput(
-            f"argument {position} of {kernel} is a structure of {variable.size_bytes} bytes: pass bytes"
-        )
+        raise InvalidInput(f"{argument} is a structure of {variable.size_bytes} bytes: pass bytes")
     dtype = np.dtype(dtype_of(variable.type))
     if dtype.kind == "f":
         return np.asarray(value).astype(dtype).tobytes()
     if isinstance(value, float | np.floating):
-        raise InvalidInput(
-            f"argument {position} of {kernel} is {value!r}; the parameter is a .{variable.type}"
-        )
+        raise InvalidInput(f"{argument} is {value!r}; the parameter is a .{variable.type}")
     number, bits = int(value), 8 * dtype.itemsize
     if not -(1 << (bits - 1)) <= number < 1 << bits:
-        raise InvalidInput(f"argument {position} of {kernel}: the number does not fit a .{variable.type}")
+        raise InvalidInput(f"{argument}: the number does not fit a .{variable.type}")
     return (number & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
 
 
 def _build_initial_values(variable: Variable) -> Any:
     values = np.zeros(variable.element_count or 0, dtype_of(variable.type))
     if variable.initial_values:
-        given = (
-            np.array(variable.initial_values)
-            if values.dtype.kind == "f"
-            else np.array([int(v) for v in variable.initial_values], object)
-        )
-        wrap = (1 << (8 * values.dtype.itemsize)) - 1
-        unsigned = np.dtype(f"u{values.dtype.itemsize}")
+        given, size = variable.initial_values, values.dtype.itemsize
         if values.dtype.kind == "f":
-            values[: given.size] = given
+            values[: len(given)] = given
         else:
-            values[: given.size] = np.array([int(v) & wrap for v in given], unsigned).view(values.dtype)
+            words = [int(v) & ((1 << (8 * size)) - 1) for v in given]
+            values[: len(given)] = np.array(words, f"u{size}").view(values.dtype)
     return values

@@ -53,39 +53,26 @@ class Findings:
         instruction: Instruction,
         message: str,
         hint: str,
-        place: tuple[Geometry, int],
-        address: int | None = None,
+        geometry: Geometry,
+        lane: int,
+        address: int | None,
     ) -> None:
-        """Add a finding. Of several of one kind and instruction, that of the lowest block and thread is
-        kept."""
-        geometry, lane = place
-        block, thread = (
-            int(geometry.block_ids[lane // geometry.threads_per_block]),
-            lane % geometry.threads_per_block,
-        )
-        finding = Finding(
-            kind,
-            message,
-            self.kernel,
-            instruction.short_text,
-            instruction.line,
-            instruction.source_line,
-            unravel_index(block, geometry.grid),
-            unravel_index(thread, geometry.block),
-            address,
-            hint,
-        )
-        old = self.finding_by_site.get((kind, instruction.line))
-        if (old is None and len(self.finding_by_site) < MAX_FINDINGS) or (
-            old is not None and (block, thread) < old[0]
-        ):
-            self.finding_by_site[kind, instruction.line] = ((block, thread), finding)
+        """Add a finding. Of one kind and instruction, that of the lowest block and thread stays."""
+        number, thread = divmod(lane, geometry.threads_per_block)
+        block = int(geometry.block_ids[number])
+        key = kind, instruction.line
+        old = self.finding_by_site.get(key)
+        if (block, thread) >= old[0] if old else len(self.finding_by_site) >= MAX_FINDINGS:
+            return
+        places = unravel_index(block, geometry.grid), unravel_index(thread, geometry.block)
+        text = instruction.short_text, instruction.line, instruction.source_line
+        finding = Finding(kind, message, self.kernel, *text, *places, address, hint)
+        self.finding_by_site[key] = ((block, thread), finding)
 
     def list_findings(self) -> tuple[Finding, ...]:
         """All findings in order of the PTX text."""
-        return tuple(
-            f for _, f in sorted(self.finding_by_site.values(), key=lambda item: (item[1].line, item[1].kind))
-        )
+        findings = (finding for _, finding in self.finding_by_site.values())
+        return tuple(sorted(findings, key=lambda one: (one.line, one.kind)))
 
 
 @dataclass(frozen=True)

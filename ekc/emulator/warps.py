@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,7 @@ class WarpUnit:
         """The active lanes as (warps, 32)."""
         return self.pad_warps(np.bool_(True) if mask is None else mask)
 
-    def shuffle(
-        self, site_number: int, mode: str, a: Any, b: Any, c: Any, member_masks: Any, mask: Any
-    ) -> tuple[Any, Any]:
+    def shuffle(self, site_number: int, mode: str, a: Any, b: Any, c: Any, mask: Any) -> tuple[Any, Any]:
         """`shfl.sync`."""
         source, valid = warp.find_shuffle_source(mode, self.lane_in_warp, b, c)
         place = self.lane_at_index[self.batch.lane_warps * WARP_SIZE + source]
@@ -55,20 +54,17 @@ class WarpUnit:
         """A finding for a shuffle from a lane that does not take part, which is undefined on hardware."""
         if not bad.any():
             return
-        one = self.batch.decoded.context.sites[site_number].instruction
+        one = self.batch.sites[site_number].instruction
         lane = int(np.flatnonzero(bad)[0])
         message = "takes a value from a lane that does not take part: the result is undefined"
         hint = "All lanes named by the mask must reach the shuffle together."
-        self.batch.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
+        self.batch.findings.add("warp", one, message, hint, lane)
 
     def vote(self, mode: str, predicate: Any, member_masks: Any, mask: Any) -> Any:
         """`vote.sync`, for masks that may differ from lane to lane."""
-        active = self.pad_mask(mask)
-        member_masks = (
-            np.broadcast_to(member_masks, self.batch.all_lanes.shape)
-            & warp.ballot(active)[self.batch.lane_warps]
-        )
-        votes = warp.ballot(self.pad_warps(predicate) & active)[self.batch.lane_warps] & member_masks
+        active, lane_warps = self.pad_mask(mask), self.batch.lane_warps
+        member_masks = np.broadcast_to(member_masks, lane_warps.shape) & warp.ballot(active)[lane_warps]
+        votes = warp.ballot(self.pad_warps(predicate) & active)[lane_warps] & member_masks
         if mode == "ballot":
             return votes
         if mode == "any":
@@ -89,10 +85,8 @@ class WarpUnit:
     def match(self, mode: str, value: Any, member_masks: Any, mask: Any) -> tuple[Any, Any]:
         """`match.sync`."""
         value = np.broadcast_to(value, self.batch.all_lanes.shape)
-        member_masks = (
-            np.broadcast_to(member_masks, value.shape)
-            & warp.ballot(self.pad_mask(mask))[self.batch.lane_warps]
-        )
+        running = warp.ballot(self.pad_mask(mask))[self.batch.lane_warps]
+        member_masks = np.broadcast_to(member_masks, value.shape) & running
         full = np.full(self.warp_count, 0xFFFFFFFF, np.uint32)
         same = warp.match_any(self.pad_warps(value), full).reshape(-1)[self.padded_index] & member_masks
         every = same == member_masks
@@ -109,8 +103,8 @@ class WarpUnit:
             count = int(is_active[self.batch.lane_warps[lane]].sum())
             message = f"only {count} lanes of a warp run it: undefined"
             hint = "All 32 lanes of a warp must run it together: move it out of the condition."
-            one = self.batch.decoded.context.sites[site_number].instruction
-            self.batch.findings.add("warp", one, message, hint, (self.batch.geometry, lane))
+            one = self.batch.sites[site_number].instruction
+            self.batch.findings.add("warp", one, message, hint, lane)
 
     def multiply_fragments(
         self,
@@ -132,7 +126,7 @@ class WarpUnit:
         words = mma.multiply_fragments(left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating)
         return [np.ascontiguousarray(words[:, :, i]).reshape(-1) for i in range(words.shape[2])]
 
-    def _stack_registers(self, rows: tuple[Any, ...]) -> Any:
+    def _stack_registers(self, rows: Sequence[Any]) -> Any:
         return np.stack([self.pad_warps(row) for row in rows], axis=-1)
 
     def load_matrices(
@@ -149,18 +143,11 @@ class WarpUnit:
         batch, count = self.batch, len(targets)
         rows = [np.zeros(batch.all_lanes.size, np.uint64) for _ in range(2)]
         keep = self.lane_in_warp[probe.lane_numbers(batch.all_lanes)] < 8 * count
-        self.memory_unit.load(site_number, probe.select_lanes(0, keep), offset, None, tuple(rows))
-        halves = (
-            np.stack([self.pad_warps(row) for row in rows], axis=-1)
-            .view(np.uint16)
-            .reshape(self.warp_count, WARP_SIZE, 8)
-        )
+        self.memory_unit.load(site_number, probe.select_lanes(0, keep), offset, tuple(rows))
+        halves = self._stack_registers(rows).view(np.uint16).reshape(self.warp_count, WARP_SIZE, 8)
         place = mma.find_ldmatrix_sources(count, is_transposed)
-        distributed = halves[:, place.lane, place.column]
-        words = distributed[..., 0].astype(np.uint32) | (
-            distributed[..., 1].astype(np.uint32) << np.uint32(16)
-        )
+        distributed = halves[:, place.lane, place.column].astype(np.uint32)
+        words = distributed[..., 0] | (distributed[..., 1] << np.uint32(16))
+        active = True if mask is None else mask
         for i, target in enumerate(targets):
-            np.copyto(
-                target, words[:, :, i].reshape(-1)[self.padded_index], where=True if mask is None else mask
-            )
+            np.copyto(target, words[:, :, i].reshape(-1)[self.padded_index], where=active)

@@ -12,7 +12,6 @@ from ekc.emulator.lane_state import LaneState
 from ekc.emulator.numerics import wgmma
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WgmmaOperand
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
-from ekc.errors import EkcError
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,8 @@ def make_wgmma_form(
     columns: int, element_type: str, is_negated: bool, is_transposed: tuple[bool, bool], is_saturating: bool
 ) -> WgmmaForm:
     """Make a variant from the arguments in decoded text."""
-    a, b = (
-        WgmmaOperand(element_type, ROWS, is_transposed[0]),
-        WgmmaOperand(element_type, columns, is_transposed[1]),
-    )
+    a = WgmmaOperand(element_type, ROWS, is_transposed[0])
+    b = WgmmaOperand(element_type, columns, is_transposed[1])
     return WgmmaForm(a, b, "s32" if element_type == "s8" else "f32", is_negated, is_saturating)
 
 
@@ -64,11 +61,10 @@ class WgmmaUnit:
         """`wgmma.mma_async`: d += a b, or d = a b where `accumulates` is false."""
         form = make_wgmma_form(*form_arguments)
         groups, first = self._find_active_groups(mask)
-        site, checks = self.batch.decoded.context.sites[site_number], self.checks
+        site, checks = self.batch.sites[site_number], self.checks
         if checks is not None:
-            checks.check_issue(
-                site, {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}, groups, mask
-            )
+            uniform_rows = {"the descriptor of a": a, "that of b": b, "scale-d": accumulates}
+            checks.check_issue(site, uniform_rows, groups, mask)
         factors: list[Any] = []
         for what, operand, row in (("a", form.a, a), ("b", form.b, b)):
             fields = wgmma.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
@@ -90,10 +86,9 @@ class WgmmaUnit:
 
     def _refuse_base_offset(self, site_number: int, fields: wgmma.MatrixDescriptors) -> None:
         if fields.base_offset.any():
-            one = self.batch.decoded.context.sites[site_number].instruction
-            raise EkcError(
-                f"PTX line {one.line}: {one.text}: a descriptor with a base offset is not emulated"
-            )
+            one = self.batch.sites[site_number].instruction
+            reason = "a descriptor with a base offset is not emulated"
+            raise one.make_error(reason)
 
     def _read_factor(self, operand: WgmmaOperand, addresses: Any, first: Any) -> Any:
         """A factor of every warpgroup; chunks outside of shared memory are zero."""
@@ -107,19 +102,11 @@ class WgmmaUnit:
         return wgmma.unpack_factor(operand, chunks)
 
     def _write_sums(
-        self,
-        wgmma_form: WgmmaForm,
-        product: Any,
-        accumulates: Any,
-        d: tuple[Any, ...],
-        groups: Any,
-        mask: Any,
+        self, form: WgmmaForm, product: Any, accumulates: Any, d: tuple[Any, ...], groups: Any, mask: Any
     ) -> None:
-        accumulates = np.asarray(accumulates)
+        accumulates, kind = np.asarray(accumulates), (form.sum_type, form.is_saturating)
         if mask is None and self.layout.has_full_groups:
-            words = wgmma.add_product(
-                product, np.stack(d), accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
-            )
+            words = wgmma.add_product(product, np.stack(d), accumulates, *kind)
             for row, values in zip(d, words, strict=True):
                 row[...] = values
             return
@@ -128,50 +115,39 @@ class WgmmaUnit:
         lanes = lanes[is_active]
         sums = np.stack([row[lanes] for row in d])
         accumulates = np.broadcast_to(accumulates, self.batch.all_lanes.shape)[lanes]
-        words = wgmma.add_product(
-            product[:, is_active], sums, accumulates, wgmma_form.sum_type, wgmma_form.is_saturating
-        )
+        words = wgmma.add_product(product[:, is_active], sums, accumulates, *kind)
         for row, values in zip(d, words, strict=True):
             row[lanes] = values
 
-    def _count_requests(self, site_number: int, wgmma_form: WgmmaForm, groups: int) -> None:
-        """Count a request of every warpgroup, and as many passes through the banks as its bytes fill: the
-        layouts have no bank conflicts."""
+    def _count_requests(self, site_number: int, form: WgmmaForm, groups: int) -> None:
+        """Count a request of every warpgroup, with as many passes as its bytes fill: no banks conflict."""
         access = self.memory_unit
         access.requests[site_number] += groups
-        access.bytes[site_number] += groups * wgmma_form.factor_bytes
-        access.wavefronts[site_number] += groups * wgmma_form.factor_bytes // 128
+        access.bytes[site_number] += groups * form.factor_bytes
+        access.wavefronts[site_number] += groups * form.factor_bytes // 128
 
     def fence(self, site_number: int, mask: Any) -> None:
         """`wgmma.fence`."""
-        if (checks := self.checks) is not None:
-            checks.check_fence(
-                self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
-            )
+        if self.checks is not None:
+            self.checks.check_fence(self.batch.sites[site_number], self._find_active_groups(mask)[0], mask)
 
     def commit(self, site_number: int, mask: Any) -> None:
         """`wgmma.commit_group`."""
-        if (checks := self.checks) is not None:
-            checks.check_commit(
-                self.batch.decoded.context.sites[site_number], self._find_active_groups(mask)[0], mask
-            )
+        if self.checks is not None:
+            self.checks.check_commit(self.batch.sites[site_number], self._find_active_groups(mask)[0], mask)
 
     def wait(self, site_number: int, pending_groups: int, mask: Any) -> None:
         """`wgmma.wait_group`."""
-        if (checks := self.checks) is not None:
-            checks.check_wait(
-                self.batch.decoded.context.sites[site_number],
-                pending_groups,
-                self._find_active_groups(mask)[0],
-                mask,
-            )
+        if self.checks is not None:
+            groups, _ = self._find_active_groups(mask)
+            self.checks.check_wait(self.batch.sites[site_number], pending_groups, groups, mask)
 
     def check_access(self, site_number: int, mask: Any) -> None:
         """An instruction may access the accumulators of a product in flight."""
-        if (checks := self.checks) is not None:
-            checks.check_access(self.batch.decoded.context.sites[site_number], mask)
+        if self.checks is not None:
+            self.checks.check_access(self.batch.sites[site_number], mask)
 
     def fence_proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""
-        if (checks := self.checks) is not None:
-            checks.async_proxy.record_fence(mask)
+        if self.checks is not None:
+            self.checks.async_proxy.record_fence(mask)

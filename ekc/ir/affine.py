@@ -100,22 +100,17 @@ class AffineForm:
     def select_crossing(self, names: Collection[str]) -> AffineForm:
         """The quotients and remainders that use variables both inside and outside `names`."""
         inside = set(names)
-        return AffineForm(
-            tuple(
-                (a, c)
-                for a, c in self.terms
-                if find_atom_variables(a) & inside and find_atom_variables(a) - inside
-            )
-        )
+        variables = [find_atom_variables(a) for a, _ in self.terms]
+        crossing = (t for t, own in zip(self.terms, variables, strict=True) if own & inside and own - inside)
+        return AffineForm(tuple(crossing))
 
 
 def _substitute_atom(atom: QuasiAffine, values: Mapping[str, AffineForm]) -> QuasiAffine:
     touched = sorted(atom.find_variables() & set(values))
     if not touched:
         return atom
-    return QuasiAffine(
-        atom.op, atom.inner.substitute(values), atom.divisor, f"{atom.tag}[{' '.join(touched)}]"
-    )
+    tag = f"{atom.tag}[{' '.join(touched)}]"
+    return QuasiAffine(atom.op, atom.inner.substitute(values), atom.divisor, tag)
 
 
 def make_variable(name: str) -> AffineForm:
@@ -178,8 +173,7 @@ def find_carry_period(atom: QuasiAffine, name: str) -> Extent:
 
 
 def find_enclosing_quasi(form: AffineForm, name: str) -> QuasiAffine | None:
-    """The quotient or remainder of a form that contains a variable; None where the form itself contains
-    it."""
+    """The quotient or remainder of a form that has a variable; None where the form itself has it."""
     if name in dict(form.terms):
         return None
     return next((a for a, _ in form.terms if isinstance(a, QuasiAffine) and name in a.find_variables()), None)

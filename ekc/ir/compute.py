@@ -97,9 +97,8 @@ class Compute:
     def __str__(self) -> str:
         body = str(self.body)
         if self.reduction_axes:
-            body = (
-                f"{self.combine}[{', '.join(f'{a.name} < {a.extent}' for a in self.reduction_axes)}] {body}"
-            )
+            bounds = ", ".join(f"{a.name} < {a.extent}" for a in self.reduction_axes)
+            body = f"{self.combine}[{bounds}] {body}"
         return f"{self.output_element} = {body}"
 
 
@@ -123,11 +122,9 @@ def check_element_types(
     acc, out, name = compute.acc_dtype, compute.output.dtype, compute.output.name
     read = [tensors[load.tensor] for load in _list_summed_loads(compute.body)]
     if not acc.storable_types:
-        near = (
-            parse_dtype(read[0].dtype.default_accumulator) if read else parse_dtype(acc.default_accumulator)
-        )
+        near = (read[0].dtype if read else acc).default_accumulator
         raise InvalidInput(
-            f"acc_dtype: {name} cannot be summed in {acc}, only in float32 or int32; use {near.name!r}"
+            f"acc_dtype: {name} cannot be summed in {acc}, only in float32 or int32; use {near!r}"
         )
     for spec in read:
         if spec.dtype.name not in acc.summable_types:
@@ -161,20 +158,16 @@ def _has_float_comparison(e: ex.Where, tensors: Mapping[str, TensorSpec]) -> boo
 
 def _check_comparisons(compute: Compute, tensors: Mapping[str, TensorSpec]) -> None:
     """Refuse an int32 compute that compares floats with integers: float32 does not hold all of these."""
-    for e in ex.walk_expr(compute.body):
-        if (
-            not compute.acc_dtype.is_integer
-            or not isinstance(e, ex.Where)
-            or not _has_float_comparison(e, tensors)
-        ):
-            continue
-        read = (tensors[x.tensor] for part in (e.a, e.b) for x in ex.find_loads(part))
-        for spec in read:
-            if spec.dtype.is_integer:
-                raise InvalidInput(
-                    f"where: {e.a} {e.op} {e.b} compares {spec.name}, which is {spec.dtype}, with floats; "
-                    "use acc_dtype='float32'"
-                )
+    if not compute.acc_dtype.is_integer:
+        return
+    for e in (x for x in ex.walk_expr(compute.body) if isinstance(x, ex.Where)):
+        read = [tensors[x.tensor] for part in (e.a, e.b) for x in ex.find_loads(part)]
+        integers = [spec for spec in read if spec.dtype.is_integer]
+        if integers and len(integers) < len(read):
+            raise InvalidInput(
+                f"where: {e.a} {e.op} {e.b} compares {integers[0].name}, which is {integers[0].dtype}, "
+                "with floats; use acc_dtype='float32'"
+            )
 
 
 def _find_nearest_storable(out: DType, acc: DType) -> str:

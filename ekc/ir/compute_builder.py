@@ -61,12 +61,9 @@ def make_compute(
         check_int(f"extent of axis {check_identifier('axis', axis)}", extent, MAX_ELEMENTS)
         if axis in tensor_names or axis == output:
             raise InvalidInput(f"axis: {axis!r} is the name of a tensor too; try {axis.lower() + '_'!r}")
-    all_axes = tuple(Axis(a, int(e)) for a, e in axes.items()) + tuple(
-        Axis(a, int(e), True) for a, e in reduce.items()
-    )
-    arguments: dict[str, Any] = {t: Tensor(t) for t in tensor_names} | {
-        a.name: ex.Var(a.name) for a in all_axes
-    }
+    all_axes = tuple(Axis(a, int(e), group is reduce) for group in (axes, reduce) for a, e in group.items())
+    arguments: dict[str, Any] = {t: Tensor(t) for t in tensor_names}
+    arguments |= {a.name: ex.Var(a.name) for a in all_axes}
     parameters = list_required_parameters(body, arguments)
     if parameters is None:
         raise InvalidInput(

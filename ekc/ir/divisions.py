@@ -17,15 +17,13 @@ from ekc.ir.compute import Compute
 
 
 def find_quotient_period(compute: Compute, axis: str) -> int:
-    """The least common period, in steps of an axis, of all quotients and remainders that depend on it alone;
-    1 where there are none."""
+    """The least common period of all quotients and remainders of an axis alone, in steps; 1 without any."""
     own = (e for e in _iterate_quotients(compute) if ex.find_variables(e) == {axis})
     return math.lcm(*(_find_form_period(to_affine(e, {}))[0] for e in own))
 
 
 def _find_form_period(form: AffineForm) -> tuple[int, int]:
-    """(period, increase) of a form of one variable: after `period` steps its values repeat, larger by
-    `increase`. x // 4 -> (4, 1), x % 4 -> (4, 0), x // 4 % 3 -> (12, 0)."""
+    """(period, increase) of a one-variable form: x // 4 -> (4, 1), x % 4 -> (4, 0), x // 4 % 3 -> (12, 0)."""
     each = [(_find_atom_period(atom), int(c)) for atom, c in form.terms]
     steps = math.lcm(*(own for (own, _), _ in each))
     return steps, sum(steps // own * further * c for (own, further), c in each)
@@ -57,8 +55,7 @@ def simplify_quotients(
 
 
 def _simplify_quotient(e: ex.Binary, inner: AffineForm, extents: Mapping[str, Extent]) -> AffineForm:
-    """The form of a quotient or remainder: multiples of the divisor leave the quotient, and vanish from the
-    remainder."""
+    """The form of a quotient or remainder, where multiples of the divisor leave both."""
     by = _read_divisor(e)
     multiple = AffineForm(tuple((a, c // by) for a, c in inner.terms if c % by == 0), inner.const // by)
     rest = AffineForm(tuple((a, c) for a, c in inner.terms if c % by), inner.const % by)
@@ -70,9 +67,8 @@ def _simplify_quotient(e: ex.Binary, inner: AffineForm, extents: Mapping[str, Ex
 
 
 def _make_quasi_form(e: ex.Binary, rest: AffineForm) -> AffineForm:
-    return AffineForm(
-        ((QuasiAffine(e.op, rest, _read_divisor(e), f"{e} of {' '.join(sorted(rest.find_variables()))}"), 1),)
-    )
+    tag = f"{e} of {' '.join(sorted(rest.find_variables()))}"
+    return AffineForm(((QuasiAffine(e.op, rest, _read_divisor(e), tag), 1),))
 
 
 def _iterate_quotients(compute: Compute) -> Iterator[ex.Binary]:

@@ -133,8 +133,7 @@ def choose_accumulator_and_result(
 
 
 def find_read_type(dtype: DType, acc: DType) -> DType:
-    """The type of an element in the arithmetic of an accumulator: that of the accumulator, or float32 for a
-    float that an int32 accumulator only compares."""
+    """The accumulator's type for an element, or float32 for a float that an int32 sum only compares."""
     return acc if dtype.name in acc.summable_types else parse_dtype(dtype.default_accumulator)
 
 

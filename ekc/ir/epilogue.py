@@ -84,8 +84,7 @@ def _check_shape(op: OperatorGraph, result: TensorSpec, name: str, shape: Any) -
 
 
 def _make_broadcast_load(tensor: TensorSpec, axes: tuple[Axis, ...]) -> ex.Load:
-    """The element that broadcasts to one of the result: dimensions align at the last, extents of 1
-    stretch."""
+    """The element that broadcasts to one of the result: aligned at the last dimension, 1 stretches."""
     along = zip(tensor.shape, axes[len(axes) - len(tensor.shape) :], strict=True)
     return ex.Load(tensor.name, tuple(ex.Var(a.name) if e == a.extent else ex.Const(0) for e, a in along))
 

@@ -82,8 +82,7 @@ class OperatorGraph:
             raise InvalidInput(f"{self.name}: takes {len(self.inputs)} arrays ({names}), got {len(arrays)}")
 
     def check_arrays(self, arrays: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
-        """The arrays as NumPy's, each of the declared shape and dtype; `InvalidInput` names the first that is
-        not."""
+        """The arrays as NumPy's; `InvalidInput` names the first of another shape or dtype than declared."""
         self.check_array_count(arrays)
         read = tuple(read_array(spec, array) for spec, array in zip(self.inputs, arrays, strict=True))
         for spec, array in zip(self.inputs, read, strict=True):

@@ -16,26 +16,12 @@ from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.hardware.wgmma import WgmmaFamily
+from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import count_fragments_per_load, find_ldmatrix_fit
 from ekc.ir.lowering.implicit_gemm import ImplicitGemmView
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    ComputeNode,
-    CopyWaitNode,
-    FragmentNode,
-    InitNode,
-    LaneCombineNode,
-    LaunchTree,
-    LoopNode,
-    MmaNode,
-    Node,
-    ReduceNode,
-    StageNode,
-    WgmmaGroupNode,
-    WriteNode,
-)
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region, Segment
 from ekc.ir.program import Loop, Program
 
@@ -77,13 +63,10 @@ def _align_remarks(lines: Sequence[_TextLine]) -> Iterator[str]:
 def _format_launch(kernel: LaunchTree) -> Iterator[_TextLine]:
     blocks = [x for x in kernel.nest.loops if x.is_block]
     threads = [x for x in kernel.nest.loops if x.is_thread]
-    yield _TextLine(
-        _format_loops(blocks) or "one block", _format_count(kernel.block_count, "block") if blocks else ""
-    )
-    yield _TextLine(
-        f"  {_format_loops(threads) or 'one thread'}",
-        _format_count(kernel.thread_count, "thread") if threads else "",
-    )
+    remark = _format_count(kernel.block_count, "block") if blocks else ""
+    yield _TextLine(_format_loops(blocks) or "one block", remark)
+    remark = _format_count(kernel.thread_count, "thread") if threads else ""
+    yield _TextLine(f"  {_format_loops(threads) or 'one thread'}", remark)
     for line in _format_body(kernel, kernel.body):
         yield line.indent().indent()
 
@@ -96,48 +79,43 @@ def _format_count(number: Extent, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _format_body(kernel: LaunchTree, nodes: Sequence[Node]) -> Iterator[_TextLine]:
+def _format_body(kernel: LaunchTree, nodes: Sequence[tree.Node]) -> Iterator[_TextLine]:
     for node in nodes:
         yield from _format_node(kernel, node)
 
 
-def _format_node(kernel: LaunchTree, node: Node) -> Iterator[_TextLine]:
+def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
     match node:
-        case LoopNode():
-            yield _TextLine(
-                f"for {node.loop.name} in {node.loop.extent}", _join_remarks(_list_loop_remarks(node))
-            )
+        case tree.LoopNode():
+            remark = _join_remarks(_list_loop_remarks(node))
+            yield _TextLine(f"for {node.loop.name} in {node.loop.extent}", remark)
             for line in _format_body(kernel, node.body):
                 yield line.indent()
-        case StageNode():
+        case tree.StageNode():
             yield _format_stage(kernel, node)
-        case FragmentNode():
+        case tree.FragmentNode():
             yield _format_fragment(kernel, node)
-        case MmaNode():
+        case tree.MmaNode():
             yield _format_mma(node)
-        case WgmmaGroupNode():
+        case tree.WgmmaGroupNode():
             yield from _format_body(kernel, node.body)
             yield _TextLine("wait for products")
-        case ReduceNode():
+        case tree.ReduceNode():
             yield _format_reduce(node)
-        case InitNode():
+        case tree.InitNode():
             yield _format_init(kernel.nest.compute, node)
-        case ComputeNode():
+        case tree.ComputeNode():
             yield from _format_compute(node)
-        case LaneCombineNode():
-            combine = kernel.nest.compute.combine
-            yield _TextLine(
-                f"{combine} {node.buffer.name} across lanes {_join_names(node.reduction_lanes)}", "shuffle"
-            )
-        case WriteNode():
+        case tree.LaneCombineNode():
+            combine, lanes = kernel.nest.compute.combine, _join_names(node.reduction_lanes)
+            yield _TextLine(f"{combine} {node.buffer.name} across lanes {lanes}", "shuffle")
+        case tree.WriteNode():
             yield _format_write(kernel, node)
-        case BarrierNode():
+        case tree.BarrierNode():
             yield _TextLine("barrier")
-        case CopyWaitNode():
-            left = count_pending_groups(node.loop.stages)
-            yield _TextLine(
-                f"wait for tile {node.loop.name}, barrier", f"{_format_count(left, 'tile')} in flight"
-            )
+        case tree.CopyWaitNode():
+            left = _format_count(count_pending_groups(node.loop.stages), "tile")
+            yield _TextLine(f"wait for tile {node.loop.name}, barrier", f"{left} in flight")
 
 
 def _join_remarks(parts: Iterable[str]) -> str:
@@ -148,7 +126,7 @@ def _join_names(loops: Iterable[Loop]) -> str:
     return ", ".join(x.name for x in loops)
 
 
-def _list_loop_remarks(node: LoopNode) -> Iterator[str]:
+def _list_loop_remarks(node: tree.LoopNode) -> Iterator[str]:
     loop = node.loop
     if loop.level != "serial":
         yield loop.level
@@ -160,7 +138,7 @@ def _list_loop_remarks(node: LoopNode) -> Iterator[str]:
         yield "unroll" if loop.unroll >= loop.extent else f"unroll {loop.unroll}"
 
 
-def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
+def _format_stage(kernel: LaunchTree, node: tree.StageNode) -> _TextLine:
     buffer, staging = node.buffer, node.staging
     if node.source.buffer is None:
         place = _format_box(node.source.spec.name, buffer.region)
@@ -172,7 +150,7 @@ def _format_stage(kernel: LaunchTree, node: StageNode) -> _TextLine:
     return _TextLine(text, _join_remarks(_list_stage_remarks(kernel, node)))
 
 
-def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
+def _format_fragment(kernel: LaunchTree, node: tree.FragmentNode) -> _TextLine:
     fits, pair = find_ldmatrix_fit(node), int(count_fragments_per_load(node))
     if not fits.is_possible:
         count = node.registers_per_lane * node.fragment_count
@@ -183,33 +161,29 @@ def _format_fragment(kernel: LaunchTree, node: FragmentNode) -> _TextLine:
     return _TextLine(_format_stage(kernel, node.stage).text, how)
 
 
-def _format_mma(node: MmaNode) -> _TextLine:
+def _format_mma(node: tree.MmaNode) -> _TextLine:
     """A tensor-core product, printed by the first element of its sums and factors."""
     tile = node.tile
     start = {x.name: AffineForm() for x in (*tile.inner_loops, *tile.spread_loops)}
-    a, b = (
-        _format_access(substitute_access(node.compute.reads[load], start))
-        for load in (tile.a_load, tile.b_load)
-    )
-    sums = _format_access(substitute_access(node.compute.target, start))
+    reads = node.compute.reads
+    accesses = (reads[tile.a_load], reads[tile.b_load], node.compute.target)
+    a, b, sums = (_format_access(substitute_access(x, start)) for x in accesses)
     name = tile.instruction.name
     if isinstance(tile.instruction, WgmmaFamily) and tile.strip_loop is not None:
         name = tile.instruction.format_name(tile.strip_loop.extent)
     return _TextLine(f"multiply {sums} += {a} * {b}", f"{name} {tile.instruction.dtype}")
 
 
-def _format_reduce(node: ReduceNode) -> _TextLine:
+def _format_reduce(node: tree.ReduceNode) -> _TextLine:
     region, compute = node.buffer.region, node.compute
     over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction_axes)
     value = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
     place = _format_box(node.source.spec.name, region)
-    return _TextLine(
-        f"reduce {place} = {value} -> shared{_format_shape(node.buffer, 0)}",
-        f"{_format_count(node.staging.warps, 'warp')} an element",
-    )
+    text = f"reduce {place} = {value} -> shared{_format_shape(node.buffer, 0)}"
+    return _TextLine(text, f"{_format_count(node.staging.warps, 'warp')} an element")
 
 
-def _name_read_sources(e: ex.Expr, node: ReduceNode) -> ex.Expr:
+def _name_read_sources(e: ex.Expr, node: tree.ReduceNode) -> ex.Expr:
     """A body in its own axes, with the buffer that each read comes from."""
     match e:
         case ex.Load():
@@ -224,7 +198,7 @@ def _name_read_sources(e: ex.Expr, node: ReduceNode) -> ex.Expr:
     return e
 
 
-def _list_stage_remarks(kernel: LaunchTree, node: StageNode) -> Iterator[str]:
+def _list_stage_remarks(kernel: LaunchTree, node: tree.StageNode) -> Iterator[str]:
     buffer, width = node.buffer, node.staging.vector
     if buffer.scope == "fragment":
         yield "by the lanes of a warp together"
@@ -260,10 +234,8 @@ def _format_shape(buffer: Buffer, pad: Extent) -> str:
 
 
 def _format_box(name: str, region: Region) -> str:
-    spans = [
-        _format_span(form, _find_segments_along(region, dim))
-        for dim, form in enumerate(region.find_printed_start())
-    ]
+    starts = enumerate(region.find_printed_start())
+    spans = [_format_span(form, _find_segments_along(region, dim)) for dim, form in starts]
     return f"{name}[{', '.join(spans)}]{''.join(_format_joint_ranges(region))}"
 
 
@@ -272,8 +244,7 @@ def _find_segments_along(region: Region, dim: int) -> list[Segment]:
 
 
 def _format_joint_ranges(region: Region, within: ImplicitGemmView | None = None) -> Iterator[str]:
-    """The iterations of joint loops that a tile takes: `, n_p_q = n_p_q.0*64 : 64`. Joint loops that a larger
-    tile cuts are left out."""
+    """The iterations of joint loops that a tile, and no larger one, cuts: `, n_p_q = n_p_q.0*64 : 64`."""
     cut_runs = {run.pieces for run in within.joint_ranges} if within else set()
     for run in region.view.joint_ranges if region.view else ():
         if run.pieces not in cut_runs:
@@ -287,11 +258,8 @@ def _format_tile_box(tile: Buffer, region: Region) -> str:
     for dim in tile.order:
         for s in tile.region.segments:
             if s.dim == dim and s.is_joint:
-                spans.append(
-                    _format_span(
-                        region.find_outer_coordinate(s), region.find_joint_segments({a for a, _ in s.terms})
-                    )
-                )
+                joint = region.find_joint_segments({a for a, _ in s.terms})
+                spans.append(_format_span(region.find_outer_coordinate(s), joint))
         along = _find_segments_along(tile.region, dim)
         if along:
             start = tile.region.find_offset(region.find_printed_start(), dim)
@@ -318,22 +286,21 @@ def _format_span(base: AffineForm, segments: Sequence[Segment], unit: Extent = 1
     return text
 
 
-def _format_init(compute: Compute, node: InitNode) -> _TextLine:
+def _format_init(compute: Compute, node: tree.InitNode) -> _TextLine:
     value = find_reduction_identity(compute.combine, compute.acc_dtype)
     start = f"{value:g}" if isinstance(value, float) else str(value)
     if node.buffer is not None:
         return _TextLine(f"register {node.buffer.name}{_format_shape(node.buffer, 0)} = {start}")
     name = compute.output.name
-    return _TextLine(
-        f"{_format_box(name, node.region)} = {start}", _format_bounds_remark(name, node.target.guards)
-    )
+    remark = _format_bounds_remark(name, node.target.guards)
+    return _TextLine(f"{_format_box(name, node.region)} = {start}", remark)
 
 
 def _format_bounds_remark(name: str, guards: Sequence[BoundsGuard]) -> str:
     return f"only inside {name}" if guards else ""
 
 
-def _format_compute(node: ComputeNode) -> Iterator[_TextLine]:
+def _format_compute(node: tree.ComputeNode) -> Iterator[_TextLine]:
     compute = node.nest.compute
     body = _substitute_places(compute.body, node)
     target = _format_access(node.target)
@@ -353,7 +320,7 @@ def _format_guard(guard: BoundsGuard) -> str:
     return f"{low}{_format_form(guard.form)}{high}"
 
 
-def _substitute_places(e: ex.Expr, node: ComputeNode) -> ex.Expr:
+def _substitute_places(e: ex.Expr, node: tree.ComputeNode) -> ex.Expr:
     """The body with each read and axis replaced by the text of its place."""
     match e:
         case ex.Load():
@@ -380,7 +347,7 @@ def _format_access(access: TensorAccess) -> str:
     return f"{access.buffer.name}[{', '.join(stored)}]"
 
 
-def _format_write(kernel: LaunchTree, node: WriteNode) -> _TextLine:
+def _format_write(kernel: LaunchTree, node: tree.WriteNode) -> _TextLine:
     name, output = node.target.spec.name, kernel.nest.compute.output.name
     value = ex.replace_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == output else x)
     width = _format_vector_type(node.target.spec.dtype, node.vector) if node.vector > 1 else ""

@@ -40,8 +40,7 @@ class Loop:
     stages: Extent = 1
     """Number of copies of each shared tile: with 2 the next tile is loaded while one is used."""
     copy: str = "register"
-    """Way in which tiles of a pipelined loop are copied: "register" (through registers) or "async"
-    (cp.async)."""
+    """Way in which tiles of a pipelined loop are copied: "register" (through these) or "async" (cp.async)."""
 
     @property
     def is_block(self) -> bool:
@@ -67,8 +66,7 @@ class Staging:
     source: str
     """Name of the tensor, or of the staging that this one is copied from."""
     scope: str
-    """Memory of the copy: "shared", "register", or "fragment" (spread over the lanes of a warp as an
-    instruction requires)."""
+    """Memory of the copy: "shared", "register", or "fragment" (spread over the lanes of a warp)."""
     at: str | None
     vector: Extent = 1
     order: tuple[int, ...] = ()
@@ -109,8 +107,7 @@ class Nest:
     instruction: str = ""
     """Name of the tensor-core instruction that executes the innermost loops (tensorize); "" for none."""
     is_atomic: bool = False
-    """Whether the accumulator is added to the output by atomics, so that blocks may share a sum. A launch
-    before clears the output."""
+    """Whether the accumulator is added to the output by atomics, which a launch before clears."""
     epilogue: Compute | None = None
     """The computes fused behind this one (compute_inline), as one body over its axes. The body reads the
     finished element of `compute` and gives the element that is written."""
@@ -127,16 +124,14 @@ class Nest:
 
     @property
     def is_unscheduled(self) -> bool:
-        """Whether the loops are still the axes of the compute, with nothing bound, staged, accumulated or
-        fused."""
+        """Whether loops are the axes of the compute: none bound, staged, accumulated or fused."""
         loops = [(x.name, x.level) for x in self.loops if np.ndim(x.unroll) == 0 and x.unroll == 1]
         touched = self.stagings or self.has_accumulator or self.epilogue or self.instruction or self.is_atomic
         return not touched and loops == [(a.name, "serial") for a in self.compute.axes]
 
     @cached_property
     def index_forms(self) -> dict[str, AffineForm]:
-        """Axes and quotients in terms of loops, as `to_affine_index` needs them to read an index of the
-        body."""
+        """Axes and quotients in terms of loops, for `to_affine_index` of an index of the body."""
         return self.axis_forms | self.quotient_forms
 
     @cached_property
@@ -167,8 +162,7 @@ class Nest:
     def replace_loops(
         self, old: tuple[str, ...], new: tuple[Loop, ...], forms: Mapping[str, AffineForm]
     ) -> Nest:
-        """The nest with neighbouring loops `old` replaced by `new`; `forms` gives each old loop in terms of
-        new ones."""
+        """The nest with neighbouring loops `old` replaced; `forms` gives each in terms of new ones."""
         at = self.find_position(old[0])
         return replace(
             self,
@@ -183,11 +177,9 @@ class Nest:
 
     def is_async(self, staging: Staging) -> bool:
         """Whether a staging is filled by asynchronous copies."""
-        return (
-            staging.scope == "shared"
-            and staging.at is not None
-            and self.find_loop(staging.at).copy == "async"
-        )
+        if staging.scope != "shared" or staging.at is None:
+            return False
+        return self.find_loop(staging.at).copy == "async"
 
     def find_staging(self, name: str) -> Staging | None:
         """The staging of that name."""
@@ -215,8 +207,7 @@ class Program:
 
     @property
     def nondeterministic_outputs(self) -> tuple[str, ...]:
-        """Names of float outputs that differ from run to run by rounding, as blocks add to them in any
-        order."""
+        """Names of float outputs that differ from run to run, as blocks add to them in any order."""
         return tuple(n.output.name for n in self.nests if n.is_atomic and not n.output.dtype.is_integer)
 
     def replace_nest(self, old: Nest, new: Nest, *checks: Check) -> Program:

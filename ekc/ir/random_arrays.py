@@ -119,11 +119,8 @@ class RandomTensor:
     def _values(self, bits: NDArray[Any]) -> NDArray[Any]:
         """Elements from the bits of a hash."""
         if not self.spec.dtype.is_integer:
-            return np.asarray(
-                _compute_quantiles(self.factor_count)
-                .take(bits)
-                .astype(self.spec.dtype.numpy_dtype, copy=False)
-            )
+            values = _compute_quantiles(self.factor_count).take(bits)
+            return np.asarray(values.astype(self.spec.dtype.numpy_dtype, copy=False))
         if self.spec.dtype is INT8:
             integers = bits.view(np.int8)
         else:
@@ -166,8 +163,7 @@ def count_factors(op: OperatorGraph) -> int:
 
 @cache
 def _compute_quantiles(factor_count: int) -> NDArray[np.float32]:
-    """Quantiles of the standard normal distribution at the middle of equal shares; for a product of factors,
-    mapped to values near 1 and -1."""
+    """Quantiles of the normal distribution at the middle of equal shares; for a product near 1 and -1."""
     count, normal = 1 << 16, NormalDist()
     upper = [normal.inv_cdf(0.5 + (i + 0.5) / count) for i in range(count // 2)]
     quantiles = [*(-x for x in reversed(upper)), *upper]

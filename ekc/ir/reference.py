@@ -32,13 +32,11 @@ _MAX_SLICES = 1024
 """Longest axis along which an einsum is done by slices."""
 _MAX_EXACT_INTEGER = 2.0**53
 """Every integer below this is exact in float64."""
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
 FLOAT64 = np.dtype(np.float64)
-_COMBINE_UFUNCS: Mapping[str, np.ufunc] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-}
+COMBINE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+"""Functions that combine two values, by kind of reduction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,22 +48,20 @@ class ComputeResult:
     """Whether some result is not exact, because int32 wrapped modulo 2**32."""
 
 
-def evaluate_reference(op: OperatorGraph, arrays: tuple[NDArray[Any], ...]) -> NDArray[Any]:
+def evaluate_reference(op: OperatorGraph, arrays: tuple[Array, ...]) -> Array:
     """The operator's output, cast to its dtype."""
     check_host_memory(op, f"the reference of {op.name}", _estimate_memory_factors(op))
     tensors = convert_inputs(op, arrays)
     for compute in op.computes:
         all_indices = {a.name: np.arange(a.extent) for a in compute.spatial_axes}
-        tensors[compute.output.name] = convert_results(
-            compute, evaluate_compute_at(compute, tensors, all_indices).values
-        )
+        values = evaluate_compute_at(compute, tensors, all_indices).values
+        tensors[compute.output.name] = convert_results(compute, values)
     with np.errstate(over="ignore"):
         return np.asarray(tensors[op.outputs[0].name].astype(op.outputs[0].dtype.numpy_dtype))
 
 
 def _estimate_memory_factors(op: OperatorGraph) -> dict[str, float]:
-    """Memory by tensor, in multiples of its size: results in float64 and again as slices, factors in
-    float64."""
+    """Memory by tensor, in multiples of its size: results twice in float64, factors once."""
     read = {t.name: 8 / t.dtype.bytes for c in op.computes if c.reduction_axes for t in op.inputs}
     return read | {c.output.name: 2 * 8 / c.output.dtype.bytes for c in op.computes}
 
@@ -78,19 +74,17 @@ def convert_inputs(op: OperatorGraph, arrays: tuple[InputTensor, ...]) -> dict[s
     return {t.name: round_to_tf32(a) if t.dtype is TF32 else a for t, a in pairs}
 
 
-def convert_results(compute: Compute, values: NDArray[Any]) -> NDArray[Any]:
+def convert_results(compute: Compute, values: Array) -> Array:
     """Results of a compute as other computes read them: integers in their type, floats in float64."""
     return values.astype(compute.output.dtype.numpy_dtype) if compute.output.dtype.is_integer else values
 
 
-def list_float_tensors(tensors: Mapping[str, NDArray[Any]]) -> frozenset[str]:
+def list_float_tensors(tensors: Arrays) -> frozenset[str]:
     """Names of the tensors that are not integers."""
     return frozenset(name for name, a in tensors.items() if not np.issubdtype(a.dtype, np.integer))
 
 
-def evaluate_compute_at(
-    compute: Compute, tensors: Mapping[str, NDArray[Any]], where: dict[str, NDArray[Any]]
-) -> ComputeResult:
+def evaluate_compute_at(compute: Compute, tensors: Arrays, where: Arrays) -> ComputeResult:
     """One compute at the outer product of chosen spatial indices; values in float64, in output order.
 
     Floats are not rounded to the output type; integers are as stored (int8 is clamped).
@@ -103,10 +97,9 @@ def evaluate_compute_at(
 
 
 def evaluate_as_stored(
-    compute: Compute, evaluate_in: Callable[[np.dtype[Any]], NDArray[Any]], may_wrap: bool
+    compute: Compute, evaluate_in: Callable[[np.dtype[Any]], Array], may_wrap: bool
 ) -> ComputeResult:
-    """Results of a compute as stored, see `evaluate_compute_at`; `evaluate_in` computes them in float64 or
-    int32."""
+    """Results of a compute as stored, from a function that evaluates it in float64 or int32."""
     # Infinities and NaN are valid results; the kernel has them too.
     with np.errstate(all="ignore"):
         exact = values = evaluate_in(FLOAT64)
@@ -116,23 +109,13 @@ def evaluate_as_stored(
     return ComputeResult(stored, may_wrap and not np.array_equal(values, exact))
 
 
-def _evaluate_compute(
-    compute: Compute,
-    tensors: Mapping[str, NDArray[Any]],
-    where: dict[str, NDArray[Any]],
-    dtype: np.dtype[Any],
-) -> NDArray[Any]:
+def _evaluate_compute(compute: Compute, tensors: Arrays, where: Arrays, dtype: np.dtype[Any]) -> Array:
     """The compute in float64, or in int32 that wraps."""
-    ranges = where | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
-    parts = (
-        ex.list_factors(compute.body)
-        if compute.combine == "sum" and compute.reduction_axes
-        else (compute.body,)
-    )
-    if (
-        all(math.prod(len(ranges[v]) for v in ex.find_variables(p)) <= 16 * _POINTS_AT_ONCE for p in parts)
-        and len(parts) > 1
-    ):
+    ranges = {**where, **{a.name: np.arange(a.extent) for a in compute.reduction_axes}}
+    is_sum = compute.combine == "sum" and compute.reduction_axes
+    parts = ex.list_factors(compute.body) if is_sum else (compute.body,)
+    points = [math.prod(len(ranges[v]) for v in ex.find_variables(p)) for p in parts]
+    if len(parts) > 1 and max(points) <= 16 * _POINTS_AT_ONCE:
         axes = [[a.name for a in compute.axes if a.name in ex.find_variables(p)] for p in parts]
         operands = [_evaluate(p, own, tensors, ranges, dtype) for p, own in zip(parts, axes, strict=True)]
         sums = {a.name for a in compute.reduction_axes}
@@ -141,9 +124,7 @@ def _evaluate_compute(
     return _evaluate_pointwise(compute, tensors, ranges, dtype)
 
 
-def _contract(
-    compute: Compute, axes: list[list[str]], operands: list[NDArray[Any]], ranges: dict[str, NDArray[Any]]
-) -> NDArray[Any]:
+def _contract(compute: Compute, axes: list[list[str]], operands: list[Array], ranges: Arrays) -> Array:
     """Sum of the product of operands, each over its own axes."""
     letters = {a.name: chr(ord("a") + i) for i, a in enumerate(compute.axes)}
     names = ["".join(letters[a] for a in own) for own in axes]
@@ -152,98 +133,83 @@ def _contract(
     names += [letters[a] for a in absent]
     out = "".join(letters[a.name] for a in compute.spatial_axes)
     kind, terms = operands[0].dtype, math.prod(a.extent for a in compute.reduction_axes)
-    if (
-        kind != FLOAT64
-        and terms * math.prod(float(np.max(np.abs(x.astype(FLOAT64)))) for x in operands) < _MAX_EXACT_INTEGER
-    ):
+    if kind != FLOAT64:
+        floats = [x.astype(FLOAT64) for x in operands]
         # float64 products are much faster than integer ones, and exact below this limit.
-        return (
-            _einsum_by_slices(names, out, [x.astype(FLOAT64) for x in operands]).astype(np.int64).astype(kind)
-        )
+        if terms * math.prod(float(np.max(np.abs(x))) for x in floats) < _MAX_EXACT_INTEGER:
+            return _einsum_by_slices(names, out, floats).astype(np.int64).astype(kind)
     return _einsum_by_slices(names, out, operands)
 
 
-def _einsum_by_slices(names: list[str], out: str, operands: list[NDArray[Any]]) -> NDArray[Any]:
-    """`np.einsum`, by slices of an axis that all operands have, as einsum uses BLAS only without such an
-    axis."""
+def _einsum_by_slices(names: list[str], out: str, operands: list[Array]) -> Array:
+    """`np.einsum`, by slices of an axis that all operands have: einsum uses BLAS only without one."""
     sizes = dict(zip(names[0], operands[0].shape, strict=True))
     shared = next((x for x in out if all(x in n for n in names) and sizes[x] <= _MAX_SLICES), None)
     text = f"{','.join(names)}->{out}"
     if shared is None:
         return np.asarray(np.einsum(text, *operands, optimize=True))
     text, positions = text.replace(shared, ""), [n.index(shared) for n in names]
-    slices = [
-        np.einsum(
-            text, *(x.take(i, axis) for x, axis in zip(operands, positions, strict=True)), optimize=True
-        )
-        for i in range(sizes[shared])
-    ]
+    slices = []
+    for i in range(sizes[shared]):
+        part = (x.take(i, axis) for x, axis in zip(operands, positions, strict=True))
+        slices.append(np.einsum(text, *part, optimize=True))
     return np.stack(slices, out.index(shared))
 
 
-def _evaluate(
-    e: ex.Expr, axes: list[str], tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
-) -> NDArray[Any]:
+def _evaluate(e: ex.Expr, axes: list[str], tensors: Any, ranges: Arrays, dtype: np.dtype[Any]) -> Array:
     """An expression as an array over `axes`, in float64 or int32."""
     grid = {a: ranges[a].reshape([-1 if b == a else 1 for b in axes]) for a in axes}
     shape = tuple(len(ranges[a]) for a in axes)
-    result = evaluate_body(
-        e,
-        grid,
-        lambda load: read_padded(tensors[load.tensor], load, grid),
-        dtype,
-        list_float_tensors(tensors),
-    )
-    return np.broadcast_to(result, shape)
+
+    def read(load: ex.Load) -> Array:
+        return read_padded(tensors[load.tensor], load, grid)
+
+    return np.broadcast_to(evaluate_body(e, grid, read, dtype, list_float_tensors(tensors)), shape)
 
 
 def evaluate_body(
     e: ex.Expr,
     axes: Mapping[str, Any],
-    load: Callable[[ex.Load], NDArray[Any]],
+    load: Callable[[ex.Load], Array],
     dtype: np.dtype[Any],
     float_tensors: frozenset[str],
-) -> NDArray[Any]:
+) -> Array:
     """An expression in float64 or int32. `load` reads float64, in which every int32 is exact. Int32
     arithmetic only compares elements of `float_tensors`."""
     if dtype != FLOAT64:
         axes = {name: np.asarray(index).astype(dtype) for name, index in axes.items()}
 
-    def read(x: ex.Load) -> NDArray[Any]:
+    def read(x: ex.Load) -> Array:
         return load(x) if x.tensor in float_tensors else load(x).astype(dtype, copy=False)
 
     return np.asarray(ex.evaluate(e, axes, read), dtype)
 
 
-def _evaluate_pointwise(
-    compute: Compute, tensors: Any, ranges: dict[str, NDArray[Any]], dtype: np.dtype[Any]
-) -> NDArray[Any]:
+def _evaluate_pointwise(compute: Compute, tensors: Any, ranges: Arrays, dtype: np.dtype[Any]) -> Array:
     """Evaluate slice by slice along one axis; partial results are combined if it is a reduction axis."""
     axes = [a.name for a in compute.axes]
     over = tuple(i for i, a in enumerate(compute.axes) if a.is_reduction)
     sliced = _choose_sliced_axis(axes, ranges)
     points = math.prod(len(ranges[a]) for a in axes if a != sliced)
     step = max(1, _POINTS_AT_ONCE // max(1, points))
-    combine, identity = (
-        _COMBINE_UFUNCS[compute.combine],
-        find_reduction_identity(compute.combine, compute.acc_dtype),
-    )
+    combine = COMBINE_UFUNCS[compute.combine]
+    identity = find_reduction_identity(compute.combine, compute.acc_dtype)
     slices = []
     for start in range(0, len(ranges[sliced]), step):
-        part = ranges | {sliced: ranges[sliced][start : start + step]}
+        part = {**ranges, sliced: ranges[sliced][start : start + step]}
         values = _evaluate(compute.body, axes, tensors, part, dtype)
         slices.append(combine.reduce(values, axis=over, dtype=dtype, initial=identity) if over else values)
     position = axes.index(sliced)
     return reduce(combine, slices) if position in over else np.concatenate(slices, axis=position)
 
 
-def _choose_sliced_axis(axes: list[str], ranges: Mapping[str, NDArray[Any]]) -> str:
+def _choose_sliced_axis(axes: list[str], ranges: Arrays) -> str:
     """The axis to slice along: the first, or the longest where a slice of the first is too large."""
     rest = math.prod(len(ranges[a]) for a in axes[1:])
     return axes[0] if rest <= _POINTS_AT_ONCE else max(axes, key=lambda a: len(ranges[a]))
 
 
-def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> NDArray[Any]:
+def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> Array:
     """Elements of a tensor in float64, 0 outside of it."""
     index = [np.asarray(ex.evaluate(i, axes, _refuse_load)) for i in load.index]
     inside = [(i >= 0) & (i < extent) for i, extent in zip(index, array.shape, strict=True)]
@@ -253,7 +219,7 @@ def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> NDArray[A
     return np.where(reduce(np.logical_and, inside), _gather_elements(array, clipped).astype(np.float64), 0.0)
 
 
-def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _gather_elements(array: Any, index: Sequence[Array]) -> Array:
     """array[index], one axis at a time where possible, which copies rows instead of single elements.
 
     That is possible where the indices vary along different dimensions, in order. The axis that leaves the
@@ -272,9 +238,8 @@ def _gather_elements(array: Any, index: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return found.reshape(np.broadcast_shapes(*(i.shape for i in index)))
 
 
-def _is_full_range(index: NDArray[Any], extent: int) -> bool:
-    """Whether an index is 0, 1, ... over a whole dimension; the cost depends on the index, not on the
-    dimension."""
+def _is_full_range(index: Array, extent: int) -> bool:
+    """Whether an index is 0, 1, ... over a whole dimension; the cost depends on the index alone."""
     return index.size == extent and index[0] == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 

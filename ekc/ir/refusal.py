@@ -30,8 +30,7 @@ class Check:
     limit: Any
     """The number that `limit_text` names, if any."""
     nearest: Any
-    """The nearest legal choice: a number, a vector, a text, or a function of need and limit. A function is
-    called only when a refusal is explained."""
+    """The nearest legal choice: number, vector, text, or a function of need and limit, called if refused."""
     unit: str
     """The unit behind `need` in a refusal."""
     limit_text: str
@@ -118,8 +117,7 @@ def make_unknown_name_error(
     remedy: str = "leave it out",
     plural: str = "",
 ) -> ScheduleError:
-    """The error for a name that does not exist. It lists the known names and the nearest of them; `remedy` is
-    for the case that there are none."""
+    """The error for a name that does not exist, with those known; `remedy` where there are none."""
     names, plural = list(dict.fromkeys(known_names)), plural or f"{kind}s"
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.0)
     limit = f"{plural} are {', '.join(names)}" if names else f"there are no {plural}"

@@ -1,2 +1,1 @@
-"""PTX text as data: kernels with their instructions, control flow, and facts that follow from the text
-alone."""
+"""PTX text as data: kernels with their instructions, control flow, and facts from the text alone."""

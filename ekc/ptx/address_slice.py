@@ -54,20 +54,16 @@ def slice_addresses(kernel: KernelText) -> KernelText:
 
 
 def _is_anchor(instruction: Instruction) -> bool:
-    """Whether an instruction stays in the slice, whoever uses its results: it branches, copies or has an
-    address."""
-    return (
-        instruction.ends_block or instruction.parts[0] == "cp" or Address in map(type, instruction.operands)
-    )
+    """Whether an instruction stays in the slice in any case: it branches, copies or has an address."""
+    has_address = Address in map(type, instruction.operands)
+    return instruction.ends_block or instruction.parts[0] == "cp" or has_address
 
 
 def _list_anchor_inputs(instruction: Instruction) -> tuple[str, ...]:
     """Registers that an anchor needs: all that it reads, without the data of a store."""
     if instruction.parts[0] == "st":
-        return (
-            *list_registers(instruction.operands[0]),
-            *([instruction.guard.name] if instruction.guard else []),
-        )
+        guard = [instruction.guard.name] if instruction.guard else []
+        return (*list_registers(instruction.operands[0]), *guard)
     return instruction.reads
 
 
@@ -97,17 +93,14 @@ def count_used_bytes(name: str, readers: Readers) -> int:
 
 def _count_bytes_read(instruction: Instruction, name: str, readers: Readers) -> int:
     follow = _BYTE_COUNTERS.get(instruction.parts[0])
-    plain = (
-        follow is not None
-        and len(instruction.operands) > 1
-        and _reads_only_register(instruction.operands[1:], name)
-    )
-    return min(follow(instruction, readers), MAX_REGISTER_BYTES) if follow and plain else MAX_REGISTER_BYTES
+    if follow is None or not _reads_only_register(instruction.operands[1:], name):
+        return MAX_REGISTER_BYTES
+    return min(follow(instruction, readers), MAX_REGISTER_BYTES)
 
 
 def _reads_only_register(sources: Sequence[Operand], name: str) -> bool:
     """Whether the first source is this register and the others are numbers."""
-    return sources[0] == Register(name) and all(isinstance(x, Immediate) for x in sources[1:])
+    return sources[:1] == (Register(name),) and all(isinstance(x, Immediate) for x in sources[1:])
 
 
 def _count_mov_bytes(instruction: Instruction, readers: Readers) -> int:

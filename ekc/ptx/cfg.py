@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from ekc.errors import EkcError
 from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.module import Instruction, KernelText, Operand, Symbol, split_opcode
 
@@ -32,8 +31,7 @@ def order_blocks(edges: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _arrange_nodes(nodes: Iterable[int], edges: Edges, entry: int) -> Iterator[int]:
-    """The nodes that can be reached from `entry`: each loop in one piece, arranged likewise from its
-    header."""
+    """The nodes that can be reached from `entry`: each loop in one piece, likewise from its header."""
     inside = set(nodes)
     for loop in _find_components(inside, edges, entry):
         if len(loop) == 1:
@@ -85,15 +83,8 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
 WARPGROUP_SIZE = 4 * WARP_SIZE
 """Threads of a warpgroup: four warps."""
 _WARP_WIDE_ROOTS = (
-    "shfl",
-    "vote",
-    "redux",
-    "match",
-    "activemask",
-    "mma",
-    "ldmatrix",
-    "stmatrix",
-    "movmatrix",
+    *("shfl", "vote", "redux", "match", "activemask"),
+    *("mma", "ldmatrix", "stmatrix", "movmatrix"),
 )
 
 
@@ -138,7 +129,7 @@ class Block:
 def build_blocks(kernel: KernelText) -> list[Block]:
     """Split a kernel into blocks, numbered in the order in which they run while lanes have diverged."""
     blocks = split_blocks(kernel)
-    order = order_blocks([list_successors(block) for block in blocks])
+    order = order_blocks([block.exit.targets for block in blocks])
     place = {old: new for new, old in enumerate(order)}
     for block in blocks:
         block.number = place[block.number]
@@ -194,18 +185,16 @@ def _build_exit(
         return BlockExit("jump", (next_block,)) if next_block is not None else BlockExit("exit")
     root = last.parts[0]
     if root == "bra":
-        target = _find_block(kernel, last.operands[0], last, block_numbers)
+        target = _find_block(kernel, _get_label(last.operands[0]), last, block_numbers)
         if last.guard is None:
             return BlockExit("jump", (target,), last)
         return BlockExit("branch", (target, _require_next_block(next_block, last)), last)
     if root == "brx":
-        table = last.operands[-1]
-        names = kernel.branch_tables.get(table.name if isinstance(table, Symbol) else "")
+        names = kernel.branch_tables.get(_get_label(last.operands[-1]))
         if names is None:
-            raise EkcError(f"PTX line {last.line}: {last.text}: the table of branch targets is missing")
-        return BlockExit(
-            "switch", tuple(_find_block(kernel, Symbol(n), last, block_numbers) for n in names), last
-        )
+            raise last.make_error("the table of branch targets is missing")
+        targets = tuple(_find_block(kernel, n, last, block_numbers) for n in names)
+        return BlockExit("switch", targets, last)
     if root in ("bar", "barrier"):
         return BlockExit("barrier", (_require_next_block(next_block, last),), last)
     if last.guard is not None:
@@ -213,26 +202,20 @@ def _build_exit(
     return BlockExit("exit", (), last)
 
 
-def _find_block(
-    kernel: KernelText, label: Operand, instruction: Instruction, block_numbers: dict[int, int]
-) -> int:
-    name = label.name if isinstance(label, Symbol) else ""
-    if name not in kernel.labels or kernel.labels[name] not in block_numbers:
-        raise EkcError(f"PTX line {instruction.line}: {instruction.text}: the label is not in this kernel")
-    return block_numbers[kernel.labels[name]]
+def _get_label(operand: Operand) -> str:
+    return operand.name if isinstance(operand, Symbol) else ""
+
+
+def _find_block(kernel: KernelText, name: str, instruction: Instruction, numbers: dict[int, int]) -> int:
+    if name not in kernel.labels or kernel.labels[name] not in numbers:
+        raise instruction.make_error("the label is not in this kernel")
+    return numbers[kernel.labels[name]]
 
 
 def _require_next_block(next_block: int | None, instruction: Instruction) -> int:
     if next_block is None:
-        raise EkcError(
-            f"PTX line {instruction.line}: {instruction.text}: the kernel ends here without ret: truncated?"
-        )
+        raise instruction.make_error("the kernel ends here without ret: truncated?")
     return next_block
-
-
-def list_successors(block: Block) -> tuple[int, ...]:
-    """Numbers of the blocks that may run after this one."""
-    return block.exit.targets
 
 
 def find_live_in(blocks: list[Block]) -> list[set[str]]:
@@ -254,7 +237,7 @@ def find_live_in(blocks: list[Block]) -> list[set[str]]:
     while changed:
         changed = False
         for i in range(len(blocks) - 1, -1, -1):
-            out = set().union(*(live[s] for s in list_successors(blocks[i])))
+            out = set().union(*(live[s] for s in blocks[i].exit.targets))
             new = uses[i] | (out - kills[i])
             if len(new) != len(live[i]):
                 live[i], changed = new, True

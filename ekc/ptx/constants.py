@@ -67,14 +67,6 @@ def parse_constant(text: str, line: int) -> int | float:
     return value
 
 
-def parse_integer(text: str, line: int) -> int:
-    """The value of an operand that is a constant whole number."""
-    value = parse_constant(text, line)
-    if isinstance(value, float):
-        raise EkcError(f"PTX line {line}: {text!r} is a float, a whole number was expected")
-    return value
-
-
 class ConstantReader(TokenReader):
     """A token reader that also reads constant expressions."""
 
@@ -86,7 +78,7 @@ class ConstantReader(TokenReader):
         """Read a constant that is a whole number."""
         value = self.read_constant(min_precedence)
         if isinstance(value, float):
-            raise EkcError(f"PTX line {self.current_line()}: {value} where a whole number was expected")
+            raise self.make_error(f"{value} where a whole number was expected")
         return value
 
     def read_offset(self) -> int:
@@ -95,9 +87,8 @@ class ConstantReader(TokenReader):
 
     def refuse_literal(self, text: str) -> NoReturn:
         """`EkcError` for a text that is no constant."""
-        raise EkcError(
-            f"PTX line {self.current_line()}: {text!r} is not a number; "
-            "write 16, 0x10, 020, 0b10000, 16U, 1.5 or 0f3FC00000"
+        raise self.make_error(
+            f"{text!r} is not a number; write 16, 0x10, 020, 0b10000, 16U, 1.5 or 0f3FC00000"
         )
 
     def _read_conditional(self, min_precedence: int) -> _Constant:
@@ -144,9 +135,7 @@ class ConstantReader(TokenReader):
         if constant is None:
             self.refuse_literal(text or "nothing")
         if isinstance(constant.number, int) and constant.number >= 1 << _BITS:
-            raise EkcError(
-                f"PTX line {self.current_line()}: {text} has more than 64 bits; use at most 0x{'F' * 16}"
-            )
+            raise self.make_error(f"{text} has more than 64 bits; use at most 0x{'F' * 16}")
         self.take()
         return constant
 

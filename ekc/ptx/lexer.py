@@ -88,7 +88,7 @@ class TokenReader:
                 self._token = "", "", self.position
             else:
                 unreadable = self.source[self.position : self.position + 20].splitlines()[0]
-                raise EkcError(f"PTX line {self.current_line()}: cannot read {unreadable!r}")
+                raise self.make_error(f"cannot read {unreadable!r}")
         return self._token
 
     def peek(self) -> str:
@@ -103,6 +103,10 @@ class TokenReader:
             self._counted = place
         return self._line_number
 
+    def make_error(self, problem: str) -> EkcError:
+        """An error that names the line of the next token."""
+        return EkcError(f"PTX line {self.current_line()}: {problem}")
+
     def take(self, expected: str | None = None) -> str:
         """Read the next token's text, which must be `expected` if that is given."""
         text, kind, end = self.peek_token()
@@ -110,7 +114,7 @@ class TokenReader:
             line = self.current_line()
             raise EkcError(f"PTX ends at line {line} where {expected or 'more'!r} was expected: truncated?")
         if expected is not None and text != expected:
-            raise EkcError(f"PTX line {self.current_line()}: {text!r} where {expected!r} was expected")
+            raise self.make_error(f"{text!r} where {expected!r} was expected")
         self.move_to(end)
         return text
 

@@ -9,20 +9,12 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from ekc.errors import InvalidInput
+from ekc.errors import EkcError, InvalidInput
 from ekc.ptx.lexer import format_statement
 
 _ROOTS_WITHOUT_RESULT = (
-    "st",
-    "red",
-    "prefetch",
-    "cp",
-    "bar",
-    "barrier",
-    "stmatrix",
-    "discard",
-    "applypriority",
-    "prefetchu",
+    *("st", "red", "cp", "bar", "barrier", "stmatrix"),
+    *("prefetch", "prefetchu", "discard", "applypriority"),
 )
 
 
@@ -122,11 +114,9 @@ class Instruction:
     def writes(self) -> tuple[str, ...]:
         """Registers that the instruction writes."""
         first = self.operands[0] if self.operands else None
-        return (
-            ()
-            if first is None or isinstance(first, Address) or _has_no_result(self.opcode)
-            else list_registers(first)
-        )
+        if first is None or isinstance(first, Address) or _has_no_result(self.opcode):
+            return ()
+        return list_registers(first)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -134,6 +124,10 @@ class Instruction:
         first = 1 if self.writes and not self.is_accumulating else 0
         names = [n for operand in self.operands[first:] for n in list_registers(operand)]
         return (*names, self.guard.name) if self.guard else tuple(names)
+
+    def make_error(self, problem: str) -> EkcError:
+        """An error that names the line and the text."""
+        return EkcError(f"PTX line {self.line}: {self.text}: {problem}")
 
 
 @lru_cache(maxsize=4096)
@@ -241,17 +235,14 @@ class Module:
 TYPE_BYTES = {
     **{f"{k}8": 1 for k in "bus"},
     **{f"{k}{n}": n // 8 for k in "busf" for n in (16, 32, 64)},
-    "b128": 16,
-    "f16x2": 4,
-    "bf16": 2,
-    "bf16x2": 4,
-    "tf32": 4,
-    "pred": 1,
+    **{"f16x2": 4, "bf16": 2, "bf16x2": 4, "tf32": 4},
+    **{"b128": 16, "pred": 1},
 }
 
 
 _SPACES = ("global", "shared", "local", "param", "const")
 _CONTROL_ROOTS = ("bra", "brx", "ret", "exit", "trap")
+_FLOAT_ROOTS = ("fma", "mad", "add", "sub", "mul", "div", "min", "max", "neg", "abs")
 _FLOAT_TYPES = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64", "tf32")
 _SPECIAL_FUNCTIONS = ("ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh")
 
@@ -276,10 +267,7 @@ def classify_instruction(instruction: Instruction) -> str:
         return "mma"
     if root == "wgmma":
         return "wgmma" if parts[1] == "mma_async" else "wgmma.control"
-    if (
-        root in ("fma", "mad", "add", "sub", "mul", "div", "min", "max", "neg", "abs")
-        and parts[-1] in _FLOAT_TYPES
-    ):
+    if root in _FLOAT_ROOTS and parts[-1] in _FLOAT_TYPES:
         return f"{'fma' if root in ('fma', 'mad') else 'float'}.{parts[-1]}"
     if root in _SPECIAL_FUNCTIONS:
         return "special"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ekc.errors import EkcError
 from ekc.ptx.module import TYPE_BYTES, Instruction, Module, split_opcode
 
 _ROUNDING_MODES = "rn rz rm rp"
@@ -59,8 +58,7 @@ _SUPPORTED_MODIFIERS: dict[str, dict[str, str]] = {
     "bar barrier": {_ANY_TYPE: "sync red arrive warp cta aligned popc and or"},
     "bra brx ret exit": {_ANY_TYPE: "uni idx"},
 }  # fmt: skip
-"""Instructions -> types -> modifiers that are emulated. Instructions that are not in the table are not
-checked: they are hints without an effect."""
+"""Instructions -> types -> modifiers that are emulated. Others are hints without an effect."""
 _RULES_BY_ROOT = {root: rules for roots, rules in _SUPPORTED_MODIFIERS.items() for root in roots.split()}
 _HINTED_ROOTS = ("ld", "ldu", "st", "atom", "red", "cp")
 _CACHE_HINTS = ("L1::", "L2::")
@@ -71,10 +69,8 @@ def check_modifiers(module: Module, instruction: Instruction) -> None:
     """Refuse a modifier that is not emulated; `EkcError` names it with its line."""
     unsupported = _find_unsupported(instruction.opcode)
     if unsupported:
-        raise EkcError(
-            f"PTX line {instruction.line}: {instruction.text}: .{unsupported} is not emulated here "
-            f"(PTX {module.version}, {module.target})"
-        )
+        version = f"(PTX {module.version}, {module.target})"
+        raise instruction.make_error(f".{unsupported} is not emulated here {version}")
 
 
 @lru_cache(maxsize=4096)

@@ -39,8 +39,7 @@ class NameScopes:
         self._scopes: list[dict[str, str]] = []
         self._serial = count()
         self._parsed_operands: list[dict[str, Operand]] = [{}]
-        """Operand by text, for the kernel and every open scope: few different operands occur in a long
-        kernel."""
+        """Operand by text, for the kernel and every open scope: few different ones occur in a kernel."""
 
     @property
     def is_nested(self) -> bool:
@@ -116,12 +115,12 @@ class _OperandReader(ConstantReader):
     def read_operand(self) -> Operand:
         """Read the operand; nothing may follow it."""
         if not self.peek():
-            raise EkcError(f"PTX line {self.current_line()}: an operand is missing beside a comma")
+            raise self.make_error("an operand is missing beside a comma")
         one = self.read_simple()
         if self.accept("|"):
             one = Pair(one, self.read_simple())
         if self.peek():
-            raise EkcError(f"PTX line {self.current_line()}: {self.peek()!r} where ';' was expected")
+            raise self.make_error(f"{self.peek()!r} where ';' was expected")
         return one
 
     def read_simple(self) -> Operand:
@@ -159,10 +158,9 @@ class _OperandReader(ConstantReader):
     def read_address(self) -> Address:
         """Read an address after its opening bracket."""
         base = self.read_simple()
-        if not isinstance(base, Register | Symbol | Immediate) or (
-            isinstance(base, Immediate) and isinstance(base.value, float)
-        ):
-            raise EkcError(f"PTX line {self.current_line()}: this address is not supported")
+        is_float = isinstance(base, Immediate) and isinstance(base.value, float)
+        if is_float or not isinstance(base, Register | Symbol | Immediate):
+            raise self.make_error("this address is not supported")
         offset = 0
         while self.peek() in ("+", "-"):
             sign = 1 if self.take() == "+" else -1
@@ -212,9 +210,8 @@ class LabelScopes:
         if not scope.labels:
             return
         code, tables = kernel.code, kernel.branch_tables
-        code[scope.first_instruction :] = [
-            _resolve_branch(one, scope.labels) for one in code[scope.first_instruction :]
-        ]
+        for place in range(scope.first_instruction, len(code)):
+            code[place] = _resolve_branch(code[place], scope.labels)
         for name in list(tables)[scope.first_table :]:
             tables[name] = tuple(scope.labels.get(target, target) for target in tables[name])
 
@@ -222,10 +219,6 @@ class LabelScopes:
 def _resolve_branch(instruction: Instruction, labels: dict[str, str]) -> Instruction:
     if instruction.parts[0] not in ("bra", "brx"):
         return instruction
-    return replace(
-        instruction, operands=tuple(_resolve_label(operand, labels) for operand in instruction.operands)
-    )
-
-
-def _resolve_label(operand: Operand, labels: dict[str, str]) -> Operand:
-    return Symbol(labels.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand
+    given = instruction.operands
+    operands = (Symbol(labels.get(x.name, x.name)) if isinstance(x, Symbol) else x for x in given)
+    return replace(instruction, operands=tuple(operands))

@@ -41,8 +41,7 @@ def parse_module(text: str) -> Module:
 
 
 class _Parser(ConstantReader):
-    """A recursive descent parser. Declarations are read by token, instructions by one regular expression
-    each."""
+    """A recursive descent parser: declarations by token, instructions by one regular expression each."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -69,7 +68,7 @@ class _Parser(ConstantReader):
                 self.take()
         elif word == ".address_size":
             if self.read_integer() != 64:
-                raise EkcError(f"PTX line {self.current_line()}: only 64-bit addresses are emulated")
+                raise self.make_error("only 64-bit addresses are emulated")
         elif word in _LINKAGE:
             return
         elif word == ".entry":
@@ -86,9 +85,7 @@ class _Parser(ConstantReader):
         elif word == ".pragma":
             self.skip_past(";")
         else:
-            raise EkcError(
-                f"PTX line {self.current_line()}: unknown directive {word!r} (PTX {module.version})"
-            )
+            raise self.make_error(f"unknown directive {word!r} (PTX {module.version})")
 
     def skip_file(self) -> None:
         self.take()
@@ -114,9 +111,7 @@ class _Parser(ConstantReader):
         if self.accept("("):
             while not self.accept(")"):
                 self.take(".param")
-                self.kernel.parameters.extend(
-                    self.parse_variables("param", "," if self.peek() != ")" else ")")
-                )
+                self.kernel.parameters.extend(self.parse_variables("param", is_parameter=True))
         while self.peek() != "{":
             self.parse_launch_bound(self.take())
         self.take("{")
@@ -126,9 +121,7 @@ class _Parser(ConstantReader):
     def parse_launch_bound(self, word: str) -> None:
         """Parse `.maxntid`, `.reqntid` and the like."""
         if not word.startswith("."):
-            raise EkcError(
-                f"PTX line {self.current_line()}: {word!r} where the body of the kernel was expected"
-            )
+            raise self.make_error(f"{word!r} where the body of the kernel was expected")
         total = 1
         while self.peek() and self.peek()[0].isdigit():
             total *= self.read_integer()
@@ -137,8 +130,8 @@ class _Parser(ConstantReader):
             self.kernel.max_threads = total
 
     # -- declarations ---------------------------------------------------------------------------
-    def parse_variables(self, space: str, end: str = ";") -> list[Variable]:
-        align, kind, variables = 0, "", []
+    def parse_variables(self, space: str, is_parameter: bool = False) -> list[Variable]:
+        align, kind, variables = 0, "b8", []
         while self.peek().startswith("."):
             word = self.take()
             if word == ".align":
@@ -153,15 +146,13 @@ class _Parser(ConstantReader):
                 count = None if self.peek() == "]" else (count or 1) * self.read_integer()
                 self.take("]")
             values = tuple(self.parse_initializer()) if self.accept("=") else ()
-            variables.append(
-                Variable(name, space, kind or "b8", count, align or TYPE_BYTES[kind or "b8"], values)
-            )
-            if end != ";":
-                self.accept(",")
+            variables.append(Variable(name, space, kind, count, align or TYPE_BYTES[kind], values))
+            more = self.accept(",")
+            if is_parameter:
                 return variables
-            if not self.accept(","):
+            if not more:
                 break
-        self.take(end)
+        self.take(";")
         return variables
 
     def parse_initializer(self) -> Iterable[int | float]:
@@ -178,7 +169,7 @@ class _Parser(ConstantReader):
     def parse_registers(self) -> None:
         kind = self.take()[1:]
         if kind not in TYPE_BYTES:
-            raise EkcError(f"PTX line {self.current_line()}: registers of type {kind!r} are unknown")
+            raise self.make_error(f"registers of type {kind!r} are unknown")
         while True:
             name = self.take()
             if self.accept("<"):
@@ -221,12 +212,12 @@ class _Parser(ConstantReader):
             elif word == ".pragma":
                 self.skip_past(";")
             elif word not in _LINKAGE:
-                raise EkcError(f"PTX line {self.current_line()}: unknown directive {word!r}")
+                raise self.make_error(f"unknown directive {word!r}")
 
     def parse_location(self) -> None:
         match = _LOCATION.match(self.source, self.position)
         if match is None:
-            raise EkcError(f"PTX line {self.current_line()}: .loc without file, line and column")
+            raise self.make_error(".loc without file, line and column")
         self.source_line = int(match[1])
         self.move_to(match.end())
 

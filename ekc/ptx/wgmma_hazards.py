@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ekc.ptx.cfg import Block, list_successors
+from ekc.ptx.cfg import Block
 from ekc.ptx.module import Immediate, Instruction, Register, list_registers
 
 T = TypeVar("T")
@@ -53,11 +53,8 @@ class _AccumulatorState:
 
     def join_state(self, other: _AccumulatorState) -> bool:
         """Add the facts of another path to this point; returns whether any was new."""
-        are_new = [
-            _join_sets(self.in_flight, other.in_flight),
-            _join_sets(self.last_writers, other.last_writers),
-        ]
-        return any(are_new)
+        is_new = _join_sets(self.in_flight, other.in_flight)
+        return _join_sets(self.last_writers, other.last_writers) or is_new
 
 
 def _join_sets(into: dict[str, frozenset[T]], more: dict[str, frozenset[T]]) -> bool:
@@ -79,13 +76,14 @@ def find_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
     pending = [0]
     while pending:
         number = pending.pop()
-        out = analysis.transfer_block(blocks[number], states[number].copy_state(), None)
-        for after in list_successors(blocks[number]):
+        out = analysis.transfer_block(blocks[number], states[number].copy_state())
+        for after in blocks[number].exit.targets:
             is_visited = after in states
             if states.setdefault(after, _AccumulatorState()).join_state(out) or not is_visited:
                 pending.append(after)
+    analysis.hazards = hazards
     for number, state in states.items():
-        analysis.transfer_block(blocks[number], state, hazards)
+        analysis.transfer_block(blocks[number], state)
     return hazards
 
 
@@ -98,27 +96,24 @@ class _HazardAnalysis:
         waits = [count_pending_groups(one) for one in every if one.opcode.startswith("wgmma.wait_group")]
         self.max_commit_age = max(waits, default=0) + 1
         """Number of commits after which every wait of the kernel ends a product."""
-        self.accumulators = _find_copies(
-            {n for one in products for n in list_registers(one.operands[0])}, every
-        )
+        sums = {n for one in products for n in list_registers(one.operands[0])}
+        self.accumulators = _find_copies(sums, every)
+        self.hazards: WgmmaHazards | None = None
+        """Where hazards are noted, once the states are known."""
 
-    def transfer_block(
-        self, block: Block, state: _AccumulatorState, hazards: WgmmaHazards | None
-    ) -> _AccumulatorState:
-        """The state after a block. Hazards of the block are added to `hazards`, if it is given."""
+    def transfer_block(self, block: Block, state: _AccumulatorState) -> _AccumulatorState:
+        """The state after a block. Its hazards are added to `hazards`, if that is set."""
         for one in block.instructions:
             if one.parts[0] == "wgmma":
-                self._transfer_wgmma(one, state, hazards)
+                self._transfer_wgmma(one, state)
             elif not self.accumulators.isdisjoint(one.reads) or not self.accumulators.isdisjoint(one.writes):
-                self._transfer_other(one, state, hazards)
+                self._transfer_other(one, state)
         return state
 
-    def _transfer_wgmma(
-        self, instruction: Instruction, state: _AccumulatorState, hazards: WgmmaHazards | None
-    ) -> None:
+    def _transfer_wgmma(self, instruction: Instruction, state: _AccumulatorState) -> None:
         what = instruction.parts[1]
         if is_wgmma_product(instruction):
-            self._transfer_product(instruction, state, hazards)
+            self._transfer_product(instruction, state)
         elif what == "fence":
             state.last_writers.clear()
         elif what == "commit_group":
@@ -130,38 +125,31 @@ class _HazardAnalysis:
             ended = {x: frozenset(p for p in x if p[1] <= left) for x in {*state.in_flight.values()}}
             state.in_flight = {name: ended[x] for name, x in state.in_flight.items() if ended[x]}
 
-    def _transfer_product(
-        self, instruction: Instruction, state: _AccumulatorState, hazards: WgmmaHazards | None
-    ) -> None:
+    def _transfer_product(self, instruction: Instruction, state: _AccumulatorState) -> None:
         product: InFlightProducts = frozenset([(instruction, 0)])
         for name in list_registers(instruction.operands[0]):
             state.in_flight[name] = product
             writers = state.last_writers.pop(name, None)
-            if writers and hazards is not None:
-                hazards.unfenced_writes.setdefault(instruction, (name, min(writers, key=lambda w: w.line)))
+            if writers and self.hazards is not None:
+                first = min(writers, key=lambda w: w.line)
+                self.hazards.unfenced_writes.setdefault(instruction, (name, first))
 
-    def _transfer_other(
-        self, instruction: Instruction, state: _AccumulatorState, hazards: WgmmaHazards | None
-    ) -> None:
+    def _transfer_other(self, instruction: Instruction, state: _AccumulatorState) -> None:
         source = _find_copy_source(instruction)
-        if source is None and hazards is not None:
+        if source is None and self.hazards is not None:
             for verb, touched in (("reads", instruction.reads), ("writes", instruction.writes)):
                 for name in touched:
                     if name in state.in_flight:
                         products = tuple(sorted({p for p, _ in state.in_flight[name]}, key=lambda p: p.line))
-                        hazards.in_flight_accesses.setdefault(
-                            instruction, AccumulatorAccess(name, verb, products)
-                        )
+                        access = AccumulatorAccess(name, verb, products)
+                        self.hazards.in_flight_accesses.setdefault(instruction, access)
         in_flight: InFlightProducts = state.in_flight.get(source or "", frozenset())
-        writers: WriterInstructions = state.last_writers.get(source or "", frozenset())
+        writers: WriterInstructions = frozenset([instruction])
+        if source is not None:
+            writers = state.last_writers.get(source, frozenset())
         for name in self.accumulators.intersection(instruction.writes):
             _update_register(state.in_flight, name, in_flight, instruction)
-            _update_register(
-                state.last_writers,
-                name,
-                writers if source is not None else frozenset([instruction]),
-                instruction,
-            )
+            _update_register(state.last_writers, name, writers, instruction)
 
 
 def _update_register(
@@ -187,8 +175,7 @@ def count_pending_groups(instruction: Instruction) -> int:
 
 
 def _find_copy_source(instruction: Instruction) -> str | None:
-    """The register that a plain `mov` copies, "" where it copies anything else. None for other
-    instructions."""
+    """The register that a `mov` copies, "" where it copies anything else; None for other instructions."""
     if instruction.parts[0] != "mov" or not isinstance(instruction.operands[0], Register):
         return None
     source = instruction.operands[1]

@@ -75,9 +75,10 @@ def test_mma_description_computes_as_the_machine(product: MmaInstruction) -> Non
 
     a, b = drawn(3, MMA_ROWS, product.depth), drawn(3, product.depth, MMA_COLUMNS)
     c = rng.integers(-9, 9, (3, MMA_ROWS, MMA_COLUMNS)).astype(acc.numpy_dtype)
-    meant = product.multiply(a, b, c)
     # A kernel rounds a factor of tf32 before the instruction, which cuts.
-    left, right = (convert_values(x, product.dtype, acc) if kind == "tf32" else x for x in (a, b))
+    widened = [convert_values(x, product.dtype, acc) for x in (a, b)]
+    meant = np.asarray(c + np.matmul(*widened), acc.numpy_dtype)
+    left, right = widened if kind == "tf32" else (a, b)
     held = [
         mma.gather_fragments(
             x.astype(np.int64 if product.dtype.is_integer else np.float64), n, product.depth, t

@@ -1,4 +1,4 @@
-"""Integers and bits against Python's own, comparisons and minima with their NaN rules."""
+"""Integers and bits against Python's own, minima and maxima with their NaN rules."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from ekc.emulator.numerics.compare import (
-    absolute,
-    compare,
-    copysign,
-    maximum,
-    maximum_bf16,
-    minimum,
-    minimum_bf16,
-    negate,
-    set_,
-    setp,
-)
+from ekc.emulator.launch import launch
+from ekc.emulator.numerics.extremes import maximum, maximum_bf16, minimum, minimum_bf16
 from ekc.emulator.numerics.integers import (
     bfe,
     bfi,
@@ -33,7 +23,6 @@ from ekc.emulator.numerics.integers import (
     mad24,
     mul24,
     mul_hi,
-    mul_lo,
     mul_wide,
     popc,
     prmt,
@@ -85,9 +74,7 @@ def test_products_and_differences(dtype):
     a, b, c = (draw(dtype, seed) for seed in range(3))
     b = np.roll(b, 1)
     bits = np.iinfo(dtype).bits
-    agree(mul_lo(a, b), [x * y for x, y in rows(a, b)], dtype)
     agree(mul_hi(a, b), [x * y >> bits for x, y in rows(a, b)], dtype)
-    agree(mad(a, b, c), [x * y + z for x, y, z in rows(a, b, c)], dtype)
     agree(mad(a, b, c, "hi"), [(x * y >> bits) + z for x, y, z in rows(a, b, c)], dtype)
     agree(sad(a, b, c), [z + abs(x - y) for x, y, z in rows(a, b, c)], dtype)
     if bits < 64:
@@ -266,38 +253,64 @@ def test_minimum_flushes_and_takes_bf16():
     assert maximum(np.uint32([2**32 - 1]), np.uint32([1])).tolist() == [2**32 - 1]
 
 
+def compute_on_machine(body, *arrays):
+    """The words that a thread for each pair of numbers stores: PTX with %a and %b, its result in %d."""
+    declared = ".reg .b32 %a, %b, %d; .reg .b32 %t; .reg .b64 %q<5>; .reg .pred %p<4>;"
+    loads = "".join(
+        f"ld.param.u64 %q{n}, [{name}]; add.u64 %q{n}, %q{n}, %q4;" for n, name in enumerate("xyz", 1)
+    )
+    ptx = (
+        ".version 8.0\n.target sm_80\n.address_size 64\n"
+        ".visible .entry k(.param .u64 x, .param .u64 y, .param .u64 z) {"
+        f"{declared} mov.u32 %t, %tid.x; mul.wide.u32 %q4, %t, 4; {loads}"
+        f"ld.global.b32 %a, [%q1]; ld.global.b32 %b, [%q2]; {body} st.global.b32 [%q3], %d; ret; }}"
+    )
+    result = np.zeros(arrays[0].size, np.uint32)
+    assert launch(ptx, "k", grid=(1,), block=(result.size,), args=[*arrays, result]).clean
+    return result
+
+
 def test_signs():
-    assert absolute(np.int32([-(2**31), -5])).tolist() == [-(2**31), 5]
-    assert negate(np.int32([-(2**31), 5])).tolist() == [-(2**31), -5]
-    value = np.float32([0.0, -0.0, -2.5, 2.0**-140])
-    assert negate(value).view(np.uint32).tolist() == (value.view(np.uint32) ^ 0x80000000).tolist()
-    assert absolute(value, ftz=True).view(np.uint32).tolist() == [0, 0, 0x40200000, 0]
-    assert copysign(np.float32([-1, 1]), np.float32([3, -4])).tolist() == [-3, 4]
+    integers, floats = np.int32([-(2**31), 5]), np.float32([0.0, -0.0, -2.5, 2.0**-140])
+    assert compute_on_machine("abs.s32 %d, %a;", -integers, integers).tolist() == [2**31, 5]
+    assert compute_on_machine("neg.s32 %d, %a;", integers, integers).tolist() == [2**31, 2**32 - 5]
+    negated = compute_on_machine("neg.f32 %d, %a;", floats, floats)
+    assert negated.tolist() == (floats.view(np.uint32) ^ 0x80000000).tolist()
+    assert compute_on_machine("abs.ftz.f32 %d, %a;", floats, floats).tolist() == [0, 0, 0x40200000, 0]
+    copied = compute_on_machine("copysign.f32 %d, %a, %b;", np.float32([-1, 1]), np.float32([3, -4]))
+    assert copied.view(np.float32).tolist() == [-3, 4]
 
 
 def test_comparisons_of_floats():
     a, b = (grid.ravel() for grid in np.meshgrid(np.float32(FLOATS), np.float32(FLOATS)))
     ordered = ~(np.isnan(a) | np.isnan(b))
+
+    def compare(name, a=a, b=b):
+        return compute_on_machine(f"set.{name}.u32.f32 %d, %a, %b;", a, b) == 2**32 - 1
+
     for name, plain in (("eq", a == b), ("lt", a < b), ("le", a <= b), ("gt", a > b), ("ge", a >= b)):
-        assert (compare(name, a, b) == (plain & ordered)).all()
-        assert (compare(f"{name}u", a, b) == (plain | ~ordered)).all()
-    assert (compare("ne", a, b) == ((a != b) & ordered)).all()
-    assert (compare("neu", a, b) == (a != b)).all()
-    assert (compare("num", a, b) == ordered).all()
-    assert (compare("nan", a, b) == ~ordered).all()
-    assert compare("eq", np.float32([2.0**-140]), np.float32([0]), ftz=True).all()
+        assert (compare(name) == (plain & ordered)).all()
+        assert (compare(f"{name}u") == (plain | ~ordered)).all()
+    assert (compare("ne") == ((a != b) & ordered)).all()
+    assert (compare("neu") == (a != b)).all()
+    assert (compare("num") == ordered).all()
+    assert (compare("nan") == ~ordered).all()
+    assert compare("eq.ftz", np.float32([2.0**-140]), np.float32([0])).all()
 
 
 def test_comparisons_of_integers_and_their_results():
     a, b = np.int32([-1, 1, 5]), np.int32([1, -1, 5])
-    assert compare("lt", a, b).tolist() == [True, False, False]
-    assert compare("lo", a, b).tolist() == [False, True, False]
-    assert compare("hs", a, b).tolist() == [True, False, True]
-    true, other = setp("lt", a, b, np.array([True, True, False]), "and")
-    assert (true.tolist(), other.tolist()) == ([True, False, False], [False, True, False])
-    assert setp("lt", a, b)[1].tolist() == [False, True, True]
-    assert set_("lt", a, b).tolist() == [0xFFFFFFFF, 0, 0]
-    assert set_("lt", a, b, "s32", np.array([True, True, True]), "xor").tolist() == [0, -1, -1]
-    assert set_("le", a, b, "f32").tolist() == [1, 0, 1]
-    with pytest.raises(InvalidInput, match="comparison"):
-        compare("lg", a, b)
+    for name, expected in (
+        ("lt.u32.s32", [-1, 0, 0]),
+        ("lo.u32.u32", [0, -1, 0]),
+        ("hs.u32.u32", [-1, 0, -1]),
+    ):
+        assert compute_on_machine(f"set.{name} %d, %a, %b;", a, b).view(np.int32).tolist() == expected
+    both = "setp.ne.s32 %p3, %a, 5; setp.lt.{}s32 %p1|%p2, %a, %b{}; selp.u32 %d, 1, 0, %p{};"
+    for combine, other, predicate, expected in (
+        ("and.", ", %p3", 1, [1, 0, 0]), ("and.", ", %p3", 2, [0, 1, 0]), ("", "", 2, [0, 1, 1]),
+        ("xor.", ", %p3", 1, [0, 1, 0]),
+    ):  # fmt: skip
+        text = both.format(combine, other, predicate)
+        assert compute_on_machine(text, a, b).tolist() == expected
+    assert compute_on_machine("set.lt.f32.s32 %d, %a, %b;", a, b).view(np.float32).tolist() == [1, 0, 0]

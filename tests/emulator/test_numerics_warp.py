@@ -12,7 +12,7 @@ from ekc.emulator.numerics.mma import (
     multiply_fragments,
     scatter_fragments,
 )
-from ekc.emulator.numerics.warp import find_shuffle_source, match_any, redux, vote
+from ekc.emulator.numerics.warp import find_shuffle_source, match_any, redux
 from ekc.errors import InvalidInput
 
 LANE = np.arange(32)
@@ -48,17 +48,6 @@ def test_butterfly_adds_a_warp():
 
 
 MASKS = np.uint32([0xFFFFFFFF, 0x0000FFFF, 0x80000001, 0x00F0F0F0])
-
-
-def test_votes():
-    predicate = np.zeros((4, 32), np.bool_)
-    predicate[1, :16] = predicate[2, 31] = predicate[3, 0] = True
-    assert vote("ballot", predicate, MASKS).tolist() == [0, 0xFFFF, 0x80000000, 0]
-    assert vote("any", predicate, MASKS).tolist() == [False, True, True, False]
-    assert vote("all", predicate, MASKS).tolist() == [False, True, False, False]
-    assert vote("uni", predicate, MASKS).tolist() == [True, True, False, True]
-    with pytest.raises(InvalidInput, match="vote mode"):
-        vote("most", predicate, MASKS)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])

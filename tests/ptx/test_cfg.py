@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ekc.emulator as emulator
-from ekc.ptx.cfg import list_successors, order_blocks, split_blocks
+from ekc.ptx.cfg import order_blocks, split_blocks
 from ekc.ptx.parser import parse_module
 
 ARM_BEHIND = """.version 8.0
@@ -90,4 +90,4 @@ def test_branch_on_a_negated_predicate_takes_the_other_side() -> None:
 def test_blocks_carry_their_labels_and_lines() -> None:
     blocks = split_blocks(parse_module(ARM_BEHIND).kernels["k"])
     assert [(block.label, block.line) for block in blocks] == [("", 7), ("$MEET", 14), ("$ARM", 17)]
-    assert [list_successors(block) for block in blocks] == [(2, 1), (), (1,)]
+    assert [block.exit.targets for block in blocks] == [(2, 1), (), (1,)]

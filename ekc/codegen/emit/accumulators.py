@@ -23,8 +23,7 @@ from ekc.ir.lowering.nodes import ComputeNode, InitNode, LaneCombineNode, Reduce
 from ekc.ir.lowering.regions import make_segment_variables
 
 _MAX_UNROLLED_WALKS = 8
-"""Most iterations of the outer axes of a fused reduction that are unrolled; the loop over its last axis,
-inside, is unrolled by 8."""
+"""Most iterations of the outer axes of a fused reduction that are unrolled; its last axis is by 8."""
 
 
 def build_init_text(scope: Scope, node: InitNode) -> NodeText:
@@ -36,32 +35,20 @@ def build_init_text(scope: Scope, node: InitNode) -> NodeText:
     if node.buffer is not None:
         target = names.format_cell(node.buffer, make_segment_variables(node.region))
         return NodeText("init", {"loops": loops, "target": target, "start": start, "guard": ""})
-    guard, start = (
-        names.format_condition(node.target.guards),
-        format_conversion(start, acc, compute.output.dtype),
-    )
-    return NodeText(
-        "init", {"loops": loops, "target": names.format_element(node.target), "start": start, "guard": guard}
-    )
+    target, guard = names.format_element(node.target), names.format_condition(node.target.guards)
+    start = format_conversion(start, acc, compute.output.dtype)
+    return NodeText("init", {"loops": loops, "target": target, "start": start, "guard": guard})
 
 
 def build_compute_text(scope: Scope, node: ComputeNode) -> NodeText:
     """One value computed, and stored or combined with the accumulator."""
     compute = node.nest.compute
-    acc = compute.acc_dtype
-    arithmetic = Arithmetic.for_compute(compute, scope.kernel.tensors)
-    value = scope.names.format_value(
-        compute.body,
-        arithmetic,
-        node.nest.axis_forms,
-        lambda x: scope.format_read(node.reads[x], acc, scope.names),
-    )
+    value = scope.format_body(compute, node.nest.axis_forms, node.reads, scope.names)
     target = scope.format_access(node.target, scope.names)
     guard = scope.names.format_condition(node.guards)
-    if not compute.reduction_axes:
-        statement = f"{target} = {format_conversion(value, acc, node.target.dtype)};"
-        return NodeText("compute", {"statement": statement, "guard": guard})
-    statement = arithmetic.format_combine(compute.combine, target, value)
+    statement = f"{target} = {format_conversion(value, compute.acc_dtype, node.target.dtype)};"
+    if compute.reduction_axes:
+        statement = scope.make_arithmetic(compute).format_combine(compute.combine, target, value)
     return NodeText("compute", {"statement": statement, "guard": guard})
 
 
@@ -69,31 +56,23 @@ def build_combine_text(scope: Scope, node: LaneCombineNode) -> NodeText:
     """Accumulators of lanes combined by shuffles."""
     names, loops = scope.make_tile_loops(node.buffer.region, None, 1)
     target = names.format_cell(node.buffer, make_segment_variables(node.buffer.region))
-    lanes = 1
-    for loop in node.reduction_lanes:
-        lanes *= int(loop.extent)
+    lanes = math.prod(int(loop.extent) for loop in node.reduction_lanes)
     step = int(scope.kernel.reduction_lane_stride)
     other = f"__shfl_xor_sync(0xffffffffu, {target}, lane)"
     compute = scope.kernel.nest.compute
-    update = Arithmetic.for_compute(compute, scope.kernel.tensors).format_combine(
-        compute.combine, target, other
-    )
-    return NodeText(
-        "combine",
-        {
-            "loops": loops,
-            "half": lanes // 2 * step,
-            "step": step,
-            "update": update,
-            "lanes": lanes,
-            "combine": compute.combine,
-        },
-    )
+    text = {
+        "loops": loops,
+        "half": lanes // 2 * step,
+        "step": step,
+        "update": scope.make_arithmetic(compute).format_combine(compute.combine, target, other),
+        "lanes": lanes,
+        "combine": compute.combine,
+    }
+    return NodeText("combine", text)
 
 
 def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
-    """A reduction by groups of warps, an element of a region each; each copy of the buffer has one warp's
-    part."""
+    """A reduction by groups of warps, an element each; a copy of the buffer has the part of one warp."""
     compute, buffer, region = node.compute, node.buffer, node.buffer.region
     names = scope.names.for_region(region, scope.names.name_shared_coordinates(scope.kernel, region))
     size, warps = int(region.size), int(node.staging.warps)
@@ -101,16 +80,13 @@ def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
     *others, last = compute.reduction_axes
     cell = make_segment_variables(region)
     scope.copy_indices[buffer.name] = "0" if warps > 1 else ""
-    axes = map_axes_to_element(compute, node.source.index) | {
-        a.name: make_variable(a.name) for a in compute.reduction_axes
-    }
-    acc = compute.acc_dtype
-    arithmetic = Arithmetic.for_compute(compute, scope.kernel.tensors)
-    value = names.format_value(
-        compute.body, arithmetic, axes, lambda x: scope.format_read(node.reads[x], acc, names)
-    )
+    axes = map_axes_to_element(compute, node.source.index)
+    axes |= {a.name: make_variable(a.name) for a in compute.reduction_axes}
+    acc, arithmetic = compute.acc_dtype, scope.make_arithmetic(compute)
+    value = scope.format_body(compute, axes, node.reads, names)
     steps = -(-last.extent // group)
     box = format_box(scope.names, node.staging.tensor, region)
+    other, part = "__shfl_xor_sync(0xffffffffu, accumulator, lane)", names.format_cell(buffer, cell, "part")
     text = {
         "what": f"{compute.combine} at {box} -> {names[buffer.name]}",
         "rounds": -(-size // per_round),
@@ -126,9 +102,7 @@ def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
         "steps": steps,
         "tail": f"{names[last.name]} < {last.extent}" if steps * group != last.extent else "",
         "update": arithmetic.format_combine(compute.combine, "accumulator", value),
-        "meet": arithmetic.format_combine(
-            compute.combine, "accumulator", "__shfl_xor_sync(0xffffffffu, accumulator, lane)"
-        ),
+        "meet": arithmetic.format_combine(compute.combine, "accumulator", other),
         "guard": names.format_condition(node.source.guards),
         "type": buffer.dtype.cuda_name,
         "zero": format_zero(buffer.dtype),
@@ -137,9 +111,7 @@ def build_reduce_text(scope: Scope, node: ReduceNode) -> NodeText:
         "threads": scope.thread_count,
         "join_rounds": -(-size // scope.thread_count),
         "result": names.format_cell(buffer, cell, scope.copy_indices[buffer.name]),
-        "join": arithmetic.format_combine(
-            compute.combine, "accumulator", names.format_cell(buffer, cell, "part")
-        ),
+        "join": arithmetic.format_combine(compute.combine, "accumulator", part),
     }
     return NodeText("reduce", text)
 
@@ -177,20 +149,9 @@ def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, A
     vector, spec, axis = int(node.vector), node.target.spec, f"#{node.vector_segment}"
     move = {axis: AffineForm(((axis, 1), ("part", 1)))} if vector > 1 else {}
     inside = names.with_names({"part": "part"}, {"part": vector})
-    values_by_read = dict(
-        zip(
-            node.reads,
-            names.find_free_names([f"{to_c_name(x.tensor)}_value" for x in node.reads]),
-            strict=True,
-        )
-    )
-    vectors = dict(
-        zip(
-            node.reads,
-            names.find_free_names([f"{to_c_name(x.tensor)}_vector" for x in node.reads]),
-            strict=True,
-        )
-    )
+    tensors = [to_c_name(x.tensor) for x in node.reads]
+    free = (names.find_free_names([f"{t}_{kind}" for t in tensors]) for kind in ("value", "vector"))
+    values_by_read, vectors = (dict(zip(node.reads, own, strict=True)) for own in free)
     compute = scope.kernel.nest.epilogue or scope.kernel.nest.compute
     acc = compute.acc_dtype
     fetches, values = [], []
@@ -203,14 +164,8 @@ def _build_epilogue(scope: Scope, node: WriteNode, names: CNames) -> dict[str, A
         values.append({"name": values_by_read[load], "text": text, "type": kind.cuda_name})
     index = (form.substitute(move) for form in node.target.index)
     axes = dict(zip((a.name for a in scope.kernel.nest.compute.spatial_axes), index, strict=True))
-    value = inside.format_value(
-        node.value, Arithmetic.for_compute(compute, scope.kernel.tensors), axes, lambda x: values_by_read[x]
-    )
-    return {
-        "fetches": fetches,
-        "reads": values,
-        "value": format_conversion(value, acc, spec.dtype),
-    }
+    value = inside.format_value(node.value, scope.make_arithmetic(compute), axes, lambda x: values_by_read[x])
+    return {"fetches": fetches, "reads": values, "value": format_conversion(value, acc, spec.dtype)}
 
 
 def _build_fetch(
@@ -218,9 +173,8 @@ def _build_fetch(
 ) -> dict[str, Any]:
     """A read of the elements that a vector needs, `width` at a time."""
     dtype = access.dtype
-    starts = [
-        substitute_access(access, {axis: AffineForm(((axis, 1),), at)}) for at in range(0, vector, width)
-    ]
+    moves = ({axis: AffineForm(((axis, 1),), at)} for at in range(0, vector, width))
+    starts = [substitute_access(access, move) for move in moves]
     return {
         "declare": f"alignas({dtype.bytes * width}) {dtype.cuda_name} {array}[{vector}];",
         "move": choose_move_type(dtype, width),

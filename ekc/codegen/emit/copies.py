@@ -8,7 +8,7 @@ from typing import Any
 
 from ekc.codegen.emit.names import CNames, format_array_sizes
 from ekc.codegen.emit.scope import Scope
-from ekc.codegen.emit.types import Arithmetic, choose_move_type, format_conversion, format_zero
+from ekc.codegen.emit.types import choose_move_type, format_conversion, format_zero
 from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import Buffer
 from ekc.ir.lowering.copy_order import find_strip_width
@@ -17,8 +17,7 @@ from ekc.ir.lowering.regions import Region, Segment, make_segment_variables
 
 
 def format_coordinates(region: Region, names: CNames, strip_width: int | None = None) -> list[str]:
-    """`const int i = element / 8;` for each segment of a region, or of a strip of it `strip_width` elements
-    wide."""
+    """`const int i = element / 8;` for each segment of a region, or of a strip of `strip_width` elements."""
     extents = [int(s.extent) for s in region.segments]
     if strip_width is not None:
         extents[-1] = strip_width
@@ -30,11 +29,9 @@ def format_coordinates(region: Region, names: CNames, strip_width: int | None = 
     return lines
 
 
-def shift_cell(
-    cell: tuple[AffineForm, ...], segment: int | None, element_count: int
-) -> tuple[AffineForm, ...]:
-    """A cell `element_count` elements further along one segment."""
-    return tuple(form.shift(element_count) if i == segment else form for i, form in enumerate(cell))
+def shift_cell(cell: tuple[AffineForm, ...], segment: int | None, by: int) -> tuple[AffineForm, ...]:
+    """A cell `by` elements further along one segment."""
+    return tuple(form.shift(by) if i == segment else form for i, form in enumerate(cell))
 
 
 def format_box(names: CNames, tensor: str, region: Region) -> str:
@@ -92,10 +89,8 @@ def build_private_copy(scope: Scope, node: StageNode) -> dict[str, Any]:
     """Values of a copy by each thread of its own tile: nested loops, all unrolled."""
     vector = int(node.staging.vector)
     names, loops = scope.make_tile_loops(node.buffer.region, node.vector_segment, vector)
-    return _build_copy(scope, node, vector, names) | {
-        "loops": loops,
-        "declare": format_declaration(node.buffer, names),
-    }
+    declare = format_declaration(node.buffer, names)
+    return _build_copy(scope, node, vector, names) | {"loops": loops, "declare": declare}
 
 
 def _build_copy(scope: Scope, node: StageNode, vector: int, names: CNames) -> dict[str, Any]:
@@ -105,6 +100,7 @@ def _build_copy(scope: Scope, node: StageNode, vector: int, names: CNames) -> di
     cell = make_segment_variables(buffer.region)
     converts = dtype is not buffer.dtype
     source = _format_source(scope, node, names)
+    targets = [shift_cell(cell, node.vector_segment, v) for v in range(vector)]
     return {
         "what": format_box(scope.names, node.staging.tensor, node.buffer.region),
         "source": format_conversion(source, dtype, buffer.dtype) if converts and vector == 1 else source,
@@ -117,9 +113,7 @@ def _build_copy(scope: Scope, node: StageNode, vector: int, names: CNames) -> di
         "contiguous": vector == 1 or (buffer.fastest_segment == node.vector_segment and not converts),
         "bytes": dtype.bytes * vector,
         "target": names.format_cell(buffer, cell, copy),
-        "targets": [
-            names.format_cell(buffer, shift_cell(cell, node.vector_segment, v), copy) for v in range(vector)
-        ],
+        "targets": [names.format_cell(buffer, target, copy) for target in targets],
         "values": [format_conversion(f"packed[{v}]", dtype, buffer.dtype) for v in range(vector)],
         "name": names[buffer.name],
         "address": "",
@@ -133,13 +127,8 @@ def _format_source(scope: Scope, node: StageNode, names: CNames) -> str:
     compute = node.staging.producer
     assert compute is not None
     axes = dict(zip((a.name for a in compute.spatial_axes), node.source.index, strict=True))
-    reads = node.producer_reads
-    acc = compute.acc_dtype
-    arithmetic = Arithmetic.for_compute(compute, scope.kernel.tensors)
-    value = names.format_value(
-        compute.body, arithmetic, axes, lambda x: scope.format_read(reads[x], acc, names)
-    )
-    return format_conversion(value, acc, node.buffer.dtype)
+    value = scope.format_body(compute, axes, node.producer_reads, names)
+    return format_conversion(value, compute.acc_dtype, node.buffer.dtype)
 
 
 def format_declaration(buffer: Buffer, names: CNames) -> str:

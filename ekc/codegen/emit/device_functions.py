@@ -8,6 +8,7 @@ finished text decides, for all functions alike.
 from __future__ import annotations
 
 import textwrap
+from itertools import product
 from typing import Any
 
 from ekc.codegen.emit.mma import name_load_function, name_product_function
@@ -33,31 +34,24 @@ _PRODUCTS = {name_product_function(instruction): instruction for instruction in 
 _GROUP_PRODUCTS = {
     instruction.function_name: instruction
     for instruction in (
-        WgmmaInstruction(family, strips, a, b)
-        for family in WGMMA_FAMILIES
-        for strips in range(1, MAX_STRIPS + 1)
-        for a in (False, True)
-        for b in (False, True)
+        WgmmaInstruction(*choice)
+        for choice in product(WGMMA_FAMILIES, range(1, MAX_STRIPS + 1), (False, True), (False, True))
     )
 }
 
 
 def build_device_functions(words: frozenset[str]) -> dict[str, Any]:
     """Values of `kernel.cu.j2` for the functions that a text of such words calls."""
+    groups = sorted(words & _GROUP_PRODUCTS.keys())
+    widths = [n for n in ASYNC_COPIES_BY_BYTES if words & {f"copy_async_{n}", f"copy_async_{n}_or_zeros"}]
     return {
         "used": words,
-        "copies": [
-            ASYNC_COPIES_BY_BYTES[n]
-            for n in sorted(ASYNC_COPIES_BY_BYTES)
-            if words & {f"copy_async_{n}", f"copy_async_{n}_or_zeros"}
-        ],
+        "copies": [ASYNC_COPIES_BY_BYTES[n] for n in sorted(widths)],
         "commit": CP_ASYNC_COMMIT_PTX,
         "wait": CP_ASYNC_WAIT_PTX,
         "matrix_loads": [_build_load_function(_LOADS[name]) for name in sorted(words & _LOADS.keys())],
         "products": [_build_product_function(_PRODUCTS[name]) for name in sorted(words & _PRODUCTS.keys())],
-        "group_products": [
-            _build_group_function(_GROUP_PRODUCTS[name]) for name in sorted(words & _GROUP_PRODUCTS.keys())
-        ],
+        "group_products": [_build_group_function(_GROUP_PRODUCTS[name]) for name in groups],
         "proxy_fence": PROXY_FENCE_PTX,
         "fence": WGMMA_FENCE_PTX,
         "commit_group": WGMMA_COMMIT_PTX,
@@ -92,9 +86,8 @@ def _build_product_function(instruction: MmaInstruction) -> dict[str, str]:
 
 def _build_group_function(instruction: WgmmaInstruction) -> dict[str, Any]:
     family = instruction.family
-    sums = [
-        f'"+f"({_format_sum(family.find_sum_element(element))})' for element in range(instruction.sum_count)
-    ]
+    places = map(family.find_sum_element, range(instruction.sum_count))
+    sums = [f'"+f"({_format_sum(place)})' for place in places]
     return {
         "name": instruction.function_name,
         "what": f"{family.format_name(instruction.strip_count)} of {family.dtype}",

@@ -8,31 +8,21 @@ computes the address again in every iteration, or builds it from bits that nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ekc.codegen.emit.mma import count_filled_fragments
 from ekc.codegen.emit.names import CNames
-from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
+from ekc.codegen.emit.strength_reduction import HoistedAddress, format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.hardware.memory import find_swizzle_period
 from ekc.ir.lowering.buffers import TensorAccess
 from ekc.ir.lowering.nodes import FragmentNode, LoopNode
 
 
-@dataclass(frozen=True)
-class FragmentRowAddress:
-    """Address of a lane's row of a fragment."""
-
-    start_values: dict[str, Any]
-    """Template values of the variable computed before the loop."""
-    source: str
-    """C text of the address inside the loop."""
-
-
 def hoist_fragment_rows(
     node: FragmentNode, row: TensorAccess, names: CNames, loops: Mapping[str, LoopNode], copy: str
-) -> FragmentRowAddress | None:
+) -> HoistedAddress | None:
     """Hoist the row addresses of a fragment; None where a loop that is not unrolled moves them not by a sum.
 
     `loops` are the loops between the tile loop and the use of the tile.
@@ -47,7 +37,7 @@ def hoist_fragment_rows(
     joint = any(not isinstance(a, str) and a.find_variables() & loops.keys() for a, _ in row.address.terms)
     if joint or not all(_is_unrolled(loops[name]) for name in swizzle_loops):
         return None
-    innermost = {x.name for x in node.fragment_loops[-1:]}
+    innermost, filled = {x.name for x in node.fragment_loops[-1:]}, count_filled_fragments(node)
     plain = {name: step for name, step in steps.items() if name not in swizzle_loops}
     (start,) = names.find_free_names([f"{names[node.stage.buffer.name]}_address"])
     first = replace(names, zero=names.zero | plain.keys())
@@ -57,11 +47,7 @@ def hoist_fragment_rows(
     text = {
         "declare": f"unsigned int {start}{''.join(f'[{n}]' for n in extents)};",
         "loops": [
-            {
-                "name": names[name],
-                "extent": extent,
-                "step": count_filled_fragments(node) if name in innermost else 1,
-            }
+            {"name": names[name], "extent": extent, "step": filled if name in innermost else 1}
             for name, extent in zip(swizzle_loops, extents, strict=True)
         ],
         "target": picked,
@@ -69,7 +55,7 @@ def hoist_fragment_rows(
         "what": names[node.stage.buffer.name],
     }
     place = f"{picked} + {format_copy_offset(buffer, copy)}"
-    return FragmentRowAddress(text, place if further == "0" else f"{place} + {further}")
+    return HoistedAddress(text, place if further == "0" else f"{place} + {further}")
 
 
 def collect_loops(nodes: Iterable[Any]) -> dict[str, LoopNode]:

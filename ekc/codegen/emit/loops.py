@@ -12,28 +12,18 @@ from ekc.codegen.emit.scope import NodeText, Scope
 from ekc.codegen.emit.strength_reduction import hoist_copy_starts, unroll_rounds
 from ekc.codegen.emit.wgmma import format_wait, hoist_tile_start
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    CopyWaitNode,
-    FragmentNode,
-    LoopNode,
-    MmaNode,
-    Node,
-    SharedFactor,
-    StageNode,
-    WgmmaGroupNode,
-    walk_nodes,
-)
+from ekc.ir.lowering import nodes as tree
+from ekc.ir.lowering.nodes import walk_nodes
 
-BodyBuilder = Callable[[Sequence[Node]], tuple[NodeText, ...]]
+BodyBuilder = Callable[[Sequence[tree.Node]], tuple[NodeText, ...]]
 """Builds the texts of the nodes in the body of a loop."""
 
 
-def build_pipelined_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
+def build_pipelined_loop_text(scope: Scope, node: tree.LoopNode, build_body: BodyBuilder) -> NodeText:
     """Double buffering: fetch the next tile into registers, use this one, then store the fetched tile."""
     name = scope.names[node.loop.name]
     stages = list_shared_stages(node)
-    rest = [n for n in node.body if n not in stages and not isinstance(n, BarrierNode)]
+    rest = [n for n in node.body if n not in stages and not isinstance(n, tree.BarrierNode)]
     for s in stages:
         scope.copy_indices[s.buffer.name] = f"{name} % 2"
     # The fetched elements are in registers, which cannot be indexed: every round is unrolled.
@@ -58,9 +48,8 @@ def build_pipelined_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuil
     return NodeText("pipeline", text, body)
 
 
-def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBuilder) -> NodeText:
-    """Asynchronous pipeline: each tile is copied some iterations before its use, into one of several
-    buffers."""
+def build_overlapped_loop_text(scope: Scope, node: tree.LoopNode, build_body: BodyBuilder) -> NodeText:
+    """Asynchronous pipeline: tiles are copied iterations before their use, into one of several buffers."""
     name, stages, copies = scope.names[node.loop.name], int(node.loop.stages), list_shared_stages(node)
     scope.copy_indices |= {s.buffer.name: f"{name}_copy" for s in copies}
     texts = [unroll_rounds(build_cooperative_copy(scope, s), s.buffer.region) for s in copies]
@@ -69,10 +58,10 @@ def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBui
         texts, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, copies, texts)
         scope.preamble += found.before_loops
         starts = found.before_tile_loop
-    rest: Sequence[Node] = [n for n in node.body if n not in copies and not isinstance(n, CopyWaitNode)]
+    rest = [n for n in node.body if n not in copies and not isinstance(n, tree.CopyWaitNode)]
     rows = [*_hoist_fragment_rows(scope, rest), *_hoist_tile_starts(scope, node.loop.name, rest)]
     # Asynchronous products are started first; the wait for them comes after the copies have been issued.
-    group = rest[0] if len(rest) == 1 and isinstance(rest[0], WgmmaGroupNode) else None
+    group = rest[0] if len(rest) == 1 and isinstance(rest[0], tree.WgmmaGroupNode) else None
     text = build_loop_values(scope, node) | {
         "stages": stages,
         "ahead": count_tiles_ahead(stages),
@@ -80,7 +69,7 @@ def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBui
         "copies": tuple(NodeText("async_stage", copy) for copy in texts),
         "starts": starts,
         "rows": rows,
-        "needs_proxy_fence": any(isinstance(n, WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
+        "needs_proxy_fence": any(isinstance(n, tree.WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
         "grouped": group is not None,
         "wait": format_wait(scope.kernel, scope.names) if group else "",
         "main_unroll": _format_unroll(scope, node),
@@ -88,14 +77,14 @@ def build_overlapped_loop_text(scope: Scope, node: LoopNode, build_body: BodyBui
     return NodeText("async_pipeline", text, build_body(group.body if group else rest))
 
 
-def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _hoist_fragment_rows(scope: Scope, nodes: Sequence[tree.Node]) -> list[dict[str, Any]]:
     """Values of the row addresses of fragments that a pipelined loop loads from its tiles."""
     starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
-        row = find_lane_row(node) if isinstance(node, FragmentNode) else None
+        row = find_lane_row(node) if isinstance(node, tree.FragmentNode) else None
         if row is None:
             continue
-        assert isinstance(node, FragmentNode)
+        assert isinstance(node, tree.FragmentNode)
         copy = scope.copy_indices.get(node.stage.staging.source, "")
         found = hoist_fragment_rows(node, row, add_lane_parts(scope.names), collect_loops(inside), copy)
         if copy and found:
@@ -104,38 +93,33 @@ def _hoist_fragment_rows(scope: Scope, nodes: Sequence[Node]) -> list[dict[str, 
     return starts
 
 
-def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[tree.Node]) -> list[dict[str, Any]]:
     """Values of the start addresses of tiles that `loop` copies and `wgmma` reads."""
     starts, inside = [], list(walk_nodes(tuple(nodes)))
     for node in inside:
-        if not isinstance(node, MmaNode):
+        if not isinstance(node, tree.MmaNode):
             continue
         for factor in (node.a, node.b):
-            if isinstance(factor, SharedFactor) and factor.staging.at == loop:
+            if isinstance(factor, tree.SharedFactor) and factor.staging.at == loop:
                 name = factor.staging.name
-                found = hoist_tile_start(
-                    node, factor, scope.names, collect_loops(inside), scope.copy_indices[name]
-                )
+                loops, copy = collect_loops(inside), scope.copy_indices[name]
+                found = hoist_tile_start(node, factor, scope.names, loops, copy)
                 scope.fragment_rows[name] = found.source
                 starts.append(found.start_values)
     return starts
 
 
-def _format_unroll(scope: Scope, node: LoopNode) -> str:
+def _format_unroll(scope: Scope, node: tree.LoopNode) -> str:
     """Unroll factor of a pipelined loop: 1, unless a step of the schedule sets it."""
     return " 1" if int(node.loop.unroll) == 1 else str(build_loop_values(scope, node)["unroll"])
 
 
-def _build_fetch_buffer(scope: Scope, stage: StageNode) -> dict[str, Any]:
-    elements = count_rounds(scope, stage) * int(stage.staging.vector)
-    return {
-        "type": stage.buffer.dtype.cuda_name,
-        "name": f"{scope.names[stage.buffer.name]}_next",
-        "elements": elements,
-    }
+def _build_fetch_buffer(scope: Scope, stage: tree.StageNode) -> dict[str, Any]:
+    elements, kind = count_rounds(scope, stage) * int(stage.staging.vector), stage.buffer.dtype.cuda_name
+    return {"type": kind, "name": f"{scope.names[stage.buffer.name]}_next", "elements": elements}
 
 
-def build_loop_values(scope: Scope, node: LoopNode) -> dict[str, Any]:
+def build_loop_values(scope: Scope, node: tree.LoopNode) -> dict[str, Any]:
     """Values of every loop: name and type of the counter, iterations, unroll factor."""
     loop = node.loop
     full = node.must_unroll or int(loop.unroll) >= int(loop.extent)
@@ -144,6 +128,6 @@ def build_loop_values(scope: Scope, node: LoopNode) -> dict[str, Any]:
     return {"name": scope.names[loop.name], "type": counter, "extent": int(loop.extent), "unroll": unroll}
 
 
-def list_shared_stages(node: LoopNode) -> list[StageNode]:
+def list_shared_stages(node: tree.LoopNode) -> list[tree.StageNode]:
     """The shared tiles that a pipelined loop copies; none where compute_at has moved them to another loop."""
-    return [n for n in node.body if isinstance(n, StageNode) and n.buffer.scope == "shared"]
+    return [n for n in node.body if isinstance(n, tree.StageNode) and n.buffer.scope == "shared"]

@@ -27,16 +27,14 @@ _LANE_PART_NAMES = {LANE_ROW: "matrix_row", LANE_MATRIX_LOW: "matrix_low", LANE_
 
 
 def format_lane_lines(kernel: LaunchTree) -> list[str]:
-    """Declarations of the parts of a lane's number: the row and the matrix whose address it gives to
-    `ldmatrix`."""
+    """Declarations of the parts of a lane's number: row and matrix whose address it gives to `ldmatrix`."""
     if not any(_find_matrix_load(n) for n in walk_nodes(kernel.body) if isinstance(n, FragmentNode)):
         return []
     lines, below = [], 1
     for part, extent in LDMATRIX_LANES.items():
         slowest = below * extent == WARP
-        lines.append(
-            f"const int {_LANE_PART_NAMES[part]} = {format_digit('threadIdx.x', below, extent, slowest)};"
-        )
+        digit = format_digit("threadIdx.x", below, extent, slowest)
+        lines.append(f"const int {_LANE_PART_NAMES[part]} = {digit};")
         below *= extent
     return lines
 
@@ -54,24 +52,19 @@ def name_load_function(load: LdmatrixInstruction) -> str:
 def _find_matrix_load(node: FragmentNode) -> LdmatrixInstruction | None:
     """The `ldmatrix` that fills a fragment, or a pair of fragments; None if none does."""
     found = find_ldmatrix_fit(node)
-    return (
-        LdmatrixInstruction(node.registers_per_lane * int(count_fragments_per_load(node)), not found.direct)
-        if found.is_possible
-        else None
-    )
+    if not found.is_possible:
+        return None
+    matrix_count = node.registers_per_lane * int(count_fragments_per_load(node))
+    return LdmatrixInstruction(matrix_count, not found.direct)
 
 
 def find_lane_row(node: FragmentNode) -> TensorAccess | None:
-    """The row whose address a lane gives, in terms of the parts of its number; None where no `ldmatrix`
-    fits."""
+    """The row whose address a lane gives, by the parts of its number; None where no `ldmatrix` fits."""
     load = _find_matrix_load(node)
-    return (
-        substitute_access(
-            node.source, find_row_pointer(node, load.is_transposed, count_filled_fragments(node) > 1)
-        )
-        if load
-        else None
-    )
+    if load is None:
+        return None
+    place = find_row_pointer(node, load.is_transposed, count_filled_fragments(node) > 1)
+    return substitute_access(node.source, place)
 
 
 def add_lane_parts(names: CNames) -> CNames:
@@ -87,17 +80,13 @@ def build_fragment_values(node: FragmentNode, names: CNames, copy: str, source: 
     """
     name, load = names[node.stage.buffer.name], _find_matrix_load(node)
     pair = count_filled_fragments(node)
-    extents = [int(x.extent) for x in node.fragment_loops]
-    steps = [1] * len(extents)
+    loops = [{"name": names[x.name], "extent": int(x.extent), "step": 1} for x in node.fragment_loops]
     if pair > 1:
-        steps[-1] = pair
-    loops = [
-        {"name": names[x.name], "extent": n, "step": s}
-        for x, n, s in zip(node.fragment_loops, extents, steps, strict=True)
-    ]
+        loops[-1]["step"] = pair
+    sizes = "".join(f"[{x['extent']}]" for x in loops)
     text = {
         "what": f"{names[node.stage.staging.source]} -> {name}",
-        "declare": f"unsigned int {name}{''.join(f'[{n}]' for n in extents)}[{node.registers_per_lane}];",
+        "declare": f"unsigned int {name}{sizes}[{node.registers_per_lane}];",
         "loops": loops,
     }
     row = find_lane_row(node)
@@ -108,16 +97,11 @@ def build_fragment_values(node: FragmentNode, names: CNames, copy: str, source: 
         for fragment in range(pair)
         for r in range(node.registers_per_lane)
     ]
-    rounded = targets if node.source.dtype is TF32 else []
     if not source:
         cell = add_lane_parts(names).format_cell(_get_shared_buffer(node), row.segment_coordinates, copy)
         source = f"shared_address(&{cell})"
-    return text | {
-        "function": name_load_function(load),
-        "targets": targets,
-        "source": source,
-        "rounded": rounded,
-    }
+    call = {"function": name_load_function(load), "targets": targets, "source": source}
+    return text | call | {"rounded": targets if node.source.dtype is TF32 else []}
 
 
 def count_filled_fragments(node: FragmentNode) -> int:
@@ -141,16 +125,10 @@ def _format_fragment(node: FragmentNode, names: CNames, further: int = 0) -> str
 def _iterate_registers(node: FragmentNode, names: CNames, copy: str) -> Iterator[dict[str, str]]:
     """Target and value of each register that is packed from single elements."""
     for register in range(node.registers_per_lane):
-        elements = [
-            names.format_cell(
-                _get_shared_buffer(node),
-                substitute_access(
-                    node.source, find_register_element(node, register, slot)
-                ).segment_coordinates,
-                copy,
-            )
-            for slot in range(node.instruction.elements_per_register)
-        ]
+        elements = []
+        for slot in range(node.instruction.elements_per_register):
+            element = substitute_access(node.source, find_register_element(node, register, slot))
+            elements.append(names.format_cell(_get_shared_buffer(node), element.segment_coordinates, copy))
         target = f"{_format_fragment(node, names)}[{register}]"
         yield {"target": target, "value": _pack_register(elements, node.source.dtype)}
 

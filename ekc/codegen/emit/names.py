@@ -36,8 +36,7 @@ def overflows_int(form: AffineForm, extents: Mapping[str, Extent]) -> bool:
 def offset_overflows_int(
     index: Sequence[AffineForm], strides: Sequence[int], extents: Mapping[str, Extent]
 ) -> bool:
-    """Whether an int cannot hold `(form) * stride + (form) * stride`: an index may be far outside a small
-    tensor."""
+    """Whether an int cannot hold `(form) * stride + ...`: an index may be far outside a small tensor."""
     low = high = 0
     for form, stride in zip(index, strides, strict=True):
         least, most = (end * stride for end in _compute_range(form, extents))
@@ -96,8 +95,7 @@ class CNames:
     zero: frozenset[str] = frozenset()
     """Variables whose value is 0 in this place; they are left out."""
     divides_wide: bool = False
-    """Whether a dividend needs more than an int, as that of a long joint loop; divisions are then long
-    long."""
+    """Whether a dividend, as of a long joint loop, needs more than an int; divisions are then long long."""
 
     @classmethod
     def for_kernel(cls, kernel: LaunchTree) -> CNames:
@@ -143,8 +141,7 @@ class CNames:
         return found
 
     def name_shared_coordinates(self, kernel: LaunchTree, region: Region) -> list[str]:
-        """Names of the coordinates of a tile that a block copies: after the axis, where a coordinate has
-        one."""
+        """Names of the coordinates of a tile that a block copies: after the axis where one has it."""
         axis_of = {x.name: x.axis for x in kernel.nest.loops}
         names = []
         for i, s in enumerate(region.segments):
@@ -175,9 +172,8 @@ class CNames:
 
     def format_linear(self, form: AffineForm, wide: bool = False) -> str:
         """C text of a sum of terms: `i_0 * 128 + d0`."""
-        parts = [
-            self._format_term(a, int(c), wide) for a, c in form.terms if int(c) != 0 and a not in self.zero
-        ]
+        zero = self.zero
+        parts = [self._format_term(a, int(c), wide) for a, c in form.terms if int(c) and a not in zero]
         if int(form.const) or not parts:
             parts.append(str(int(form.const)))
         return " + ".join(parts).replace("+ -", "- ")
@@ -207,9 +203,8 @@ class CNames:
     def format_stored_index(self, buffer: Buffer, address: str) -> str:
         """C text of the stored index, `swizzle_index<8, 8>(panel_index<128, 64, 64>(d0 * 128 + d1))`."""
         if buffer.panel:
-            address = (
-                f"panel_index<{int(buffer.row_pitch)}, {int(buffer.row_count)}, {buffer.panel}>({address})"
-            )
+            pitch, rows = int(buffer.row_pitch), int(buffer.row_count)
+            address = f"panel_index<{pitch}, {rows}, {buffer.panel}>({address})"
         if int(buffer.swizzle) > 1:
             chunk = CHUNK_BYTES // buffer.dtype.bytes
             address = f"swizzle_index<{int(buffer.swizzle)}, {chunk}>({address})"
@@ -269,9 +264,8 @@ class CNames:
         if isinstance(e, ex.Where):
             compared = arithmetic.choose_comparison(e)
             a, b = (self.format_value(part, compared, axes, load) for part in (e.a, e.b))
-            then, otherwise = (
-                self.format_value(part, arithmetic, axes, load) for part in (e.then, e.otherwise)
-            )
+            arms = (e.then, e.otherwise)
+            then, otherwise = (self.format_value(part, arithmetic, axes, load) for part in arms)
             return f"({a} {e.op} {b} ? {then} : {otherwise})"
         assert isinstance(e, ex.Binary)
         a, b = (self.format_value(part, arithmetic, axes, load) for part in (e.a, e.b))
@@ -331,8 +325,7 @@ def format_index_lines(kernel: LaunchTree, names: CNames) -> list[str]:
 
 
 def format_digit(index_text: str, stride: int, extent: int, is_slowest: bool) -> str:
-    """C text of one digit of an index that several loops share; `stride` is the product of the faster
-    extents."""
+    """C text of one digit of an index that loops share; `stride`: product of the faster extents."""
     text = index_text if stride == 1 else f"{index_text} / {stride}"
     return text if is_slowest else f"{text} % {extent}"
 
@@ -348,8 +341,7 @@ def count_dynamic_shared_bytes(kernel: LaunchTree) -> int:
 
 
 def format_shared_declarations(kernel: LaunchTree, names: CNames) -> list[str]:
-    """Declarations of tiles: `__shared__ __align__(16) float A_shared[2][8][132];`, or references into a
-    pool."""
+    """Declarations of tiles: `__shared__ __align__(16) float A_shared[2][132];`, or references to a pool."""
     tiles = [b for b in kernel.buffers if b.scope == "shared"]
     if not count_dynamic_shared_bytes(kernel):
         return [
@@ -363,16 +355,14 @@ def format_shared_declarations(kernel: LaunchTree, names: CNames) -> list[str]:
     lines, offset = [f"extern __shared__ __align__({tiles[0].alignment_bytes}) unsigned char {pool}[];"], 0
     for b in tiles:
         kind, sizes = b.dtype.cuda_name, format_array_sizes(b)
-        lines.append(
-            f"{kind} (&{names[b.name]}){sizes} = *reinterpret_cast<{kind} (*){sizes}>({pool} + {offset});"
-        )
+        place = f"*reinterpret_cast<{kind} (*){sizes}>({pool} + {offset})"
+        lines.append(f"{kind} (&{names[b.name]}){sizes} = {place};")
         offset += int(b.aligned_bytes)
     return lines
 
 
 def format_array_sizes(buffer: Buffer) -> str:
-    """`[2][8][132]`: copies, then the extents as stored; a tile that is swizzled or in panels has one
-    extent."""
+    """`[2][8][132]`: copies, then extents as stored; one extent for a tile that is swizzled or in panels."""
     extents = _list_extents(buffer)
     if int(buffer.copy_count) > 1:
         extents.insert(0, int(buffer.copy_count))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ekc.codegen.emit.names import CNames
 from ekc.codegen.emit.strength_reduction import uses_pointer_increments
-from ekc.codegen.emit.types import format_conversion, format_zero
+from ekc.codegen.emit.types import Arithmetic, format_conversion, format_zero
+from ekc.ir.affine import AffineForm
+from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, find_read_type
+from ekc.ir.expr import Load
 from ekc.ir.lowering.buffers import TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region
@@ -40,17 +44,15 @@ class Scope:
     copy_indices: dict[str, str] = field(default_factory=dict)
     """Index of the copy in use, in C, by buffer name."""
     fragment_rows: dict[str, str] = field(default_factory=dict)
-    """C text of the address of a lane's rows, by buffer name of a fragment, where it is computed before a
-    loop."""
+    """C text of the address of a lane's rows, by buffer of a fragment, where it is computed before a loop."""
     preamble: list[dict[str, Any]] = field(default_factory=list)
     """Values of copies that no loop changes, computed before all loops."""
 
     @classmethod
     def for_kernel(cls, kernel: LaunchTree) -> Scope:
         """The scope of a kernel before any text is built."""
-        return cls(
-            kernel, CNames.for_kernel(kernel), int(kernel.thread_count), uses_pointer_increments(kernel)
-        )
+        names, increments = CNames.for_kernel(kernel), uses_pointer_increments(kernel)
+        return cls(kernel, names, int(kernel.thread_count), increments)
 
     def format_read(self, access: TensorAccess, acc: DType, names: CNames) -> str:
         """C text of a value read in the body, in the type of the arithmetic; 0 outside the tensor."""
@@ -63,15 +65,32 @@ class Scope:
         """C text of the element that is read or written: of a buffer (in its copy in use), or of a tensor."""
         if access.buffer is None:
             return names.format_element(access)
-        return names.format_cell(
-            access.buffer, access.segment_coordinates, self.copy_indices.get(access.buffer.name, "")
+        copy = self.copy_indices.get(access.buffer.name, "")
+        return names.format_cell(access.buffer, access.segment_coordinates, copy)
+
+    def make_arithmetic(self, compute: Compute) -> Arithmetic:
+        """The arithmetic of a compute of the launch."""
+        return Arithmetic.for_compute(compute, self.kernel.tensors)
+
+    def format_body(
+        self,
+        compute: Compute,
+        axes: Mapping[str, AffineForm],
+        reads: Mapping[Load, TensorAccess],
+        names: CNames,
+    ) -> str:
+        """C text of a compute's body at some axes, in the type of its accumulator."""
+        return names.format_value(
+            compute.body,
+            self.make_arithmetic(compute),
+            axes,
+            lambda x: self.format_read(reads[x], compute.acc_dtype, names),
         )
 
     def make_tile_loops(
         self, region: Region, segment: int | None, vector: int
     ) -> tuple[CNames, list[dict[str, Any]]]:
-        """Names inside the loops over a thread's tile, and these loops; loops of one iteration are left
-        out."""
+        """Names inside the loops over a thread's tile, and these loops but those of one iteration."""
         steps = [vector if i == segment else 1 for i in range(len(region.segments))]
         once = frozenset(f"#{i}" for i, s in enumerate(region.segments) if int(s.extent) == steps[i])
         names = self.names.for_region(region, self.names.name_thread_coordinates(region), once)

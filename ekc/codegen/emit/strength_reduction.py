@@ -165,8 +165,7 @@ class PerRound:
 
     @classmethod
     def for_copy(cls, copy: CopyValues, round_step: int | None, strip_step: int | None) -> PerRound:
-        """The plan for a value with these steps from round to round and from strip to strip (None: not
-        constant)."""
+        """The plan for a value with these steps from round to round and strip to strip (None: it varies)."""
         if copy["strips"] == 1 or strip_step is None:
             return cls(copy["rounds"], round_step if copy["strips"] == 1 else None, "round", "")
         round_text, strip_text = split_round_by_strip(copy)
@@ -231,9 +230,8 @@ def _hoist_source(
     source = node.source
     if node.producer_reads is not None or _is_moved_by_quotient(node, loop.name):
         return copy, [], []
-    pointer, start, inside, outside = names.find_free_names(
-        [f"{copy['name']}_{part}" for part in ("pointer", "offset", "inside", "outside")]
-    )
+    parts = ("pointer", "offset", "inside", "outside")
+    pointer, start, inside, outside = names.find_free_names([f"{copy['name']}_{part}" for part in parts])
     fixed = tuple(g for g in source.guards if loop.name not in g.form.find_variables())
     moving = names.format_condition(tuple(g for g in source.guards if loop.name in g.form.find_variables()))
     around = OuterLoopOffsets.for_loop(kernel, loop, replace(names, zero=names.zero | {loop.name}))
@@ -242,19 +240,14 @@ def _hoist_source(
     test = ""
     if fixed:
         last = f"#{len(node.buffer.region.segments) - 1}"
-        guard_rounds = PerRound.for_copy(
-            copy, None, None if any(last in g.form.find_variables() for g in fixed) else 0
-        )
+        strip_step = None if any(last in g.form.find_variables() for g in fixed) else 0
+        guard_rounds = PerRound.for_copy(copy, None, strip_step)
         masks, tests = _hoist_guards(around, fixed, inside, outside, guard_rounds)
         early, late, test = early + masks, late + tests, guard_rounds.format_round(inside)
     guard = " && ".join(filter(None, [test, moving]))
     step = int(dict(source.address.terms).get(loop.name, 0))
-    declared = {
-        "type": source.spec.dtype.cuda_name,
-        "name": pointer,
-        "of": names[source.spec.name],
-        "step": step,
-    }
+    kind, of = source.spec.dtype.cuda_name, names[source.spec.name]
+    declared = {"type": kind, "name": pointer, "of": of, "step": step}
     element = f"{pointer}[{per_round.format_round(start)}]"
     return copy | {"source": element, "guard": guard, "pointer": declared}, early, late
 
@@ -273,9 +266,8 @@ def _hoist_offset(
     (base,) = around.names.find_free_names([f"{name}_base"])
     constant, adding = parts
     which = "[round]" if per_round.round_step is None else ""
-    return [per_round.make_variable("int", base, keep_in_register(constant))], [
-        per_round.make_variable("int", name, f"{base}{which} + {adding}")
-    ]
+    late = per_round.make_variable("int", name, f"{base}{which} + {adding}")
+    return [per_round.make_variable("int", base, keep_in_register(constant))], [late]
 
 
 def _hoist_guards(
@@ -303,13 +295,22 @@ def _hoist_target(copy: CopyValues, node: StageNode, names: CNames) -> tuple[Cop
         return copy, []
     buffer = node.buffer
     (start,) = names.find_free_names([f"{copy['name']}_address"])
-    per_round = PerRound.for_copy(
-        copy, _find_target_round_step(copy, buffer), _find_target_strip_step(copy, buffer)
-    )
+    round_step, strip_step = _find_target_round_step(copy, buffer), _find_target_strip_step(copy, buffer)
+    per_round = PerRound.for_copy(copy, round_step, strip_step)
     address = f"{per_round.format_round(start)} + {format_copy_offset(buffer, copy['parity'])}"
     first = keep_address_in_register(names.format_cell(buffer, make_segment_variables(buffer.region), "0"))
     at = f"shared_element<{buffer.dtype.cuda_name}>({address})"
     return copy | {"target": at, "address": address}, [per_round.make_variable("unsigned int", start, first)]
+
+
+@dataclass(frozen=True)
+class HoistedAddress:
+    """Shared-memory address of a tile, or of a part of one, of which a part is computed before a loop."""
+
+    start_values: dict[str, Any]
+    """Template values of the variable computed before the loop."""
+    source: str
+    """C text of the address inside the loop."""
 
 
 def format_copy_offset(buffer: Buffer, copy: str) -> str:

@@ -25,14 +25,7 @@ _WRAPPING_FUNCTIONS = {"+": "add", "-": "subtract", "*": "multiply", "abs": "abs
 the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
 _COMBINE_OPERATORS = {"sum": "+", "prod": "*"}
 """C operators that combine an accumulator with a value, by kind of reduction."""
-_FLOAT_FUNCTIONS = {
-    "exp": "expf",
-    "sqrt": "sqrtf",
-    "rsqrt": "rsqrtf",
-    "tanh": "tanhf",
-    "erf": "erff",
-    "abs": "fabsf",
-}
+_FLOAT_FUNCTIONS = {name: f"{name}f" for name in ("exp", "sqrt", "rsqrt", "tanh", "erf")} | {"abs": "fabsf"}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 """Precedence of C operators that are written without parentheses of their own."""
 _READ_CONVERSIONS = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
@@ -51,8 +44,7 @@ class Arithmetic:
 
     @classmethod
     def for_compute(cls, compute: Compute, tensors: Mapping[str, TensorSpec]) -> Arithmetic:
-        """The arithmetic of a compute. Results from int8 are bounded by the extents, those from int32 are
-        not."""
+        """The arithmetic of a compute. The extents bound results from int8, but not those from int32."""
         read = {tensors[load.tensor].dtype for load in ex.find_loads(compute.body)}
         acc = compute.acc_dtype
         reads = {load.tensor for load in ex.find_loads(compute.body)}
@@ -66,14 +58,12 @@ class Arithmetic:
 
     def find_function(self, operation: str) -> str | None:
         """The inline function for an operation of an expression; None where C has the operation."""
-        table = (
-            _WRAPPING_FUNCTIONS if self.wraps_int32 else {} if self.dtype.is_integer else _EXTREME_FUNCTIONS
-        )
-        return table.get(operation)
+        if self.wraps_int32:
+            return _WRAPPING_FUNCTIONS.get(operation)
+        return None if self.dtype.is_integer else _EXTREME_FUNCTIONS.get(operation)
 
     def format_literal(self, number: float) -> str:
-        """A number as a literal, in the fewest digits that float32 distinguishes; infinities by their bits,
-        as this needs no header."""
+        """A number as a literal in the fewest digits of float32; infinities by their bits."""
         if self.dtype.is_integer:
             # C has no literal for the least int: the minus would be applied to a literal that is too large.
             return str(int(number)) if number > self.dtype.integer_limits[0] else f"({int(number) + 1} - 1)"
@@ -129,11 +119,7 @@ def format_conversion(value: str, source: DType, target: DType) -> str:
         return value
     if source in _READ_CONVERSIONS:
         return f"{_READ_CONVERSIONS[source]}({value})"
-    return (
-        f"{_WRITE_CONVERSIONS[target]}({value})"
-        if target in _WRITE_CONVERSIONS
-        else f"static_cast<{target.cuda_name}>({value})"
-    )
+    return f"{_WRITE_CONVERSIONS.get(target) or f'static_cast<{target.cuda_name}>'}({value})"
 
 
 def choose_move_type(dtype: DType, vector: int) -> str:

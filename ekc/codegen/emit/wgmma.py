@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ekc.codegen.emit.names import CNames
-from ekc.codegen.emit.strength_reduction import format_copy_offset, keep_address_in_register
+from ekc.codegen.emit.strength_reduction import HoistedAddress, format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES
 from ekc.ir.hardware.wgmma import WgmmaDescriptor, WgmmaFamily, WgmmaInstruction
@@ -39,9 +39,8 @@ def build_group_product_values(node: MmaNode, names: CNames, places: Mapping[str
     assert tile.strip_loop is not None
     first = substitute_access(target, {x.name: AffineForm() for x in tile.inner_loops})
     steps = dict(target.address.terms)
-    strides = [
-        int(steps.get(x.name, 0)) for x in (tile.strip_loop, tile.row_half_loop, tile.column_pair_loop)
-    ]
+    moves = (tile.strip_loop, tile.row_half_loop, tile.column_pair_loop)
+    strides = [int(steps.get(x.name, 0)) for x in moves]
     factors = [_format_descriptor(node, f, places) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
     name = f"{_make_instruction(node).function_name}<{', '.join(map(str, strides))}>"
     cell = names.format_cell(target.buffer, first.segment_coordinates)
@@ -58,25 +57,14 @@ def format_wait(kernel: LaunchTree, names: CNames) -> str:
 def _format_descriptor(node: MmaNode, factor: SharedFactor, places: Mapping[str, str]) -> str:
     buffer = factor.source.buffer
     assert buffer is not None
-    bits = WgmmaDescriptor.for_tile(
-        bool(is_mn_major(node, factor)), int(buffer.row_count), SHARED_LINE_BYTES
-    ).bits
-    return f"make_descriptor<{bits:#x}>({places[buffer.name]})"
-
-
-@dataclass(frozen=True)
-class TileAddress:
-    """Start address of a tile that `wgmma` reads."""
-
-    start_values: dict[str, Any]
-    """Template values of the variable computed before the loop."""
-    source: str
-    """C text of the address inside the loop."""
+    mn_major, rows = bool(is_mn_major(node, factor)), int(buffer.row_count)
+    descriptor = WgmmaDescriptor.for_tile(mn_major, rows, SHARED_LINE_BYTES)
+    return f"make_descriptor<{descriptor.bits:#x}>({places[buffer.name]})"
 
 
 def hoist_tile_start(
     node: MmaNode, factor: SharedFactor, names: CNames, loops: Mapping[str, LoopNode], copy: str
-) -> TileAddress:
+) -> HoistedAddress:
     """Hoist the start addresses of the tiles of a factor.
 
     `loops` are the loops between the tile loop and the use of the tiles.
@@ -99,7 +87,7 @@ def hoist_tile_start(
     }
     address = f"{start} + {format_copy_offset(buffer, copy)}"
     further = _format_byte_offset(buffer, inside, names)
-    return TileAddress(text, f"{address} + {further}" if further else address)
+    return HoistedAddress(text, f"{address} + {further}" if further else address)
 
 
 def _select_loop_terms(access: TensorAccess, loops: Mapping[str, LoopNode]) -> AffineForm:
@@ -117,10 +105,8 @@ def _format_byte_offset(buffer: Buffer, form: AffineForm, names: CNames) -> str:
     within = names.format_linear(AffineForm(tuple(t for t in form.terms if int(t[1]) % width)))
     parts = [names.format_linear(AffineForm(rows))] if rows else []
     if within != "0":
-        index = (
-            f"({within})"
-            if width == buffer.panel
-            else names.format_stored_index(replace(buffer, swizzle=1), within)
-        )
+        index = f"({within})"
+        if width != buffer.panel:
+            index = names.format_stored_index(replace(buffer, swizzle=1), within)
         parts.append(f"{index} * {size}")
     return " + ".join(part for part in parts if part != "0")

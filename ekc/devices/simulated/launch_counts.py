@@ -19,7 +19,8 @@ import numpy as np
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.simulated.specs import Capability
 from ekc.emulator.access_survey import AccessProfile, AccessSurvey, survey_accesses
-from ekc.ptx.counting.counts import InstructionCounts, count_instructions, list_instruction_runs
+from ekc.ptx.counting.counts import InstructionCounts, list_instruction_runs, sum_instruction_counts
+from ekc.ptx.parser import parse_module
 
 WARP_SIZE = 32
 
@@ -142,7 +143,7 @@ def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
 
 
 def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
-    instruction_runs = list_instruction_runs(ptx, launch.name)
+    instruction_runs = list_instruction_runs(parse_module(ptx).find_kernel(launch.name))
     times = {one.line: run_count for one, run_count in instruction_runs}
     copies = {one.line for one, _ in instruction_runs if one.parts[:2] == ("cp", "async")}
     survey = survey_accesses(
@@ -155,7 +156,7 @@ def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
         blocks=_sample_blocks(launch),
     )
     return LaunchProfile(
-        count_instructions(ptx, launch.name),
+        sum_instruction_counts(instruction_runs),
         _group_accesses(launch, survey, times, copies),
         survey.live_lines,
     )

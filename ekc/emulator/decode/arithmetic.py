@@ -136,11 +136,8 @@ def write_divide(w: BlockWriter, instruction: Instruction) -> None:
     if kind == "f64":
         w.put_value(dst, kind, f"divide({args})")
     elif kind == "f32":
-        w.put_value(
-            dst,
-            kind,
-            f"approximations.div_{_function_suffix(instruction)}({args}, {_function_options(instruction)})",
-        )
+        name = f"approximations.div_{_function_suffix(instruction)}"
+        w.put_value(dst, kind, f"{name}({args}, {_function_options(instruction)})")
     else:
         w.put_value(dst, kind, f"bits.{root}({args})")
 
@@ -189,9 +186,8 @@ def write_approximate(w: BlockWriter, instruction: Instruction) -> None:
     dst, a = instruction.operands
     if kind == "f32":
         options = f", {_function_options(instruction)}" if root != "tanh" else ""
-        w.put_value(
-            dst, kind, f"approximations.{root}_{_function_suffix(instruction)}({w.read(a, kind)}{options})"
-        )
+        name = f"approximations.{root}_{_function_suffix(instruction)}"
+        w.put_value(dst, kind, f"{name}({w.read(a, kind)}{options})")
     else:
         w.put_value(dst, kind, f"unary_{kind}({root!r}, {w.read(a, kind)})")
 
@@ -200,7 +196,7 @@ def write_copysign(w: BlockWriter, instruction: Instruction) -> None:
     """`copysign`: the value of b with the sign of a."""
     kind = _type_name(instruction)
     dst, a, b = instruction.operands
-    w.put_value(dst, kind, f"copysign({w.read(a, kind)}, {w.read(b, kind)})")
+    w.put_value(dst, kind, f"copysign({w.read(b, kind)}, {w.read(a, kind)})")
 
 
 ARITHMETIC_WRITERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {

@@ -16,6 +16,7 @@ _COMPARE_UFUNCS = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
     "ge": "greater_equal", "lo": "less", "ls": "less_equal", "hi": "greater", "hs": "greater_equal",
 }  # fmt: skip
+_CONVERSION_ROUNDINGS = ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna")
 _UNORDERED_COMPARISONS = {f"{name}u": name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
@@ -178,9 +179,8 @@ def write_set(w: BlockWriter, instruction: Instruction) -> None:
     """`set`: a comparison whose result is all ones, or 1.0."""
     kind, out = instruction.parts[-1], instruction.parts[-2]
     dst, a, b = instruction.operands
-    test = _format_comparison(
-        w, instruction.parts[1], w.read(a, kind), w.read(b, kind), kind, "ftz" in instruction.parts
-    )
+    ftz, args = "ftz" in instruction.parts, (w.read(a, kind), w.read(b, kind))
+    test = _format_comparison(w, instruction.parts[1], *args, kind, ftz)
     if out == "f32":
         w.put_value(dst, "f32", f"({test}).astype('f4')")
     else:
@@ -206,18 +206,15 @@ def write_convert(w: BlockWriter, instruction: Instruction) -> None:
     """`cvt`, one value or two packed into one register."""
     *flags, target, source = instruction.parts[1:]
     dst, *sources = instruction.operands
-    rounding = next(
-        (f for f in flags if f in ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna")), None
-    )
+    rounding = next((f for f in flags if f in _CONVERSION_ROUNDINGS), None)
     options = f"sat={'sat' in flags}, ftz={'ftz' in flags}"
     if target == "tf32":
         w.put_value(dst, "b32", f"halves.tf32_round({w.read(sources[0], 'f32')}, {rounding!r}).view('u4')")
     elif target in ("f16x2", "bf16x2"):
         half = target[:-2]
         pack = "pack_halves" if half == "f16" else "pack_words"
-        high, low = (
-            f"cvt({w.read(s, source)}, {source!r}, {half!r}, {rounding!r}, {options})" for s in sources
-        )
+        form = f"{source!r}, {half!r}, {rounding!r}, {options}"
+        high, low = (f"cvt({w.read(s, source)}, {form})" for s in sources)
         w.put_value(dst, "b32", f"halves.{pack}({low}, {high})")
     elif source[0] in "us" and target[0] in "us" and "sat" not in flags:
         text = w.read(sources[0], source)

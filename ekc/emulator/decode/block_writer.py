@@ -37,9 +37,8 @@ class BlockWriter:
         self.widened_rows: dict[str, int] = {}
         self.free_scratch_rows: list[int] = []
         self.remaining_reads = Counter(n for one in block.code for n in one.reads)
-        self.instruction: Instruction = (
-            block.code[0] if block.code else Instruction("", None, (), 0, None, "")
-        )
+        no_instruction = Instruction("", None, (), 0, None, "")
+        self.instruction = block.code[0] if block.code else no_instruction
 
     # -- statements -----------------------------------------------------------------------------
     def begin_instruction(self, instruction: Instruction) -> None:
@@ -53,13 +52,11 @@ class BlockWriter:
             self.mask = "G"
         self._emit_initialized_checks()
         if instruction in self.context.hazards.in_flight_accesses:
-            self.emit(
-                f"products.check_access({self.context.add_site(instruction, 'other', 'u4')}, {self.mask})"
-            )
+            number = self.context.add_site(instruction, "other", "u4")
+            self.emit(f"products.check_access({number}, {self.mask})")
 
     def _emit_initialized_checks(self) -> None:
-        """Check registers that some path does not set. Moves are exempt: the compiler moves values that are
-        not used."""
+        """Check registers that some path does not set. Moves are exempt: compilers move unused values."""
         early = [n for n in dict.fromkeys(self.instruction.reads) if n in self.context.maybe_unset_registers]
         if early and self.instruction.parts[0] not in ("mov", "selp"):
             number = self.context.add_site(self.instruction, "other", "u4")
@@ -154,9 +151,9 @@ class BlockWriter:
         code = dtype_of(kind)
         key = f"A_{len(self.context.address_rows)}"
         address_row = (code, f"{name}+{operand.offset}")
-        for existing, value in self.context.address_rows.items():
+        for name, value in self.context.address_rows.items():
             if value == address_row:
-                return existing
+                return name
         self.context.address_rows[key] = address_row
         return key
 
@@ -215,8 +212,7 @@ class BlockWriter:
         return name, address.offset
 
     def emit_shared_probe(self, address: Operand, is_generic: bool) -> tuple[str, int]:
-        """`emit_probe` for an address in shared memory; `is_generic` where the opcode does not name the
-        space."""
+        """`emit_probe` for shared memory; `is_generic` where the opcode does not name the space."""
         if not is_generic:
             return self.emit_probe(address, "shared")
         if not (isinstance(address, Address) and isinstance(address.base, Register)):
@@ -228,8 +224,7 @@ class BlockWriter:
 
     # -- float64 copies of float32 rows ---------------------------------------------------------
     def widen_operand(self, operand: Operand) -> str:
-        """The name of a float64 copy of a float32 operand; later instructions of the block use the same
-        copy."""
+        """The name of a float64 copy of a float32 operand, for all instructions of the block."""
         if not isinstance(operand, Register):
             assert isinstance(operand, Immediate)
             return self.context.bind_constant(np.float64(to_scalar(operand.value, "f32")))

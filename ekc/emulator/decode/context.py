@@ -85,8 +85,7 @@ class DecodeContext:
     unread_registers: frozenset[str] = frozenset()
     """Registers that no instruction reads."""
     maybe_unset_registers: tuple[str, ...] = ()
-    """Registers that some path reads before it writes them. A row of marks says in which lanes they are
-    set."""
+    """Registers that some path reads before it writes them. A row marks the lanes in which they are set."""
     constants: dict[str, Any] = field(default_factory=dict)
     address_rows: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Rows that hold one address: name -> (dtype, "symbol+offset")."""
@@ -113,19 +112,9 @@ class DecodeContext:
         is_element_read: tuple[bool, ...] = (),
     ) -> int:
         """Add a site; returns its number."""
-        self.sites.append(
-            Site(
-                len(self.sites),
-                instruction,
-                action,
-                dtype_code,
-                element_count,
-                is_volatile,
-                is_element_read,
-                self.kernel,
-            )
-        )
-        return len(self.sites) - 1
+        number, layout = len(self.sites), (dtype_code, element_count, is_volatile, is_element_read)
+        self.sites.append(Site(number, instruction, action, *layout, self.kernel))
+        return number
 
 
 def operand_items(operand: Operand) -> tuple[Operand, ...]:

@@ -18,7 +18,7 @@ from ekc.emulator.decode.memory import MEMORY_WRITERS
 from ekc.emulator.decode.warp import WARP_WRITERS, WARPGROUP_WRITERS
 from ekc.errors import EkcError
 from ekc.ptx import opcodes
-from ekc.ptx.cfg import Block, build_blocks, find_live_in, list_successors
+from ekc.ptx.cfg import Block, build_blocks, find_live_in
 from ekc.ptx.module import TYPE_BYTES, Instruction, KernelText, Module
 from ekc.ptx.wgmma_hazards import find_wgmma_hazards
 
@@ -48,16 +48,18 @@ def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set
             for name in one.reads + one.writes:
                 touch(name, place)
         place += 1
-        for after in list_successors(block):
+        for after in block.exit.targets:
             for name in live[after]:
                 touch(name, place)
     return span, live[0] if live else set()
 
 
-def allocate_slots(
-    blocks: list[Block], types: dict[str, str]
-) -> tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]:
-    """(class, slot) of every register, slots per class, registers live at the entry."""
+SlotAllocation = tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
+"""(class, row) of every register, the number of rows of each class, and registers live at the entry."""
+
+
+def allocate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
+    """Rows that registers share which are never live together."""
     span, early = find_lifetimes(blocks)
     free: dict[str, list[int]] = {}
     busy: dict[str, list[tuple[int, int]]] = {}
@@ -78,11 +80,8 @@ def allocate_slots(
     return place, count, early
 
 
-def allocate_separate_slots(
-    blocks: list[Block], types: dict[str, str]
-) -> tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]:
-    """As `allocate_slots`, but each register gets a row of its own: faster, with more memory; none is
-    early."""
+def allocate_separate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
+    """As `allocate_slots`, but with a row for each register: faster, with more memory; none is early."""
     count: dict[str, int] = {}
     place: dict[str, tuple[str, int]] = {}
     for block in blocks:
@@ -95,18 +94,11 @@ def allocate_separate_slots(
     return place, count, set()
 
 
-SlotAllocator = Callable[
-    [list[Block], dict[str, str]], tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
-]
-"""Returns (class, row) of every register, the number of rows of each class, and registers live at the
-entry."""
+SlotAllocator = Callable[[list[Block], dict[str, str]], SlotAllocation]
+_CONTROL_OPCODES = ("bra", "brx", "ret", "exit", "trap", "barrier")
 _OPERATIONS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
-    **ARITHMETIC_WRITERS,
-    **BIT_WRITERS,
-    **MEMORY_WRITERS,
-    **WARP_WRITERS,
-    **WARPGROUP_WRITERS,
-}
+    **ARITHMETIC_WRITERS, **BIT_WRITERS, **MEMORY_WRITERS, **WARP_WRITERS, **WARPGROUP_WRITERS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,8 +128,7 @@ class DecodedKernel:
 
 
 def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_slots) -> DecodedKernel:
-    """Decode one kernel; `allocate` assigns its registers to rows. `EkcError` names the first unknown
-    instruction."""
+    """Decode one kernel, rows by `allocate`. `EkcError` names the first unknown instruction."""
     text = module.find_kernel(name)
     if not text.code:
         raise EkcError(f"kernel {name!r} has no instructions")
@@ -161,22 +152,14 @@ def _check_registers(text: KernelText) -> None:
     for one in text.code:
         for name in one.reads + one.writes:
             if name not in text.registers:
-                raise EkcError(f"PTX line {one.line}: {one.text}: register {name} is not declared")
+                raise one.make_error(f"register {name} is not declared")
 
 
 def _check_opcodes(module: Module, text: KernelText) -> None:
     for one in text.code:
-        if one.parts[0] not in _OPERATIONS and one.parts[0] not in (
-            "bra",
-            "brx",
-            "ret",
-            "exit",
-            "trap",
-            "barrier",
-        ):
-            raise EkcError(
-                f"PTX line {one.line}: unknown instruction {one.opcode!r} (PTX {module.version}): {one.text}"
-            )
+        if one.parts[0] not in _OPERATIONS and one.parts[0] not in _CONTROL_OPCODES:
+            unknown = f"unknown instruction {one.opcode!r} (PTX {module.version})"
+            raise EkcError(f"PTX line {one.line}: {unknown}: {one.text}")
         opcodes.check_modifiers(module, one)
 
 

@@ -10,6 +10,7 @@ from ekc.ptx.module import TYPE_BYTES, Address, Immediate, Instruction, Operand,
 
 _ADDRESS_SPACES = ("global", "shared", "local", "param", "const")
 _STRONG_ORDERS = ("volatile", "relaxed", "acquire", "release", "mmio")
+_ATOMIC_OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
 def find_space(w: BlockWriter, instruction: Instruction) -> str:
@@ -33,7 +34,7 @@ def write_load(w: BlockWriter, instruction: Instruction) -> None:
     is_read = tuple(t != "None" for t in targets)
     site = w.context.add_site(instruction, "load", code, len(targets), strong, is_read)
     probe, offset = w.emit_probe(address, _resolve_space(space))
-    w.emit(f"load({site}, {probe}, {offset}, {w.mask}, ({', '.join(targets)},))")
+    w.emit(f"load({site}, {probe}, {offset}, ({', '.join(targets)},))")
 
 
 def _resolve_space(space: str) -> str:
@@ -59,11 +60,9 @@ def _load_target_row(w: BlockWriter, item: Operand, kind: str) -> str:
 
 def _write_parameter_load(w: BlockWriter, dst: Operand, kind: str, address: Address) -> None:
     assert isinstance(address.base, Symbol)
-    size = TYPE_BYTES[kind]
     for i, item in enumerate(operand_items(dst)):
-        w.put_value(
-            item, kind, f"parameter({address.base.name!r}, {address.offset + i * size}, {dtype_of(kind)!r})"
-        )
+        place = f"{address.base.name!r}, {address.offset + i * TYPE_BYTES[kind]}"
+        w.put_value(item, kind, f"parameter({place}, {dtype_of(kind)!r})")
 
 
 def write_store(w: BlockWriter, instruction: Instruction) -> None:
@@ -76,7 +75,7 @@ def write_store(w: BlockWriter, instruction: Instruction) -> None:
     strong = any(p in _STRONG_ORDERS for p in instruction.parts)
     site = w.context.add_site(instruction, "store", f"u{TYPE_BYTES[kind]}", len(values), strong)
     probe, offset = w.emit_probe(address, _resolve_space(space))
-    w.emit(f"store({site}, {probe}, {offset}, {w.mask}, ({', '.join(values)},))")
+    w.emit(f"store({site}, {probe}, {offset}, ({', '.join(values)},))")
 
 
 def write_cvta(w: BlockWriter, instruction: Instruction) -> None:
@@ -94,34 +93,29 @@ def write_cvta(w: BlockWriter, instruction: Instruction) -> None:
 
 def write_isspacep(w: BlockWriter, instruction: Instruction) -> None:
     """`isspacep`."""
-    w.put_value(
-        instruction.operands[0],
-        "pred",
-        f"in_space({find_space(w, instruction)!r}, {w.read(instruction.operands[1], 'u64')})",
-    )
+    dst, address = instruction.operands
+    w.put_value(dst, "pred", f"in_space({find_space(w, instruction)!r}, {w.read(address, 'u64')})")
+
+
+def _list_operands(instruction: Instruction) -> tuple[Operand, ...]:
+    """The operands without a cache hint."""
+    return instruction.operands[:-1] if "L2::cache_hint" in instruction.parts else instruction.operands
 
 
 def write_atomic(w: BlockWriter, instruction: Instruction) -> None:
     """`atom` and `red`."""
     root, kind, space = instruction.parts[0], instruction.parts[-1], find_space(w, instruction)
-    operation = next(
-        (
-            p
-            for p in instruction.parts
-            if p in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
-        ),
-        None,
-    )
+    operation = next((p for p in instruction.parts if p in _ATOMIC_OPERATIONS), None)
     if operation is None:
         raise w.make_error("this atomic is not emulated")
     dst = instruction.operands[0] if root == "atom" else None
-    operands = instruction.operands[:-1] if "L2::cache_hint" in instruction.parts else instruction.operands
+    operands = _list_operands(instruction)
     address, *sources = operands[1:] if dst is not None else operands
     site = w.context.add_site(instruction, "atom", f"u{TYPE_BYTES[kind]}", 1, True)
     values = ", ".join(w.read(s, kind) for s in sources)
     target = "None" if dst is None else (w.target_row(dst, kind) or "None")
     probe, offset = w.emit_probe(address, _resolve_space(space))
-    w.emit(f"atomic({site}, {probe}, {offset}, {w.mask}, {operation!r}, {kind!r}, ({values},), {target})")
+    w.emit(f"atomic({site}, {probe}, {offset}, {operation!r}, {kind!r}, ({values},), {target})")
 
 
 def write_async_copy(w: BlockWriter, instruction: Instruction) -> None:
@@ -139,9 +133,7 @@ def write_async_copy(w: BlockWriter, instruction: Instruction) -> None:
 
 
 def _write_copy_issue(w: BlockWriter, instruction: Instruction) -> None:
-    dst, src, size, *more = (
-        instruction.operands[:-1] if "L2::cache_hint" in instruction.parts else instruction.operands
-    )
+    dst, src, size, *more = _list_operands(instruction)
     sizes = (16,) if "cg" in instruction.parts else (4, 8, 16)
     if not isinstance(size, Immediate) or size.value not in sizes:
         raise w.make_error(f"the size of a copy is {', '.join(map(str, sizes))} bytes")
@@ -177,19 +169,17 @@ def write_ldmatrix(w: BlockWriter, instruction: Instruction) -> None:
     targets = [w.target_row(item, "b32") or "None" for item in operand_items(instruction.operands[0])]
     site = w.context.add_site(instruction, "load", "u8", 2)
     probe, offset = w.emit_shared_probe(instruction.operands[1], is_generic=not find_space(w, instruction))
-    text = f"{site}, {probe}, {offset}, {w.mask}, ({', '.join(targets)},), {'trans' in instruction.parts}"
     assert len(targets) == count
-    w.emit(f"ldmatrix({text})")
+    rows, trans = ", ".join(targets), "trans" in instruction.parts
+    w.emit(f"ldmatrix({site}, {probe}, {offset}, {w.mask}, ({rows},), {trans})")
 
 
 MEMORY_WRITERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
-    "ld": write_load,
-    "ldu": write_load,
+    **dict.fromkeys(("ld", "ldu"), write_load),
     "st": write_store,
     "cvta": write_cvta,
     "isspacep": write_isspacep,
-    "atom": write_atomic,
-    "red": write_atomic,
+    **dict.fromkeys(("atom", "red"), write_atomic),
     "cp": write_async_copy,
     "ldmatrix": write_ldmatrix,
     "fence": write_fence,

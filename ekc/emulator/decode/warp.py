@@ -9,17 +9,24 @@ from ekc.emulator.decode.block_writer import BlockWriter
 from ekc.emulator.decode.context import operand_items
 from ekc.ptx.module import Immediate, Instruction, Operand, Pair, Register
 
+_FRAGMENT_TYPES = ("f16", "bf16", "tf32", "f32", "s32", "s8", "u8", "f64", "s4", "u4")
+
 
 def write_shuffle(w: BlockWriter, instruction: Instruction) -> None:
     """`shfl.sync`."""
     if "sync" not in instruction.parts:
         raise w.make_error("only shfl.sync is emulated")
-    dst, a, b, c, members = instruction.operands
+    dst, a, b, c, _ = instruction.operands
     mode = next(p for p in instruction.parts if p in ("up", "down", "bfly", "idx"))
-    args = ", ".join(w.read(x, "u32") for x in (a, b, c, members))
-    value, valid = w.new_temporary(), w.new_temporary()
+    args = ", ".join(w.read(x, "u32") for x in (a, b, c))
     number = w.context.add_site(instruction, "other", "u4")
-    w.emit(f"{value}, {valid} = shuffle({number}, {mode!r}, {args}, {w.mask})")
+    _put_pair(w, dst, f"shuffle({number}, {mode!r}, {args}, {w.mask})")
+
+
+def _put_pair(w: BlockWriter, dst: Operand, text: str) -> None:
+    """Store a word, and the predicate beside it where `dst` is a pair."""
+    value, valid = w.new_temporary(), w.new_temporary()
+    w.emit(f"{value}, {valid} = {text}")
     w.put_value(dst.first if isinstance(dst, Pair) else dst, "b32", value)
     if isinstance(dst, Pair):
         w.put_value(dst.second, "pred", valid)
@@ -53,23 +60,15 @@ def write_match(w: BlockWriter, instruction: Instruction) -> None:
     """`match.sync`."""
     kind = instruction.parts[-1]
     dst, a, members = instruction.operands
-    value, valid = w.new_temporary(), w.new_temporary()
-    text = f"match({instruction.parts[1]!r}, {w.read(a, kind)}, {w.read(members, 'u32')}, {w.mask})"
-    w.emit(f"{value}, {valid} = {text}")
-    w.put_value(dst.first if isinstance(dst, Pair) else dst, "b32", value)
-    if isinstance(dst, Pair):
-        w.put_value(dst.second, "pred", valid)
+    args = f"{w.read(a, kind)}, {w.read(members, 'u32')}"
+    _put_pair(w, dst, f"match({instruction.parts[1]!r}, {args}, {w.mask})")
 
 
 def write_mma(w: BlockWriter, instruction: Instruction) -> None:
     """`mma.sync`: the warp's fragments, each register a row of lanes."""
     dst, a, b, c = (operand_items(x) for x in instruction.operands[:4])
     shape = next((p for p in instruction.parts if p.startswith("m") and p[1:2].isdigit()), "")
-    kinds = [
-        p
-        for p in instruction.parts
-        if p in ("f16", "bf16", "tf32", "f32", "s32", "s8", "u8", "f64", "s4", "u4")
-    ]
+    kinds = [p for p in instruction.parts if p in _FRAGMENT_TYPES]
     if len(kinds) != 4 or ".row.col." not in instruction.opcode:
         raise w.make_error("this mma is not emulated")
     sat = "satfinite" in instruction.parts
@@ -110,9 +109,8 @@ def write_wgmma(w: BlockWriter, instruction: Instruction) -> None:
         left = instruction.operands[0]
         if not isinstance(left, Immediate):
             raise w.make_error("the number of groups must be a number")
-        w.emit(
-            f"products.wait({w.context.add_site(instruction, 'other', 'u4')}, {int(left.value)}, {w.mask})"
-        )
+        number = w.context.add_site(instruction, "other", "u4")
+        w.emit(f"products.wait({number}, {int(left.value)}, {w.mask})")
     elif operation in ("fence", "commit_group"):
         number = w.context.add_site(instruction, "other", "u4")
         w.emit(f"products.{operation.removesuffix('_group')}({number}, {w.mask})")
@@ -151,8 +149,7 @@ def _parse_shape(w: BlockWriter, instruction: Instruction) -> tuple[int, str]:
 def _parse_immediates(
     w: BlockWriter, kind: str, operands: list[Operand]
 ) -> tuple[list[int], tuple[bool, bool]]:
-    """The operands after scale-d: two signs, 1 or -1 (not for integers), and which factors are MN-major (for
-    16-bit types)."""
+    """The operands after scale-d: two signs (not of integers), and which 16-bit factors are MN-major."""
     numbers = [int(x.value) for x in operands if isinstance(x, Immediate)]
     if len(numbers) != len(operands) or len(operands) != {"s8": 0, "tf32": 2}.get(kind, 4):
         raise w.make_error("wgmma with a number of operands that the ISA does not have")

@@ -30,11 +30,7 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
     "bf16": np.dtype(np.uint16),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
-    **{
-        f"{sign}{bits}": np.dtype(f"{kind}{bits // 8}")
-        for sign, kind in ("si", "uu")
-        for bits in (8, 16, 32, 64)
-    },
+    **{f"{s}{8 * n}": np.dtype(f"{kind}{n}") for s, kind in ("si", "uu") for n in (1, 2, 4, 8)},
 }
 """NumPy type of an array of each PTX type."""
 
@@ -103,9 +99,8 @@ def _convert_float(value: Array, source: str, target: str, rounding: str | None,
         if rounding is not None and is_integer:
             wide = _INTEGER_ROUNDINGS[rounding](wide)
         # Clamping before or after the rounding is the same: both ends are numbers of every format.
-        return _narrow_to_type(
-            saturate(wide) if sat else wide, target, "rn" if is_integer else rounding or "rn"
-        )
+        wide = saturate(wide) if sat else wide
+        return _narrow_to_type(wide, target, "rn" if is_integer else rounding or "rn")
 
     return apply_blockwise(block, NUMPY_TYPES[target], value)
 

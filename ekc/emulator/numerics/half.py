@@ -52,8 +52,7 @@ def _fuse_f16(a: Half, b: Half, c: Half) -> Array:
 
 
 def relu(value: Array) -> Array:
-    """`.relu` of 16-bit floats of either kind, one or two a register: what has a sign becomes +0. (The one
-    NaN that arithmetic makes has none.)"""
+    """`.relu` of 16-bit floats, one or two a register: what has a sign, as no NaN here does, becomes +0."""
     bits = value.view(np.uint16)
     return np.where(bits >> np.uint16(15), np.uint16(0), bits).view(value.dtype)
 

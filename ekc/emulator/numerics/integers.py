@@ -36,11 +36,6 @@ def mul_wide(a: Array, b: Array) -> Array:
     return np.multiply(a, b, dtype=_WIDER_TYPES[a.dtype.str[1:]])
 
 
-def mul_lo(a: Array, b: Array) -> Array:
-    """`mul.lo`: the lower half of the product."""
-    return np.multiply(a, b)
-
-
 def mul_hi(a: Array, b: Array) -> Array:
     """`mul.hi`: the upper half of the product."""
     if _bit_width(a) < 64:
@@ -59,9 +54,9 @@ def _multiply_high_64(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[n
     return np.asarray(a1 * b1 + (middle >> half) + ((a0 * b1 + (middle & low)) >> half))
 
 
-def mad(a: Array, b: Array, c: Array, part: str = "lo", *, sat: bool = False) -> Array:
-    """`mad.lo`, `mad.hi`, `mad.wide`: part of the product plus c; `mad.hi.sat.s32` clamps the sum."""
-    product = {"lo": mul_lo, "hi": mul_hi, "wide": mul_wide}[part](a, b)
+def mad(a: Array, b: Array, c: Array, part: str, *, sat: bool = False) -> Array:
+    """`mad.hi`, `mad.wide`: part of the product plus c; `mad.hi.sat.s32` clamps the sum."""
+    product = mul_wide(a, b) if part == "wide" else mul_hi(a, b)
     if not sat:
         return np.asarray(np.add(product, c))
     bounds = np.iinfo(np.int32)
@@ -90,10 +85,9 @@ def sad(a: Array, b: Array, c: Array) -> Array:
 def dp4a(a: Array, b: Array, c: Array) -> Array:
     """`dp4a`: c plus the four byte products; int32 operands hold signed bytes, uint32 unsigned ones."""
     total = np.array(c)
-    for byte in (0, 8, 16, 24):
-        total += _extract_field(a, byte, 8).astype(total.dtype) * _extract_field(b, byte, 8).astype(
-            total.dtype
-        )
+    for at in (0, 8, 16, 24):
+        left, right = (_extract_field(word, at, 8).astype(total.dtype) for word in (a, b))
+        total += left * right
     return total
 
 

@@ -155,7 +155,6 @@ def find_ldmatrix_sources(matrix_count: int, is_transposed: bool = False) -> Ldm
     lane, half = np.arange(WARP_SIZE)[:, None, None], np.arange(2)
     line, along = lane // 4, 2 * (lane % 4) + half
     row, column = (along, line) if is_transposed else (line, along)
-    place = _freeze_indices(
-        row + 8 * np.arange(matrix_count)[:, None], column + 0 * np.arange(matrix_count)[:, None]
-    )
+    first_lane = 8 * np.arange(matrix_count)[:, None]
+    place = _freeze_indices(row + first_lane, column + 0 * first_lane)
     return LdmatrixSources(place.row, place.column)

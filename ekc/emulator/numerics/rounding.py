@@ -19,11 +19,7 @@ ROUNDING_MODES = ("rn", "rz", "rm", "rp")
 BLOCK_ELEMENTS = 8192
 """Elements that a pass takes at once where many passes follow each other."""
 _SMALLEST_NORMAL = np.float32(2.0**-126)
-_WORD_TYPES: dict[int, np.dtype[Any]] = {
-    2: np.dtype(np.uint16),
-    4: np.dtype(np.uint32),
-    8: np.dtype(np.uint64),
-}
+_WORD_TYPES: dict[int, np.dtype[Any]] = {size: np.dtype(f"u{size}") for size in (2, 4, 8)}
 
 
 def check_mode(mode: str) -> str:

@@ -1,4 +1,4 @@
-"""Warp-wide instructions on arrays (warps, 32): shuffles, votes and reductions."""
+"""Warp-wide instructions on arrays (warps, 32): shuffles, ballots and reductions."""
 
 from __future__ import annotations
 
@@ -54,21 +54,6 @@ def ballot(predicate: Predicate) -> NDArray[np.uint32]:
     """(warps, 32) predicates as one word per warp, lane 0 the lowest bit."""
     packed = np.packbits(np.ascontiguousarray(predicate), axis=-1, bitorder="little")
     return packed.view("<u4")[..., 0].astype(np.uint32)
-
-
-def vote(mode: str, predicate: Predicate, mask: Array) -> Array:
-    """`vote.sync.{all,any,uni,ballot}`: one answer per warp, from the lanes of its member mask."""
-    member = np.asarray(mask).astype(np.uint32).reshape(-1)
-    values = ballot(predicate) & member
-    if mode == "ballot":
-        return values
-    if mode == "any":
-        return np.asarray(values != 0)
-    if mode == "all":
-        return np.asarray(values == member)
-    if mode == "uni":
-        return np.asarray((values == 0) | (values == member))
-    raise InvalidInput(f"vote mode {mode!r}: one of all, any, uni, ballot")
 
 
 def redux(operation: str, value: Array, mask: Array) -> Array:

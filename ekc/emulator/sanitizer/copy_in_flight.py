@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.lane_state import LaneState
+from ekc.emulator.lane_state import LaneFindings
 from ekc.emulator.memory import AddressProbe, list_cell_contents, list_cells
+
+_HINT = "Wait for the group with cp.async.wait_group, then cross a barrier, before touching it."
 
 
 @dataclass(slots=True)
@@ -24,17 +26,15 @@ class InFlightCopy:
 
     def select_lanes(self, keep: Any) -> InFlightCopy:
         """The copy for some of its lanes."""
-        values = tuple(v[keep] for v in self.values)
-        return InFlightCopy(
-            self.site, self.probe.select_lanes(0, keep), self.offset, values, self.lane_groups[keep]
-        )
+        probe, values = self.probe.select_lanes(0, keep), tuple(v[keep] for v in self.values)
+        return InFlightCopy(self.site, probe, self.offset, values, self.lane_groups[keep])
 
 
 class PendingCopies:
     """The copies in flight of one batch."""
 
-    def __init__(self, batch: LaneState) -> None:
-        self.batch = batch
+    def __init__(self, findings: LaneFindings) -> None:
+        self.findings = findings
         self.copies: list[InFlightCopy] = []
 
     def check_access(
@@ -57,18 +57,7 @@ class PendingCopies:
                 at = order[np.searchsorted(pending[order], mine).clip(max=order.size - 1)]
                 bad &= lands[at] != list_cell_contents(site, probe, values, grain)
             if bad.any():
-                self._report_conflict(site, probe, offset, bad.any(axis=1), copy, verb)
+                line = copy.site.instruction.line
+                message = f"{verb} what a copy still in flight will write (PTX line {line})"
+                self.findings.add_access("async-copy", site, probe, offset, bad.any(axis=1), message, _HINT)
                 return
-
-    def _report_conflict(
-        self, site: Site, probe: AddressProbe, offset: int, bad: Any, copy: InFlightCopy, verb: str
-    ) -> None:
-        first = int(np.flatnonzero(bad)[0])
-        self.batch.findings.add(
-            "async-copy",
-            site.instruction,
-            f"{verb} what a copy still in flight will write (PTX line {copy.site.instruction.line})",
-            "Wait for the group with cp.async.wait_group, then cross a barrier, before touching it.",
-            (self.batch.geometry, int(probe.lane_numbers(self.batch.all_lanes)[first])),
-            int(probe.address[first]) + offset,
-        )

@@ -7,62 +7,51 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.geometry import Geometry
+from ekc.emulator.lane_state import LaneFindings
 from ekc.emulator.memory import AddressProbe, AddressSpace, gather, scatter
-from ekc.emulator.report import Findings
 
 
 class BoundsCheck:
     """Reports accesses that are out of bounds or misaligned, and drops those lanes."""
 
-    def __init__(self, findings: Findings, geometry: Geometry, all_lanes: Any) -> None:
+    def __init__(self, findings: LaneFindings) -> None:
         self.findings = findings
-        self.geometry = geometry
-        self.all_lanes = all_lanes
 
     def drop_bad_lanes(
         self, site: Site, probe: AddressProbe, offset: int, reports: bool, needed_bytes: Any = None
     ) -> AddressProbe:
-        """The lanes with a valid access, the offset added. `needed_bytes`: bytes that must exist, if not
-        all."""
+        """The lanes with a valid access, the offset added. `needed_bytes` must exist; None: all."""
         address = probe.address + offset
-        inside = probe.space.is_in_bounds(
-            address, site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
-        )
+        needed = site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
+        inside = probe.space.is_in_bounds(address, needed)
         aligned = (address & (site.bytes_per_lane - 1)) == 0
         if reports:
-            self._report_finding(site, probe, address, ~inside, "out-of-bounds")
-            self._report_finding(site, probe, address, inside & ~aligned, "misaligned")
+            self._report_invalid(site, probe, offset, ~inside, inside & ~aligned)
         return probe.select_lanes(offset, inside & aligned)
 
-    def _report_finding(self, site: Site, probe: AddressProbe, address: Any, is_bad: Any, kind: str) -> None:
-        if not is_bad.any():
-            return
-        first = int(np.flatnonzero(is_bad)[0])
-        where = int(address[first])
+    def _report_invalid(
+        self, site: Site, probe: AddressProbe, offset: int, is_outside: Any, is_misaligned: Any
+    ) -> None:
         access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
-        if kind == "misaligned":
-            message, hint = (
-                f"misaligned {access}",
-                f"The address must be a multiple of {site.bytes_per_lane}.",
-            )
-        else:
-            message = f"{access} {probe.space.describe_nearest(where)}, by {int(is_bad.sum())} lanes"
+        if is_outside.any():
+            nearest = probe.space.describe_nearest(int(probe.address[is_outside][0]) + offset)
+            message = f"{access} {nearest}, by {int(is_outside.sum())} lanes"
             hint = "Look at the guard of this access and at the index that leads to it."
-        lane = int(probe.lane_numbers(self.all_lanes)[first])
-        self.findings.add(kind, site.instruction, message, hint, (self.geometry, lane), where)
+            self.findings.add_access("out-of-bounds", site, probe, offset, is_outside, message, hint)
+        if is_misaligned.any():
+            hint = f"The address must be a multiple of {site.bytes_per_lane}."
+            message = f"misaligned {access}"
+            self.findings.add_access("misaligned", site, probe, offset, is_misaligned, message, hint)
 
 
 class WrittenBytes:
     """Marks of the bytes of an address space that were written: a shadow of one byte for each."""
 
-    def __init__(self, space: AddressSpace, findings: Findings, geometry: Geometry, all_lanes: Any) -> None:
+    def __init__(self, space: AddressSpace, findings: LaneFindings) -> None:
         self.shadow = np.zeros(space.bytes.size, np.uint8)
         self.views = {code: self.shadow.view(code) for code in ("u1", "u2", "u4", "u8")}
         self.written_marks = {f"u{n}": np.dtype(f"u{n}").type(int("01" * n, 16)) for n in (1, 2, 4, 8)}
         self.findings = findings
-        self.geometry = geometry
-        self.all_lanes = all_lanes
 
     def mark_store(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Mark the bytes of a store as written."""
@@ -93,19 +82,11 @@ class WrittenBytes:
             marks = gather(probe, code, offset + k * int(code[1]), self.views)
             bad = marks == 0 if joined else marks != self.written_marks[code]
             if bad.any():
-                self._report_unwritten(site, probe, offset + k * int(code[1]), bad)
+                memory = f"{probe.space.kind} memory that was never written"
+                message = f"{site.action} of {memory}, by {int(bad.sum())} lanes"
+                hint = "Look for the store that should come first, and for the range its threads cover."
+                at = offset + k * int(code[1])
+                self.findings.add_access("uninitialised", site, probe, at, bad, message, hint)
                 return
         if checked is not None:
             checked.add(key)
-
-    def _report_unwritten(self, site: Site, probe: AddressProbe, offset: int, is_bad: Any) -> None:
-        first = int(np.flatnonzero(is_bad)[0])
-        lane, count = int(probe.lane_numbers(self.all_lanes)[first]), int(is_bad.sum())
-        self.findings.add(
-            "uninitialised",
-            site.instruction,
-            f"{site.action} of {probe.space.kind} memory that was never written, by {count} lanes",
-            "Look for the store that should come first, and for the range its threads cover.",
-            (self.geometry, lane),
-            int(probe.address[first]) + offset,
-        )

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.geometry import Geometry
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
 from ekc.emulator.numerics import warp
-from ekc.emulator.report import Findings
 from ekc.emulator.sanitizer.wgmma_in_flight import IN_FLIGHT_HINT, InFlightProduct
 from ekc.ptx.constants import WARP_SIZE
 
@@ -30,21 +29,13 @@ class CellAccesses:
     """All accesses to some cells, flat: one item for every lane and cell."""
 
     def __init__(self) -> None:
-        self.cells: list[Any] = []
-        self.lanes: list[Any] = []
-        self.warps: list[Any] = []
-        self.epochs: list[Any] = []
-        self.kinds: list[Any] = []
-        self.values: list[Any] = []
+        self.columns: list[tuple[Any, ...]] = []
+        """Cells, lanes, warps, epochs, codes of kinds and values, as they were added."""
 
     def add_accesses(self, cell: Index, lane: Any, warp: Any, epoch: Any, kind: str, values: Any) -> None:
         """Add accesses of one kind; only writes have `values`."""
-        self.cells.append(cell)
-        self.lanes.append(lane)
-        self.warps.append(warp)
-        self.epochs.append(epoch)
-        self.kinds.append(np.full(cell.size, _KIND_CODES[kind]))
-        self.values.append(np.zeros(cell.size, np.uint64) if values is None else values.astype(np.uint64))
+        words = np.zeros(cell.size, np.uint64) if values is None else values.astype(np.uint64)
+        self.columns.append((cell, lane, warp, epoch, np.full(cell.size, _KIND_CODES[kind]), words))
 
     def find_conflicts(self, kind: str) -> Index:
         """Cells that one lane changes (by a write or an atomic, as `kind` says) and another accesses,
@@ -53,10 +44,8 @@ class CellAccesses:
         Within an interval, lanes of different warps are never ordered, and lanes of one warp only by
         `bar.warp.sync`. Writes of the same value do not conflict.
         """
-        cell, lane, warp, epoch, kinds, value = (
-            np.concatenate(x)
-            for x in (self.cells, self.lanes, self.warps, self.epochs, self.kinds, self.values)
-        )
+        columns = zip(*self.columns, strict=True)
+        cell, lane, warp, epoch, kinds, value = (np.concatenate(x) for x in columns)
         across_warps = _find_mixed_groups([cell], warp, kinds, value, _KIND_CODES[kind])
         within_warps = _find_mixed_groups([cell, warp, epoch], lane, kinds, value, _KIND_CODES[kind])
         return np.unique(np.concatenate([across_warps, within_warps]))
@@ -108,8 +97,7 @@ class WarpClock:
         )
 
     def advance(self, lane_warps: Any, member_masks: Any, living_masks: Any) -> WarpClock:
-        """The moment after a `bar.warp.sync` with these masks. `living_masks`: lanes of each warp that still
-        run."""
+        """The moment after a `bar.warp.sync` of these masks. `living_masks`: lanes that still run."""
         is_partial = (member_masks & living_masks[lane_warps]) != living_masks[lane_warps]
         epoch, clocks = self.epoch, self.lane_clocks
         if not is_partial.all():
@@ -162,6 +150,14 @@ class LoggedAccess:
         """One past the highest byte."""
         return self.probe.high + self.offset + self.site.bytes_per_lane
 
+    def list_cells(self, cell_bytes: int) -> Index:
+        """The numbers of the cells that the access touches: a row for each lane."""
+        return list_cells(self.site, self.probe, self.offset, cell_bytes)
+
+    def list_contents(self, cell_bytes: int) -> Any:
+        """The values that a write puts into its cells: a row for each lane."""
+        return list_cell_contents(self.site, self.probe, self.values, cell_bytes)
+
     def overlaps(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Whether the addresses overlap with one of these ranges, given as [low, high)."""
         low, high = self.low, self.high
@@ -186,16 +182,12 @@ class LoggedAccess:
 class RaceDetector:
     """The log of accesses of one batch, and its check."""
 
-    def __init__(
-        self, findings: Findings, geometry: Geometry, all_lanes: Index, lane_warps: Index, shared_bytes: int
-    ) -> None:
-        self.findings = findings
-        self.geometry = geometry
-        self.all_lanes = all_lanes
-        self.lane_warps = lane_warps
-        self.cell_owners = np.full(shared_bytes, -1, np.int32)
+    def __init__(self, batch: LaneState) -> None:
+        self.findings, self.all_lanes, self.lane_warps = batch.findings, batch.all_lanes, batch.lane_warps
+        self.block_threads = batch.geometry.threads_per_block
+        self.cell_owners = np.full(batch.spaces["shared"].bytes.size, -1, np.int32)
         self.log: list[LoggedAccess] = []
-        self.clock = WarpClock(np.zeros(int(lane_warps[-1]) + 1, np.int32))
+        self.clock = WarpClock(np.zeros(int(batch.lane_warps[-1]) + 1, np.int32))
 
     def log_access(
         self,
@@ -213,8 +205,7 @@ class RaceDetector:
         self.log.append(LoggedAccess(site, probe, offset, kind, copies, self.clock, product))
 
     def sync_lanes(self, lanes: Any, member_masks: Any, living_masks: Any) -> None:
-        """`bar.warp.sync` of these lanes: each with the lanes of its member mask that have not left the
-        kernel."""
+        """`bar.warp.sync` of these lanes, each with the lanes of its member mask that still run."""
         self.clock = self.clock.advance(self.lane_warps[lanes], member_masks[lanes], living_masks)
 
     def close_interval(self, lanes: Any = None) -> None:
@@ -259,53 +250,36 @@ class RaceDetector:
     def _mark_owners(self, writers: list[LoggedAccess], cell_bytes: int, is_set: bool) -> None:
         for entry in writers:
             lanes = entry.probe.lane_numbers(self.all_lanes)[:, None]
-            self.cell_owners[list_cells(entry.site, entry.probe, entry.offset, cell_bytes)] = (
-                lanes if is_set else -1
-            )
+            self.cell_owners[entry.list_cells(cell_bytes)] = lanes if is_set else -1
 
     def _find_conflicts(self, entry: LoggedAccess, cell_bytes: int) -> Index:
         """Cells of the access whose last writer is another lane."""
-        mine, lanes = (
-            list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
-            entry.probe.lane_numbers(self.all_lanes),
-        )
+        mine, lanes = entry.list_cells(cell_bytes), entry.probe.lane_numbers(self.all_lanes)
         owner = self.cell_owners.take(mine)
         return np.asarray(mine[(owner != lanes[:, None]) & (owner >= 0)])
 
-    def _report_conflicts(
-        self, entries: list[LoggedAccess], places: Index, kind: str, cell_bytes: int
-    ) -> None:
+    def _report_conflicts(self, entries: list[LoggedAccess], places: Index, kind: str, size: int) -> None:
         """Report races at some of the cells that several lanes accessed."""
         rivals = CellAccesses()
         for entry in entries:
-            mine, lanes = (
-                list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
-                entry.probe.lane_numbers(self.all_lanes),
-            )
+            mine, lanes = entry.list_cells(size), entry.probe.lane_numbers(self.all_lanes)
             at, column = np.nonzero(np.isin(mine, places))
             lane = lanes[at]
             warp = self.lane_warps[lane]
-            values = None
-            if entry.kind == "write":
-                values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)[at, column]
+            values = None if entry.kind != "write" else entry.list_contents(size)[at, column]
             rivals.add_accesses(mine[at, column], lane, warp, entry.clock.epoch[warp], entry.kind, values)
         conflicts = rivals.find_conflicts(kind)
         # One group of cells with a race is enough. A bar.warp.sync of some lanes may order a whole group.
         for start in range(0, conflicts.size, _REPORTED_TOGETHER):
-            if self._report_places(entries, conflicts[start : start + _REPORTED_TOGETHER], cell_bytes):
+            if self._report_places(entries, conflicts[start : start + _REPORTED_TOGETHER], size):
                 return
 
     def _report_places(self, entries: list[LoggedAccess], places: Index, cell_bytes: int) -> bool:
         """Report one race at each cell, if its accesses have one; returns whether any was reported."""
         accesses_by_cell: dict[int, list[tuple[LoggedAccess, int, Any]]] = {int(p): [] for p in places}
         for entry in sorted(entries, key=lambda one: one.kind not in CHANGING_KINDS):
-            mine, lanes = (
-                list_cells(entry.site, entry.probe, entry.offset, cell_bytes),
-                entry.probe.lane_numbers(self.all_lanes),
-            )
-            values = None
-            if entry.kind == "write":
-                values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)
+            mine, lanes = entry.list_cells(cell_bytes), entry.probe.lane_numbers(self.all_lanes)
+            values = None if entry.kind != "write" else entry.list_contents(cell_bytes)
             for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
                 value = None if values is None else int(values[at, k])
                 accesses_by_cell[int(mine[at, k])].append((entry, int(lanes[at]), value))
@@ -326,33 +300,26 @@ class RaceDetector:
         return False
 
     def _is_unordered(self, a: LoggedAccess, lane: int, b: LoggedAccess, other: int) -> bool:
-        warp, thread = self.lane_warps[lane], self.geometry.threads_per_block
+        warp = self.lane_warps[lane]
         if warp != self.lane_warps[other]:
             return True
-        return not a.clock.is_ordered(b.clock, warp, lane % thread % WARP_SIZE, other % thread % WARP_SIZE)
+        first, second = (x % self.block_threads % WARP_SIZE for x in (lane, other))
+        return not a.clock.is_ordered(b.clock, warp, first, second)
 
     def _report_race(self, writer: LoggedAccess, lane: int, other: LoggedAccess, second: int) -> None:
-        if other.carried:
-            self._report_in_flight(writer, lane, other)
-            return
-        thread, rival = self.geometry.threads_per_block, other.site.instruction
+        rival = other.site.instruction
         access = "also writes" if other.kind in CHANGING_KINDS else "reads"
+        first, second = lane % self.block_threads, second % self.block_threads
         message = (
-            f"thread {lane % thread} writes shared memory that thread {second % thread} {access} "
+            f"thread {first} writes shared memory that thread {second} {access} "
             f"(PTX line {rival.line}: {rival.short_text}) with no barrier between"
         )
-        hint = "A __syncthreads() is missing between the two, or two threads share an index."
-        self._add_finding("race", writer, lane, message, hint)
-
-    def _report_in_flight(self, writer: LoggedAccess, lane: int, other: LoggedAccess) -> None:
-        line = other.site.instruction.line
-        message = f"overwrites what a product still in flight reads (PTX line {line})"
-        self._add_finding("async-product", writer, lane, message, IN_FLIGHT_HINT)
-
-    def _add_finding(self, kind: str, writer: LoggedAccess, lane: int, message: str, hint: str) -> None:
-        own = np.flatnonzero(writer.probe.lane_numbers(self.all_lanes) == lane)[0]
-        at = int(writer.probe.address[own]) + writer.offset
-        self.findings.add(kind, writer.site.instruction, message, hint, (self.geometry, lane), at)
+        kind, hint = "race", "A __syncthreads() is missing between the two, or two threads share an index."
+        if other.carried:
+            kind, hint = "async-product", IN_FLIGHT_HINT
+            message = f"overwrites what a product still in flight reads (PTX line {rival.line})"
+        is_own = writer.probe.lane_numbers(self.all_lanes) == lane
+        self.findings.add_access(kind, writer.site, writer.probe, writer.offset, is_own, message, hint)
 
 
 def _is_order_visible(a: LoggedAccess, value: Any, b: LoggedAccess, other: Any) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
-from ekc.emulator.memory import AddressProbe, Allocation
-from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
+from ekc.emulator.memory import AddressProbe
+from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, GlobalAccess, ReadOnlyCache
 from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
 from ekc.emulator.sanitizer.memcheck import WrittenBytes
 from ekc.emulator.sanitizer.racecheck import RaceDetector
@@ -27,25 +27,21 @@ class Sanitizer:
         read_only_cache: ReadOnlyCache | None,
         has_wgmma: bool,
     ) -> None:
-        findings, geometry = batch.findings, batch.geometry
+        geometry = batch.geometry
         self.batch, self.pending_copies = batch, pending_copies
         self.block_conflicts, self.read_only_cache = block_conflicts, read_only_cache
         spaces = {name: batch.spaces[name] for name in ("shared", "local")}
-        self.written_bytes = {
-            n: WrittenBytes(space, findings, geometry, batch.all_lanes) for n, space in spaces.items()
-        }
-        self.races = RaceDetector(
-            findings, geometry, batch.all_lanes, batch.lane_warps, spaces["shared"].bytes.size
-        )
+        self.written_bytes = {n: WrittenBytes(space, batch.findings) for n, space in spaces.items()}
+        self.races = RaceDetector(batch)
         self.block_numbers = (np.repeat(geometry.block_ids, geometry.threads_per_block) + 1).astype(np.int32)
         self.warpgroups: WarpgroupCheck | None = None
         if has_wgmma:
             shadow = self.written_bytes["shared"].shadow
             self.warpgroups = WarpgroupCheck(batch, self.races, shadow, pending_copies)
 
-    def _find_blocks(self, probe: AddressProbe) -> Any:
-        """The block of each lane of a probe, counted from 1."""
-        return self.block_numbers[probe.lane_numbers(self.batch.all_lanes)]
+    def _make_global_access(self, site: Site, probe: AddressProbe, offset: int) -> GlobalAccess:
+        blocks = self.block_numbers[probe.lane_numbers(self.batch.all_lanes)]
+        return GlobalAccess(site, probe, offset, blocks, self.batch.findings)
 
     def _resize_marks(self, probe: AddressProbe) -> None:
         """Extend the marks to all global memory that is loaded."""
@@ -53,23 +49,25 @@ class Sanitizer:
             if marks is not None:
                 marks.resize(probe.space.bytes.size)
 
-    def _check_global_change(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Global memory is about to change."""
+    def _check_global_change(self, site: Site, probe: AddressProbe, offset: int) -> GlobalAccess:
+        """Global memory is about to change, by the access that is returned."""
         self._resize_marks(probe)
         self._check_read_only(site, probe, offset)
+        access = self._make_global_access(site, probe, offset)
         if self.read_only_cache is not None:
-            self.read_only_cache.check_change(site, probe, offset, self.batch.geometry, self.batch.all_lanes)
+            self.read_only_cache.check_change(access)
+        return access
 
     def check_load(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """A load is about to happen."""
         kind = probe.space.kind
         if kind == "global":
-            if self._find_allocation(site, probe, offset, False) is None:
+            if not self._is_inside(site, probe, offset, writable=False):
                 self._resize_marks(probe)
-                place = self.batch.geometry, self.batch.all_lanes
+                access = self._make_global_access(site, probe, offset)
                 if self.read_only_cache is not None:
-                    self.read_only_cache.check_load(site, probe, offset, *place)
-                self.block_conflicts.check_load(site, probe, offset, self._find_blocks(probe), *place)
+                    self.read_only_cache.check_load(access)
+                self.block_conflicts.check_load(access)
             return
         self.written_bytes[kind].check_load(site, probe, offset)
         if kind == "shared":
@@ -79,9 +77,8 @@ class Sanitizer:
     def check_store(self, site: Site, probe: AddressProbe, offset: int, values: tuple[Any, ...]) -> None:
         """A store is about to happen."""
         if probe.space.kind == "global":
-            self._check_global_change(site, probe, offset)
-            place = self.batch.geometry, self.batch.all_lanes
-            self.block_conflicts.check_store(site, probe, offset, values, self._find_blocks(probe), *place)
+            access = self._check_global_change(site, probe, offset)
+            self.block_conflicts.check_store(access, values)
         if probe.space.kind == "shared":
             self.pending_copies.check_access(site, probe, offset, "writes over", values)
             self.check_shared_change(site, probe, offset, "overwrites")
@@ -90,10 +87,8 @@ class Sanitizer:
         """A store has happened."""
         kind = probe.space.kind
         if kind == "global":
-            place = self.batch.geometry, self.batch.all_lanes
-            self.block_conflicts.check_stored_values(
-                site, probe, offset, values, self._find_blocks(probe), *place
-            )
+            access = self._make_global_access(site, probe, offset)
+            self.block_conflicts.check_stored_values(access, values)
             return
         self.written_bytes[kind].mark_store(site, probe, offset)
         if kind == "shared":
@@ -103,9 +98,7 @@ class Sanitizer:
     def check_atomic(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """An atomic is about to happen."""
         if probe.space.kind == "global":
-            self._check_global_change(site, probe, offset)
-            place = self.batch.geometry, self.batch.all_lanes
-            self.block_conflicts.check_atomic(site, probe, offset, self._find_blocks(probe), *place)
+            self.block_conflicts.check_atomic(self._check_global_change(site, probe, offset))
         if probe.space.kind == "shared":
             if "exch" in site.instruction.parts:
                 self.written_bytes["shared"].mark_store(site, probe, offset)
@@ -132,29 +125,21 @@ class Sanitizer:
         if self.warpgroups is not None:
             self.warpgroups.async_proxy.record_barrier(lanes)
 
-    def _find_allocation(
-        self, site: Site, probe: AddressProbe, offset: int, writable: bool
-    ) -> Allocation | None:
-        """The allocation, writable or not, that contains the whole access; None without one."""
+    def _is_inside(self, site: Site, probe: AddressProbe, offset: int, writable: bool) -> bool:
+        """Whether one allocation, writable or not, contains the whole access."""
         place = probe.space.find_allocation(probe.low + offset, probe.high + offset + site.bytes_per_lane)
-        return place if place is not None and place.writable == writable else None
+        return place is not None and place.writable == writable
 
     def _check_read_only(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """A finding where a lane changes memory that the launch may only read."""
-        if self._find_allocation(site, probe, offset, True) is not None:
+        if self._is_inside(site, probe, offset, writable=True):
             return
         bad = ~probe.space.is_in_bounds(probe.address + offset, site.bytes_per_lane, needs_write=True)
         if not bad.any():
             return
-        first = int(np.flatnonzero(bad)[0])
-        where = int(probe.address[first]) + offset
+        where = int(probe.address[bad][0]) + offset
         place = probe.space.find_allocation(where, where + site.bytes_per_lane)
         assert place is not None
-        self.batch.findings.add(
-            "read-only",
-            site.instruction,
-            f"{site.action} to {place.name}, which is read-only, by {int(bad.sum())} lanes",
-            "Write to an output; an input must stay as it was given.",
-            (self.batch.geometry, int(probe.lane_numbers(self.batch.all_lanes)[first])),
-            where,
-        )
+        message = f"{site.action} to {place.name}, which is read-only, by {int(bad.sum())} lanes"
+        hint = "Write to an output; an input must stay as it was given."
+        self.batch.findings.add_access("read-only", site, probe, offset, bad, message, hint)

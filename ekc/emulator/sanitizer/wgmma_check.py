@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.geometry import Geometry
-from ekc.emulator.lane_state import LaneState
+from ekc.emulator.lane_state import LaneFindings, LaneState
 from ekc.emulator.memory import AddressProbe, AddressSpace, Index
 from ekc.emulator.numerics.wgmma import (
     CHUNK_BYTES,
@@ -21,7 +20,6 @@ from ekc.emulator.numerics.wgmma import (
     MatrixDescriptors,
     WgmmaOperand,
 )
-from ekc.emulator.report import Findings
 from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_in_flight import AsyncProxyCheck, InFlightProduct, ProductTracker
@@ -37,18 +35,12 @@ _START_HINT = (
 
 
 class FactorCheck:
-    """Checks at the issue of a product. Each reports the first thread of the first warpgroup with the
-    error."""
+    """Checks at the issue of a product. Each reports the first thread of the first wrong warpgroup."""
 
-    def __init__(self, findings: Findings, geometry: Geometry, group_lanes: Index) -> None:
-        self.findings, self.geometry = findings, geometry
+    def __init__(self, findings: LaneFindings, group_lanes: Index) -> None:
+        self.findings = findings
         self.group_lanes = group_lanes
         """The lane at each place of every warpgroup, -1 where the block has none."""
-
-    def _report_finding(
-        self, kind: str, site: Site, message: str, hint: str, lane: int, address: int | None = None
-    ) -> None:
-        self.findings.add(kind, site.instruction, message, hint, (self.geometry, lane), address)
 
     def check_full_group(self, site: Site, groups: Index, mask: Any) -> None:
         """A finding where only some threads of a warpgroup run an instruction that needs all of them."""
@@ -63,7 +55,7 @@ class FactorCheck:
         hint = "All 128 threads of four warps must run it together: move it out of the condition."
         if not exists[first].all():
             hint = "A warpgroup is four warps: launch blocks of a multiple of 128 threads."
-        self._report_finding("warpgroup", site, message, hint, lane)
+        self.findings.add("warpgroup", site.instruction, message, hint, lane)
 
     def check_uniform(self, site: Site, quantity: str, row: Any, groups: Index, mask: Any) -> None:
         """A finding where threads of a warpgroup have different values of a quantity that must be uniform."""
@@ -81,16 +73,10 @@ class FactorCheck:
             message = f"threads of a warpgroup hold different values of {quantity}: undefined"
             shared = f"threadIdx.x / {WARPGROUP_SIZE}"
             hint = f"Compute it from values that all {WARPGROUP_SIZE} threads share, such as {shared}."
-            self._report_finding("warpgroup", site, message, hint, lane)
+            self.findings.add("warpgroup", site.instruction, message, hint, lane)
 
     def check_bounds(
-        self,
-        site: Site,
-        factor_name: str,
-        space: AddressSpace,
-        addresses: Index,
-        is_inside: Any,
-        first_lanes: Index,
+        self, site: Site, factor: str, space: AddressSpace, addresses: Index, is_inside: Any, lanes: Index
     ) -> None:
         """A finding where a factor is outside of shared memory."""
         if is_inside.all():
@@ -98,9 +84,9 @@ class FactorCheck:
         group, chunk = (int(x[0]) for x in np.nonzero(~is_inside))
         where = int(addresses[group, chunk])
         place, count = space.describe_nearest(where), int((~is_inside).sum())
-        message = f"product of shared memory {place}: {count} chunks of {factor_name}"
+        message = f"product of shared memory {place}: {count} chunks of {factor}"
         hint = "Look at the start address of the matrix descriptor and at its two byte offsets."
-        self._report_finding("out-of-bounds", site, message, hint, int(first_lanes[group]), where)
+        self.findings.add("out-of-bounds", site.instruction, message, hint, int(lanes[group]), where)
 
     def check_initialized(
         self, site: Site, factor_name: str, shadow: Any, addresses: Index, chunks: Index, first_lanes: Index
@@ -115,7 +101,7 @@ class FactorCheck:
         message = f"product of shared memory that was never written: {int(bad.sum())} chunks of {factor_name}"
         hint = "Look for the store or the copy that should come first, and at the matrix descriptor."
         where = int(addresses[group, chunk])
-        self._report_finding("uninitialised", site, message, hint, int(first_lanes[group]), where)
+        self.findings.add("uninitialised", site.instruction, message, hint, int(first_lanes[group]), where)
 
     def check_swizzle(
         self,
@@ -131,12 +117,11 @@ class FactorCheck:
         an instruction stays within its lines."""
         width = np.array(SWIZZLE_WIDTHS)[descriptors.swizzle]
         size = _PATTERN_LINES * width
-        along = (
-            operand.lines * CHUNK_BYTES // operand.chunk_elements if operand.is_transposed else DEPTH_BYTES
-        )
+        along = DEPTH_BYTES
         off = descriptors.start % size
         strides = descriptors.stride % size != 0
         if operand.is_transposed:
+            along = operand.lines * CHUNK_BYTES // operand.chunk_elements
             strides |= (descriptors.leading % size != 0) & (along > width)
         wrongs = (
             (off >= width, "starts", "Declare its array __align__({size})."),
@@ -152,7 +137,8 @@ class FactorCheck:
                     f"which repeats every {size[group]} bytes"
                 )
                 lane, where = int(first_lanes[group]), int(descriptors.start[group])
-                self._report_finding("misaligned", site, message, hint.format(size=size[group]), lane, where)
+                hint = hint.format(size=size[group])
+                self.findings.add("misaligned", site.instruction, message, hint, lane, where)
                 return
 
 
@@ -166,17 +152,11 @@ _FENCE_HINT = "Run wgmma.fence between what writes the sums and the first produc
 class AccumulatorCheck:
     """Checks the hazards of accumulators, which the text of the kernel shows, while it runs."""
 
-    def __init__(
-        self,
-        findings: Findings,
-        geometry: Geometry,
-        tracker: ProductTracker,
-        hazards: WgmmaHazards,
-        group_lanes: Index,
-    ) -> None:
-        self.findings, self.geometry, self.tracker, self.hazards = findings, geometry, tracker, hazards
-        self.group_lanes = group_lanes
-        self.has_fenced = np.zeros(len(group_lanes), np.bool_)
+    def __init__(self, batch: LaneState, tracker: ProductTracker) -> None:
+        self.findings, self.tracker = batch.findings, tracker
+        self.hazards: WgmmaHazards = batch.decoded.context.hazards
+        self.group_lanes = batch.warpgroup_layout.group_lanes
+        self.has_fenced = np.zeros(len(self.group_lanes), np.bool_)
         """Whether each warpgroup ever ran a fence."""
         self.reported_products: set[Instruction] = set()
         """Products with a finding: one access of each is reported."""
@@ -216,7 +196,7 @@ class AccumulatorCheck:
                 return
 
     def _report_finding(self, site: Site, message: str, hint: str, lane: int) -> None:
-        self.findings.add("sums", site.instruction, message, hint, (self.geometry, lane))
+        self.findings.add("sums", site.instruction, message, hint, lane)
 
 
 class WarpgroupCheck:
@@ -225,23 +205,19 @@ class WarpgroupCheck:
     def __init__(
         self, batch: LaneState, races: RaceDetector, shared_shadow: Any, pending_copies: PendingCopies
     ) -> None:
-        findings, geometry, layout = batch.findings, batch.geometry, batch.warpgroup_layout
         self.batch, self.races, self.pending_copies = batch, races, pending_copies
         self.shared_shadow = shared_shadow
         """Bytes of shared memory that were written."""
         self.space = batch.spaces["shared"]
-        self.factor_check = FactorCheck(findings, geometry, layout.group_lanes)
-        size, context = self.space.bytes.size, batch.decoded.context
+        self.factor_check = FactorCheck(batch.findings, batch.warpgroup_layout.group_lanes)
+        context = batch.decoded.context
         waits = [one.operands[0] for one in context.kernel.code if one.opcode.startswith("wgmma.wait_group")]
         most = max((int(x.value) for x in waits if isinstance(x, Immediate)), default=0)
-        group, slots = layout.lane_groups, layout.groups_per_block
-        self.tracker = ProductTracker(findings, geometry, batch.all_lanes, group, slots, size, most)
-        self.accumulators = AccumulatorCheck(
-            findings, geometry, self.tracker, context.hazards, layout.group_lanes
-        )
+        self.tracker = ProductTracker(batch, most)
+        self.accumulators = AccumulatorCheck(batch, self.tracker)
         writes = [site.dtype_code for site in context.sites if site.action in ("store", "async", "atom")]
         grain = min((int(code[1]) for code in writes), default=8)
-        self.async_proxy = AsyncProxyCheck(findings, geometry, batch.all_lanes, size, grain)
+        self.async_proxy = AsyncProxyCheck(batch, grain)
 
     def check_issue(self, site: Site, uniform_rows: dict[str, Any], groups: Index, mask: Any) -> None:
         """A product is issued; `uniform_rows`: operands that must be the same in all its threads."""
@@ -270,15 +246,10 @@ class WarpgroupCheck:
         chunks = (addresses + self.batch.shared_base[first_lanes][:, None]) // CHUNK_BYTES
         if not inside.all():
             keep = inside.all(axis=1)
-            groups, first_lanes, addresses, chunks = (
-                groups[keep],
-                first_lanes[keep],
-                addresses[keep],
-                chunks[keep],
-            )
-        self.factor_check.check_initialized(
-            site, factor_name, self.shared_shadow, addresses, chunks, first_lanes
-        )
+            groups, first_lanes = groups[keep], first_lanes[keep]
+            addresses, chunks = addresses[keep], chunks[keep]
+        shadow = self.shared_shadow
+        self.factor_check.check_initialized(site, factor_name, shadow, addresses, chunks, first_lanes)
         self.async_proxy.check_read(site, chunks, first_lanes)
         self.tracker.record_read(groups, chunks)
         self._log_reads(site, addresses, groups)
@@ -290,14 +261,11 @@ class WarpgroupCheck:
         That is enough: any writer belongs to another warp than at least one of the two."""
         number = np.arange(addresses.shape[1]) % (WARPGROUP_SIZE // 2)
         place = self.batch.warpgroup_layout.group_lanes[groups]
-        halves = [
-            np.where(place[:, k] < 0, place[:, :1], place[:, k])
-            for k in (number, number + WARPGROUP_SIZE // 2)
-        ]
-        for lanes in halves:
-            act = lanes.ravel()
+        for first in (0, WARPGROUP_SIZE // 2):
+            lanes = place[:, number + first]
+            act = np.where(lanes < 0, place[:, :1], lanes).ravel()
             probe = AddressProbe(self.space, addresses.ravel(), self.batch.shared_base[act], act)
-            if lanes is halves[0]:
+            if first == 0:
                 self.pending_copies.check_access(site, probe, 0, "reads")
             flight = InFlightProduct(self.tracker, self.tracker.last_product)
             self.races.log_access(site, probe, 0, "read", product=flight)

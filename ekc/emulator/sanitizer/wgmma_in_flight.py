@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.geometry import Geometry
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, Index, list_cells
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES
-from ekc.emulator.report import Findings
 from ekc.ptx.module import Instruction
 
 IN_FLIGHT_HINT = "Wait for the products with wgmma.wait_group, then cross a barrier, before writing there."
@@ -25,28 +24,19 @@ IN_FLIGHT_HINT = "Wait for the products with wgmma.wait_group, then cross a barr
 class ProductTracker:
     """Products in flight, numbered in the order of issue. Those of one warpgroup end in that order."""
 
-    def __init__(
-        self,
-        findings: Findings,
-        geometry: Geometry,
-        all_lanes: Any,
-        lane_groups: Any,
-        groups_per_block: int,
-        shared_bytes: int,
-        max_pending_groups: int,
-    ) -> None:
-        self.findings, self.geometry, self.all_lanes = findings, geometry, all_lanes
-        self.lane_groups, self.groups_per_block = lane_groups, groups_per_block
-        """Warpgroup of every lane; warpgroups of a block."""
-        count = groups_per_block * len(geometry.block_ids)
-        self.lane_blocks = geometry.block_numbers()
+    def __init__(self, batch: LaneState, max_pending_groups: int) -> None:
+        self.findings, self.all_lanes, layout = batch.findings, batch.all_lanes, batch.warpgroup_layout
+        self.lane_groups, self.groups_per_block = layout.lane_groups, layout.groups_per_block
+        count = len(layout.group_lanes)
+        self.lane_blocks = batch.geometry.block_numbers()
         self.last_product = 0
         self.last_issued = np.zeros(count, np.int32)
         self.last_completed = np.zeros(count, np.int32)
         """The last product of each warpgroup that was waited for. `last_issued`: the last that was issued."""
         self.committed_products = np.zeros((count, max_pending_groups + 1), np.int32)
         """The last product of the latest commit groups of each warpgroup, newest first."""
-        self.last_reader = np.zeros((groups_per_block, shared_bytes // CHUNK_BYTES), np.int32)
+        chunk_count = batch.spaces["shared"].bytes.size // CHUNK_BYTES
+        self.last_reader = np.zeros((self.groups_per_block, chunk_count), np.int32)
         """(warpgroup of the block, chunk) -> last product that reads this chunk of shared memory."""
         self.product_instructions: dict[int, Instruction] = {}
         """Product -> its instruction."""
@@ -58,16 +48,14 @@ class ProductTracker:
         self.last_product += 1
         self.last_issued[groups] = self.last_product
         self.product_instructions[self.last_product] = site.instruction
-        self.last_by_instruction.setdefault(site.instruction, np.zeros_like(self.last_issued))[groups] = (
-            self.last_product
-        )
+        last = self.last_by_instruction.setdefault(site.instruction, np.zeros_like(self.last_issued))
+        last[groups] = self.last_product
         return self.last_product
 
     def find_pending_lanes(self, instruction: Instruction) -> Any:
         """Whether each lane's warpgroup has not waited for the last product of an instruction."""
-        return (self.last_by_instruction.get(instruction, self.last_completed) > self.last_completed)[
-            self.lane_groups
-        ]
+        last = self.last_by_instruction.get(instruction, self.last_completed)
+        return (last > self.last_completed)[self.lane_groups]
 
     def record_read(self, groups: Any, chunks: Any) -> None:
         """The product issued last reads these chunks, a row for each warpgroup."""
@@ -80,9 +68,8 @@ class ProductTracker:
 
     def wait_groups(self, pending_groups: int, groups: Any) -> None:
         """`wgmma.wait_group`: all but the newest `pending_groups` commit groups end."""
-        self.last_completed[groups] = np.maximum(
-            self.last_completed[groups], self.committed_products[groups, pending_groups]
-        )
+        committed = self.committed_products[groups, pending_groups]
+        self.last_completed[groups] = np.maximum(self.last_completed[groups], committed)
 
     def check_overwrite(self, site: Site, probe: AddressProbe, offset: int, verb: str) -> None:
         """A finding if an access changes memory that a product in flight reads."""
@@ -94,12 +81,9 @@ class ProductTracker:
             number = self.last_reader[slot, chunk]
             bad = number > self.last_completed[self.lane_blocks[lanes] * self.groups_per_block + slot]
             if bad.any():
-                first = int(np.flatnonzero(bad)[0])
-                line = self.product_instructions[int(number[first])].line
+                line = self.product_instructions[int(number[bad][0])].line
                 message = f"{verb} what a product still in flight reads (PTX line {line})"
-                place = (self.geometry, int(lanes[first]))
-                address = int(probe.address[first]) + offset
-                self.findings.add("async-product", site.instruction, message, IN_FLIGHT_HINT, place, address)
+                self.findings.add_access("async-product", site, probe, offset, bad, message, IN_FLIGHT_HINT)
                 return
 
 
@@ -112,10 +96,8 @@ class InFlightProduct:
 
     def is_in_flight(self, lanes: Any) -> NDArray[np.bool_]:
         """Whether each of these lanes' warpgroups has not waited for the product."""
-        pending: NDArray[np.bool_] = (
-            self.tracker.last_completed[self.tracker.lane_groups[lanes]] < self.number
-        )
-        return pending
+        completed = self.tracker.last_completed[self.tracker.lane_groups[lanes]]
+        return np.asarray(completed < self.number)
 
 
 _HINT = (
@@ -128,19 +110,16 @@ class AsyncProxyCheck:
     """For every cell of shared memory the lane and time of its last write, for every lane the time of its
     last fence and barrier. Time counts writes, fences and barriers."""
 
-    def __init__(
-        self, findings: Findings, geometry: Geometry, all_lanes: Index, shared_bytes: int, cell_bytes: int
-    ) -> None:
-        self.findings, self.geometry, self.all_lanes = findings, geometry, all_lanes
+    def __init__(self, batch: LaneState, cell_bytes: int) -> None:
+        self.findings, self.geometry, self.all_lanes = batch.findings, batch.geometry, batch.all_lanes
         self.cell_bytes = cell_bytes
         self.time = 1
-        self.last_writer = np.full(shared_bytes // cell_bytes, -1, np.int32)
-        self.write_time = np.zeros(shared_bytes // cell_bytes, np.int32)
-        lanes = geometry.lane_count
+        count, lanes = batch.spaces["shared"].bytes.size // cell_bytes, batch.geometry.lane_count
+        self.last_writer = np.full(count, -1, np.int32)
+        self.write_time = np.zeros(count, np.int32)
         self.fence_time, self.barrier_time = np.zeros(lanes, np.int32), np.zeros(lanes, np.int32)
         self.safe_time = np.zeros(lanes, np.int32)
-        """Time of each lane's last fence that a barrier followed. Its writes before that are visible to
-        all."""
+        """Time of each lane's last fence before a barrier: earlier writes of it are visible to all."""
 
     def record_write(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """A write has landed."""
@@ -172,14 +151,11 @@ class AsyncProxyCheck:
         unfenced = bad & (self.fence_time[writer] < written)
         # Without any barrier since the write the two race, which the race detector reports.
         late = bad & (self.barrier_time[writer] > written)
-        for wrong, what in (
-            (unfenced, "with no fence.proxy.async since"),
-            (late, "whose fence came too late"),
-        ):
+        mistakes = (unfenced, "with no fence.proxy.async since"), (late, "whose fence came too late")
+        for wrong, what in mistakes:
             if wrong.any():
                 group, chunk, k = (int(x[0]) for x in np.nonzero(wrong))
                 thread = int(writer[group, chunk, k]) % self.geometry.threads_per_block
                 message = f"reads shared memory that thread {thread} wrote, {what}"
-                place = (self.geometry, int(first_lanes[group]))
-                self.findings.add("proxy", site.instruction, message, _HINT, place)
+                self.findings.add("proxy", site.instruction, message, _HINT, int(first_lanes[group]))
                 return

@@ -1,4 +1,3 @@
-"""Static analysis of launches: operations, memory traffic, coalescing, guards, occupancy; for populations
-too."""
+"""Static analysis of launches and populations: operations, memory traffic, coalescing, guards, occupancy."""
 
 from __future__ import annotations

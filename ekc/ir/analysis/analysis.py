@@ -35,6 +35,7 @@ from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.mma import MMA_ROWS
 from ekc.ir.hardware.target import Limits
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
+from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import (
     find_ldmatrix_fit,
@@ -44,22 +45,7 @@ from ekc.ir.lowering.fragments import (
     list_element_strides,
 )
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    ComputeNode,
-    CopyWaitNode,
-    FragmentNode,
-    InitNode,
-    LaneCombineNode,
-    LaunchTree,
-    LoopNode,
-    MmaNode,
-    Node,
-    ReduceNode,
-    StageNode,
-    WgmmaGroupNode,
-    WriteNode,
-)
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region
 from ekc.ir.program import Program
 from ekc.ir.trace.recorder import has_any
@@ -112,9 +98,7 @@ def quantities(program: Program, limits: Limits) -> dict[str, PopulationValue]:
     total = dict(results[main])
     for i, other in enumerate(results):
         if i != main:
-            for name in ("total_" + n for n in SUMMED_QUANTITIES):
-                total[name] = total[name] + other[name]
-            for name in ("l2_bytes", "dram_bytes"):
+            for name in (*("total_" + n for n in SUMMED_QUANTITIES), "l2_bytes", "dram_bytes"):
                 total[name] = total[name] + other[name]
     total["launches"] = float(len(results))
     return total
@@ -128,7 +112,7 @@ class _QuantityWalk:
         self.sums: dict[str, PopulationValue] = dict.fromkeys(SUMMED_QUANTITIES, 0.0)
         self.thread_count = to_float64(kernel.thread_count)
         self.warp_count = np.ceil(self.thread_count / WARP)
-        self.loop_path: list[LoopNode] = []
+        self.loop_path: list[tree.LoopNode] = []
         self.traffic = TrafficCounter(kernel, self._add_quantity)
 
     def count_quantities(self) -> dict[str, PopulationValue]:
@@ -140,35 +124,35 @@ class _QuantityWalk:
         resident = on_device["resident_blocks"] * self.limits.sms
         return self.sums | total | on_device | compute_reuse(self.kernel, self.sums, resident)
 
-    def _visit_nodes(self, nodes: Sequence[Node], trips: PopulationValue) -> None:
+    def _visit_nodes(self, nodes: Sequence[tree.Node], trips: PopulationValue) -> None:
         for node in nodes:
             match node:
-                case LoopNode():
+                case tree.LoopNode():
                     self._count_loop(node, trips)
-                case StageNode():
+                case tree.StageNode():
                     self._count_copy(node, trips)
-                case FragmentNode():
+                case tree.FragmentNode():
                     self._count_fragment(node, trips)
-                case ReduceNode():
+                case tree.ReduceNode():
                     self._count_reduce(node, trips)
-                case ComputeNode():
+                case tree.ComputeNode():
                     self._count_compute(node, trips)
-                case MmaNode():
+                case tree.MmaNode():
                     self._count_product(node, trips)
-                case WgmmaGroupNode():
+                case tree.WgmmaGroupNode():
                     self._visit_nodes(node.body, trips)
-                case LaneCombineNode():
+                case tree.LaneCombineNode():
                     self._count_lane_combine(node, trips)
-                case WriteNode():
+                case tree.WriteNode():
                     self._count_accumulator_write(node, trips)
-                case InitNode() if node.buffer is None:
+                case tree.InitNode() if node.buffer is None:
                     self._count_write(node.target, 1, trips * to_float64(node.region.size), node.region)
-                case BarrierNode() | CopyWaitNode():
+                case tree.BarrierNode() | tree.CopyWaitNode():
                     self._add_quantity("barriers", trips)
                 case _:
                     pass
 
-    def _count_lane_combine(self, node: LaneCombineNode, trips: PopulationValue) -> None:
+    def _count_lane_combine(self, node: tree.LaneCombineNode, trips: PopulationValue) -> None:
         lanes = multiply_extents(x.extent for x in node.reduction_lanes)
         steps = np.log2(np.maximum(lanes, 1.0))
         shuffles = trips * to_float64(node.buffer.elements) * steps * self.warp_count
@@ -176,7 +160,7 @@ class _QuantityWalk:
         selects = self._count_combine_selects(self.kernel.nest.compute)
         self._add_quantity("operations", shuffles * selects)
 
-    def _count_accumulator_write(self, node: WriteNode, trips: PopulationValue) -> None:
+    def _count_accumulator_write(self, node: tree.WriteNode, trips: PopulationValue) -> None:
         elements = trips * to_float64(node.region.size)
         count = elements / to_float64(node.vector)
         self._add_quantity("guards", trips * _count_needed_guards(node.target.guards) * self.warp_count)
@@ -193,16 +177,15 @@ class _QuantityWalk:
     def _add_quantity(self, name: str, value: PopulationValue) -> None:
         self.sums[name] = self.sums[name] + value
 
-    def _count_loop(self, node: LoopNode, trips: PopulationValue) -> None:
+    def _count_loop(self, node: tree.LoopNode, trips: PopulationValue) -> None:
         extent = to_float64(node.loop.extent)
         copies = extent if node.must_unroll else np.minimum(to_float64(node.loop.unroll), extent)
-        self._add_quantity(
-            "loop_steps", trips * np.where(copies >= extent, 0.0, extent / copies) * self.warp_count
-        )
+        steps = np.where(copies >= extent, 0.0, extent / copies)
+        self._add_quantity("loop_steps", trips * steps * self.warp_count)
         self.loop_path.append(node)
         self._visit_nodes(node.body, trips * extent)
         self.loop_path.pop()
-        waits = sum(isinstance(n, BarrierNode) for n in node.body)
+        waits = sum(isinstance(n, tree.BarrierNode) for n in node.body)
         if waits and not node.is_async:
             # A pipelined loop has one barrier an iteration and one before the first.
             fewer = trips * (extent + 1 - waits * extent)
@@ -211,105 +194,83 @@ class _QuantityWalk:
     def _count_write(self, target: TensorAccess, vector: Any, count: PopulationValue, region: Region) -> None:
         self.traffic.count_access(target, "store", vector, count, target.guards, region)
 
-    def _count_epilogue(self, node: WriteNode, elements: PopulationValue) -> None:
+    def _count_epilogue(self, node: tree.WriteNode, elements: PopulationValue) -> None:
         """Arithmetic and reads of the epilogue for each stored element."""
-        guards = node.target.guards
-        runs = (
-            elements
-            * compute_pass_shares(
-                guards, collect_extents(self.kernel.nest, node.region), self.traffic.lane_steps
-            ).warp_share
-        )
-        epilogue = self.kernel.nest.epilogue or self.kernel.nest.compute
+        guards, nest = node.target.guards, self.kernel.nest
+        extents = collect_extents(nest, node.region)
+        runs = elements * compute_pass_shares(guards, extents, self.traffic.lane_steps).warp_share
+        epilogue = nest.epilogue or nest.compute
         self._add_quantity("operations", runs * self.warp_count * self._count_instructions(epilogue))
         for access in node.reads.values():
             if access.buffer is not None:
                 continue
             width, share = compute_fetch_width(node, access), compute_epilogue_read_share(node, access)
-            cost = compute_conversion_cost(
-                access.dtype, find_read_type(access.dtype, self.kernel.nest.compute.acc_dtype)
-            )
+            read_type = find_read_type(access.dtype, nest.compute.acc_dtype)
+            cost = compute_conversion_cost(access.dtype, read_type)
             if cost:
                 self._add_quantity("conversions", runs * share * to_float64(width) * self.warp_count * cost)
             self._add_quantity("guards", runs * share * _count_needed_guards(access.guards) * self.warp_count)
             all_guards = merge_guards(guards, access.guards)
             self.traffic.count_access(access, "load", width, elements * share, all_guards, node.region)
 
-    def _count_copy(self, node: StageNode, trips: PopulationValue) -> None:
+    def _count_copy(self, node: tree.StageNode, trips: PopulationValue) -> None:
         """A copy: by all threads of the block into shared memory, or by each thread into its registers."""
+        size, guard_count = to_float64(node.buffer.region.size), _count_needed_guards(node.source.guards)
         if node.buffer.scope == "shared":
-            rounds = np.ceil(
-                to_float64(node.buffer.region.size) / to_float64(node.staging.vector) / self.thread_count
-            )
-            self._add_quantity(
-                "guards", trips * rounds * _count_needed_guards(node.source.guards) * self.warp_count
-            )
+            rounds = np.ceil(size / to_float64(node.staging.vector) / self.thread_count)
+            self._add_quantity("guards", trips * rounds * guard_count * self.warp_count)
             self.traffic.count_copy(node, trips)
             return
         width = compute_copy_width(node, self.loop_path, self.kernel.nest)
-        count = trips * to_float64(node.buffer.region.size) / to_float64(width)
-        self._add_quantity("guards", count * _count_needed_guards(node.source.guards) * self.warp_count)
+        count = trips * size / to_float64(width)
+        self._add_quantity("guards", count * guard_count * self.warp_count)
         cost = compute_conversion_cost(node.source.dtype, node.buffer.dtype)
         if cost:
-            self._add_quantity(
-                "conversions", trips * to_float64(node.buffer.region.size) * self.warp_count * cost
-            )
+            self._add_quantity("conversions", trips * size * self.warp_count * cost)
         self.traffic.count_access(node.source, "load", width, count, node.source.guards, node.buffer.region)
 
-    def _count_fragment(self, node: FragmentNode, trips: PopulationValue) -> None:
+    def _count_fragment(self, node: tree.FragmentNode, trips: PopulationValue) -> None:
         """Fragments that each warp loads: by `ldmatrix`, or element by element."""
-        count = trips * to_float64(node.fragment_count)
+        count, registers = trips * to_float64(node.fragment_count), node.registers_per_lane
         cost = compute_conversion_cost(node.source.dtype, self.kernel.nest.compute.acc_dtype)
         if node.source.dtype is TF32:
-            self._add_quantity("conversions", count * node.registers_per_lane * self.warp_count * cost)
+            self._add_quantity("conversions", count * registers * self.warp_count * cost)
         for across, pair, share in iterate_ldmatrix_variants(node):
             if has_any(share):
                 width = 1 + pair
                 row = substitute_access(node.source, find_row_pointer(node, across, pair))
                 together: LaneSteps = {node.fragment_loops[-1].name: 2} if pair else {}
-                self.traffic.count_matrix_loads(
-                    row, node.registers_per_lane * width, count / width * share, together
-                )
+                self.traffic.count_matrix_loads(row, registers * width, count / width * share, together)
         by_element = ~find_ldmatrix_fit(node).is_possible
         if has_any(by_element):
             element = substitute_access(node.source, find_register_element(node, 0, 0))
-            loads = count * node.registers_per_lane * node.instruction.elements_per_register
-            self.traffic.count_access(
-                element, "load", 1, loads * by_element, (), lane_moves=list_element_strides(node)
-            )
+            loads = count * registers * node.instruction.elements_per_register * by_element
+            moves = list_element_strides(node)
+            self.traffic.count_access(element, "load", 1, loads, (), lane_moves=moves)
 
-    def _count_product(self, node: MmaNode, trips: PopulationValue) -> None:
-        """A product on tensor cores. A `wgmma` counts as products of each of its warps, and reads its factors
-        from shared memory in lines of 128 bytes."""
+    def _count_product(self, node: tree.MmaNode, trips: PopulationValue) -> None:
+        """A product on tensor cores. A `wgmma` counts for each warp, and reads shared lines of 128 bytes."""
         tile = node.tile
-        self._add_quantity(
-            "fma", trips * multiply_extents(x.extent for x in tile.inner_loops) * self.thread_count
-        )
+        points = multiply_extents(x.extent for x in tile.inner_loops)
+        self._add_quantity("fma", trips * points * self.thread_count)
         if tile.strip_loop is None:
             self._add_quantity("tensor_products", trips * self.warp_count)
             return
         strips = to_float64(tile.strip_loop.extent)
         self._add_quantity("group_products", trips * self.warp_count * strips)
         size = tile.instruction.depth * tile.instruction.dtype.bytes
-        read_bytes = (
-            (WARPGROUP_WARPS * MMA_ROWS + STRIP_COLUMNS * strips)
-            * size
-            * trips
-            * self.warp_count
-            / WARPGROUP_WARPS
-        )
+        lines = WARPGROUP_WARPS * MMA_ROWS + STRIP_COLUMNS * strips
+        read_bytes = lines * size * trips * self.warp_count / WARPGROUP_WARPS
         self._add_quantity("shared_load_bytes", read_bytes)
         self._add_quantity("shared_load_wavefronts", read_bytes / SHARED_LINE_BYTES)
 
-    def _count_compute(self, node: ComputeNode, trips: PopulationValue) -> None:
+    def _count_compute(self, node: tree.ComputeNode, trips: PopulationValue) -> None:
         compute = node.nest.compute
         passed = compute_pass_shares(node.guards, node.nest.extents, self.traffic.lane_steps)
         runs = trips * passed.warp_share * self.warp_count
         self._add_quantity("fma", trips * passed.lane_share * self.thread_count)
-        self._add_quantity(
-            "operations",
-            runs * (max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)),
-        )
+        instructions = max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)
+        self._add_quantity("operations", runs * instructions)
         self._add_quantity("guards", trips * self.warp_count * _count_needed_guards(node.guards))
         for access in node.reads.values():
             cost = compute_conversion_cost(access.dtype, find_read_type(access.dtype, compute.acc_dtype))
@@ -320,9 +281,8 @@ class _QuantityWalk:
                 width = compute_merged_width(access, list_unrolled_loops(self.loop_path, node.nest))
                 count = trips * compute_read_share(self.loop_path, access, node.nest) / width
                 self._add_quantity("guards", count * _count_needed_guards(access.guards) * self.warp_count)
-                self.traffic.count_access(
-                    access, "load", width, count, merge_guards(node.guards, access.guards)
-                )
+                guards = merge_guards(node.guards, access.guards)
+                self.traffic.count_access(access, "load", width, count, guards)
         if node.target.buffer is None:
             issued = trips * compute_issued_share(self.loop_path, node.target, node.nest, node.guards)
             # A reduction without an accumulator loads and stores its output.
@@ -344,7 +304,7 @@ class _QuantityWalk:
             return 0
         return _NAN_SELECT_INSTRUCTIONS * sum(operation in ("max", "min") for operation in operations)
 
-    def _count_reduce(self, node: ReduceNode, trips: PopulationValue) -> None:
+    def _count_reduce(self, node: tree.ReduceNode, trips: PopulationValue) -> None:
         """A fused reduction: full warps run along the last axis and combine their lanes by shuffles."""
         compute, shared = node.compute, to_float64(node.staging.warps)
         elements = trips * to_float64(node.buffer.region.size)
@@ -353,9 +313,8 @@ class _QuantityWalk:
         steps = elements * others * np.ceil(extent / WARP)
         self._add_quantity("fma", elements * others * extent)
         selects, shuffles = self._count_combine_selects(compute), elements * shared * np.log2(WARP)
-        self._add_quantity(
-            "operations", steps * (max(self._count_instructions(compute), 1) + selects) + shuffles * selects
-        )
+        instructions = max(self._count_instructions(compute), 1) + selects
+        self._add_quantity("operations", steps * instructions + shuffles * selects)
         self._add_quantity("loop_steps", steps)
         self._add_quantity("shuffles", shuffles)
         self._add_quantity("barriers", trips * (shared > 1))

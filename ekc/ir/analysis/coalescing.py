@@ -48,15 +48,13 @@ class WarpAccessPattern:
     first_element: Any = 0
     """Address of the first lane, when all loops around are at 0."""
     start_moves: Sequence[tuple[Any, Any, Any]] = ()
-    """Loops that move the first lane: (step of one iteration, iterations in one warp, all iterations)
-    each."""
+    """Loops that move the first lane: (step of an iteration, iterations in a warp, all iterations) each."""
     swizzle: Any = None
     """Chunks of the swizzle, None where the memory is never swizzled."""
 
 
 def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Sectors (32 bytes) that `lane_count` lanes request, warp by warp; the mean over their start
-    addresses."""
+    """Sectors (32 bytes) that `lane_count` lanes request, warp by warp; the mean over their starts."""
     moves: list[Any] = []
     for move in pattern.start_moves:
         # A step of whole sectors does not change the address within a sector.
@@ -69,8 +67,7 @@ def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
 
 
 def count_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Wavefronts of a request of `lane_count` lanes to unswizzled shared memory, warp by warp. The start
-    address makes no difference."""
+    """Wavefronts of a request to unswizzled shared memory, warp by warp; its start makes no difference."""
     full, part = _WAVEFRONT_LOOKUP(*list_pattern_columns(pattern, lane_count))
     return sum_over_warps(full, part, lane_count)
 
@@ -106,16 +103,13 @@ class _SectorStarts:
         self.distribution_numbers: dict[bytes, int] = {}
         self.distributions = np.zeros((0, self.place_count))
         """Shares of the start addresses, one row for each distribution found so far."""
-        self.start_lookup, self.sector_lookup = (
-            Lookup(self._number_distributions, 1),
-            Lookup(self._count_sectors, 2),
-        )
+        self.start_lookup = Lookup(self._number_distributions, 1)
+        self.sector_lookup = Lookup(self._count_sectors, 2)
         self.place_lookup = Lookup(self._distribute_places, self.place_count)
         self.sectors_by_place_lookup = Lookup(self._count_sectors_by_place, self.place_count)
 
     def _number_distributions(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Number of the distribution of start addresses, for rows of element bytes, vector, first address and
-        moves."""
+        """Number of the distribution of starts, for rows of element bytes, vector, first address, moves."""
         found = []
         for share in self.place_lookup(*self._list_place_columns(rows)).T:
             key = share.tobytes()
@@ -276,13 +270,11 @@ _PATTERN_COLUMNS = 3
 
 
 def count_swizzled_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Wavefronts of a request of `lane_count` lanes to a swizzled tile, warp by warp; the mean over the
-    starts."""
+    """Wavefronts of a request to a swizzled tile, warp by warp; the mean over the starts."""
     moves = [value for move in pattern.start_moves for value in move]
     digits = len(pattern.extents)
-    full, part = _SWIZZLED_LOOKUP(
-        pattern.swizzle, pattern.first_element, digits, *list_pattern_columns(pattern, lane_count), *moves
-    )
+    columns = list_pattern_columns(pattern, lane_count)
+    full, part = _SWIZZLED_LOOKUP(pattern.swizzle, pattern.first_element, digits, *columns, *moves)
     return sum_over_warps(full, part, lane_count)
 
 
@@ -292,10 +284,8 @@ def _count_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def _count_pattern(chunks: int, first_element: int, digit_count: int, *rest: int) -> tuple[float, float]:
     """(wavefronts of a full warp, of the last warp) of one pattern."""
-    pattern, moves = (
-        np.array([rest[: _PATTERN_COLUMNS + 2 * digit_count]]),
-        rest[_PATTERN_COLUMNS + 2 * digit_count :],
-    )
+    column_count = _PATTERN_COLUMNS + 2 * digit_count
+    pattern, moves = np.array([rest[:column_count]]), rest[column_count:]
     itemsize, vector, part = (int(v) for v in pattern[0, :_PATTERN_COLUMNS])
     places, shares = np.zeros(1, np.int64), np.ones(1)
     if chunks > 1:
@@ -319,12 +309,8 @@ def _average_wavefronts(
     itemsize = int(pattern[0, 0])
     element = compute_lane_addresses(pattern) // itemsize + start_elements[:, None]
     widths, lane_counts = (np.full(len(start_elements), n) for n in (width_bytes, lanes))
-    found = count_address_wavefronts(
-        apply_swizzle(element, chunks, itemsize) * itemsize,
-        widths,
-        lane_counts,
-    )
-    return float(found @ shares)
+    address = apply_swizzle(element, chunks, itemsize) * itemsize
+    return float(count_address_wavefronts(address, widths, lane_counts) @ shares)
 
 
 def _distribute_starts(
@@ -343,9 +329,8 @@ def _distribute_starts(
         weights = (count // cycle + (turn < count % cycle)) / count
         places = np.flatnonzero(shares)
         reached = (places[:, None] + turn * move) % period_elements
-        shares = np.bincount(
-            reached.ravel(), (shares[places, None] * weights).ravel(), minlength=period_elements
-        )
+        weights = (shares[places, None] * weights).ravel()
+        shares = np.bincount(reached.ravel(), weights, minlength=period_elements)
     places = np.flatnonzero(shares)
     return places, shares[places]
 

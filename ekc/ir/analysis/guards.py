@@ -22,8 +22,7 @@ from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.buffers import BoundsGuard
 
 _MAX_COUNTED_VALUES = 1 << 16
-"""Most values that are counted; beyond, all values count as equally frequent, as the two ends hardly
-matter."""
+"""Most values that are counted; of more, all count as equally frequent, as the ends hardly matter."""
 
 IntegerColumns = NDArray[np.int64]
 """Rows of integers, a pattern or a member of a population each."""
@@ -54,8 +53,7 @@ def count_guard_passes(patterns: IntegerColumns) -> NDArray[np.float64]:
 
 
 def _count_sums_below(bound: IntegerColumns, values: IntegerColumns, step: IntegerColumns) -> NDArray[Any]:
-    """Number of sums of digits that are less than a bound, where the digits below one never exceed its
-    step."""
+    """Number of sums of digits below a bound, where the digits below one never exceed its step."""
     found: NDArray[Any] = np.ones(len(bound), dtype=np.int64)
     left: NDArray[Any] = bound
     for digit in reversed(range(values.shape[1])):
@@ -90,16 +88,15 @@ def _add_digit(histogram: NDArray[np.float64], step_count: int, step: int) -> ND
     """The histogram of the values when a digit of `step_count` steps is added."""
     if step_count == 1 or step == 0:
         return histogram * step_count
-    padded = np.zeros(len(histogram) + (step_count - 1) * step + step)
-    padded[: len(histogram)] += histogram
-    padded[step_count * step : step_count * step + len(histogram)] -= histogram[
-        : len(padded) - step_count * step
-    ]
+    size, reach = len(histogram), step_count * step
+    padded = np.zeros(size + reach)
+    padded[:size] += histogram
+    padded[reach:] -= histogram
     rows = -(-len(padded) // step)
     grid = np.zeros(rows * step)
     grid[: len(padded)] = padded
     summed: NDArray[np.float64] = grid.reshape(rows, step).cumsum(axis=0).reshape(-1)
-    return summed[: len(histogram) + (step_count - 1) * step]
+    return summed[: size + reach - step]
 
 
 PassShare = Any
@@ -127,8 +124,7 @@ def merge_guards(
 
 
 def _make_guard_key(g: BoundsGuard) -> tuple[tuple[str, ...], int]:
-    """Loops and bound of a guard; reads that differ by an offset leave the tensor at nearly the same
-    iterations."""
+    """Loops and bound of a guard; reads that differ by an offset leave the tensor at nearly the same step."""
     return tuple(a if isinstance(a, str) else a.tag for a, _ in g.form.terms), g.extent
 
 
@@ -150,21 +146,16 @@ def map_lane_steps(names: Iterable[Atom], extents: Iterable[Extent]) -> dict[Ato
 
 
 def _compute_guard_shares(g: BoundsGuard, extents: Mapping[str, Extent], lane_steps: LaneSteps) -> PassShares:
-    """Shares of one guard, from its pattern: (values, values in one warp, step) of each digit, least value,
-    bound."""
+    """Shares of a guard, from its pattern: (values, values in a warp, step) of digits, least value, bound."""
     form, extent = _strip_quotient(g.form, g.extent)
     columns: list[Any] = []
     low: Any = np.asanyarray(form.const)
     for atom, coefficient in form.terms:
         first, last = (np.asanyarray(v) for v in find_atom_range(atom, extents))
-        step = np.asanyarray(coefficient)
+        step, count = np.asanyarray(coefficient), last - first + 1
         # A digit with a negative step has its least value at its last iteration.
         low = low + step * np.where(step < 0, last, first)
-        columns += [
-            last - first + 1,
-            np.minimum(_count_atom_lanes(atom, lane_steps), last - first + 1),
-            np.abs(step),
-        ]
+        columns += [count, np.minimum(_count_atom_lanes(atom, lane_steps), count), np.abs(step)]
     columns += [low, np.asanyarray(extent)]
     found = _PASS_SHARE_LOOKUP(*columns)
     return PassShares(found[0], found[1])
@@ -184,11 +175,8 @@ def _count_atom_lanes(atom: Atom, lane_steps: LaneSteps) -> Any:
     if isinstance(atom, str):
         return np.asanyarray(lane_steps.get(atom, 1))
     # Lanes change a quotient or remainder at most as often as its dividend.
-    return reduce(
-        np.maximum,
-        [np.asanyarray(lane_steps.get(name, 1)) for name in atom.find_variables()],
-        np.asanyarray(1),
-    )
+    counts = [np.asanyarray(lane_steps.get(name, 1)) for name in atom.find_variables()]
+    return reduce(np.maximum, counts, np.asanyarray(1))
 
 
 _PASS_SHARE_LOOKUP = Lookup(count_guard_passes, 2)

@@ -73,14 +73,12 @@ def compute_conversion_cost(source: DType, target: DType) -> float:
     """Cost of converting an element, in instructions of the conversion pipe."""
     if source is target:
         return 0.0
-    return (
-        _BITWISE_CONVERSION_COST if source is BFLOAT16 or (source.is_integer and target.is_integer) else 1.0
-    )
+    is_bitwise = source is BFLOAT16 or (source.is_integer and target.is_integer)
+    return _BITWISE_CONVERSION_COST if is_bitwise else 1.0
 
 
 def compute_converted_share(path: Sequence[LoopNode], access: TensorAccess, nest: Nest) -> Extent:
-    """Share of iterations in which a value read in the body is converted: 1 where the conversion is inline
-    assembly, else the share of issued reads."""
+    """Share of iterations that convert a value: 1 for inline assembly, else the share of issued reads."""
     return 1.0 if access.dtype in _ASM_CONVERTED_DTYPES else compute_read_share(path, access, nest)
 
 
@@ -149,8 +147,7 @@ _MERGED_WIDTH_LOOKUP = Lookup(_compute_widths, 1)
 
 
 def compute_copy_width(stage: StageNode, path: Sequence[LoopNode], nest: Nest) -> Extent:
-    """Elements per access of a private copy of a thread: its vector, or the joined width if that is
-    larger."""
+    """Elements per access of a private copy of a thread: its vector, or the joined width if larger."""
     segments = [s.extent for s in stage.buffer.region.segments]
     own = {f"#{i}": UnrolledLoop(extent, extent) for i, extent in enumerate(segments)}
     unrolled = list_unrolled_loops(path, nest) | own
@@ -181,10 +178,8 @@ def compute_epilogue_read_share(write: WriteNode, access: TensorAccess) -> Exten
     The stores are unrolled, so the compiler keeps a value over the elements that share it: over those of a
     vector, and over segments that move neither the address nor a guard of the store.
     """
-    moves, share = (
-        access.address.find_variables(),
-        1.0 / np.asanyarray(compute_fetch_width(write, access), dtype=np.float64),
-    )
+    moves = access.address.find_variables()
+    share = 1.0 / np.asanyarray(compute_fetch_width(write, access), dtype=np.float64)
     for i, segment in enumerate(write.region.segments):
         name = f"#{i}"
         if name not in moves:
@@ -224,6 +219,4 @@ def _collect_guards(nodes: Sequence[Node]) -> list[BoundsGuard]:
                 found += node.target.guards
             case WriteNode():
                 found += [*node.target.guards, *(g for access in node.reads.values() for g in access.guards)]
-            case _:
-                pass
     return found

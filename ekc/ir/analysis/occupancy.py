@@ -31,9 +31,8 @@ def compute_parallelism(
     """Threads, registers, resident blocks, waves and tails of a launch; `fma` is multiply-adds of a block."""
     blocks, threads = to_float64(kernel.block_count), to_float64(kernel.thread_count)
     warps = np.ceil(threads / WARP)
-    registers = np.minimum(
-        to_float64(estimate_registers(kernel)) + RESERVED_REGISTERS, limits.registers_per_thread
-    )
+    registers = to_float64(estimate_registers(kernel)) + RESERVED_REGISTERS
+    registers = np.minimum(registers, limits.registers_per_thread)
     shared = to_float64(kernel.shared_bytes)
     warps_registers = np.ceil(registers / 8) * 8 * WARP * warps
     block_limits = (

@@ -21,8 +21,7 @@ _SLOT_SHIFT = np.array(64 - _SLOT_BITS, dtype=np.uint64)
 """The slot of a key is its highest bits, as these depend on every column."""
 _ODD_MULTIPLIERS = (np.random.default_rng(20241118).integers(1, 2**62, 256, dtype=np.int64) * 2 + 1).tolist()
 _ODD_MULTIPLIER_ARRAYS = tuple(np.array(number) for number in _ODD_MULTIPLIERS)
-"""`_ODD_MULTIPLIERS` as arrays: converting a Python number costs NumPy more than multiplying a column by
-it."""
+"""`_ODD_MULTIPLIERS` as arrays: converting a Python number costs NumPy more than multiplying a column."""
 _ODD_BIT = np.array(1)
 _UINT64_RANGE = 1 << 64
 
@@ -48,8 +47,7 @@ class Lookup:
         return found
 
     def find_slots(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """The slot of each key, and indices of the keys that are not in the table (their slots mean
-        nothing)."""
+        """The slot of each key, and indices of the keys that are not in the table (without a slot)."""
         slot = _hash_to_slot(keys)
         missing = np.flatnonzero(self.keys.take(slot) != keys)
         for _ in range(_PROBES):
@@ -69,14 +67,10 @@ class Lookup:
             # Where several keys map to one free slot, the first gets it.
             _, first = np.unique(slot, return_index=True)
             first = first[self.keys[slot[first]] == 0]
-            self._write_slots(slot[first], keys[left[first]], figures[left[first]])
+            self.keys[slot[first]], self.figures[slot[first]] = keys[left[first]], figures[left[first]]
             left = left[self.keys[slot] != keys[left]]
-        self._write_slots(_hash_to_slot(keys[left]) + keys[left] % (_PROBES + 1), keys[left], figures[left])
-
-    def _write_slots(
-        self, slots: NDArray[np.int64], keys: NDArray[np.int64], figures: NDArray[np.float64]
-    ) -> None:
-        self.keys[slots], self.figures[slots] = keys, figures
+        slot = _hash_to_slot(keys[left]) + keys[left] % (_PROBES + 1)
+        self.keys[slot], self.figures[slot] = keys[left], figures[left]
 
 
 def _hash_to_slot(keys: NDArray[np.int64]) -> NDArray[np.int64]:

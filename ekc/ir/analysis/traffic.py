@@ -56,8 +56,7 @@ class WarpRequest:
     """Digits over which one lane repeats the access: (step of the address, 1, count) each."""
 
     def make_pattern(self, extents: Mapping[str, Extent], lane_steps: LaneSteps) -> WarpAccessPattern:
-        """The access pattern of a warp over all iterations of its loops. For shared memory the start address
-        matters only in a swizzled tile."""
+        """The access pattern of a warp; in an unswizzled shared tile the start address changes nothing."""
         itemsize, buffer = self.access.dtype.bytes, self.access.buffer
         if buffer is not None and not buffer.is_swizzled:
             return WarpAccessPattern(itemsize, self.vector, self.extents, self.steps)
@@ -105,15 +104,13 @@ class TrafficCounter:
         `row` is the row of a lane, in terms of `LDMATRIX_LANES` and of loops; `together` has the iterations
         of loops that one instruction covers.
         """
-        steps = dict(row.address.terms)
-        lanes: dict[Any, int] = (
-            {**LDMATRIX_LANES, LANE_MATRIX_HIGH: 1} if matrix_count == 2 else dict(LDMATRIX_LANES)
-        )
+        steps, lanes = dict(row.address.terms), dict[Any, int](LDMATRIX_LANES)
+        if matrix_count == 2:
+            lanes[LANE_MATRIX_HIGH] = 1
         rounds = ((count * np.ceil(self.thread_count / WARP), to_float64(LANE_GROUPS * matrix_count)),)
         vector = LDMATRIX_ROW_BYTES // row.dtype.bytes
-        issue = WarpRequest(
-            row, "load", vector, rounds, list(lanes.values()), [steps.get(p, 0) for p in lanes]
-        )
+        moves = [steps.get(part, 0) for part in lanes]
+        issue = WarpRequest(row, "load", vector, rounds, list(lanes.values()), moves)
         self._count_request(issue, (), collect_extents(self.kernel.nest, None) | lanes, {**lanes, **together})
 
     def count_copy(self, node: StageNode, trips: PopulationValue) -> None:
@@ -123,10 +120,8 @@ class TrafficCounter:
         full = np.floor_divide(moves, self.thread_count)
         rounds = ((trips * full, self.thread_count), (trips, moves - full * self.thread_count))
         strip_width = find_strip_width(node, self.kernel.thread_count)
-        lane_steps, loop_extents = (
-            map_segment_lane_steps(region, vector, strip_width),
-            collect_extents(self.kernel.nest, region),
-        )
+        lane_steps = map_segment_lane_steps(region, vector, strip_width)
+        loop_extents = collect_extents(self.kernel.nest, region)
         for access in [node.source] if node.producer_reads is None else list(node.producer_reads.values()):
             extents, steps = _list_segment_digits(access.address, region, vector, strip_width)
             issue = WarpRequest(access, "load", vector, rounds, extents, steps)
@@ -140,23 +135,17 @@ class TrafficCounter:
         store_rounds = tuple((count * times, number) for count, number in rounds)
         last = f"#{len(region.segments) - 1}"
         lane_moves = () if is_contiguous else ((dict(node.target_address.terms).get(last, 0), 1, vector),)
-        self._count_request(
-            WarpRequest(target, "store", width, store_rounds, extents, steps, lane_moves),
-            (),
-            loop_extents,
-            lane_steps,
-        )
+        issue = WarpRequest(target, "store", width, store_rounds, extents, steps, lane_moves)
+        self._count_request(issue, (), loop_extents, lane_steps)
 
     def count_warp_walk(
         self, access: TensorAccess, axis: Axis, count: PopulationValue, region: Region
     ) -> None:
-        """A read that full warps make `count` times, with neighbouring lanes at neighbouring places of an
-        axis."""
+        """A read that full warps make `count` times, neighbouring lanes side by side along an axis."""
         step = dict(access.address.terms).get(axis.name, 0)
         issue = WarpRequest(access, "load", 1, ((count, to_float64(WARP)),), [WARP], [step])
-        self._count_request(
-            issue, access.guards, collect_extents(self.kernel.nest, region), {axis.name: WARP}
-        )
+        extents = collect_extents(self.kernel.nest, region)
+        self._count_request(issue, access.guards, extents, {axis.name: WARP})
 
     def _count_request(
         self,
@@ -165,8 +154,7 @@ class TrafficCounter:
         extents: Mapping[str, Extent],
         lane_steps: LaneSteps,
     ) -> None:
-        """Add a request. A warp that fails a guard requests nothing; a lane that fails it adds no sectors or
-        bytes."""
+        """Add a request. A warp that fails a guard requests nothing, a lane adds no sectors or bytes."""
         passed = compute_pass_shares(guards, extents, lane_steps)
         pattern = request.make_pattern(extents, lane_steps)
         prefix = f"{'global' if request.access.buffer is None else 'shared'}_{request.kind}_"
@@ -178,9 +166,8 @@ class TrafficCounter:
                 self.add_quantity(prefix + "sectors", np.maximum(sectors, requests))
             else:
                 count_waves = count_wavefronts if pattern.swizzle is None else count_swizzled_wavefronts
-                self.add_quantity(
-                    prefix + "wavefronts", count * count_waves(pattern, number) * passed.warp_share
-                )
+                waves = count * count_waves(pattern, number) * passed.warp_share
+                self.add_quantity(prefix + "wavefronts", waves)
             if request.kind == "load":
                 size = to_float64(request.vector) * request.access.dtype.bytes
                 self.add_quantity(prefix + "bytes", count * number * passed.lane_share * size)
@@ -189,11 +176,8 @@ class TrafficCounter:
 def collect_extents(nest: Nest, region: Region | None) -> dict[str, Extent]:
     """Extents of the loops, and of the segment coordinates of a region."""
     segments = region.segments if region is not None else ()
-    return {
-        **nest.extents,
-        **nest.fused_reduction_extents,
-        **{f"#{i}": s.extent for i, s in enumerate(segments)},
-    }
+    coordinates = {f"#{i}": s.extent for i, s in enumerate(segments)}
+    return nest.extents | nest.fused_reduction_extents | coordinates
 
 
 def map_thread_lane_steps(kernel: LaunchTree) -> LaneSteps:
@@ -202,8 +186,7 @@ def map_thread_lane_steps(kernel: LaunchTree) -> LaneSteps:
 
 
 def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> LaneSteps:
-    """Steps of each segment that the lanes of one warp take in a copy by all threads: vectors of `vector`
-    elements, in strips of `strip_width` elements, with enough rows for all lanes."""
+    """Steps of each segment that the lanes of a warp take in a copy by all threads, strip by strip."""
     order = list(reversed(range(len(region.segments))))
     moves = [region.segments[i].extent for i in order]
     moves[0] = np.maximum(np.asanyarray(strip_width) // vector, 1)
@@ -215,8 +198,7 @@ def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> Lan
 def _list_segment_digits(
     address: AffineForm, region: Region, vector: Any, strip_width: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Extents, and elements per step, of the digits of the vectors of a copy, fastest first: vectors of a
-    strip, then rows. No warp copies parts of two strips."""
+    """Extents, and elements per step, of the digits of a copy, fastest first: vectors of a strip, rows."""
     *rows, last = range(len(region.segments))
     digits = _list_digits(address, f"#{last}", np.maximum(np.asanyarray(strip_width) // vector, 1), vector)
     for i in reversed(rows):

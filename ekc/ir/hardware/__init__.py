@@ -1,2 +1,1 @@
-"""Facts of the hardware: resource limits, capabilities of each architecture, shapes of matrix
-instructions."""
+"""Facts of the hardware: resource limits, capabilities of architectures, shapes of matrix instructions."""

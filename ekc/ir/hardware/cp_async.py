@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ekc.ir.affine import Extent
 
 MAX_PIPELINE_STAGES = 6
-"""Most copies of a tile in shared memory: a deeper pipeline hides no more latency and costs resident
-blocks."""
+"""Most copies of a tile in shared memory: more hide no more latency and cost resident blocks."""
 CP_ASYNC_COMMIT_PTX = "cp.async.commit_group;"
 CP_ASYNC_WAIT_PTX = "cp.async.wait_group %0;"
 """PTX of the wait; %0 is the number of newest groups that may still be in flight."""
@@ -29,11 +25,6 @@ class AsyncCopy:
     bytes: int
     ptx: str
     """PTX text with operands: %0 shared address, %1 global address, %2 bytes to read (all where left out)."""
-
-    def emulate_copy(self, source: NDArray[np.uint8], byte_counts: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Bytes in shared memory after the copy, [lane, bytes]: the first `byte_counts` of each lane, then
-        zeros."""
-        return np.where(np.arange(self.bytes) < byte_counts[:, None], source, np.uint8(0))
 
 
 ASYNC_COPIES_BY_BYTES = {

@@ -65,8 +65,7 @@ def apply_panel_layout(address: Any, row_pitch: Any, row_count: Any, panel: int)
 
 
 def find_panel_distance(step: int, row_pitch: int, row_count: int, panel: int) -> int | None:
-    """Stored distance in elements of a row-major step, None unless the step is of whole rows or whole
-    lines."""
+    """Stored distance of a row-major step, in elements; None for a step of no whole rows or lines."""
     if step % row_pitch == 0:
         return step // row_pitch * panel
     return step // panel * row_count * panel if step % panel == 0 else None

@@ -15,12 +15,8 @@ where each is `elements_per_register`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType, convert_values, parse_dtype
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType
 
 MMA_ROWS, MMA_COLUMNS = 16, 8
 LANE_GROUPS, LANES_PER_GROUP = 8, 4
@@ -47,14 +43,10 @@ class MmaInstruction:
     def ptx(self) -> str:
         """PTX text; operands from %0 on: the sums, the registers of a, the registers of b."""
         sums, a, b = SUMS_PER_LANE, self.a_registers, self.b_registers
-        groups = [
-            format_register_group(0, sums),
-            format_register_group(sums, a),
-            format_register_group(sums + a, b),
-            format_register_group(0, sums),
-        ]
+        places = ((0, sums), (sums, a), (sums + a, b), (0, sums))
+        groups = ", ".join(format_register_group(first, count) for first, count in places)
         shape = self.name.removeprefix("mma.")
-        return f"mma.sync.aligned.{shape}.row.col.{self.ptx_types} {', '.join(groups)};"
+        return f"mma.sync.aligned.{shape}.row.col.{self.ptx_types} {groups};"
 
     @property
     def elements_per_register(self) -> int:
@@ -72,25 +64,16 @@ class MmaInstruction:
         return MMA_COLUMNS * self.depth // (LANE_GROUPS * LANES_PER_GROUP * self.elements_per_register)
 
     def find_a_element(self, register: int, slot: int) -> tuple[int, int]:
-        """(half of the rows, depth offset from `elements_per_register * place`) of an element of a; its row
-        within the half is the lane's group."""
+        """(half of the rows, depth offset from `elements_per_register * place`); the group has its row."""
         return register % 2, self.elements_per_register * LANES_PER_GROUP * (register // 2) + slot
 
     def find_b_element(self, register: int, slot: int) -> int:
-        """Depth offset of an element of b from `elements_per_register * place`; its column is the lane's
-        group."""
+        """Depth offset of an element of b from `elements_per_register * place`; the group has its column."""
         return self.elements_per_register * LANES_PER_GROUP * register + slot
 
     def find_sum_element(self, element: int) -> tuple[int, int]:
         """(half of the rows, column of two) of a sum; the lane's group and place give the rest."""
         return element // 2, element % 2
-
-    def multiply(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-        """The product in NumPy: a [..., 16, depth] and b [..., depth, 8] as stored, c [..., 16, 8] as
-        summed."""
-        acc = parse_dtype(self.dtype.default_accumulator)
-        left, right = (convert_values(x, self.dtype, acc) for x in (a, b))
-        return np.asarray(c + np.matmul(left, right), acc.numpy_dtype)
 
 
 MMA_INSTRUCTIONS = (

@@ -19,8 +19,7 @@ class Limits:
     threads_per_block: int = 1024
     threads_per_block_z: int = 64
     shared_bytes_per_block: int = STATIC_SHARED_BYTES
-    """Shared memory of one block, in bytes. The default is what every target has;
-    `ekc.ir.hardware.target.find_capabilities` has the figure of one target."""
+    """Shared memory of one block, in bytes: what every target has (`find_capabilities` has that of one)."""
     registers_per_thread: int = 255
     registers_per_sm: int = 65536
     shared_bytes_per_sm: int = 164 * 1024

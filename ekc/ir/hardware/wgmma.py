@@ -20,12 +20,8 @@ ISA, "Async proxy").
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType, convert_values, parse_dtype
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS, SWIZZLE_PATTERN_BYTES
 from ekc.ir.hardware.mma import SUMS_PER_LANE, format_register_group
 
@@ -62,24 +58,15 @@ class WgmmaFamily:
         return self.name.replace("N", str(STRIP_COLUMNS * strip_count))
 
     def find_sum_element(self, element: int) -> tuple[int, int, int]:
-        """(strip, half of the rows, column of two) of a sum; the lane's warp, group and place give the
-        rest."""
+        """(strip, half of the rows, column of two) of a sum; warp, group and place give the rest."""
         return element // SUMS_PER_LANE, element // 2 % 2, element % 2
-
-    def multiply(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-        """The product in NumPy: a [..., 64, depth] and b [..., depth, n] as stored, c [..., 64, n] as
-        summed."""
-        acc = parse_dtype(self.dtype.default_accumulator)
-        left, right = (convert_values(x, self.dtype, acc) for x in (a, b))
-        return np.asarray(c + np.matmul(left, right), acc.numpy_dtype)
 
 
 WGMMA_FAMILIES = (
     WgmmaFamily("wgmma.m64nNk16", FLOAT16, 16, "f32.f16.f16"),
     WgmmaFamily("wgmma.m64nNk16", BFLOAT16, 16, "f32.bf16.bf16"),
 )
-"""Families whose tiles may run along the depth or across it. tf32 and int8 allow rows along the depth only,
-and are left out."""
+"""Families whose tiles may run along the depth or across it; tf32 and int8 take rows along the depth only."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +101,7 @@ class WgmmaInstruction:
 
 @dataclass(frozen=True)
 class WgmmaDescriptor:
-    """A matrix descriptor without the start address (PTX ISA, "Matrix-descriptor format"; distances of
-    patterns as in the comments of CUTLASS)."""
+    """A matrix descriptor without the start address (PTX ISA, "Matrix-descriptor format"; CUTLASS)."""
 
     leading_bytes: int
     """Bytes from one panel to the next where rows run across the depth; otherwise 16, which is not read."""

@@ -7,7 +7,7 @@ not matter whether a GPU, the PTX machine or the interpreter ran the launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import evaluate_form
-from ekc.ir.compute import Compute, TensorSpec
+from ekc.ir.compute import Compute
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.lowering.memory_access import find_stored_tensors
 from ekc.ir.lowering.nodes import LaunchTree
@@ -28,7 +28,6 @@ from ekc.ir.random_arrays import (
     count_factors,
     find_positions,
     make_random_inputs,
-    make_random_tensors,
 )
 
 DATA_SEED = 0
@@ -76,11 +75,6 @@ def make_random_input_arrays(op: Operator, seed: int = DATA_SEED) -> tuple[NDArr
     return tuple(one.to_array() for one in make_random_inputs(op, seed))
 
 
-def make_random_arrays(specs: Sequence[TensorSpec], seed: int = DATA_SEED) -> tuple[NDArray[Any], ...]:
-    """Arrays of the values of `RandomTensor`, for tensors without an operator."""
-    return tuple(one.to_array() for one in make_random_tensors(specs, seed))
-
-
 def describe_input_policy(op: Operator) -> str:
     """Distributions of the random inputs of an operator, in words."""
     factors = count_factors(op)
@@ -123,10 +117,8 @@ def compare_output(
 def list_compared_positions(op: Operator, kernel: LaunchTree, blocks: NDArray[np.int64]) -> Positions:
     """Linear positions, ascending, of all elements that `compare_output` reads for these blocks."""
     compute = _find_output_compute(op, kernel)
-    parts = [
-        find_positions(where, compute.output).ravel()
-        for where, _ in _iterate_output_parts(kernel, compute, blocks)
-    ]
+    wheres = (where for where, _ in _iterate_output_parts(kernel, compute, blocks))
+    parts = [find_positions(where, compute.output).ravel() for where in wheres]
     return np.unique(np.concatenate([*parts, np.zeros(0, np.int64)]))
 
 
@@ -179,10 +171,8 @@ def _iterate_owned_parts(
             continue
         visited.add(tuple(tile))
         # The loops are those of the main compute; its epilogue runs over the same elements.
-        index = [
-            np.asarray(evaluate_form(kernel.nest.axis_forms[a.name], env))
-            for a in kernel.nest.compute.spatial_axes
-        ]
+        forms = (kernel.nest.axis_forms[a.name] for a in kernel.nest.compute.spatial_axes)
+        index = [np.asarray(evaluate_form(form, env)) for form in forms]
         inside: Any = True
         element: Any = 0
         for i, axis, stride in zip(index, compute.spatial_axes, compute.output.strides, strict=True):
@@ -228,8 +218,7 @@ def _list_output_loops(kernel: LaunchTree) -> list[Loop]:
 
 
 def _expand_to_blocks(kernel: LaunchTree, tiles: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Linear numbers of all blocks of some output tiles, given by their numbers among
-    `_list_output_loops`."""
+    """Linear numbers of all blocks of output tiles, by their numbers among `_list_output_loops`."""
     blocks, parts, below = np.zeros_like(tiles), np.zeros(1, np.int64), 1
     for loop in kernel.block_loops:
         extent = int(loop.extent)

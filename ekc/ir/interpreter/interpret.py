@@ -20,36 +20,26 @@ from ekc.ir.affine import evaluate_form
 from ekc.ir.compute import Compute
 from ekc.ir.dtypes import DType, convert_values, find_poison_value, find_read_type, find_reduction_identity
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
+from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    ComputeNode,
-    CopyWaitNode,
-    FragmentNode,
-    InitNode,
-    LaneCombineNode,
-    LaunchTree,
-    LoopNode,
-    MmaNode,
-    Node,
-    ReduceNode,
-    StageNode,
-    WgmmaGroupNode,
-    WriteNode,
-)
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.program import Program
+from ekc.ir.reference import COMBINE_UFUNCS, Array
 
 _POINTS_AT_ONCE = 1 << 20
 """Points of arithmetic that are evaluated in one array, about."""
-_COMBINE_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+Grid = Mapping[str, Any]
+"""Values of loops and segment coordinates, one array of the grid's axes each."""
 
 
 @dataclass(frozen=True)
 class InterpretedOutput:
     """The output as some or all blocks wrote it."""
 
-    output: NDArray[Any]
+    output: Array
     written_mask: NDArray[np.bool_]
     """True for elements of the output that were written."""
     blocks: int
@@ -58,13 +48,11 @@ class InterpretedOutput:
 
 
 def interpret_program(
-    program: Program, arrays: Sequence[NDArray[Any]], blocks: NDArray[np.int64] | None = None
+    program: Program, arrays: Sequence[Array], blocks: NDArray[np.int64] | None = None
 ) -> InterpretedOutput:
-    """Run a Program on NumPy arrays; `blocks` has linear numbers of blocks of the last launch, None for
-    all."""
-    memory = dict(
-        zip((t.name for t in program.op.inputs), program.op.check_arrays(tuple(arrays)), strict=True)
-    )
+    """Run a Program on NumPy arrays; `blocks`: linear numbers of blocks of the last launch, None for all."""
+    inputs = zip(program.op.inputs, program.op.check_arrays(tuple(arrays)), strict=True)
+    memory = {spec.name: array for spec, array in inputs}
     launches = derive_launches(program)
     for kernel in launches:
         spec = kernel.nest.output
@@ -76,13 +64,11 @@ def interpret_program(
         for start in range(0, len(chosen), step):
             # Elements beyond an edge are computed too, which may divide by 0; they are not read.
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                _BlockInterpreter(kernel, memory, written, chosen[start : start + step]).run_nodes(
-                    kernel.body
-                )
+                part = chosen[start : start + step]
+                _BlockInterpreter(kernel, memory, written, part).run_nodes(kernel.body)
     output = program.op.outputs[0]
-    return InterpretedOutput(
-        memory[output.name].reshape(output.shape), written, len(chosen), int(kernel.block_count)
-    )
+    result = memory[output.name].reshape(output.shape)
+    return InterpretedOutput(result, written, len(chosen), int(kernel.block_count))
 
 
 def _count_tile_points(kernel: LaunchTree) -> int:
@@ -93,22 +79,22 @@ def _count_tile_points(kernel: LaunchTree) -> int:
     return min(points, _POINTS_AT_ONCE)
 
 
-def _iterate_pure_loops(nodes: Sequence[Node]) -> Iterator[LoopNode]:
+def _iterate_pure_loops(nodes: Sequence[tree.Node]) -> Iterator[tree.LoopNode]:
     for node in map(_expand_mma, nodes):
-        if isinstance(node, LoopNode) and _is_pure(node):
+        if isinstance(node, tree.LoopNode) and _is_pure(node):
             yield node
-        if isinstance(node, (LoopNode, WgmmaGroupNode)):
+        if isinstance(node, (tree.LoopNode, tree.WgmmaGroupNode)):
             yield from _iterate_pure_loops(node.body)
 
 
-def _expand_mma(node: Node) -> Node:
+def _expand_mma(node: tree.Node) -> tree.Node:
     """The loops that a product on tensor cores replaces; other nodes unchanged."""
-    return node.replaced_loops if isinstance(node, MmaNode) else node
+    return node.replaced_loops if isinstance(node, tree.MmaNode) else node
 
 
-def _is_pure(node: Node) -> bool:
-    return isinstance(node, (ComputeNode, MmaNode)) or (
-        isinstance(node, LoopNode) and all(_is_pure(n) for n in node.body)
+def _is_pure(node: tree.Node) -> bool:
+    return isinstance(node, (tree.ComputeNode, tree.MmaNode)) or (
+        isinstance(node, tree.LoopNode) and all(_is_pure(n) for n in node.body)
     )
 
 
@@ -116,74 +102,67 @@ class _BlockInterpreter:
     """Runs some blocks of a launch, all their threads together. Arrays are [block, thread, ...]."""
 
     def __init__(
-        self,
-        kernel: LaunchTree,
-        memory: dict[str, NDArray[Any]],
-        written_mask: NDArray[np.bool_],
-        blocks: Any,
+        self, kernel: LaunchTree, memory: dict[str, Array], written: NDArray[np.bool_], blocks: Any
     ) -> None:
-        self.kernel, self.memory, self.written_mask = kernel, memory, written_mask
+        self.kernel, self.memory, self.written_mask = kernel, memory, written
         self.env: dict[str, Any] = {}
         self.block_count, self.thread_count = len(blocks), int(kernel.thread_count)
         self._set_loop_digits(kernel.block_loops, np.asarray(blocks).reshape(-1, 1))
         self._set_loop_digits(kernel.thread_loops, np.arange(self.thread_count).reshape(1, -1))
         self.buffers = {b.name: self._make_empty_buffer(b) for b in kernel.buffers}
 
-    def _set_loop_digits(self, loops: Any, number: NDArray[Any]) -> None:
+    def _set_loop_digits(self, loops: Any, number: Array) -> None:
         for loop in loops:
             self.env[loop.name] = number % loop.extent
             number = number // loop.extent
 
-    def _make_empty_buffer(self, buffer: Buffer) -> NDArray[Any]:
+    def _make_empty_buffer(self, buffer: Buffer) -> Array:
         width = 1 if buffer.scope == "shared" else self.thread_count
-        return np.full(
-            (self.block_count, width, int(buffer.elements)),
-            find_poison_value(buffer.dtype),
-            buffer.dtype.numpy_dtype,
-        )
+        shape = (self.block_count, width, int(buffer.elements))
+        return np.full(shape, find_poison_value(buffer.dtype), buffer.dtype.numpy_dtype)
 
-    def run_nodes(self, nodes: Sequence[Node]) -> None:
+    def run_nodes(self, nodes: Sequence[tree.Node]) -> None:
         """Run nodes in order."""
         for node in map(_expand_mma, nodes):
             match node:
-                case LoopNode() if _is_pure(node):
+                case tree.LoopNode() if _is_pure(node):
                     self._run_pure_nest(node)
-                case LoopNode() if node.is_async:
+                case tree.LoopNode() if node.is_async:
                     self._run_overlapped_loop(node)
-                case LoopNode():
+                case tree.LoopNode():
                     for i in range(int(node.loop.extent)):
                         self.env[node.loop.name] = i
                         self.run_nodes(node.body)
-                case ComputeNode():
+                case tree.ComputeNode():
                     self._run_compute(node, [], self.env)
-                case StageNode():
+                case tree.StageNode():
                     self._run_stage(node)
-                case FragmentNode():
+                case tree.FragmentNode():
                     # The fragments of a warp are copied to every lane here.
                     self._run_stage(node.stage)
-                case WgmmaGroupNode():
+                case tree.WgmmaGroupNode():
                     self.run_nodes(node.body)
-                case ReduceNode():
+                case tree.ReduceNode():
                     self._run_reduce(node)
-                case InitNode():
+                case tree.InitNode():
                     self._run_init(node)
-                case LaneCombineNode():
+                case tree.LaneCombineNode():
                     self._run_combine(node)
-                case WriteNode():
+                case tree.WriteNode():
                     self._run_write(node)
-                case BarrierNode() | CopyWaitNode():
+                case tree.BarrierNode() | tree.CopyWaitNode():
                     pass
 
-    def _run_overlapped_loop(self, node: LoopNode) -> None:
+    def _run_overlapped_loop(self, node: tree.LoopNode) -> None:
         """A loop whose tiles are copied ahead, group by group; elements that are not waited for stay NaN.
 
         A copy reads its values when it is issued, and writes them when its group is waited for.
         """
         stages, extent, name = int(node.loop.stages), int(node.loop.extent), node.loop.name
-        copies = [n for n in node.body if isinstance(n, StageNode) and n.is_async]
+        copies = [n for n in node.body if isinstance(n, tree.StageNode) and n.is_async]
         use = [n for n in node.body if n not in copies]
         tiles = [{n.buffer.name: self._make_empty_buffer(n.buffer) for n in copies} for _ in range(stages)]
-        in_flight: deque[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = deque()
+        in_flight: deque[list[tuple[Array, Array, Array]]] = deque()
 
         def issue(i: int) -> None:
             self.env[name] = i
@@ -201,14 +180,13 @@ class _BlockInterpreter:
             self.buffers |= tiles[i % stages]
             self.run_nodes(use)
 
-    def _run_pure_nest(self, node: LoopNode) -> None:
-        """Pure loops around a compute, as array axes; outer loops of a large nest iterate, to bound
-        memory."""
+    def _run_pure_nest(self, node: tree.LoopNode) -> None:
+        """Pure loops around a compute, as array axes; outer loops of a large nest iterate."""
         chain, inner = [], node
-        while isinstance(inner, LoopNode):
+        while isinstance(inner, tree.LoopNode):
             chain.append(inner.loop)
             inner = _expand_mma(inner.body[0])  # type: ignore[assignment]
-        assert isinstance(inner, ComputeNode)
+        assert isinstance(inner, tree.ComputeNode)
         points, axes = self.block_count * self.thread_count, []
         for loop in reversed(chain):
             points *= int(loop.extent)
@@ -217,7 +195,7 @@ class _BlockInterpreter:
             axes.insert(0, loop)
         self._run_compute_nest(chain[: len(chain) - len(axes)], axes, inner)
 
-    def _run_compute_nest(self, loops: Any, axes: Any, compute: ComputeNode) -> None:
+    def _run_compute_nest(self, loops: Any, axes: Any, compute: tree.ComputeNode) -> None:
         if loops:
             for i in range(int(loops[0].extent)):
                 self.env[loops[0].name] = i
@@ -228,7 +206,7 @@ class _BlockInterpreter:
             grid[loop.name] = np.arange(int(loop.extent)).reshape(_make_axis_shape(position, len(axes)))
         self._run_compute(compute, axes, grid)
 
-    def _run_compute(self, node: ComputeNode, axes: Any, grid: Mapping[str, Any]) -> None:
+    def _run_compute(self, node: tree.ComputeNode, axes: Any, grid: Grid) -> None:
         compute = node.nest.compute
         acc = compute.acc_dtype
         dtype = acc.numpy_dtype
@@ -241,17 +219,14 @@ class _BlockInterpreter:
             if node.guards:
                 result = np.where(inside, result, dtype.type(find_reduction_identity(compute.combine, acc)))
             over = tuple(2 + i for i, x in enumerate(axes) if x.is_reduction)
-            result = (
-                _COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype) if over else result
-            )
+            if over:
+                result = COMBINE_UFUNCS[compute.combine].reduce(result, axis=over, dtype=dtype)
             grid = {k: _drop_axes(v, over) for k, v in grid.items()}
             inside = True if node.target.buffer else _evaluate_guards(node.target.guards, grid)
         self._update_target(node, grid, result, inside)
 
-    def _update_target(
-        self, node: ComputeNode, grid: Mapping[str, Any], result: NDArray[Any], inside: Any
-    ) -> None:
-        combine = _COMBINE_UFUNCS[node.nest.compute.combine] if node.nest.compute.reduction_axes else None
+    def _update_target(self, node: tree.ComputeNode, grid: Grid, result: Array, inside: Any) -> None:
+        combine = COMBINE_UFUNCS[node.nest.compute.combine] if node.nest.compute.reduction_axes else None
         result = convert_values(result, node.nest.compute.acc_dtype, node.target.dtype)
         address = np.asarray(evaluate_form(node.target.address, grid))
         if node.target.buffer is not None:
@@ -267,7 +242,7 @@ class _BlockInterpreter:
         out[where[mask]] = result[mask] if combine is None else combine(old, result[mask])
         self.written_mask.reshape(-1)[where[mask]] = True
 
-    def _load_elements(self, access: TensorAccess, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
+    def _load_elements(self, access: TensorAccess, grid: Grid, extra_axes: int) -> Array:
         """Elements that an access reads, [block, thread, axes...]; 0 outside the tensor."""
         address = np.asarray(evaluate_form(access.address, grid))
         if access.buffer is None:
@@ -287,25 +262,25 @@ class _BlockInterpreter:
         acc: DType,
         axes: Mapping[str, Any],
         reads: Mapping[ex.Load, TensorAccess],
-        grid: Mapping[str, Any],
+        grid: Grid,
         extra_axes: int,
-    ) -> NDArray[Any]:
+    ) -> Array:
         """A body in the accumulator's type; results of int32 wrap modulo 2**32."""
         if acc.is_integer:
             axes = {name: np.asarray(index).astype(acc.numpy_dtype) for name, index in axes.items()}
 
-        def read(x: ex.Load) -> NDArray[Any]:
+        def read(x: ex.Load) -> Array:
             source = reads[x].dtype
             values = self._load_elements(reads[x], grid, extra_axes)
             return convert_values(values, source, find_read_type(source, acc))
 
         return np.asarray(ex.evaluate(body, axes, read), acc.numpy_dtype)
 
-    def _run_stage(self, node: StageNode) -> None:
+    def _run_stage(self, node: tree.StageNode) -> None:
         where, values = self._gather_copy(node)
         self.buffers[node.buffer.name][:, :, where] = values
 
-    def _gather_copy(self, node: StageNode) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _gather_copy(self, node: tree.StageNode) -> tuple[Array, Array]:
         """(indices in the buffer, values) of the elements of a region."""
         segments = node.buffer.region.segments
         grid = self._make_segment_grid(segments, keep_threads=node.buffer.scope != "shared")
@@ -321,7 +296,7 @@ class _BlockInterpreter:
         values = np.broadcast_to(elements, (*buffer.shape[:2], *sizes)).reshape(*buffer.shape[:2], -1)
         return where, values
 
-    def _run_reduce(self, node: ReduceNode) -> None:
+    def _run_reduce(self, node: tree.ReduceNode) -> None:
         """A fused reduction: all elements of the region and all points of their reduction at once."""
         compute, segments = node.compute, node.buffer.region.segments
         dtype, extra = compute.acc_dtype.numpy_dtype, len(segments) + len(compute.reduction_axes)
@@ -335,7 +310,7 @@ class _BlockInterpreter:
         result = np.broadcast_to(result, (self.block_count, 1, *points))
         over = tuple(range(2 + len(segments), 2 + extra))
         start = dtype.type(find_reduction_identity(compute.combine, compute.acc_dtype))
-        combine = _COMBINE_UFUNCS[compute.combine]
+        combine = COMBINE_UFUNCS[compute.combine]
         result = combine.reduce(result, axis=over, dtype=dtype, keepdims=True, initial=start)
         result = np.where(_evaluate_guards(node.source.guards, grid), result, 0)
         sizes = points[: len(segments)]
@@ -343,7 +318,7 @@ class _BlockInterpreter:
         where = np.broadcast_to(np.asarray(evaluate_form(node.target_address, cells)), (1, 1, *sizes)).ravel()
         self.buffers[node.buffer.name][:, :, where] = result.reshape(self.block_count, 1, -1)
 
-    def _compute_produced(self, node: StageNode, grid: Mapping[str, Any], extra_axes: int) -> NDArray[Any]:
+    def _compute_produced(self, node: tree.StageNode, grid: Grid, extra_axes: int) -> Array:
         compute = node.staging.producer
         assert compute is not None
         assert node.producer_reads is not None
@@ -356,8 +331,7 @@ class _BlockInterpreter:
     def _make_segment_grid(
         self, segments: Any, keep_threads: bool = True, more_axes: int = 0
     ) -> dict[str, Any]:
-        """Loop variables and segment coordinates as arrays, with `more_axes` axes after those of the
-        segments."""
+        """Loop variables and segment coordinates as arrays, `more_axes` axes behind the segments."""
         names = {x.name for x in self.kernel.thread_loops} if not keep_threads else set()
         extra = len(segments) + more_axes
         grid = {k: _append_axes(0 if k in names else v, extra) for k, v in self.env.items()}
@@ -365,7 +339,7 @@ class _BlockInterpreter:
             grid[f"#{i}"] = np.arange(int(s.extent)).reshape(_make_axis_shape(i, extra))
         return grid
 
-    def _run_init(self, node: InitNode) -> None:
+    def _run_init(self, node: tree.InitNode) -> None:
         compute = self.kernel.nest.compute
         start = find_reduction_identity(compute.combine, compute.acc_dtype)
         if node.buffer is not None:
@@ -375,22 +349,20 @@ class _BlockInterpreter:
         where, mask = self._locate_targets(node.target, grid, node.region)
         self.memory[node.target.spec.name].reshape(-1)[where[mask]] = start
 
-    def _locate_targets(
-        self, target: TensorAccess, grid: Mapping[str, Any], region: Any
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _locate_targets(self, target: TensorAccess, grid: Grid, region: Any) -> tuple[Array, Array]:
         shape = (self.block_count, self.thread_count, *(int(s.extent) for s in region.segments))
         where = np.broadcast_to(np.asarray(evaluate_form(target.address, grid)), shape)
         return where, np.broadcast_to(_evaluate_guards(target.guards, grid), shape)
 
-    def _run_combine(self, node: LaneCombineNode) -> None:
+    def _run_combine(self, node: tree.LaneCombineNode) -> None:
         loops = self.kernel.thread_loops
         buffer = self.buffers[node.buffer.name]
         digits = buffer.reshape(self.block_count, *(int(x.extent) for x in reversed(loops)), -1)
         over = tuple(1 + i for i, x in enumerate(reversed(loops)) if x in node.reduction_lanes)
-        total = _COMBINE_UFUNCS[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
+        total = COMBINE_UFUNCS[self.kernel.nest.compute.combine].reduce(digits, axis=over, keepdims=True)
         buffer[...] = np.broadcast_to(total, digits.shape).reshape(buffer.shape)
 
-    def _run_write(self, node: WriteNode) -> None:
+    def _run_write(self, node: tree.WriteNode) -> None:
         grid = self._make_segment_grid(node.region.segments)
         where, mask = self._locate_targets(node.target, grid, node.region)
         for lane in node.reduction_lanes:
@@ -399,10 +371,8 @@ class _BlockInterpreter:
         acc, segments = compute.acc_dtype, len(node.region.segments)
         axes = _evaluate_element_axes(compute, node.target, grid)
         # Nothing is read for an element that is not written.
-        reads = {
-            x: a if a.buffer else replace(a, guards=(*node.target.guards, *a.guards))
-            for x, a in node.reads.items()
-        }
+        outer = node.target.guards
+        reads = {x: a if a.buffer else replace(a, guards=outer + a.guards) for x, a in node.reads.items()}
         result = self._evaluate_body(node.value, acc, axes, reads, grid, segments)
         result = convert_values(result, acc, node.target.dtype)
         out = self.memory[node.target.spec.name].reshape(-1)
@@ -414,15 +384,13 @@ class _BlockInterpreter:
         self.written_mask.reshape(-1)[where[mask]] = True
 
 
-def _evaluate_element_axes(
-    compute: Compute, element: TensorAccess, grid: Mapping[str, Any]
-) -> dict[str, Any]:
+def _evaluate_element_axes(compute: Compute, element: TensorAccess, grid: Grid) -> dict[str, Any]:
     """Values of the spatial axes of a compute at an element of its output."""
     forms = zip(compute.spatial_axes, element.index, strict=True)
     return {a.name: evaluate_form(form, grid) for a, form in forms}
 
 
-def _evaluate_guards(guards: tuple[BoundsGuard, ...], grid: Mapping[str, Any]) -> Any:
+def _evaluate_guards(guards: tuple[BoundsGuard, ...], grid: Grid) -> Any:
     inside: Any = True
     for g in guards:
         index = evaluate_form(g.form, grid)

@@ -22,6 +22,7 @@ from ekc.ir.lowering.fusion import is_elementwise
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import AxisIndices, InputTensor, make_random_inputs
 from ekc.ir.reference import (
+    Array,
     ComputeResult,
     convert_inputs,
     convert_results,
@@ -56,8 +57,7 @@ class TensorPart:
 
 
 def find_read_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, NDArray[Any]]) -> Indices:
-    """Indices of a tensor that a compute reads at chosen indices of its own; those outside the tensor are
-    clipped."""
+    """Indices of a tensor that a compute reads at chosen indices of its own, clipped to the tensor."""
     ranges = dict(where) | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
     loads = [load for load in ex.find_loads(compute.body) if load.tensor == spec.name]
     return tuple(
@@ -75,9 +75,6 @@ def _evaluate_index(index: ex.Expr, extent: int, ranges: Mapping[str, NDArray[An
 
 def _refuse_load(load: ex.Load) -> Any:
     raise ValueError(f"{load}: an index cannot read a tensor")
-
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +130,8 @@ class ReferenceEvaluator:
     def evaluate_tensor(self, name: str) -> ReferenceValues:
         """All elements of the output of a compute; evaluated once."""
         if name not in self._full_tensors:
-            self._full_tensors[name] = self.evaluate_at(
-                self.producers[name], list_all_indices(self.producers[name])
-            )
+            producer = self.producers[name]
+            self._full_tensors[name] = self.evaluate_at(producer, list_all_indices(producer))
         return self._full_tensors[name]
 
     def evaluate_at(
@@ -149,13 +145,10 @@ class ReferenceEvaluator:
         comparison, the second part is a tolerance of each element (`choice_tolerances`), so that it excuses
         no other element.
         """
-        read = {
-            name: self._evaluate_read(compute, name, where, unstored)
-            for name in self._find_produced_reads(compute)
-        }
-        values = {
-            n: self._place_values(n, r, convert_results(self.producers[n], r.values)) for n, r in read.items()
-        }
+        produced = self._find_produced_reads(compute)
+        read = {name: self._evaluate_read(compute, name, where, unstored) for name in produced}
+        results = {name: convert_results(self.producers[name], one.values) for name, one in read.items()}
+        values = {name: self._place_values(name, one, results[name]) for name, one in read.items()}
         result, stored = self._evaluate_compute(compute, where, values), compute.output.name not in unstored
         value, wrapped = result.values, result.wrapped or any(r.wrapped for r in read.values())
         if stored:
@@ -165,10 +158,8 @@ class ReferenceEvaluator:
         choice: Array | float = 0.0
         for name, reference in read.items():
             # With a comparison, an error changes a few elements by much and most not at all.
-            for error, chooses in (
-                (reference.tolerance, ex.has_where(compute.body)),
-                (reference.choice_tolerances, True),
-            ):
+            has_where = ex.has_where(compute.body)
+            for error, chooses in ((reference.tolerance, has_where), (reference.choice_tolerances, True)):
                 if not np.any(error):
                     continue
                 shifted = reference.shift_by_error(error)
@@ -212,32 +203,26 @@ class ReferenceEvaluator:
 
     def _place_values(self, name: str, reference: ReferenceValues, values: Array) -> Any:
         """Values of a tensor, as a `TensorPart` where they are not the whole tensor."""
-        return (
-            values
-            if reference.indices is None
-            else TensorPart(self.op.tensors[name].shape, reference.indices, values)
-        )
+        if reference.indices is None:
+            return values
+        return TensorPart(self.op.tensors[name].shape, reference.indices, values)
 
     def _evaluate_compute(
         self, compute: Compute, where: AxisIndices, produced: dict[str, Any]
     ) -> ComputeResult:
-        own = {
-            n: values for n, values in produced.items() if is_elementwise(compute, self.producers[n].output)
-        }
+        tensors, outputs = self.inputs | produced, {n: self.producers[n].output for n in produced}
+        own = {n: values for n, values in produced.items() if is_elementwise(compute, outputs[n])}
         if not own:
-            return evaluate_compute_at(compute, self.inputs | produced, where)
+            return evaluate_compute_at(compute, tensors, where)
         grid = {a: where[a].reshape([-1 if b == a else 1 for b in where]) for a in where}
-        tensors = self.inputs | produced
 
         def load(x: ex.Load) -> Array:
             return own[x.tensor] if x.tensor in own else read_padded(tensors[x.tensor], x, grid)
 
-        shape = tuple(len(index) for index in where.values())
+        shape, floats = tuple(len(index) for index in where.values()), list_float_tensors(tensors)
 
         def evaluate_in(kind: np.dtype[Any]) -> Array:
-            return np.broadcast_to(
-                evaluate_body(compute.body, grid, load, kind, list_float_tensors(tensors)), shape
-            )
+            return np.broadcast_to(evaluate_body(compute.body, grid, load, kind, floats), shape)
 
         return evaluate_as_stored(compute, evaluate_in, compute.acc_dtype is INT32)
 

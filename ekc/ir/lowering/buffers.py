@@ -62,8 +62,7 @@ class Buffer:
     """Extents of the segments in storage order, pad included in the last."""
     copy_count: Extent
     swizzle: Extent = 1
-    """Chunks of 16 bytes that the swizzle exchanges within each line of 128 (`ekc.ir.hardware.memory`); 1 is
-    none."""
+    """Chunks of 16 bytes that change places in each line of 128 (`ekc.ir.hardware.memory`); 1: none."""
     panel: int = 0
     """Elements of a row in one panel (`ekc.ir.hardware.memory`); 0 is no panels."""
 
@@ -114,8 +113,7 @@ class Buffer:
         return tuple(strides[i] for i in range(len(self.region.segments)))
 
     def find_address(self, coordinates: tuple[AffineForm, ...]) -> AffineForm:
-        """Address of the element with these segment coordinates, without panels and swizzle
-        (`apply_layout`)."""
+        """Address of the element with these coordinates, without panels and swizzle (`apply_layout`)."""
         total = AffineForm()
         for form, stride in zip(coordinates, self.strides, strict=True):
             total = total + form.scale(stride)
@@ -129,11 +127,9 @@ class Buffer:
 
     def find_stored_distance(self, step: int) -> int | None:
         """Stored distance of two elements whose addresses differ by `step`; None where it is not constant."""
-        distance = (
-            find_panel_distance(step, int(self.row_pitch), int(self.row_count), self.panel)
-            if self.panel
-            else step
-        )
+        distance: int | None = step
+        if self.panel:
+            distance = find_panel_distance(step, int(self.row_pitch), int(self.row_count), self.panel)
         period = find_swizzle_period(int(self.swizzle), self.dtype.bytes)
         return None if distance is None or distance % period else distance
 
@@ -180,9 +176,8 @@ def make_buffer_access(
     segment_coordinates: tuple[AffineForm, ...],
 ) -> TensorAccess:
     """An access to a buffer. It needs no guard: buffers are filled with zeros outside the tensor."""
-    return TensorAccess(
-        spec, buffer, index, buffer.find_address(segment_coordinates), (), segment_coordinates
-    )
+    address = buffer.find_address(segment_coordinates)
+    return TensorAccess(spec, buffer, index, address, (), segment_coordinates)
 
 
 def make_buffer(
@@ -197,9 +192,8 @@ def make_buffer(
     panel: int = 0,
 ) -> Buffer:
     """A buffer for a region, its dimensions stored in `order`, `pad` elements after each row."""
-    segment_order = tuple(
-        sorted(range(len(region.segments)), key=lambda i: (order.index(region.segments[i].dim), i))
-    )
+    places = [(order.index(s.dim), i) for i, s in enumerate(region.segments)]
+    segment_order = tuple(i for _, i in sorted(places))
     sizes = [region.segments[i].extent for i in segment_order]
     sizes[-1] = sizes[-1] + pad
     return Buffer(name, scope, dtype, region, order, segment_order, tuple(sizes), copy_count, swizzle, panel)
@@ -251,12 +245,9 @@ def locate_element(buffer: Buffer, coordinates: tuple[AffineForm, ...]) -> tuple
     """Segment coordinates in `buffer` of a tensor element given by its tensor coordinates."""
     if buffer.region.view is not None:
         # An element of the tensor may appear several times in an im2col tile.
-        raise make_schedule_error(
-            "compute_at",
-            f"{buffer.name} as a box of the tensor",
-            f"the tile {buffer.name} cuts a joint loop",
-            "compute_at before fuse, or copy from global memory",
-        )
+        problem = f"the tile {buffer.name} cuts a joint loop"
+        remedy = "compute_at before fuse, or copy from global memory"
+        raise make_schedule_error("compute_at", f"{buffer.name} as a box of the tensor", problem, remedy)
     return _locate_in_segments(buffer, coordinates, None)
 
 
@@ -266,12 +257,9 @@ def _locate_in_segments(
     region = buffer.region
     dims = [s.dim for s in region.segments if not s.is_joint]
     if len(set(dims)) != len(dims):
-        raise make_schedule_error(
-            "cache_read",
-            f"{buffer.name} without gaps",
-            f"a serial loop outside the tile {buffer.name} cuts it in slices",
-            "reorder that loop inside, or copy from global memory",
-        )
+        problem = f"a serial loop outside the tile {buffer.name} cuts it in slices"
+        remedy = "reorder that loop inside, or copy from global memory"
+        raise make_schedule_error("cache_read", f"{buffer.name} without gaps", problem, remedy)
     forms = []
     for s in region.segments:
         if s.is_joint and part is not None:

@@ -29,8 +29,7 @@ LDMATRIX_LANES = {LANE_ROW: LANE_GROUPS, LANE_MATRIX_LOW: 2, LANE_MATRIX_HIGH: 2
 
 @dataclass(frozen=True, eq=False)
 class LdmatrixFit:
-    """Whether `ldmatrix` can load the rows of a fragment, directly or transposed (for a population, for which
-    members)."""
+    """Whether `ldmatrix` can load the rows of a fragment, directly or transposed; masks for a population."""
 
     direct: Any
     """Whether rows of the shared tile run along the depth."""
@@ -96,9 +95,9 @@ def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> d
     of b along the depth, then (`is_paired`) to the next fragment.
     """
     tile, deep = node.tile, LANES_PER_GROUP * node.instruction.elements_per_register
-    depth_part, other_part = (
-        (LANE_MATRIX_HIGH, LANE_MATRIX_LOW) if node.is_a else (LANE_MATRIX_LOW, LANE_MATRIX_HIGH)
-    )
+    depth_part, other_part = LANE_MATRIX_LOW, LANE_MATRIX_HIGH
+    if node.is_a:
+        depth_part, other_part = other_part, depth_part
     depth = AffineForm(((depth_part, deep),))
     if node.is_a:
         place = {tile.row_half_loop.name: AffineForm(((other_part, 1),))}
@@ -115,16 +114,13 @@ def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> d
 
 
 def find_register_element(node: FragmentNode, register: int, slot: int) -> dict[str, AffineForm]:
-    """One element of a lane's register: loops of the tile in terms of the lane's group and its number in
-    it."""
+    """One element of a lane's register: loops of the tile in terms of the lane's group and place."""
     tile, each = node.tile, node.instruction.elements_per_register
     place, group = tile.lane_loop.name, AffineForm(((tile.lane_group_loop.name, 1),))
     if node.is_a:
         half, beyond = node.instruction.find_a_element(register, slot)
-        return {
-            tile.row_half_loop.name: AffineForm((), half),
-            tile.depth_loop.name: AffineForm(((place, each),), beyond),
-        }
+        depth = AffineForm(((place, each),), beyond)
+        return {tile.row_half_loop.name: AffineForm((), half), tile.depth_loop.name: depth}
     depth = AffineForm(((place, each),), node.instruction.find_b_element(register, slot))
     return {tile.depth_loop.name: depth, tile.lane_loop.name: AffineForm(), tile.column_pair_loop.name: group}
 
@@ -134,17 +130,13 @@ def list_element_strides(node: FragmentNode) -> list[tuple[Extent, int, int]]:
     product, steps = node.instruction, dict(node.source.address.terms)
     deep = steps.get(node.tile.depth_loop.name, 0)
     halves = [(steps.get(node.tile.row_half_loop.name, 0), 1, 2)] if node.is_a else []
-    further = product.depth // (LANES_PER_GROUP * product.elements_per_register)
-    return [
-        *halves,
-        (deep * LANES_PER_GROUP * product.elements_per_register, 1, further),
-        (deep, 1, product.elements_per_register),
-    ]
+    each = product.elements_per_register
+    between = LANES_PER_GROUP * each
+    return [*halves, (deep * between, 1, product.depth // between), (deep, 1, each)]
 
 
 def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:
-    """Whether rows of the tile run along the rows or columns of the product (MN-major), not along the depth
-    (K-major); None where they run along neither."""
+    """Whether rows of the tile run across the depth (MN-major), not along it (K-major); None for neither."""
     buffer, tile = factor.source.buffer, node.tile
     assert buffer is not None
     along = {atom for atom, _ in buffer.region.segments[buffer.fastest_segment].terms}
@@ -155,8 +147,7 @@ def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:
 
 
 def find_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Extent]:
-    """Elements that a step of each loop moves in the tile, as the instruction requires; by name of the
-    loop."""
+    """Elements that a step of each loop moves in the tile, as the instruction requires, by loop name."""
     tile, buffer = node.tile, factor.source.buffer
     assert buffer is not None
     assert tile.warp_loop is not None

@@ -15,7 +15,7 @@ import numpy as np
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent, to_affine
 from ekc.ir.compute import Axis, Compute, TensorSpec
-from ekc.ir.lowering.buffers import TensorAccess, find_guards, make_global_access
+from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, find_guards, make_global_access
 from ekc.ir.lowering.memory_access import IndexForms, map_axes_to_element, to_affine_index
 from ekc.ir.operator import Operator
 from ekc.ir.program import Nest, Staging
@@ -101,8 +101,7 @@ def fuse_epilogue(nest: Nest, reader: Compute) -> Compute:
 def find_out_of_bounds_read(
     reader: Compute, producer: Compute, tensors: Mapping[str, TensorSpec]
 ) -> ex.Load | None:
-    """A read of the reader outside the producer's tensor (such reads give 0) where the producer's body is not
-    0."""
+    """A read outside the producer's tensor, which gives 0, where the producer's body is not 0."""
     extents = {a.name: a.extent for a in reader.axes}
     for load in ex.find_loads(reader.body):
         if load.tensor != producer.output.name:
@@ -115,15 +114,12 @@ def find_out_of_bounds_read(
 
 
 def _is_zero_beyond(producer: Compute, axis: Axis, tensors: Mapping[str, TensorSpec]) -> bool:
-    """Whether the body is 0 beyond the axis: all tensors that it reads end there, and for zeros its value is
-    0."""
+    """Whether the body is 0 beyond the axis: all tensors that it reads end there, and zeros give 0."""
     if _has_axis_value(producer.body):
         return False
     for load in ex.find_loads(producer.body):
-        shape = tensors[load.tensor].shape
-        if not any(
-            i == ex.Var(axis.name) and e <= axis.extent for i, e in zip(load.index, shape, strict=True)
-        ):
+        dims = zip(load.index, tensors[load.tensor].shape, strict=True)
+        if not any(i == ex.Var(axis.name) and e <= axis.extent for i, e in dims):
             return False
     with np.errstate(all="ignore"):
         return bool(ex.evaluate(producer.body, {}, lambda load: np.float64(0.0)) == 0)
@@ -154,16 +150,15 @@ def find_epilogue_reads(
         if load.tensor == accumulated:
             found[load] = accumulator
             continue
-        access = make_global_access(
-            tensors[load.tensor], tuple(to_affine(i, axes) for i in load.index), extents
-        )
-        guards = tuple(
-            g
-            for g in access.guards
-            if not any(g.form is t.form and t.extent <= g.extent for t in target.guards)
-        )
-        found[load] = replace(access, guards=guards)
+        access = make_global_access(tensors[load.tensor], to_affine_index(load, axes), extents)
+        guards = (g for g in access.guards if not _has_stricter_guard(target.guards, g))
+        found[load] = replace(access, guards=tuple(guards))
     return found
+
+
+def _has_stricter_guard(guards: Sequence[BoundsGuard], one: BoundsGuard) -> bool:
+    """Whether a guard of the same form has a bound at least as low."""
+    return any(g.form is one.form and g.extent <= one.extent for g in guards)
 
 
 def can_use_staging(nest: Nest, staging: Staging, user: Staging) -> bool:
@@ -172,12 +167,9 @@ def can_use_staging(nest: Nest, staging: Staging, user: Staging) -> bool:
     out."""
     if staging.producer is not None:
         return True
-    before = nest.stagings.index(staging) < nest.stagings.index(user)
-    return (
-        before
-        and staging.scope == "shared"
-        and find_staging_depth(nest, staging.at) <= find_staging_depth(nest, user.at)
-    )
+    if staging.scope != "shared" or nest.stagings.index(staging) >= nest.stagings.index(user):
+        return False
+    return find_staging_depth(nest, staging.at) <= find_staging_depth(nest, user.at)
 
 
 def find_staging_depth(nest: Nest, at: str | None) -> int:
@@ -193,13 +185,11 @@ def has_dependence(nest: Nest, staging: Staging, user: Staging) -> bool:
 
 
 def find_misplaced_producer(nest: Nest) -> tuple[Staging, Staging] | None:
-    """A fused producer that is computed deeper than a producer that reads it, and that reader; None if there
-    is none."""
+    """(producer, reader) where a fused producer is computed deeper than its reader; None if nowhere."""
     computed = [s for s in nest.stagings if s.producer is not None]
+    depths = {s.name: find_staging_depth(nest, s.at) for s in computed}
     pairs = ((s, user) for s in computed for user in computed if has_dependence(nest, s, user))
-    return next(
-        ((s, u) for s, u in pairs if find_staging_depth(nest, u.at) < find_staging_depth(nest, s.at)), None
-    )
+    return next(((s, user) for s, user in pairs if depths[user.name] < depths[s.name]), None)
 
 
 def order_by_dependence(nest: Nest, stagings: Sequence[Staging]) -> list[Staging]:

@@ -88,12 +88,9 @@ def find_joint_loops(
                 found[pieces] = JointLoop(label, dim, index)
     for other in reads[1:]:
         if any(_has_different_crossing(a, b, inner_loops) for a, b in zip(reads[0], other, strict=True)):
-            raise make_schedule_error(
-                "stage",
-                "one region for several reads",
-                "the reads differ by more than a constant",
-                "stage at another loop",
-            )
+            problem = "the reads differ by more than a constant"
+            remedy = "stage at another loop"
+            raise make_schedule_error("stage", "one region for several reads", problem, remedy)
     return tuple(found.values())
 
 
@@ -126,13 +123,11 @@ def make_view(
     for loop in joint:
         *others, (finest, _) = loop.index.terms
         uncut |= {str(a): AffineForm() for a, _ in others} | {str(finest): make_variable(loop.name)}
+    outer_indices = [loop.index.select_outside(inner_loops) for loop in joint]
+    pieces = [frozenset(a for a, _ in loop.index.terms) for loop in joint]
+    names = [loop.name for loop in joint]
     return ImplicitGemmView(
         tuple(form.substitute(replacements) for form in crossing),
         tuple(form.substitute(uncut) for form in crossing),
-        tuple(
-            JointLoopRange(
-                loop.name, loop.index.select_outside(inner_loops), frozenset(a for a, _ in loop.index.terms)
-            )
-            for loop in joint
-        ),
+        tuple(map(JointLoopRange, names, outer_indices, pieces)),
     )

@@ -15,9 +15,10 @@ from typing import cast
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.affine import AffineForm, Extent
 from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import find_read_type
+from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import (
     Buffer,
     TensorAccess,
@@ -35,32 +36,14 @@ from ekc.ir.lowering.fusion import (
     order_by_dependence,
 )
 from ekc.ir.lowering.memory_access import find_reduction_guards, map_axes_to_element, to_affine_index
-from ekc.ir.lowering.nodes import (
-    BarrierNode,
-    ComputeNode,
-    CopyWaitNode,
-    FragmentNode,
-    InitNode,
-    LaneCombineNode,
-    LaunchTree,
-    LoopNode,
-    MmaNode,
-    Node,
-    ReduceNode,
-    SharedFactor,
-    StageNode,
-    WgmmaGroupNode,
-    WriteNode,
-    multiply_extents,
-)
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region, find_region, make_segment_variables
 from ekc.ir.lowering.tensor_tiles import TensorTile, find_tensor_tile
 from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import make_schedule_error
 
 ZERO_FILL_THREADS, ZERO_FILL_VECTOR = 256, 4
-"""Threads of a block that zeroes a tensor, and elements that each stores at once where the size allows. Our
-choice."""
+"""Threads of a block that zeroes a tensor, and elements that each stores at once if the size allows."""
 
 
 def make_zero_fill_nest(nest: Nest) -> Nest:
@@ -78,11 +61,7 @@ def make_zero_fill_nest(nest: Nest) -> Nest:
         Loop("at.1", "at", ZERO_FILL_THREADS, False, "thread.x"),
         Loop("at.2", "at", vector, False, "vector"),
     )
-    index = (
-        make_variable("at.0").scale(ZERO_FILL_THREADS * vector)
-        + make_variable("at.1").scale(vector)
-        + make_variable("at.2")
-    )
+    index = AffineForm((("at.0", ZERO_FILL_THREADS * vector), ("at.1", vector), ("at.2", 1)))
     return Nest(compute, loops, {"at": index}, has_accumulator=True, store_vector=vector)
 
 
@@ -113,14 +92,13 @@ class _LaunchBuilder:
         self.compute = nest.compute
         self.tensors = dict(tensors)
         self.axis_by_loop = nest.axis_by_loop
-        self.read_indices = {
-            x: to_affine_index(x, nest.index_forms) for x in ex.find_loads(self.compute.body)
-        }
+        loads = ex.find_loads(nest.compute.body)
+        self.read_indices = {x: to_affine_index(x, nest.index_forms) for x in loads}
         self.store_index = to_affine_index(self.compute.output_element, nest.axis_forms)
         self.serial_loops = [x for x in nest.loops if x.is_serial]
         self.reduction_lanes = tuple(x for x in nest.loops if x.is_thread and x.is_reduction)
         self.tile = find_tensor_tile(nest, self.tensors) if nest.instruction else None
-        self.fragments: dict[str, FragmentNode] = {}
+        self.fragments: dict[str, tree.FragmentNode] = {}
         self.accumulation_start = self._find_accumulation_start()
         self.buffers: dict[str, Buffer] = {s.name: self._make_buffer(s) for s in nest.stagings}
         self.accumulator = self._make_accumulator()
@@ -134,17 +112,11 @@ class _LaunchBuilder:
         return LaunchTree(self.nest, body, buffers, self.tensors)
 
     def _find_accumulation_start(self) -> int:
-        """Index of the serial loop before which the accumulator is initialized: the first reduction, else the
-        vector."""
+        """Index of the serial loop before which sums start: the first reduction, else the vector."""
+        reductions = [i for i, x in enumerate(self.serial_loops) if x.is_reduction]
         if self.tile:
             # A product sums whole tiles, so its sums are initialized outside of it.
-            reductions = [
-                i
-                for i, x in enumerate(self.serial_loops)
-                if x.is_reduction and x not in self.tile.inner_loops
-            ]
             return min([*reductions, self._find_first_tile_loop()])
-        reductions = [i for i, x in enumerate(self.serial_loops) if x.is_reduction]
         if reductions or self.compute.reduction_axes:
             return reductions[0] if reductions else 0
         vectors = [i for i, x in enumerate(self.serial_loops) if x.level == "vector"]
@@ -159,9 +131,8 @@ class _LaunchBuilder:
         if not self.tile or self.tile.warp_loop is None:
             return None
         staged = {s.at for s in self.nest.stagings}
-        return max(
-            [self.accumulation_start, *(i + 1 for i, x in enumerate(self.serial_loops) if x.name in staged)]
-        )
+        behind = [i for i, x in enumerate(self.serial_loops, 1) if x.name in staged]
+        return max([self.accumulation_start, *behind])
 
     def _find_inner_loops(self, at: str | None, scope: str) -> frozenset[str]:
         """Loops that run while a staging at `at` stays: the deeper serial ones; for shared memory all thread
@@ -182,43 +153,29 @@ class _LaunchBuilder:
         region = find_region(reads, inner, extents, self.axis_by_loop)
         source = self.nest.find_staging(staging.source)
         order = staging.order or (source.order if source else ()) or tuple(range(len(region.base)))
-        copies = (
-            self.nest.find_loop(staging.at).stages
-            if staging.at is not None and staging.scope == "shared"
-            else 1
-        )
+        copies: Extent = 1
+        if staging.at is not None and staging.scope == "shared":
+            copies = self.nest.find_loop(staging.at).stages
         # Registers have the type of the arithmetic, so that a float16 is converted once, when it is copied.
         dtype = self.tensors[staging.tensor].dtype
         dtype = find_read_type(dtype, self.compute.acc_dtype) if staging.scope == "register" else dtype
         if staging.producer is not None and staging.producer.reduction_axes:
             copies, dtype = staging.warps, staging.producer.acc_dtype
-        return make_buffer(
-            staging.name,
-            staging.scope,
-            dtype,
-            region,
-            order,
-            staging.pad,
-            copies,
-            staging.swizzle,
-            staging.panel,
-        )
+        layout = order, staging.pad, copies, staging.swizzle, staging.panel
+        return make_buffer(staging.name, staging.scope, dtype, region, *layout)
 
     def _make_accumulator(self) -> Buffer | None:
         if not self.nest.has_accumulator:
             return None
-        region = self._find_output_region()
+        region, name = self._find_output_region(), f"{self.compute.output.name}.acc"
         order = tuple(range(len(region.base)))
-        return make_buffer(
-            f"{self.compute.output.name}.acc", "register", self.compute.acc_dtype, region, order, 0, 1
-        )
+        return make_buffer(name, "register", self.compute.acc_dtype, region, order, 0, 1)
 
     def _find_output_region(self) -> Region:
-        inner = frozenset(x.name for x in self.serial_loops[self.accumulation_start :])
+        inside = self.serial_loops[self.accumulation_start :]
+        inner = frozenset(x.name for x in inside)
         region = find_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
-        points = multiply_extents(
-            x.extent for x in self.serial_loops[self.accumulation_start :] if not x.is_reduction
-        )
+        points = tree.multiply_extents(x.extent for x in inside if not x.is_reduction)
         if np.any(np.asanyarray(region.size != points)):
             # A hull has elements that other threads write.
             raise make_schedule_error(
@@ -229,41 +186,41 @@ class _LaunchBuilder:
             )
         return region
 
-    def _build_nodes(self, position: int) -> tuple[Node, ...]:
+    def _build_nodes(self, position: int) -> tuple[tree.Node, ...]:
         """The nodes from serial loop `position` inwards."""
+        inside: tuple[tree.Node, ...]
         if self.tile and position == self._find_first_tile_loop():
-            inside: tuple[Node, ...] = (self._build_mma(self.tile),)
+            inside = (self._build_mma(self.tile),)
+        elif position < len(self.serial_loops):
+            inside = self._build_loop(position)
         else:
-            inside = (
-                self._build_loop(position)
-                if position < len(self.serial_loops)
-                else (self._build_statement(),)
-            )
+            inside = (self._build_statement(),)
         if position == self._find_first_group_loop():
-            inside = (WgmmaGroupNode(inside),)
+            inside = (tree.WgmmaGroupNode(inside),)
         if position != self.accumulation_start:
             return inside
-        before: tuple[Node, ...] = (self._build_init(),) if self.compute.reduction_axes else ()
+        before: tuple[tree.Node, ...] = (self._build_init(),) if self.compute.reduction_axes else ()
         return (*before, *inside, *self._build_finish())
 
-    def _build_mma(self, tile: TensorTile) -> MmaNode:
+    def _build_mma(self, tile: TensorTile) -> tree.MmaNode:
         """A product, with the loops that it replaces."""
-        body: Node = self._build_statement()
-        assert isinstance(body, ComputeNode)
+        body: tree.Node = self._build_statement()
+        assert isinstance(body, tree.ComputeNode)
         compute = body
         for loop in reversed(self.serial_loops[self._find_first_tile_loop() :]):
-            body = LoopNode(loop, (body,), must_unroll=True)
-        assert isinstance(body, LoopNode)
-        return MmaNode(tile, body, compute, self._build_factor(tile.a_load), self._build_factor(tile.b_load))
+            body = tree.LoopNode(loop, (body,), must_unroll=True)
+        assert isinstance(body, tree.LoopNode)
+        a, b = self._build_factor(tile.a_load), self._build_factor(tile.b_load)
+        return tree.MmaNode(tile, body, compute, a, b)
 
-    def _build_factor(self, load: ex.Load) -> FragmentNode | SharedFactor:
+    def _build_factor(self, load: ex.Load) -> tree.FragmentNode | tree.SharedFactor:
         """A factor of a product: a fragment in registers, or a tile in shared memory."""
         if load.tensor in self.fragments:
             return self.fragments[load.tensor]
         staging = [s for s in self.nest.stagings if s.tensor == load.tensor][-1]
-        return SharedFactor(staging, self._build_read(load, self.read_indices[load]))
+        return tree.SharedFactor(staging, self._build_read(load, self.read_indices[load]))
 
-    def _build_fragment(self, stage: StageNode, tile: TensorTile) -> FragmentNode:
+    def _build_fragment(self, stage: tree.StageNode, tile: TensorTile) -> tree.FragmentNode:
         """The fragments that a warp loads from a shared tile, with the loops that select one."""
         staging = stage.staging
         load = tile.a_load if staging.tensor == tile.a_load.tensor else tile.b_load
@@ -272,23 +229,23 @@ class _LaunchBuilder:
         used = {name for form in forms for name in form.find_variables()}
         inner = self._find_inner_loops(staging.at, "register") - {x.name for x in tile.inner_loops}
         tiles = tuple(x for x in self.serial_loops if x.name in inner & used)
-        self.fragments[staging.tensor] = FragmentNode(stage, tile, access, tiles)
+        self.fragments[staging.tensor] = tree.FragmentNode(stage, tile, access, tiles)
         return self.fragments[staging.tensor]
 
-    def _build_loop(self, position: int) -> tuple[Node, ...]:
+    def _build_loop(self, position: int) -> tuple[tree.Node, ...]:
         loop = self.serial_loops[position]
         staged = self._build_stages([s for s in self.nest.stagings if s.at == loop.name])
-        shared = any(isinstance(n, BarrierNode) for n in staged)
-        last: tuple[Node, ...] = (BarrierNode(),) if shared else ()
-        node = LoopNode(loop, (*staged, *self._build_nodes(position + 1), *last), self._needs_unrolling(loop))
+        shared = any(isinstance(n, tree.BarrierNode) for n in staged)
+        last: tuple[tree.Node, ...] = (tree.BarrierNode(),) if shared else ()
+        body = (*staged, *self._build_nodes(position + 1), *last)
+        node = tree.LoopNode(loop, body, self._needs_unrolling(loop))
         # When it runs again, an asynchronous loop first copies into tiles that other threads may still read.
-        needs_barrier = position > 0 and any(isinstance(n, CopyWaitNode) for n in staged)
-        return (node, *([BarrierNode()] if needs_barrier else []))
+        needs_barrier = position > 0 and any(isinstance(n, tree.CopyWaitNode) for n in staged)
+        return (node, *([tree.BarrierNode()] if needs_barrier else []))
 
     def _needs_unrolling(self, loop: Loop) -> bool:
-        buffers = [
-            b for b in (*self.buffers.values(), self.accumulator) if b is not None and b.scope != "shared"
-        ]
+        buffers = [b for b in self.buffers.values() if b.scope != "shared"]
+        buffers += [self.accumulator] if self.accumulator else []
         reads = [f for forms in (*self.read_indices.values(), self.store_index) for f in forms]
         used = any(loop.name in f.find_variables() for f in reads)
         return used and any(
@@ -296,34 +253,33 @@ class _LaunchBuilder:
             for b in buffers
         )
 
-    def _build_stages(self, stagings: list[Staging]) -> tuple[Node, ...]:
-        """Copies in order of dependence: shared ones, a barrier (or a wait) if there are any, then private
-        ones."""
-        shared: list[Node] = []
+    def _build_stages(self, stagings: list[Staging]) -> tuple[tree.Node, ...]:
+        """Copies in order of dependence: shared ones, a barrier (or a wait) after them, private ones."""
+        shared: list[tree.Node] = []
         unsynchronized: list[Staging] = []
         for s in order_by_dependence(self.nest, [s for s in stagings if s.scope == "shared"]):
             if any(has_dependence(self.nest, f, s) for f in unsynchronized):
-                shared.append(BarrierNode())
+                shared.append(tree.BarrierNode())
                 unsynchronized = []
             shared.append(self._build_stage(s))
             unsynchronized.append(s)
         private = [self._build_private_stage(s) for s in stagings if s.scope != "shared"]
         return (*shared, *(self._build_wait(n) for n in shared[-1:]), *private)
 
-    def _build_wait(self, last: Node) -> Node:
+    def _build_wait(self, last: tree.Node) -> tree.Node:
         """The wait before the shared tiles of a loop are used."""
-        if isinstance(last, StageNode) and last.is_async and last.staging.at is not None:
-            return CopyWaitNode(self.nest.find_loop(last.staging.at))
-        return BarrierNode()
+        if isinstance(last, tree.StageNode) and last.is_async and last.staging.at is not None:
+            return tree.CopyWaitNode(self.nest.find_loop(last.staging.at))
+        return tree.BarrierNode()
 
-    def _build_private_stage(self, staging: Staging) -> Node:
+    def _build_private_stage(self, staging: Staging) -> tree.Node:
         """A copy into registers of a thread or fragments of a warp."""
         stage = self._build_stage(staging)
-        if staging.scope == "fragment" and self.tile and isinstance(stage, StageNode):
+        if staging.scope == "fragment" and self.tile and isinstance(stage, tree.StageNode):
             return self._build_fragment(stage, self.tile)
         return stage
 
-    def _build_stage(self, staging: Staging) -> StageNode | ReduceNode:
+    def _build_stage(self, staging: Staging) -> tree.StageNode | tree.ReduceNode:
         buffer = self.buffers[staging.name]
         spec = self.tensors[staging.tensor]
         coordinates = buffer.region.find_coordinates()
@@ -331,27 +287,23 @@ class _LaunchBuilder:
         extents = self._find_extents_with_segments(buffer.region)
         if staging.source != staging.tensor:
             source_buffer = self.buffers[staging.source]
-            source = make_buffer_access(
-                spec, source_buffer, coordinates, locate_part_element(source_buffer, buffer.region)
-            )
-            return StageNode(staging, buffer, source, address, buffer.find_segment(source_buffer.order[-1]))
+            cell = locate_part_element(source_buffer, buffer.region)
+            source = make_buffer_access(spec, source_buffer, coordinates, cell)
+            vector_segment = buffer.find_segment(source_buffer.order[-1])
+            return tree.StageNode(staging, buffer, source, address, vector_segment)
         source = make_global_access(spec, coordinates, extents)
         produced = None
         if staging.producer is not None:
-            axes, extents = (
-                map_axes_to_element(staging.producer, coordinates),
-                {**extents, **self.nest.fused_reduction_extents},
-            )
+            axes = map_axes_to_element(staging.producer, coordinates)
+            extents = {**extents, **self.nest.fused_reduction_extents}
             produced = {
                 x: self._build_fused_read(x.tensor, staging, to_affine_index(x, axes), extents)
                 for x in ex.find_loads(staging.producer.body)
             }
             if staging.producer.reduction_axes:
-                return ReduceNode(staging, buffer, source, address, produced)
-        is_async = self.nest.is_async(staging)
-        return StageNode(
-            staging, buffer, source, address, buffer.find_segment(len(spec.shape) - 1), produced, is_async
-        )
+                return tree.ReduceNode(staging, buffer, source, address, produced)
+        segment, is_async = buffer.find_segment(len(spec.shape) - 1), self.nest.is_async(staging)
+        return tree.StageNode(staging, buffer, source, address, segment, produced, is_async)
 
     def _build_fused_read(
         self, tensor: str, user: Staging, index: tuple[AffineForm, ...], extents: Mapping[str, Extent]
@@ -366,13 +318,13 @@ class _LaunchBuilder:
         """Extents of the loops, and of the segment coordinates of a region."""
         return self.nest.extents | {f"#{i}": s.extent for i, s in enumerate(region.segments)}
 
-    def _build_statement(self) -> ComputeNode:
+    def _build_statement(self) -> tree.ComputeNode:
         reads = {load: self._build_read(load, forms) for load, forms in self.read_indices.items()}
         target = self._build_target()
         guards = find_reduction_guards(self.nest, self.tensors)
         if self.accumulator is None:
             guards += target.guards
-        return ComputeNode(self.nest, reads, target, guards)
+        return tree.ComputeNode(self.nest, reads, target, guards)
 
     def _build_read(self, load: ex.Load, forms: tuple[AffineForm, ...]) -> TensorAccess:
         spec = self.tensors[load.tensor]
@@ -383,45 +335,30 @@ class _LaunchBuilder:
         return make_buffer_access(spec, buffer, forms, buffer.region.locate(forms))
 
     def _build_target(self) -> TensorAccess:
+        output, index = self.compute.output, self.store_index
         if self.accumulator is None:
-            return make_global_access(self.compute.output, self.store_index, self.nest.extents)
-        return make_buffer_access(
-            self.compute.output,
-            self.accumulator,
-            self.store_index,
-            self.accumulator.region.locate(self.store_index),
-        )
+            return make_global_access(output, index, self.nest.extents)
+        return make_buffer_access(output, self.accumulator, index, self.accumulator.region.locate(index))
 
-    def _build_init(self) -> InitNode:
+    def _build_init(self) -> tree.InitNode:
         region = self.accumulator.region if self.accumulator else self._find_output_region()
-        target = make_global_access(
-            self.compute.output, region.find_coordinates(), self._find_extents_with_segments(region)
-        )
-        return InitNode(self.accumulator, region, target)
+        extents = self._find_extents_with_segments(region)
+        target = make_global_access(self.compute.output, region.find_coordinates(), extents)
+        return tree.InitNode(self.accumulator, region, target)
 
-    def _build_finish(self) -> tuple[Node, ...]:
+    def _build_finish(self) -> tuple[tree.Node, ...]:
         if self.accumulator is None:
             return ()
         region = self.accumulator.region
         extents = self._find_extents_with_segments(region)
         target = make_global_access(self.nest.output, region.find_coordinates(), extents)
-        accumulated = make_buffer_access(
-            self.compute.output, self.accumulator, target.index, make_segment_variables(region)
-        )
+        cell = make_segment_variables(region)
+        accumulated = make_buffer_access(self.compute.output, self.accumulator, target.index, cell)
         reads = find_epilogue_reads(self.nest, accumulated, target, self.tensors, extents)
         segment = self.accumulator.find_segment(len(self.store_index) - 1)
-        write = WriteNode(
-            self.accumulator,
-            region,
-            target,
-            self.nest.store_vector,
-            segment,
-            self.reduction_lanes,
-            self.nest.written_value,
-            reads,
-            self.nest.is_atomic,
-        )
-        return (
-            *([LaneCombineNode(self.accumulator, self.reduction_lanes)] if self.reduction_lanes else []),
-            write,
-        )
+        move = self.nest.store_vector, segment, self.reduction_lanes
+        value = self.nest.written_value, reads, self.nest.is_atomic
+        write = tree.WriteNode(self.accumulator, region, target, *move, *value)
+        if not self.reduction_lanes:
+            return (write,)
+        return tree.LaneCombineNode(self.accumulator, self.reduction_lanes), write

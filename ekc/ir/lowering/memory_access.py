@@ -54,8 +54,7 @@ def count_distinct_elements(region: Region) -> FloatOrArray:
 
 
 def _find_digits(region: Region) -> dict[int, tuple[int, int]] | None:
-    """(iterations between two changes, step of a change) by dimension that a joint loop moves; None if not
-    constant."""
+    """(iterations between changes, step) by dimension that a joint loop moves; None if they vary."""
     assert region.view is not None
     digits = {}
     for dim, form in enumerate(region.view.forms):
@@ -87,15 +86,12 @@ def find_direct_reads(nest: Nest) -> dict[str, IndexForms]:
     found: dict[str, IndexForms] = {}
     for load in ex.find_loads(nest.compute.body):
         if load.tensor not in staged:
-            found.setdefault(load.tensor, []).append(
-                tuple(to_affine(i, nest.index_forms) for i in load.index)
-            )
+            found.setdefault(load.tensor, []).append(to_affine_index(load, nest.index_forms))
     return found
 
 
 def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
-    """Every read of global memory of a launch, by tensor: through stagings, fused producers and the
-    epilogue."""
+    """Reads of global memory of a launch, by tensor: by stagings, fused producers and the epilogue too."""
     produced = {s.tensor: s.producer for s in nest.stagings if s.producer}
     found: dict[str, IndexForms] = {}
 
@@ -115,8 +111,7 @@ def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
 
 
 def find_stored_tensors(nest: Nest) -> set[str]:
-    """Tensors that a launch reads or writes in their storage type: in global memory, or in a tile of a fused
-    producer."""
+    """Tensors that a launch accesses in their storage type: global ones, and tiles of fused producers."""
     return {*find_global_reads(nest), *(s.tensor for s in nest.stagings), nest.output.name}
 
 
@@ -132,19 +127,17 @@ def map_axes_to_element(compute: Compute, element: tuple[AffineForm, ...]) -> di
 
 def find_global_writes(nest: Nest) -> IndexForms:
     """Index of the output elements that a launch writes."""
-    return [tuple(to_affine(i, nest.axis_forms) for i in nest.compute.output_element.index)]
+    return [to_affine_index(nest.compute.output_element, nest.axis_forms)]
 
 
 def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.float64]:
-    """Distinct elements of a tensor that one block accesses (`count_distinct_elements` for an im2col
-    tile)."""
+    """Distinct elements that one block accesses of a tensor (see `count_distinct_elements`)."""
     inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.fused_reduction_extents))
     extents = nest.extents | nest.fused_reduction_extents
     try:
         region = find_region(index_forms, inner, extents, nest.axis_by_loop)
-        return np.asanyarray(
-            region.size if region.view is None else count_distinct_elements(region), dtype=np.float64
-        )
+        count = region.size if region.view is None else count_distinct_elements(region)
+        return np.asanyarray(count, dtype=np.float64)
     except ScheduleError:
         # No staging copies this box, so it is not an error; each read has its own bound.
         total = np.zeros(())
@@ -164,10 +157,8 @@ def _bound_index_width(form: AffineForm, inner_loops: frozenset[str], extents: M
         if isinstance(atom, str):
             reach = reach + step * (np.asanyarray(extents[atom]) - 1.0 if atom in inner_loops else 0.0)
         elif atom.find_variables() & inner_loops:
-            inner_range, divisor = (
-                _bound_index_width(atom.inner, inner_loops, extents) - 1.0,
-                np.asanyarray(atom.divisor),
-            )
+            inner_range = _bound_index_width(atom.inner, inner_loops, extents) - 1.0
+            divisor = np.asanyarray(atom.divisor)
             each = np.ceil(inner_range / divisor) if atom.op == "//" else np.minimum(inner_range, divisor - 1)
             reach = reach + step * each
     return reach + 1.0

@@ -37,8 +37,7 @@ class LoopNode:
 
 @dataclass(frozen=True, eq=False)
 class StageNode:
-    """A copy of a region into a buffer: by all threads of the block (shared), or by each thread of its own
-    tile."""
+    """A copy of a region into a buffer: by all threads (shared), or by each thread of its own tile."""
 
     staging: Staging
     buffer: Buffer
@@ -95,8 +94,7 @@ class FragmentNode:
 
 @dataclass(frozen=True, eq=False)
 class ReduceNode:
-    """A fused reduction: one or more warps compute each element of a region. Lanes split the last reduction
-    axis between them and combine their partial results."""
+    """A fused reduction: warps compute each element of a region; lanes split the last reduction axis."""
 
     staging: Staging
     buffer: Buffer

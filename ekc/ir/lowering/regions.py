@@ -68,9 +68,8 @@ class Region:
 
     def locate(self, index: tuple[AffineForm, ...]) -> tuple[AffineForm, ...]:
         """Segment coordinates of a read of the tensor."""
-        return tuple(
-            self.find_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in self.segments
-        )
+        segments = self.segments
+        return tuple(self.find_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in segments)
 
     def find_offset(self, index: tuple[AffineForm, ...], dim: int) -> AffineForm:
         """Offset of an index from the start of the box along a dimension.
@@ -87,11 +86,10 @@ class Region:
 
     def find_coordinates(self) -> tuple[AffineForm, ...]:
         """Tensor coordinates of the element whose segment coordinates are the variables `#0`, `#1`, ..."""
+        box = self.find_box_coordinates()
         if self.view is None:
-            return self.find_box_coordinates()
-        return tuple(
-            form + more for form, more in zip(self.find_box_coordinates(), self.view.forms, strict=True)
-        )
+            return box
+        return tuple(form + more for form, more in zip(box, self.view.forms, strict=True))
 
     def find_box_coordinates(self) -> tuple[AffineForm, ...]:
         """Tensor coordinates without the offsets of joint loops."""
@@ -117,8 +115,7 @@ class Region:
         return AffineForm(tuple(t for t in segment.terms if t[0] not in own))
 
     def find_joint_coordinate(self, segment: Segment) -> AffineForm:
-        """Coordinate along a joint segment of a larger tile, in terms of this tile's coordinates and the
-        loops outside."""
+        """Coordinate along a joint segment of a larger tile, by this tile's coordinates and outer loops."""
         own = {a: (i, s) for i, s in enumerate(self.segments) if s.is_joint for a, _ in s.terms}
         terms: list[tuple[Atom, Extent]] = []
         for atom, step in segment.terms:
@@ -155,16 +152,14 @@ def find_region(
             if loop.dim == dim:
                 pieces = _make_segments(dim, loop.index.select_inside(inner_loops).terms, loop.index, extents)
                 segments.extend(replace(s, is_joint=True) for s in pieces)
-        base, found = _find_dimension_region(
-            dim, [read[dim] for read in reads], inner_loops, extents, axis_by_loop
-        )
+        forms = [read[dim] for read in reads]
+        base, found = _find_dimension_region(dim, forms, inner_loops, extents, axis_by_loop)
         bases.append(base)
         segments.extend(found)
     if not segments:
         segments.append(Segment(len(bases) - 1, 1, 1, ()))
-    return Region(
-        tuple(bases), tuple(segments), inner_loops, _make_view(reads[0], joint, segments, inner_loops)
-    )
+    view = _make_view(reads[0], joint, segments, inner_loops)
+    return Region(tuple(bases), tuple(segments), inner_loops, view)
 
 
 def _make_view(
@@ -194,22 +189,17 @@ def _find_dimension_region(
     outer_forms = [form.select_outside(inner_loops) for form in forms]
     for other in outer_forms[1:]:
         if not _has_constant_difference(other, outer_forms[0]):
-            raise make_schedule_error(
-                "stage",
-                "one region for several reads",
-                "the reads differ by more than a constant",
-                "stage at another loop",
-            )
+            problem = "the reads differ by more than a constant"
+            remedy = "stage at another loop"
+            raise make_schedule_error("stage", "one region for several reads", problem, remedy)
     terms = tuple(t for t in forms[0].select_inside(inner_loops).terms if _find_axis(t[0], axis_by_loop))
     axes = {_find_axis(a, axis_by_loop) for a, _ in terms}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
     is_single = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
     if different or not is_single or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
-    if any(
-        isinstance(a, QuasiAffine) and np.any(np.asanyarray(find_atom_range(a, extents)[0]) != 0)
-        for a, _ in terms
-    ):
+    lowest = [find_atom_range(a, extents)[0] for a, _ in terms if isinstance(a, QuasiAffine)]
+    if any(np.any(np.asanyarray(low) != 0) for low in lowest):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
     return outer_forms[0], _make_segments(dim, terms, forms[0], extents)
 
@@ -217,8 +207,7 @@ def _find_dimension_region(
 def _is_divided_pair(
     form: AffineForm, axes: Collection[str], axis_by_loop: Mapping[str, str], extents: Mapping[str, Extent]
 ) -> bool:
-    """Whether the axes are the two pieces of a divided axis, and the form has no gap between them; 20*o.0 +
-    o.1 with o.1 < 16 has one."""
+    """Whether the axes are the pieces of a divided axis without a gap; 20*o.0 + o.1 with o.1 < 16 has one."""
     outer, inner = min(axes), max(axes)
     if len(axes) != 2 or (outer[:-2] + ".0", outer[:-2] + ".1") != (outer, inner):
         return False
@@ -235,8 +224,7 @@ def _find_axis(atom: Atom, axis_by_loop: Mapping[str, str]) -> str:
 def _make_segments(
     dim: int, terms: tuple[tuple[Atom, Extent], ...], form: AffineForm, extents: Mapping[str, Extent]
 ) -> list[Segment]:
-    """One segment for each term; terms are joined where one continues the other: loops of one split that are
-    neighbours in the form."""
+    """One segment for each term; neighbouring loops of one split are joined."""
     position = {atom: i for i, (atom, _) in enumerate(form.terms)}
     segments: list[Segment] = []
     before = -2
@@ -276,9 +264,8 @@ def _has_constant_difference(a: AffineForm, b: AffineForm) -> bool:
     difference = dict((a - b).terms)
     inside = {atom: atom.inner for atom, _ in b.terms if isinstance(atom, QuasiAffine)}
     pairs = ((x.inner, inside[x]) for x, _ in a.terms if isinstance(x, QuasiAffine) and x in inside)
-    return all(np.all(np.asanyarray(c) == 0) for c in difference.values()) and all(
-        _is_equal(x, y) for x, y in pairs if x is not y
-    )
+    same = all(np.all(np.asanyarray(c) == 0) for c in difference.values())
+    return same and all(_is_equal(x, y) for x, y in pairs if x is not y)
 
 
 def _is_equal(a: AffineForm, b: AffineForm) -> bool:

@@ -84,9 +84,8 @@ def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTil
     _check_factor_scopes(nest, factors, "shared" if is_wgmma else "fragment")
     depth = next(x for x in inner if x.is_reduction)
     spatial = [x for x in inner if not x.is_reduction]
-    used = [
-        {v for form in to_affine_index(f, nest.index_forms) for v in form.find_variables()} for f in factors
-    ]
+    indices = [to_affine_index(f, nest.index_forms) for f in factors]
+    used = [{name for form in index for name in form.find_variables()} for index in indices]
     a = 0 if groups.name in used[0] else 1
     a_only, b_only = used[a] - used[1 - a], used[1 - a] - used[a]
     rows = [x for x in spatial if x.name in a_only]
@@ -117,12 +116,9 @@ def _find_factors(nest: Nest) -> tuple[ex.Load, ex.Load]:
     loads = [p for p in parts if isinstance(p, ex.Load)]
     two = len(parts) == len(loads) == 2 and loads[0].tensor != loads[1].tensor
     if not two or nest.compute.combine != "sum":
-        raise make_schedule_error(
-            TENSORIZE_RULE,
-            "a sum of products of two tensors",
-            f"{nest.compute} is no sum of products of two tensors",
-            "leave tensorize out",
-        )
+        problem = f"{nest.compute} is no sum of products of two tensors"
+        remedy = "leave tensorize out"
+        raise make_schedule_error(TENSORIZE_RULE, "a sum of products of two tensors", problem, remedy)
     return loads[0], loads[1]
 
 
@@ -142,9 +138,8 @@ def _find_instruction(
         if one.name == nest.instruction:
             return one
     kind, plural = f"{product.dtype} instruction", f"instructions for {product.dtype}"
-    raise make_unknown_name_error(
-        TENSORIZE_RULE, kind, nest.instruction, [p.name for p in found], plural=plural
-    )
+    names = [p.name for p in found]
+    raise make_unknown_name_error(TENSORIZE_RULE, kind, nest.instruction, names, plural=plural)
 
 
 def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
@@ -155,18 +150,13 @@ def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
     if len(inner) < count or not serial or sum(x.is_reduction for x in inner) != 1:
         names = ", ".join(f"{x.name}{' (reduced)' * x.is_reduction}" for x in inner)
         need = f"{own} and a reduced one innermost, all serial"
-        raise make_schedule_error(
-            TENSORIZE_RULE,
-            need,
-            f"the innermost loops are {names}",
-            f"use {_suggest_splits(is_wgmma)}, reorder their last pieces and the depth inside",
-        )
+        remedy = f"use {_suggest_splits(is_wgmma)}, reorder their last pieces and the depth inside"
+        raise make_schedule_error(TENSORIZE_RULE, need, f"the innermost loops are {names}", remedy)
     for s in nest.stagings:
         if s.at in {x.name for x in inner}:
             outer = next((x.name for x in reversed(nest.loops[:-count]) if x.is_serial), None)
-            raise make_schedule_error(
-                TENSORIZE_RULE, f"no staging in {s.at}", f"{s.name} sits in loop {s.at}", f"use at={outer!r}"
-            )
+            problem = f"{s.name} sits in loop {s.at}"
+            raise make_schedule_error(TENSORIZE_RULE, f"no staging in {s.at}", problem, f"use at={outer!r}")
     return inner
 
 
@@ -187,10 +177,8 @@ def _find_warp_loop(nest: Nest) -> Loop:
     warps = [x for x in nest.loops if x.level == "thread.y"]
     if not warps or warps[-1].is_reduction:
         names = ", ".join(x.name for x in warps) or "none"
-        need, problem = (
-            "the four warps of a group innermost on thread.y",
-            f"the loops on thread.y are {names}",
-        )
+        need = "the four warps of a group innermost on thread.y"
+        problem = f"the loops on thread.y are {names}"
         nearest = f"use {_WGMMA_SPLITS}, bind the first 4 of the rows to thread.y"
         raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
     return warps[-1]
@@ -200,12 +188,9 @@ def _check_factor_scopes(nest: Nest, factors: tuple[ex.Load, ex.Load], scope: st
     """Check that the sums are in registers, and the factors in fragments or in shared memory."""
     if not nest.has_accumulator:
         output = nest.compute.output.name
-        raise make_schedule_error(
-            TENSORIZE_RULE,
-            f"{output} held in registers",
-            f"{output} has no accumulator",
-            f'call cache_write("{output}") first',
-        )
+        problem = f"{output} has no accumulator"
+        remedy = f'call cache_write("{output}") first'
+        raise make_schedule_error(TENSORIZE_RULE, f"{output} held in registers", problem, remedy)
     where, first = _FACTOR_HINTS[scope]
     for name in (f.tensor for f in factors):
         chain = [s for s in nest.stagings if s.tensor == name]
@@ -223,7 +208,7 @@ def _join_names(loops: list[Loop]) -> str:
 def check_tile_extents(nest: Nest, tile: TensorTile) -> Iterator[Check]:
     """Checks that loops have the extents of the instruction, and columns its order."""
     rule, splits = f"{TENSORIZE_RULE} {tile.instruction.name}", _suggest_splits(tile.strip_loop is not None)
-    wanted = {
+    extents = {
         tile.row_half_loop: MMA_ROWS // LANE_GROUPS,
         tile.lane_group_loop: LANE_GROUPS,
         tile.lane_loop: LANES_PER_GROUP,
@@ -231,8 +216,8 @@ def check_tile_extents(nest: Nest, tile: TensorTile) -> Iterator[Check]:
         tile.depth_loop: tile.instruction.depth,
     }
     if tile.warp_loop is not None:
-        wanted[tile.warp_loop] = WARPGROUP_WARPS
-    for loop, extent in wanted.items():
+        extents[tile.warp_loop] = WARPGROUP_WARPS
+    for loop, extent in extents.items():
         yield exactly(rule, loop.extent, extent, f"iterations of {loop.name}")
     if tile.strip_loop is not None:
         unit = f"iterations of {tile.strip_loop.name}, {STRIP_COLUMNS} columns each"

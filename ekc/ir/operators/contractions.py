@@ -15,7 +15,7 @@ from ekc.ir.compute import TensorSpec
 from ekc.ir.compute_builder import Tensor, check_shape, make_compute
 from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import compute
+from ekc.ir.operators.custom import compute
 
 
 def matmul(
@@ -112,8 +112,7 @@ _INPUT_NAMES = ("A", "B", "D", "E", "F", "G")
 
 @dataclass(frozen=True)
 class _Factor:
-    """A tensor in a product, and the axis of each of its dimensions; None for a dimension of extent 1 that is
-    stretched."""
+    """A tensor in a product, and the axis of each dimension; None for one of extent 1 that is stretched."""
 
     name: str
     index: tuple[str | None, ...]

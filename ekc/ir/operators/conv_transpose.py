@@ -13,17 +13,17 @@ import math
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS
-from ekc.ir.compute_builder import Tensor
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import compute
 from ekc.ir.operators.convolutions import (
     Channels,
+    DimensionReads,
+    ElementTypes,
     FilterWindow,
-    ImageLayout,
     Padding,
     PerDimension,
     check_output_padding,
     make_windows,
+    multiply_by_filter,
 )
 from ekc.ir.validate import check_int
 
@@ -50,10 +50,8 @@ def conv_transpose1d(
     Weights IOW (O is out_channels / groups), with `layout="NWC"` IWO. See `conv_transpose2d`.
     """
     over = make_windows({"w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
-    channels = Channels(c, out_channels, groups)
-    return _build_conv_transpose(
-        "conv_transpose1d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
-    )
+    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
+    return _build_conv_transpose("conv_transpose1d", n, channels, over, output_padding, layout, types)
 
 
 def conv_transpose2d(
@@ -86,10 +84,8 @@ def conv_transpose2d(
     that is below neither stride nor dilation.
     """
     over = make_windows({"h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
-    channels = Channels(c, out_channels, groups)
-    return _build_conv_transpose(
-        "conv_transpose2d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
-    )
+    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
+    return _build_conv_transpose("conv_transpose2d", n, channels, over, output_padding, layout, types)
 
 
 def conv_transpose3d(
@@ -113,10 +109,8 @@ def conv_transpose3d(
 ) -> Operator:
     """As `conv_transpose2d`, over depth too: weights IODHW, with `layout="NDHWC"` IDHWO."""
     over = make_windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
-    channels = Channels(c, out_channels, groups)
-    return _build_conv_transpose(
-        "conv_transpose3d", n, channels, over, output_padding, layout, dtype, acc_dtype, out_dtype
-    )
+    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
+    return _build_conv_transpose("conv_transpose3d", n, channels, over, output_padding, layout, types)
 
 
 def _build_conv_transpose(
@@ -126,41 +120,23 @@ def _build_conv_transpose(
     filter_windows: tuple[FilterWindow, ...],
     output_padding: PerDimension,
     layout: str,
-    dtype: str,
-    acc_dtype: str | None,
-    out_dtype: str | None,
+    types: ElementTypes,
 ) -> Operator:
     check_int("n", n, MAX_ELEMENTS)
-    order = ImageLayout.from_name(layout, "".join(x.dim for x in filter_windows).upper()).order_dims
     gathers = [_TapGather(x) for x in filter_windows]
-    pixel = Tensor("X")[ex.Var("n"), *order(channels.make_input_index(), *(g.input_index for g in gathers))]
-    own = (
-        _take_remainder(ex.Var("o"), channels.outputs_per_group) if channels.group_count > 1 else ex.Var("o")
-    )
-    weight = Tensor("W")[channels.make_input_index(), *order(own, *(g.weight_index for g in gathers))]
     after = check_output_padding(output_padding, filter_windows)
-    outs = [
-        (x.output_axis.name, _compute_output_extent(x, more))
-        for x, more in zip(filter_windows, after, strict=True)
+    reads = [
+        DimensionReads(x, _compute_output_extent(x, more), g.tap_count, g.input_index, g.weight_index)
+        for x, more, g in zip(filter_windows, after, gathers, strict=True)
     ]
-    taps = [(g.window.filter_axis.name, g.tap_count) for g in gathers]
-    return compute(
-        name,
-        axes=dict([("n", n), *order(("o", channels.output_count), *outs)]),
-        reduce=dict(order(("c", channels.inputs_per_group), *taps)),
-        inputs={
-            "X": (n, *order(channels.input_count, *(x.size for x in filter_windows))),
-            "W": (
-                channels.input_count,
-                *order(channels.outputs_per_group, *(x.kernel for x in filter_windows)),
-            ),
-        },
-        body=lambda: pixel * weight,
-        output="Y",
-        dtype=dtype,
-        acc_dtype=acc_dtype,
-        out_dtype=out_dtype,
+    own: ex.Expr = ex.Var("o")
+    if channels.group_count > 1:
+        own = _take_remainder(own, channels.outputs_per_group)
+    weight_channels = (
+        (channels.make_input_index(), channels.input_count),
+        (own, channels.outputs_per_group),
     )
+    return multiply_by_filter(name, n, channels, weight_channels, reads, layout, types)
 
 
 class _TapGather:
@@ -182,7 +158,6 @@ class _TapGather:
         astray = _take_remainder(u, g) * window.kernel if g > 1 else 0
         # With dilation 1 the quotient drops what `first` would take away.
         whole_part = v if dilation == 1 else v - first * dilation
-        self.window = window
         self.tap_count = -(-window.kernel // stride)
         self.input_index = _divide(whole_part, stride) - window.filter_axis * dilation
         self.weight_index = first + window.filter_axis * stride + astray
@@ -197,8 +172,7 @@ def _take_remainder(e: ex.Expr, divisor: int) -> ex.Expr:
 
 
 def _compute_same_cropping(window: FilterWindow) -> tuple[int, int]:
-    """Elements to take away before and behind, so that size * stride are left; below 0 behind where strides
-    leave gaps between the filters."""
+    """Elements to take away before and behind for size * stride outputs; below 0 where filters have gaps."""
     before = max(window.span - window.stride, 0) // 2
     return before, window.span - window.stride - before
 

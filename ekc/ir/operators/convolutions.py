@@ -8,9 +8,10 @@ with channels last too (OHWI for NHWC), as PyTorch's `channels_last` and cuDNN d
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ekc.arguments import check_choice, format_value
 from ekc.errors import InvalidInput
@@ -18,7 +19,7 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS
 from ekc.ir.compute_builder import Tensor
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import compute
+from ekc.ir.operators.custom import compute
 from ekc.ir.validate import check_int, to_tuple
 
 PerDimension = int | tuple[int, ...]
@@ -26,6 +27,8 @@ PerDimension = int | tuple[int, ...]
 Padding = int | str | tuple[int | tuple[int, int], ...]
 """One number for both ends of every image dimension; for each dimension a number or the pair (before, after);
 `((before, after),)` for every dimension; "same" or "valid"."""
+ElementTypes = tuple[str, str | None, str | None]
+"""`dtype`, `acc_dtype` and `out_dtype` of an operator."""
 _PADDING_WORDS = ("same", "valid")
 _AXES_BY_DIM = {"d": ("z", "t"), "h": ("p", "r"), "w": ("q", "s")}
 """The output axis and the filter axis of each image dimension: depth, height, width."""
@@ -75,8 +78,7 @@ def make_windows(
     dilation: PerDimension,
     pad_same: Callable[[FilterWindow], tuple[int, int]],
 ) -> tuple[FilterWindow, ...]:
-    """One window for each image dimension, its numbers checked; `same` says how far padding="same" pads the
-    two ends of a dimension."""
+    """One window for each image dimension, checked; `pad_same`: padding of both ends for padding="same"."""
     count = len(image_extents)
     columns = zip(
         _expand_per_dimension("kernel", kernel, count),
@@ -164,22 +166,14 @@ class Channels:
     group_count: int
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("c", self.input_count),
-            ("out_channels", self.output_count),
-            ("groups", self.group_count),
-        ):
+        sides = (("c", self.input_count), ("out_channels", self.output_count))
+        for name, value in (*sides, ("groups", self.group_count)):
             check_int(name, value, MAX_ELEMENTS)
-        for name, count in (("c", self.input_count), ("out_channels", self.output_count)):
+        for name, count in sides:
             if count % self.group_count:
-                both = (
-                    g
-                    for g in range(min(self.group_count, count), 0, -1)
-                    if self.input_count % g == 0 and self.output_count % g == 0
-                )
-                raise InvalidInput(
-                    f"groups: {self.group_count} does not divide {name}={count}; use {next(both)}"
-                )
+                common = math.gcd(self.input_count, self.output_count)
+                near = next(g for g in range(min(self.group_count, common), 0, -1) if common % g == 0)
+                raise InvalidInput(f"groups: {self.group_count} does not divide {name}={count}; use {near}")
 
     @property
     def inputs_per_group(self) -> int:
@@ -238,9 +232,8 @@ def conv1d(
     Weights OIW (I is c / groups), with `layout="NWC"` OWI. Raises `InvalidInput` as `conv2d` does.
     """
     over = make_windows({"w": w}, kernel, stride, padding, dilation, _compute_same_padding)
-    return _build_convolution(
-        "conv1d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
-    )
+    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
+    return _build_convolution("conv1d", n, channels, over, layout, types)
 
 
 def conv2d(
@@ -270,9 +263,8 @@ def conv2d(
     and a filter that spans more than the padded image.
     """
     over = make_windows({"h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_padding)
-    return _build_convolution(
-        "conv2d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
-    )
+    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
+    return _build_convolution("conv2d", n, channels, over, layout, types)
 
 
 def conv3d(
@@ -298,9 +290,8 @@ def conv3d(
     Weights OIDHW (I is c / groups), with `layout="NDHWC"` ODHWI. Raises `InvalidInput` as `conv2d` does.
     """
     over = make_windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_padding)
-    return _build_convolution(
-        "conv3d", n, Channels(c, out_channels, groups), over, layout, dtype, acc_dtype, out_dtype
-    )
+    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
+    return _build_convolution("conv3d", n, channels, over, layout, types)
 
 
 def _build_convolution(
@@ -309,27 +300,53 @@ def _build_convolution(
     channels: Channels,
     filter_windows: tuple[FilterWindow, ...],
     layout: str,
-    dtype: str,
-    acc_dtype: str | None,
-    out_dtype: str | None,
+    types: ElementTypes,
 ) -> Operator:
     check_int("n", n, MAX_ELEMENTS)
-    order = ImageLayout.from_name(layout, "".join(x.dim for x in filter_windows).upper()).order_dims
-    places = [x.output_axis * x.stride + x.filter_axis * x.dilation - x.before for x in filter_windows]
-    pixel = Tensor("X")[ex.Var("n"), *order(channels.make_input_index(), *places)]
-    weight = Tensor("W")[ex.Var("o"), *order(ex.Var("c"), *(x.filter_axis for x in filter_windows))]
-    outs = [(x.output_axis.name, _compute_output_extent(x)) for x in filter_windows]
-    taps = [(x.filter_axis.name, x.kernel) for x in filter_windows]
+    reads = []
+    for x in filter_windows:
+        place = x.output_axis * x.stride + x.filter_axis * x.dilation - x.before
+        reads.append(DimensionReads(x, _compute_output_extent(x), x.kernel, place, x.filter_axis))
+    weight_channels = (ex.Var("o"), channels.output_count), (ex.Var("c"), channels.inputs_per_group)
+    return multiply_by_filter(name, n, channels, weight_channels, reads, layout, types)
+
+
+class DimensionReads(NamedTuple):
+    """The elements that an output reads along one image dimension."""
+
+    window: FilterWindow
+    output_extent: int
+    tap_count: int
+    input_index: ex.Expr
+    weight_index: ex.Expr
+
+
+def multiply_by_filter(
+    name: str,
+    n: int,
+    channels: Channels,
+    weight_channels: Sequence[tuple[ex.Expr, int]],
+    reads: Sequence[DimensionReads],
+    layout: str,
+    types: ElementTypes,
+) -> Operator:
+    """The sum of pixel times weight over channels and taps; `weight_channels`: index and extent of the first
+    dimension of the weights, and of their channel dimension."""
+    windows = [r.window for r in reads]
+    order = ImageLayout.from_name(layout, "".join(x.dim for x in windows).upper()).order_dims
+    (outer, outer_extent), (inner, inner_extent) = weight_channels
+    pixel = Tensor("X")[ex.Var("n"), *order(channels.make_input_index(), *(r.input_index for r in reads))]
+    weight = Tensor("W")[outer, *order(inner, *(r.weight_index for r in reads))]
+    outs = [(r.window.output_axis.name, r.output_extent) for r in reads]
+    taps = [(r.window.filter_axis.name, r.tap_count) for r in reads]
+    dtype, acc_dtype, out_dtype = types
     return compute(
         name,
         axes=dict([("n", n), *order(("o", channels.output_count), *outs)]),
         reduce=dict(order(("c", channels.inputs_per_group), *taps)),
         inputs={
-            "X": (n, *order(channels.input_count, *(x.size for x in filter_windows))),
-            "W": (
-                channels.output_count,
-                *order(channels.inputs_per_group, *(x.kernel for x in filter_windows)),
-            ),
+            "X": (n, *order(channels.input_count, *(x.size for x in windows))),
+            "W": (outer_extent, *order(inner_extent, *(x.kernel for x in windows))),
         },
         body=lambda: pixel * weight,
         output="Y",

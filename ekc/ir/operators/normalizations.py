@@ -17,7 +17,7 @@ from ekc.ir import expr as ex
 from ekc.ir.compute_builder import Tensor, check_shape
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import compute
+from ekc.ir.operators.custom import compute
 from ekc.ir.operators.reductions import Axes, normalize_axes
 
 
@@ -71,6 +71,30 @@ def _make_passes(shape: tuple[int, ...], axes: Axes, letters: str, dtype: str) -
     return tuple(_RowPass(letter, shape, normalize_axes(axes, shape)) for letter in letters)
 
 
+def _reduce_rows(
+    name: str,
+    rows: _RowPass,
+    output: str,
+    value: ex.Expr,
+    combine: str,
+    dtype: str,
+    acc_dtype: str | None,
+) -> Operator:
+    """The first pass: one float32 number of each row."""
+    return compute(
+        name,
+        axes=rows.outer_axes,
+        reduce=rows.row_axes,
+        inputs={"X": rows.shape},
+        body=lambda: value,
+        combine=combine,
+        output=output,
+        dtype=dtype,
+        acc_dtype=acc_dtype,
+        out_dtype="float32",
+    )
+
+
 def softmax(
     shape: tuple[int, ...],
     axis: Axes = -1,
@@ -86,18 +110,7 @@ def softmax(
     Raises `InvalidInput` for an axis that the shape lacks.
     """
     i, j, p = _make_passes(shape, axis, "ijp", dtype)
-    op = compute(
-        "softmax",
-        axes=i.outer_axes,
-        reduce=i.row_axes,
-        inputs={"X": i.shape},
-        body=lambda: i.element,
-        combine="max",
-        output="top",
-        dtype=dtype,
-        acc_dtype=acc_dtype,
-        out_dtype="float32",
-    )
+    op = _reduce_rows("softmax", i, "top", i.element, "max", dtype, acc_dtype)
     op = op.then(
         "total",
         axes=j.outer_axes,
@@ -133,17 +146,7 @@ def layer_norm(
     """
     i, j, p = _make_passes(shape, axes, "ijp", dtype)
     share, eps = 1 / math.prod(i.row_shape), _check_eps(eps)
-    op = compute(
-        "layer_norm",
-        axes=i.outer_axes,
-        reduce=i.row_axes,
-        inputs={"X": i.shape},
-        body=lambda: i.element * share,
-        output="mean",
-        dtype=dtype,
-        acc_dtype=acc_dtype,
-        out_dtype="float32",
-    )
+    op = _reduce_rows("layer_norm", i, "mean", i.element * share, "sum", dtype, acc_dtype)
     off = j.element - j.read_row_value("mean")
     op = op.then(
         "variance", axes=j.outer_axes, reduce=j.row_axes, body=lambda: off * off * share, out_dtype="float32"
@@ -178,17 +181,7 @@ def rms_norm(
     """
     i, p = _make_passes(shape, axes, "ip", dtype)
     share, eps = 1 / math.prod(i.row_shape), _check_eps(eps)
-    op = compute(
-        "rms_norm",
-        axes=i.outer_axes,
-        reduce=i.row_axes,
-        inputs={"X": i.shape},
-        body=lambda: i.element * i.element * share,
-        output="square",
-        dtype=dtype,
-        acc_dtype=acc_dtype,
-        out_dtype="float32",
-    )
+    op = _reduce_rows("rms_norm", i, "square", i.element * i.element * share, "sum", dtype, acc_dtype)
     op = op.then(
         "Y",
         axes=p.all_axes,

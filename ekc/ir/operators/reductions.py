@@ -14,7 +14,7 @@ from ekc.ir import expr as ex
 from ekc.ir.compute_builder import Tensor, check_shape
 from ekc.ir.dtypes import INT32, parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.operators.compute import compute
+from ekc.ir.operators.custom import compute
 from ekc.ir.validate import to_tuple
 
 Axes = int | tuple[int, ...] | None
@@ -57,9 +57,8 @@ def reduce(
     over = normalize_axes(axes, shape)
     if combine in _ARG_COMBINES:
         return _build_arg_reduction(shape, over, combine, keepdims, dtype, acc_dtype, out_dtype)
-    element: ex.Expr = Tensor("X")[
-        tuple(ex.Var(f"k{d}" if d in over else f"i{d}") for d in range(len(shape)))
-    ]
+    index = tuple(ex.Var(f"k{d}" if d in over else f"i{d}") for d in range(len(shape)))
+    element: ex.Expr = Tensor("X")[index]
     if combine == "mean":
         element = element * (1 / prod(shape[d] for d in over))
     kept = {f"i{d}": 1 if d in over else e for d, e in enumerate(shape) if keepdims or d not in over}

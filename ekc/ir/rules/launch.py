@@ -36,8 +36,7 @@ def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 MAX_STATEMENTS = 8192
-"""Most statements of one kernel after unrolling; with more, compiling takes long and the code leaves the
-instruction cache."""
+"""Most statements of a kernel after unrolling; more compile slowly and leave the instruction cache."""
 RESERVED_REGISTERS = 24
 """Registers of a thread that are reserved for addresses and loop counters."""
 REGISTERS_PER_ROUND = 2
@@ -69,11 +68,8 @@ def check_threads(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 def check_grid(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """The extents of a grid, of which y and z have small limits."""
-    for level, limit in (
-        ("block.x", limits.grid_x),
-        ("block.y", limits.grid_yz),
-        ("block.z", limits.grid_yz),
-    ):
+    for level in ("block.x", "block.y", "block.z"):
+        limit = limits.grid_x if level == "block.x" else limits.grid_yz
         near = f"use {limit} or fewer, or bind to block.x"
         yield at_most(f"grid along {level}", kernel.find_level_extent(level), limit, "blocks", near)
 
@@ -89,10 +85,8 @@ def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Accumulators, register tiles and addresses of one thread must fit its registers: a kernel that spills
     may take a hundred times as long."""
     need = estimate_registers(kernel)
-    most = min_extent(
-        limits.registers_per_thread, limits.registers_per_sm // max_extent(kernel.thread_count, 32)
-    )
-    budget = most - RESERVED_REGISTERS
+    share = limits.registers_per_sm // max_extent(kernel.thread_count, 32)
+    budget = min_extent(limits.registers_per_thread, share) - RESERVED_REGISTERS
     nearest = "use a smaller tile per thread, wider copies or fewer threads"
     yield at_most("registers", need, budget, "", nearest)
 
@@ -125,9 +119,8 @@ def count_copy_rounds(kernel: LaunchTree) -> Extent:
     for b in kernel.buffers:
         staging = kernel.nest.find_staging(b.name)
         if b.scope == "shared" and staging is not None and staging.producer is None:
-            total = total + min_extent(b.copy_count - 1, 1) * -(
-                -b.region.size // (staging.vector * kernel.thread_count)
-            )
+            rounds = -(-b.region.size // (staging.vector * kernel.thread_count))
+            total = total + min_extent(b.copy_count - 1, 1) * rounds
     return total
 
 
@@ -171,11 +164,8 @@ def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """An output of another type than its sum needs an accumulator."""
     compute = kernel.nest.compute
-    if (
-        compute.reduction_axes
-        and not kernel.nest.has_accumulator
-        and compute.acc_dtype is not compute.output.dtype
-    ):
+    converts = compute.acc_dtype is not compute.output.dtype
+    if compute.reduction_axes and not kernel.nest.has_accumulator and converts:
         name = compute.output.name
         problem = f"{name} is summed in {compute.acc_dtype} and stored as {compute.output.dtype}"
         remedy = f'call cache_write("{name}", "register") first'
@@ -209,13 +199,8 @@ def check_reduction_lanes(kernel: LaunchTree, limits: Limits) -> Iterator[Check]
 
 
 def _require_accumulator(rule: str, name: str) -> Check:
-    return requires(
-        rule,
-        False,
-        "an accumulator",
-        f"{name} has no accumulator",
-        f'call cache_write("{name}", "register") first',
-    )
+    remedy = f'call cache_write("{name}", "register") first'
+    return requires(rule, False, "an accumulator", f"{name} has no accumulator", remedy)
 
 
 def _check_full_warps(rule: str, thread_count: Extent) -> Check:
@@ -235,8 +220,7 @@ def check_fused_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 
 def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
-    """Reductions on the spot need full warps, and a number of warps per element that divides the warps of the
-    block."""
+    """Reductions on the spot need full warps, and warps per element that divide those of the block."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, ReduceNode):
             rule, warps = "reduction on the spot", node.staging.warps

@@ -22,18 +22,14 @@ from ekc.ir.refusal import Check, exactly, fits, requires
 
 
 def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
-    """The tile must be filled by cp.async, in swizzled panels, with its elements where the descriptor has
-    them."""
+    """The tile must be filled by cp.async, in swizzled panels, its elements where the descriptor has them."""
     buffer = factor.source.buffer
     assert buffer is not None
     rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
     yield from _check_async_source(rule, kernel, factor)
     if not buffer.panel:
-        problem, near = (
-            f"{buffer.name} has no panels",
-            f"call cache_read with panel=64, swizzle={WGMMA_SWIZZLE}",
-        )
-        yield requires(rule, False, f"{buffer.name} in panels", problem, near)
+        near = f"call cache_read with panel=64, swizzle={WGMMA_SWIZZLE}"
+        yield requires(rule, False, f"{buffer.name} in panels", f"{buffer.name} has no panels", near)
         return
     yield exactly(rule, buffer.swizzle, WGMMA_SWIZZLE, f"chunks to swizzle in {buffer.name}")
     patterns = np.asanyarray(buffer.row_count) % SWIZZLE_CHUNKS[-1] == 0
@@ -51,8 +47,7 @@ def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) ->
 
 
 def _check_async_source(rule: str, kernel: LaunchTree, factor: SharedFactor) -> Iterator[Check]:
-    """The tile must come by asynchronous copies: the fence that products need is placed at the wait for
-    these."""
+    """The tile must come by asynchronous copies: products need the fence at the wait for these."""
     staging = factor.staging
     how = f'call pipeline("{staging.at}", stages=3, copy="async")'
     problem = f"{staging.name} is not filled by asynchronous copies"
@@ -75,10 +70,8 @@ def _check_tile_starts(
     """The other loops must lead to places where a tile can begin."""
     buffer, product = factor.source.buffer, node.tile.instruction
     assert buffer is not None
-    limit, nearest = (
-        f"must be whole patterns of {buffer.name}",
-        buffer.panel if is_mn_major else product.depth,
-    )
+    limit = f"must be whole patterns of {buffer.name}"
+    nearest = buffer.panel if is_mn_major else product.depth
     within = find_tile_strides(node, factor)
     inside = _find_inner_loops(kernel, factor)
     others: list[tuple[Atom, Extent]] = [t for t in factor.source.address.terms if t[0] not in within]

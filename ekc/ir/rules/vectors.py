@@ -31,18 +31,12 @@ def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Vector copies and writes must have at most 16 bytes, be aligned, and end within the tile and tensor."""
     for node in walk_nodes(kernel.body):
         if isinstance(node, StageNode):
-            yield from _check_vector(
-                node.staging.name, node.staging.vector, node.source, node.buffer.region, node.vector_segment
-            )
+            staging, region = node.staging, node.buffer.region
+            yield from _check_vector(staging.name, staging.vector, node.source, region, node.vector_segment)
             yield from _check_destination(node)
         elif isinstance(node, WriteNode):
-            yield from _check_vector(
-                f"write of {node.target.spec.name}",
-                node.vector,
-                node.target,
-                node.region,
-                node.vector_segment,
-            )
+            name = f"write of {node.target.spec.name}"
+            yield from _check_vector(name, node.vector, node.target, node.region, node.vector_segment)
 
 
 def _check_vector(
@@ -74,8 +68,7 @@ def _check_vector(
 
 
 def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]:
-    """(whether all steps are multiples of a width, the greatest divisor of the width that divides all
-    steps)."""
+    """(whether all steps are multiples of a width, its greatest divisor that divides all steps)."""
     all_divide: Any = True
     near = width
     for step in steps:
@@ -94,14 +87,11 @@ def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]
         is_neighbour = np.asanyarray(dict(source.address.terms).get(own, 0)) == 1
         return np.where(is_neighbour, MAX_ACCESS_BYTES, 1), {own}
     last = [(a, c) for a, c in source.index[-1].terms if own in find_atom_variables(a)]
-    if (
-        len(last) != 1
-        or np.ndim(last[0][1])
-        or int(last[0][1]) != 1
-        or not isinstance(last[0][0], QuasiAffine)
-    ):
+    if len(last) != 1:
         return 1, set()
-    digit = last[0][0]
+    digit, step = last[0]
+    if not isinstance(digit, QuasiAffine) or np.ndim(step) or int(step) != 1:
+        return 1, set()
     if not _is_loop_digit(digit, own):
         return 1, set()
     # A slower digit (the axis fused last is not the tensor's last dimension) does not move at the first step.

@@ -14,7 +14,7 @@ from ekc.ir.hardware.wgmma import WGMMA_FAMILIES as GROUP_PRODUCTS
 from ekc.ir.lowering.memory_access import find_direct_reads
 from ekc.ir.lowering.tensor_tiles import check_tile_extents, find_tensor_tile
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
-from ekc.ir.refusal import at_least, fits, make_schedule_error, make_unknown_name_error
+from ekc.ir.refusal import at_least, fits, make_unknown_name_error
 from ekc.ir.schedule.step import Step, is_vector_width
 
 
@@ -47,32 +47,20 @@ class Bind(Step):
         if self.level not in allowed:
             raise make_unknown_name_error("bind", "level", self.level, allowed)
         if loop.level != "serial":
-            raise make_schedule_error(
-                "bind",
-                f"unbound loop {loop.name}",
-                f"loop {loop.name} is bound to {loop.level}",
-                "bind another loop",
-            )
+            problem = f"loop {loop.name} is bound to {loop.level}"
+            raise self.make_error(f"unbound loop {loop.name}", problem, "bind another loop")
         shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.is_atomic else ())
         if loop.is_reduction and self.level not in shared:
             name = nest.compute.output.name
             over_blocks = f', or call atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
-            raise make_schedule_error(
-                "bind",
-                f"a spatial loop for {self.level}",
-                f"loop {loop.name} is a reduction, and {self.level} takes spatial loops",
-                f"bind it to thread.x, or leave it serial{over_blocks}",
-            )
+            problem = f"loop {loop.name} is a reduction, and {self.level} takes spatial loops"
+            remedy = f"bind it to thread.x, or leave it serial{over_blocks}"
+            raise self.make_error(f"a spatial loop for {self.level}", problem, remedy)
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
-            raise make_schedule_error(
-                "bind",
-                f"no staging in {loop.name}",
-                f"a staging sits in loop {loop.name}",
-                "bind before cache_read",
-            )
-        return program.replace_nest(
-            nest, nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
-        )
+            problem = f"a staging sits in loop {loop.name}"
+            raise self.make_error(f"no staging in {loop.name}", problem, "bind before cache_read")
+        new = nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
+        return program.replace_nest(nest, new)
 
 
 @dataclass(frozen=True)
@@ -96,18 +84,13 @@ class Unroll(Step):
         nest = program.find_nest(self.loop, "unroll")
         loop = nest.find_loop(self.loop)
         if not loop.is_serial:
-            raise make_schedule_error(
-                "unroll",
-                "a serial loop",
-                f"loop {loop.name} is bound to {loop.level}",
-                "unroll a serial loop",
-            )
+            problem = f"loop {loop.name} is bound to {loop.level}"
+            raise self.make_error("a serial loop", problem, "unroll a serial loop")
         factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
         requested = 1 if self.factor is None else self.factor
         check = at_least(f"unroll {loop.name}", requested, 1, "as a factor")
-        return program.replace_nest(
-            nest, nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor)), check
-        )
+        new = nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor))
+        return program.replace_nest(nest, new, check)
 
 
 @dataclass(frozen=True)
@@ -154,33 +137,22 @@ class Vectorize(Step):
     def _check_loop(self, nest: Nest, loop: Loop) -> None:
         if loop is not nest.loops[-1]:
             inside = nest.loops[-1].name
-            raise make_schedule_error(
-                "vectorize", f"{loop.name} innermost", f"loop {inside} is inside {loop.name}", repr(inside)
-            )
+            problem = f"loop {inside} is inside {loop.name}"
+            raise self.make_error(f"{loop.name} innermost", problem, repr(inside))
         if loop.level != "serial" or loop.is_reduction:
-            raise make_schedule_error(
-                "vectorize",
-                "a serial spatial loop",
-                f"loop {loop.name} is not a serial spatial loop",
-                "vectorize the innermost spatial loop",
-            )
+            problem = f"loop {loop.name} is not a serial spatial loop"
+            raise self.make_error("a serial spatial loop", problem, "vectorize the innermost spatial loop")
         users = [s.name for s in nest.stagings if s.at == loop.name]
         if users:
-            raise make_schedule_error(
-                "vectorize",
-                f"no staging in {loop.name}",
-                f"{users[0]} sits in loop {loop.name}",
-                f'move it: compute_at("{users[0]}", ...)',
-            )
+            problem = f"{users[0]} sits in loop {loop.name}"
+            remedy = f'move it: compute_at("{users[0]}", ...)'
+            raise self.make_error(f"no staging in {loop.name}", problem, remedy)
         axis = nest.compute.spatial_axes[-1].name
         if dict(nest.axis_forms[axis].terms).get(loop.name) != 1:
             output = nest.compute.output.name
-            raise make_schedule_error(
-                "vectorize",
-                f"neighbours in {output} along {loop.name}",
-                f"neighbours in {output} run along {axis}, not along {loop.name}",
-                f"vectorize the innermost piece of {axis}",
-            )
+            problem = f"neighbours in {output} run along {axis}, not along {loop.name}"
+            remedy = f"vectorize the innermost piece of {axis}"
+            raise self.make_error(f"neighbours in {output} along {loop.name}", problem, remedy)
 
 
 def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str]:
@@ -239,19 +211,12 @@ class Pipeline(Step):
         nest = program.find_nest(self.loop, "pipeline")
         loop = nest.find_loop(self.loop)
         if not any(s.at == loop.name and s.scope == "shared" for s in nest.stagings):
-            raise make_schedule_error(
-                "pipeline",
-                f"a shared staging in {loop.name}",
-                f"loop {loop.name} has no shared staging",
-                f"call cache_read(..., at={loop.name!r}) first",
-            )
+            problem = f"loop {loop.name} has no shared staging"
+            remedy = f"call cache_read(..., at={loop.name!r}) first"
+            raise self.make_error(f"a shared staging in {loop.name}", problem, remedy)
         if any(s.producer for s in nest.stagings if s.at == loop.name):
-            raise make_schedule_error(
-                "pipeline",
-                "tiles that are copied",
-                f"a tile of loop {loop.name} is computed on the spot",
-                "leave the loop as it is",
-            )
+            problem = f"a tile of loop {loop.name} is computed on the spot"
+            raise self.make_error("tiles that are copied", problem, "leave the loop as it is")
         if self.copy not in _STAGE_LIMITS:
             raise make_unknown_name_error("pipeline", "copy", self.copy, _STAGE_LIMITS, plural="copies")
         least, most = _STAGE_LIMITS[self.copy]
@@ -259,11 +224,8 @@ class Pipeline(Step):
         limit = f"must be {least} or {most}" if most - least == 1 else f"must be {least} to {most}"
         nearest = min_extent(max_extent(self.stages, 2), most)
         check = fits(f"pipeline {loop.name}", legal, self.stages, limit, nearest, "stages")
-        return program.replace_nest(
-            nest,
-            nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy)),
-            check,
-        )
+        new = nest.replace_loop(loop.name, lambda x: replace(x, stages=self.stages, copy=self.copy))
+        return program.replace_nest(nest, new, check)
 
 
 @dataclass(frozen=True)
@@ -294,41 +256,30 @@ class Atomic(Step):
         """See the class."""
         nest = self._find_nest(program)
         if nest.is_atomic:
-            raise make_schedule_error(
-                self.kind,
-                f"{self.tensor} named once",
-                f"{self.tensor} is atomic already",
-                "leave the second out",
-            )
+            problem = f"{self.tensor} is atomic already"
+            raise self.make_error(f"{self.tensor} named once", problem, "leave the second out")
         if not nest.compute.reduction_axes:
-            raise make_schedule_error(
-                self.kind, f"a sum {self.tensor}", f"{self.tensor} sums nothing", "leave it out"
-            )
+            raise self.make_error(f"a sum {self.tensor}", f"{self.tensor} sums nothing", "leave it out")
         longest = max(nest.compute.reduction_axes, key=lambda a: a.extent)
         self._check_addable(nest, f'rfactor("{longest.name}", ...)')
         return program.replace_nest(nest, replace(nest, is_atomic=True))
 
     def _check_addable(self, nest: Nest, parts: str) -> None:
-        """Refuse an output that is no plain sum of its parts; `parts` is the step that is suggested
-        instead."""
+        """Refuse an output that is no plain sum of its parts; `parts` is the step to suggest instead."""
         compute = nest.compute
         if compute.combine != "sum":
             problem = f"atomics add parts, and {self.tensor} is a {compute.combine}"
-            raise make_schedule_error(self.kind, f"a sum {self.tensor}", problem, f"use {parts}")
+            raise self.make_error(f"a sum {self.tensor}", problem, f"use {parts}")
         if nest.epilogue is not None:
-            raise make_schedule_error(
-                self.kind,
+            raise self.make_error(
                 f"{self.tensor} written as it is summed",
                 f"{nest.output.name} is fused behind {self.tensor}, and no block knows which is the last",
                 f'leave compute_inline("{self.tensor}") out, or {parts} first',
             )
         if compute.output.dtype is not compute.acc_dtype:
-            raise make_schedule_error(
-                self.kind,
-                f"{self.tensor} as {compute.acc_dtype}, as it is summed",
-                f"{self.tensor} is stored as {compute.output.dtype}, which would round each part",
-                f'use out_dtype="{compute.acc_dtype}", or {parts}',
-            )
+            problem = f"{self.tensor} is stored as {compute.output.dtype}, which would round each part"
+            remedy = f'use out_dtype="{compute.acc_dtype}", or {parts}'
+            raise self.make_error(f"{self.tensor} as {compute.acc_dtype}, as it is summed", problem, remedy)
 
     def _find_nest(self, program: Program) -> Nest:
         nests = {n.compute.output.name: n for n in program.nests}
@@ -387,7 +338,5 @@ class Tensorize(Step):
         tile = find_tensor_tile(new, program.op.tensors)
         if self.loop != tile.depth_loop.name:
             problem = f"loop {self.loop} is not the innermost reduction loop"
-            raise make_schedule_error(
-                "tensorize", "the innermost reduction loop", problem, repr(tile.depth_loop.name)
-            )
+            raise self.make_error("the innermost reduction loop", problem, repr(tile.depth_loop.name))
         return program.replace_nest(nest, new, *check_tile_extents(new, tile))

@@ -18,7 +18,6 @@ from ekc.ir.refusal import (
     at_least,
     fits,
     make_over_limit_error,
-    make_schedule_error,
     make_unknown_name_error,
 )
 from ekc.ir.schedule.step import Step, is_vector_width
@@ -99,8 +98,7 @@ class CacheRead(Step):
         return program.replace_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
 
     def _make_swizzle_check(self, rule: str) -> Check:
-        """The check that a swizzle is 2, 4 or 8 chunks, and of a tile in shared memory: registers have no
-        banks."""
+        """The check that a swizzle is 2, 4 or 8 chunks, of a tile in shared memory."""
         chunks = np.asanyarray(self.swizzle)
         legal = (chunks == 1) | ((chunks == 2) | (chunks == 4) | (chunks == 8)) & (self.scope == "shared")
         limit = "must be 1, 2, 4 or 8" if self.scope == "shared" else "must be 1"
@@ -121,62 +119,47 @@ class CacheRead(Step):
         if source is None or source.scope != "shared":
             first = f'call cache_read("{new.tensor}", "shared") first, then read "{new.tensor}.shared"'
             problem = f"{new.source} is not in shared memory, from which fragments are filled"
-            raise make_schedule_error("cache_read", f"{new.name} filled from shared memory", problem, first)
+            raise self.make_error(f"{new.name} filled from shared memory", problem, first)
         if source.panel:
             problem, near = f"{source.name} is stored in panels", f"leave panel= of {source.name} out"
-            raise make_schedule_error("cache_read", f"{new.name} filled from whole rows", problem, near)
+            raise self.make_error(f"{new.name} filled from whole rows", problem, near)
         usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1, "panel": 0}
         given = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
         if given:
             problem = f"the instruction fixes the layout of {new.name}, and {given[0]} is given"
             near = f"give {given[0]} to {new.source}"
-            raise make_schedule_error("cache_read", f"{new.name} without {given[0]}", problem, near)
+            raise self.make_error(f"{new.name} without {given[0]}", problem, near)
 
     def _check_staging(self, nest: Nest, new: Staging) -> None:
         if nest.find_staging(new.name):
-            raise make_schedule_error(
-                "cache_read", f"a new {new.name}", f"{new.name} exists already", "move it with compute_at"
-            )
+            problem = f"{new.name} exists already"
+            raise self.make_error(f"a new {new.name}", problem, "move it with compute_at")
         if new.scope == "fragment":
             self._check_fragment(nest, new)
         if new.source == new.tensor:
             if any(s.source == new.tensor for s in nest.stagings):
                 other = next(s for s in nest.stagings if s.source == new.tensor)
-                raise make_schedule_error(
-                    "cache_read",
-                    f"{new.tensor} read from global memory",
-                    f"{other.name} is a copy of {new.tensor} already",
-                    repr(other.name),
-                )
+                problem = f"{other.name} is a copy of {new.tensor} already"
+                raise self.make_error(f"{new.tensor} read from global memory", problem, repr(other.name))
             return
         source = nest.find_staging(new.source)
         assert source is not None
         if source.scope != "shared":
-            raise make_schedule_error(
-                "cache_read",
+            raise self.make_error(
                 f"{new.source} in shared memory",
                 f"{new.source} is in registers of one {'thread' if source.scope == 'register' else 'warp'}",
                 f'use cache_read("{new.tensor}", ...)',
             )
         if new.scope == "shared":
-            raise make_schedule_error(
-                "cache_read",
-                f"{new.source} copied to shared",
-                f"{new.source} is in shared memory already",
-                'use "register"',
-            )
+            problem = f"{new.source} is in shared memory already"
+            raise self.make_error(f"{new.source} copied to shared", problem, 'use "register"')
         if find_staging_depth(nest, new.at) < find_staging_depth(nest, source.at):
-            raise make_schedule_error(
-                "cache_read",
-                f"at={new.at!r} inside {source.at!r}",
-                f"{source.name} is filled in {source.at}, and at={new.at!r} is outside",
-                repr(source.at),
-            )
+            problem = f"{source.name} is filled in {source.at}, and at={new.at!r} is outside"
+            raise self.make_error(f"at={new.at!r} inside {source.at!r}", problem, repr(source.at))
 
 
 def _make_unpipelined_check(nest: Nest, tensor: str, at: str | None) -> Check:
-    """The check that the loop of a tile computed on the spot has one stage: the tile cannot be fetched
-    ahead."""
+    """The check that the loop of a tile computed on the spot has one stage: no tile is fetched ahead."""
     stages = 1 if at is None else nest.find_loop(at).stages
     ok = np.asanyarray(stages) <= 1
     return fits(f"compute_at {tensor}", ok, stages, "must be 1", "1", f"stages in {at}")
@@ -193,9 +176,8 @@ def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None
     if reader:
         outputs = [n.compute.output.name for n in readers]
         if reader not in outputs:
-            raise make_unknown_name_error(
-                "cache_read", f"reader of {source}", reader, outputs, plural="readers"
-            )
+            what = f"reader of {source}"
+            raise make_unknown_name_error("cache_read", what, reader, outputs, plural="readers")
         return readers[outputs.index(reader)]
     holding = [n for n in readers if at in n.extents]
     return holding[0] if holding else readers[0]
@@ -231,19 +213,14 @@ class CacheWrite(Step):
             raise make_unknown_name_error("cache_write", "scope", self.scope, ["register"])
         nest = nests[0]
         if nest.has_accumulator:
-            raise make_schedule_error(
-                "cache_write",
-                f"no accumulator of {self.tensor}",
-                f"{self.tensor} has an accumulator already",
-                "leave the second out",
-            )
+            problem = f"{self.tensor} has an accumulator already"
+            raise self.make_error(f"no accumulator of {self.tensor}", problem, "leave the second out")
         widths = np.asanyarray(self.vector)
         legal = is_vector_width(widths)
         rule = f"cache_write {self.tensor}"
         check = fits(rule, legal, self.vector, _VECTOR_WIDTHS, "4", "elements at once")
-        return program.replace_nest(
-            nest, replace(nest, has_accumulator=True, store_vector=self.vector), check
-        )
+        new = replace(nest, has_accumulator=True, store_vector=self.vector)
+        return program.replace_nest(nest, new, check)
 
 
 @dataclass(frozen=True)
@@ -292,12 +269,10 @@ class ComputeAt(Step):
         producers = [n for n in program.nests[:-1] if n.output.name == self.what]
         if producers:
             return self._fuse_producer(program, producers[0])
-        names = [s.name for n in program.nests for s in n.stagings] + [
-            n.output.name for n in program.nests[:-1]
-        ]
-        raise make_unknown_name_error(
-            "compute_at", "movable tensor", self.what, names, "call cache_read first"
-        )
+        names = [s.name for n in program.nests for s in n.stagings]
+        names += [n.output.name for n in program.nests[:-1]]
+        first = "call cache_read first"
+        raise make_unknown_name_error("compute_at", "movable tensor", self.what, names, first)
 
     def _move_staging(self, program: Program, nest: Nest) -> Program:
         _check_at("compute_at", nest, self.at)
@@ -305,87 +280,59 @@ class ComputeAt(Step):
         moved = next(s for s in nest.stagings if s.name == self.what)
         source = nest.find_staging(moved.source)
         if source and find_staging_depth(nest, self.at) < find_staging_depth(nest, source.at):
-            raise make_schedule_error(
-                "compute_at",
-                f"at={self.at!r} inside {source.at!r}",
-                f"{source.name} is filled in {source.at}, and at={self.at!r} is outside",
-                repr(source.at),
-            )
+            problem = f"{source.name} is filled in {source.at}, and at={self.at!r} is outside"
+            raise self.make_error(f"at={self.at!r} inside {source.at!r}", problem, repr(source.at))
+        depth = find_staging_depth(nest, self.at)
         for user in nest.stagings:
-            if user.source == moved.name and find_staging_depth(nest, user.at) < find_staging_depth(
-                nest, self.at
-            ):
-                raise make_schedule_error(
-                    "compute_at",
-                    f"at={self.at!r} outside {user.at!r}",
-                    f"{user.name} reads {moved.name} in {user.at}, and at={self.at!r} is inside",
-                    repr(user.at),
-                )
+            if user.source == moved.name and find_staging_depth(nest, user.at) < depth:
+                problem = f"{user.name} reads {moved.name} in {user.at}, and at={self.at!r} is inside"
+                raise self.make_error(f"at={self.at!r} outside {user.at!r}", problem, repr(user.at))
         stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
         checks = [_make_unpipelined_check(nest, self.what, self.at)] if moved.producer else []
-        return program.replace_nest(
-            nest, self._check_producer_order(replace(nest, stagings=stagings)), *checks
-        )
+        new = self._check_producer_order(replace(nest, stagings=stagings))
+        return program.replace_nest(nest, new, *checks)
 
     def _check_no_warps(self, tensor: str) -> None:
         """Refuse `warps` for a tensor that is no reduction."""
         if np.any(np.not_equal(self.warps, 1)):
-            raise make_schedule_error(
-                "compute_at", f"a reduction {tensor}", f"{tensor} reduces nothing", "use warps=1"
-            )
+            raise self.make_error(f"a reduction {tensor}", f"{tensor} reduces nothing", "use warps=1")
 
     def _fuse_producer(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
         if not producer.is_unscheduled:
-            raise make_schedule_error(
-                "compute_at",
-                f"unscheduled {tensor}",
-                f"the loops of {tensor} were changed",
-                "compute_at first",
-            )
+            problem = f"the loops of {tensor} were changed"
+            raise self.make_error(f"unscheduled {tensor}", problem, "compute_at first")
         if producer.compute.reduction_axes and is_clamped_on_store(producer.compute):
-            raise make_schedule_error(
-                "compute_at",
-                f"{tensor} as {producer.output.dtype}",
-                f"only storing {tensor} clamps it to {producer.output.dtype}",
-                "leave it a launch of its own",
-            )
+            problem = f"only storing {tensor} clamps it to {producer.output.dtype}"
+            remedy = "leave it a launch of its own"
+            raise self.make_error(f"{tensor} as {producer.output.dtype}", problem, remedy)
         if not producer.compute.reduction_axes:
             self._check_no_warps(tensor)
         readers = [n for n in program.nests if has_load(n.compute, tensor) or _find_fused_readers(n, tensor)]
         behind = [n for n in program.nests if n.epilogue is not None and has_load(n.epilogue, tensor)]
         if len(readers) != 1 or behind:
-            raise make_schedule_error(
-                "compute_at",
-                f"{tensor} read in one nest",
-                f"{len(readers) + len(behind)} nests read {tensor}",
-                "call compute_at on its other readers first, or leave it a launch of its own",
-            )
+            problem = f"{len(readers) + len(behind)} nests read {tensor}"
+            remedy = "call compute_at on its other readers first, or leave it a launch of its own"
+            raise self.make_error(f"{tensor} read in one nest", problem, remedy)
         nest = readers[0]
         _check_at("compute_at", nest, self.at)
         copied = [s.name for s in nest.stagings if s.tensor == tensor]
         if copied:
-            raise make_schedule_error(
-                "compute_at",
-                f"no copy of {tensor}",
-                f"{copied[0]} is a copy of {tensor}",
-                f"call compute_at({tensor!r}, ...) first",
-            )
+            problem = f"{copied[0]} is a copy of {tensor}"
+            raise self.make_error(f"no copy of {tensor}", problem, f"call compute_at({tensor!r}, ...) first")
         staging = Staging(tensor, tensor, "shared", self.at, producer=producer.compute, warps=self.warps)
         new = self._check_producer_order(replace(nest, stagings=(*nest.stagings, staging)))
         nests = tuple(new if n is nest else n for n in program.nests if n is not producer)
         some = at_least(f"compute_at {tensor}", self.warps, 1, "warps")
-        return Program(
-            program.op, nests, (*program.checks, some, _make_unpipelined_check(nest, tensor, self.at))
-        )
+        checks = (*program.checks, some, _make_unpipelined_check(nest, tensor, self.at))
+        return Program(program.op, nests, checks)
 
     def _check_producer_order(self, nest: Nest) -> Nest:
         """The nest; refused where a producer is computed outside the place of a tensor that it reads."""
         wrong = find_misplaced_producer(nest)
         if wrong:
             source, user = wrong
-            raise make_schedule_error(
-                "compute_at",
+            raise self.make_error(
                 f"{source.tensor} at {source.at!r} outside {user.tensor} at {user.at!r}",
                 f"{user.tensor} at {user.at!r} is computed from {source.tensor}, which is at {source.at!r}",
                 f"use at={user.at!r} for both",

@@ -15,7 +15,7 @@ from ekc.ir.dtypes import parse_dtype
 from ekc.ir.lowering.fusion import has_load
 from ekc.ir.operator import Operator
 from ekc.ir.program import Nest, Program, make_initial_program
-from ekc.ir.refusal import make_over_limit_error, make_schedule_error, make_unknown_name_error
+from ekc.ir.refusal import make_over_limit_error, make_unknown_name_error
 from ekc.ir.schedule.step import Step
 from ekc.ir.validate import make_unique_name
 
@@ -31,26 +31,15 @@ def split_reduction(op: Operator, compute: Compute, axis: str, parts: int) -> Op
     names = {*op.tensors, *(a.name for c in op.computes for a in c.axes)}
     part = Axis(make_unique_name(f"{axis}_part", names), parts)
     within = compute.find_axis(axis).extent // parts
-    spec = TensorSpec(
-        make_unique_name(f"{compute.output.name}_parts", names),
-        (parts, *compute.output.shape),
-        compute.acc_dtype,
-    )
+    name = make_unique_name(f"{compute.output.name}_parts", names)
+    spec = TensorSpec(name, (parts, *compute.output.shape), compute.acc_dtype)
     index = ex.Var(part.name) * within + ex.Var(axis)
-    first = Compute(
-        spec,
-        (part, *(replace(a, extent=within) if a.name == axis else a for a in compute.axes)),
-        ex.substitute(compute.body, {axis: index}),
-        compute.combine,
-        compute.acc_dtype,
-    )
+    axes = (part, *(replace(a, extent=within) if a.name == axis else a for a in compute.axes))
+    first = replace(compute, output=spec, axes=axes, body=ex.substitute(compute.body, {axis: index}))
     spatial = tuple(replace(a, name=make_unique_name(f"{a.name}_", names)) for a in compute.spatial_axes)
     last = Axis(make_unique_name(f"{part.name}_", names), parts, is_reduction=True)
-    second = replace(
-        compute,
-        axes=(*spatial, last),
-        body=ex.Load(spec.name, tuple(ex.Var(a.name) for a in (last, *spatial))),
-    )
+    sum_of_parts = ex.Load(spec.name, tuple(ex.Var(a.name) for a in (last, *spatial)))
+    second = replace(compute, axes=(*spatial, last), body=sum_of_parts)
     computes = (both for c in op.computes for both in ((first, second) if c is compute else (c,)))
     return replace(op, computes=tuple(computes))
 
@@ -90,17 +79,14 @@ class RFactor(Step):
         """See the class."""
         nest = program.find_nest(self.axis, self.kind)
         if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
-            raise self._make_error(
-                f"unchanged loops of {nest.output.name}",
-                f"the loops of {nest.output.name} were changed",
-                "rfactor first",
-            )
+            problem = f"the loops of {nest.output.name} were changed"
+            raise self.make_error(f"unchanged loops of {nest.output.name}", problem, "rfactor first")
         axis = nest.compute.find_axis(self.axis)
         if not axis.is_reduction:
             sums = [a.name for a in nest.compute.reduction_axes]
             nearest = f'use rfactor("{sums[0]}", ...)' if sums else "leave it out"
             problem = f"{axis.name} is no reduction axis; {nest.output.name} is indexed by it"
-            raise self._make_error("a reduction axis", problem, nearest)
+            raise self.make_error("a reduction axis", problem, nearest)
         self._check_parts(axis)
         op = split_reduction(program.op, nest.compute, self.axis, self.parts)
         at = next(n for n, c in enumerate(program.op.computes) if c is nest.compute)
@@ -115,9 +101,6 @@ class RFactor(Step):
         near = str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out"
         limit = f"must be a divisor of {axis.extent} between 1 and {axis.extent}"
         raise make_over_limit_error(self.kind, f"{self.parts} parts of {axis.name}", limit, near)
-
-    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
-        return make_schedule_error(self.kind, need, limit, nearest)
 
 
 def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
@@ -186,17 +169,13 @@ class Pack(Step):
         """See the class."""
         spec = self._find_input(program)
         if not spec.dtype.is_writable:
-            raise self._make_error(
-                f"{spec.dtype} that can be stored", f"{spec.dtype} can only be read", "leave it out"
-            )
+            problem = f"{spec.dtype} can only be read"
+            raise self.make_error(f"{spec.dtype} that can be stored", problem, "leave it out")
         readers = [n for n in program.nests if self._is_read_by(n)]
         for nest in readers:
             if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
-                raise self._make_error(
-                    f"unchanged loops of {nest.output.name}",
-                    f"the loops of {nest.output.name} were changed",
-                    "pack first",
-                )
+                problem = f"the loops of {nest.output.name} were changed"
+                raise self.make_error(f"unchanged loops of {nest.output.name}", problem, "pack first")
         self._check_order(spec)
         op = pack_input(program.op, self.tensor, self.order)
         new = make_initial_program(op).nests
@@ -225,9 +204,6 @@ class Pack(Step):
 
     def _is_read_by(self, nest: Nest) -> bool:
         return self.tensor in _list_read_tensors(nest)
-
-    def _make_error(self, need: str, limit: str, nearest: str) -> Exception:
-        return make_schedule_error(self.kind, need, limit, nearest)
 
 
 def _list_read_tensors(nest: Nest) -> set[str]:

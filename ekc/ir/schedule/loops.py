@@ -28,24 +28,15 @@ from ekc.ir.schedule.step import MAX_STEP_NUMBER, Step
 def check_loop_unmodified(rule: str, nest: Nest, loop: Loop) -> None:
     """Refuse to cut or join a loop that is bound, is unrolled, or has a staging."""
     if loop.level != "serial":
-        raise make_schedule_error(
-            rule,
-            f"serial loop {loop.name}",
-            f"loop {loop.name} is bound to {loop.level}",
-            f"{rule} before bind",
-        )
+        problem = f"loop {loop.name} is bound to {loop.level}"
+        raise make_schedule_error(rule, f"serial loop {loop.name}", problem, f"{rule} before bind")
     if np.any(np.asanyarray(loop.unroll) != 1):
-        raise make_schedule_error(
-            rule, f"unchanged loop {loop.name}", f"loop {loop.name} is unrolled", f"{rule} before unroll"
-        )
+        problem = f"loop {loop.name} is unrolled"
+        raise make_schedule_error(rule, f"unchanged loop {loop.name}", problem, f"{rule} before unroll")
     users = [s.name for s in nest.stagings if s.at == loop.name]
     if users:
-        raise make_schedule_error(
-            rule,
-            f"no staging in {loop.name}",
-            f"{users[0]} sits in loop {loop.name}",
-            f"{rule} before cache_read",
-        )
+        problem = f"{users[0]} sits in loop {loop.name}"
+        raise make_schedule_error(rule, f"no staging in {loop.name}", problem, f"{rule} before cache_read")
 
 
 def check_names_free(rule: str, program: Program, names: list[str]) -> None:
@@ -53,9 +44,8 @@ def check_names_free(rule: str, program: Program, names: list[str]) -> None:
     the third."""
     taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
     if taken:
-        raise make_schedule_error(
-            rule, f"free name {taken}", f"a loop is named {taken} already", "rename the axes"
-        )
+        problem = f"a loop is named {taken} already"
+        raise make_schedule_error(rule, f"free name {taken}", problem, "rename the axes")
 
 
 @dataclass(frozen=True)
@@ -86,9 +76,8 @@ class Split(Step):
         loop = nest.find_loop(self.loop)
         check_loop_unmodified("split", nest, loop)
         if not self.factors:
-            raise make_schedule_error(
-                "split", "at least one factor", "factors is empty", f'use split("{self.loop}", (1,))'
-            )
+            problem = "factors is empty"
+            raise self.make_error("at least one factor", problem, f'use split("{self.loop}", (1,))')
         checks = [_make_factor_check(self.loop, f) for f in self.factors]
         strides = [_multiply_factors(self.factors[i:]) for i in range(len(self.factors) + 1)]
         _check_iteration_count("split", strides[0], "use smaller factors")
@@ -98,9 +87,8 @@ class Split(Step):
         check_names_free("split", program, names)
         parts = [replace(loop, name=n, extent=e) for n, e in zip(names, (outer, *self.factors), strict=True)]
         form = AffineForm(tuple(zip(names, strides, strict=True)))
-        return program.replace_nest(
-            nest, nest.replace_loops((loop.name,), tuple(parts), {loop.name: form}), *checks
-        )
+        new = nest.replace_loops((loop.name,), tuple(parts), {loop.name: form})
+        return program.replace_nest(nest, new, *checks)
 
 
 def _make_factor_check(loop: str, factor: Extent) -> Check:
@@ -108,15 +96,12 @@ def _make_factor_check(loop: str, factor: Extent) -> Check:
 
 
 def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:
-    """The check that factors divide a loop, unless iterations past its end are outside the axis, as they are
-    for the outermost piece."""
+    """The check that factors divide a loop, unless iterations past its end are outside the axis."""
     step = max_extent(step, 1)
     ok = np.asanyarray(loop.extent % step == 0)
     for axis, form in nest.axis_forms.items():
-        least, rest = (
-            _find_lower_bound(form, loop),
-            find_range(form.select_outside({loop.name}), nest.extents)[1],
-        )
+        least = _find_lower_bound(form, loop)
+        rest = find_range(form.select_outside({loop.name}), nest.extents)[1]
         ok = ok | ((least >= nest.compute.find_axis(axis).extent) & (rest < least))
     limit, unit = "must be a divisor of {}", "as product of factors"
     return fits(f"split {loop.name}", ok, step, limit, _find_nearest_divisor, unit, loop.extent)
@@ -180,30 +165,19 @@ class Fuse(Step):
         nest = program.find_nest(self.outer, "fuse")
         if self.inner not in nest.extents:
             program.find_nest(self.inner, "fuse")
-            raise make_schedule_error(
-                "fuse",
-                "two loops of one nest",
-                f"{self.outer} and {self.inner} belong to two computes",
-                "fuse loops of one compute",
-            )
+            problem = f"{self.outer} and {self.inner} belong to two computes"
+            raise self.make_error("two loops of one nest", problem, "fuse loops of one compute")
         a, b = nest.find_loop(self.outer), nest.find_loop(self.inner)
         for loop in (a, b):
             check_loop_unmodified("fuse", nest, loop)
         at = nest.find_position(a.name)
         if nest.find_position(b.name) != at + 1:
-            raise make_schedule_error(
-                "fuse",
-                f"{b.name} directly inside {a.name}",
-                f"loop {b.name} is not directly inside {a.name}",
-                f'call reorder("{a.name}", "{b.name}") first',
-            )
+            problem = f"loop {b.name} is not directly inside {a.name}"
+            remedy = f'call reorder("{a.name}", "{b.name}") first'
+            raise self.make_error(f"{b.name} directly inside {a.name}", problem, remedy)
         if a.is_reduction != b.is_reduction:
-            raise make_schedule_error(
-                "fuse",
-                "two spatial or two reduction loops",
-                f"one of {a.name} and {b.name} is spatial, the other a reduction",
-                "fuse loops of one kind",
-            )
+            problem = f"one of {a.name} and {b.name} is spatial, the other a reduction"
+            raise self.make_error("two spatial or two reduction loops", problem, "fuse loops of one kind")
         name = f"{a.name}_{b.name}"
         check_names_free("fuse", program, [name])
         joint_form = make_variable(name)
@@ -241,17 +215,11 @@ class Reorder(Step):
         nest = program.find_nest(self.loops[0], "reorder")
         for name in self.loops:
             if program.find_nest(name, "reorder") is not nest:
-                raise make_schedule_error(
-                    "reorder",
-                    "loops of one compute",
-                    f"{name} belongs to another compute than {self.loops[0]}",
-                    "call reorder once for each compute",
-                )
+                problem = f"{name} belongs to another compute than {self.loops[0]}"
+                raise self.make_error("loops of one compute", problem, "call reorder once for each compute")
         twice = [n for n in self.loops if self.loops.count(n) > 1]
         if twice:
-            raise make_schedule_error(
-                "reorder", "each loop once", f"{twice[0]} is named twice", "leave the second out"
-            )
+            raise self.make_error("each loop once", f"{twice[0]} is named twice", "leave the second out")
         queue = [nest.find_loop(n) for n in self.loops]
         chosen = set(self.loops)
         loops = tuple(queue.pop(0) if x.name in chosen else x for x in nest.loops)
@@ -269,29 +237,19 @@ def _check_loop_order(nest: Nest) -> None:
     for s in nest.stagings:
         source = nest.find_staging(s.source)
         if source and find_staging_depth(nest, s.at) < find_staging_depth(nest, source.at):
-            raise make_schedule_error(
-                "reorder",
-                f"{s.at} inside {source.at}",
-                f"{source.name} is filled in {source.at}, and {s.name} reads it in {s.at}",
-                "reorder before cache_read",
-            )
+            problem = f"{source.name} is filled in {source.at}, and {s.name} reads it in {s.at}"
+            remedy = "reorder before cache_read"
+            raise make_schedule_error("reorder", f"{s.at} inside {source.at}", problem, remedy)
     wrong = find_misplaced_producer(nest)
     if wrong:
         source, user = wrong
-        raise make_schedule_error(
-            "reorder",
-            f"{source.at} outside {user.at}",
-            f"{user.tensor} is computed from {source.tensor} in {user.at}",
-            "reorder before compute_at",
-        )
+        problem = f"{user.tensor} is computed from {source.tensor} in {user.at}"
+        remedy = "reorder before compute_at"
+        raise make_schedule_error("reorder", f"{source.at} outside {user.at}", problem, remedy)
     vectors = [x.name for x in nest.loops if x.level == "vector"]
     if vectors and nest.loops[-1].name != vectors[-1]:
-        raise make_schedule_error(
-            "reorder",
-            f"{vectors[-1]} innermost",
-            f"loop {vectors[-1]} is vectorized",
-            "reorder before vectorize",
-        )
+        problem = f"loop {vectors[-1]} is vectorized"
+        raise make_schedule_error("reorder", f"{vectors[-1]} innermost", problem, "reorder before vectorize")
 
 
 @dataclass(frozen=True)
@@ -333,9 +291,8 @@ class Divide(Step):
             replace(loop, name=names[0], axis=names[0], extent=ceil_div(loop.extent, self.by)),
             replace(loop, name=names[1], axis=names[1], extent=self.by),
         )
-        cut = nest.replace_loops(
-            (loop.name,), parts, {loop.name: AffineForm(((names[0], self.by), (names[1], 1)))}
-        )
+        form = AffineForm(((names[0], self.by), (names[1], 1)))
+        cut = nest.replace_loops((loop.name,), parts, {loop.name: form})
         divided = nest.divided_axes | {self.axis}
         quotients = simplify_quotients(nest.compute, divided, cut.axis_forms, cut.extents)
         return program.replace_nest(nest, replace(cut, divided_axes=divided, quotient_forms=quotients))
@@ -343,35 +300,24 @@ class Divide(Step):
     def _check_axis(self, nest: Nest) -> None:
         if self.axis not in nest.axis_forms:
             need = f"an axis of {nest.output.name}"
-            raise make_schedule_error(
-                self.kind,
-                need,
-                f"loop {self.axis} is a piece of an axis",
-                f'use split("{self.axis}", ({self.by},))',
-            )
+            problem = f"loop {self.axis} is a piece of an axis"
+            raise self.make_error(need, problem, f'use split("{self.axis}", ({self.by},))')
 
     def _check_axes_uncut(self, nest: Nest) -> None:
-        """Refuse a nest with cut axes: with vectors of factors, a quotient would have a form for each
-        member."""
+        """Refuse a nest with cut axes: vectors of factors would give a quotient a form for each member."""
         for axis, form in nest.axis_forms.items():
             uncut = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
             if tuple(atom for atom, _ in form.terms) != uncut:
-                raise make_schedule_error(
-                    self.kind, f"uncut axes of {nest.output.name}", f"axis {axis} is cut", "divide first"
-                )
+                problem = f"axis {axis} is cut"
+                raise self.make_error(f"uncut axes of {nest.output.name}", problem, "divide first")
 
     def _check_divisor(self, nest: Nest) -> None:
-        extent, turns = (
-            nest.compute.find_axis(self.axis).extent,
-            find_quotient_period(nest.compute, self.axis),
-        )
+        extent = nest.compute.find_axis(self.axis).extent
+        turns = find_quotient_period(nest.compute, self.axis)
         if turns == 1:
-            raise make_schedule_error(
-                self.kind,
-                f"a quotient or remainder of {self.axis}",
-                f"{nest.compute.output.name} reads no quotient or remainder of {self.axis}",
-                f'use split("{self.axis}", ({self.by},))',
-            )
+            problem = f"{nest.compute.output.name} reads no quotient or remainder of {self.axis}"
+            remedy = f'use split("{self.axis}", ({self.by},))'
+            raise self.make_error(f"a quotient or remainder of {self.axis}", problem, remedy)
         if self.by < 1 or self.by % turns or self.by >= extent:
             near = max(1, min(round(self.by / turns), ceil_div(extent, turns) - 1)) * turns
             raise make_over_limit_error(

@@ -86,13 +86,11 @@ class Schedule:
         return self.apply_steps(RFactor(axis, parts))
 
     def pack(self, tensor: str, order: tuple[int, ...]) -> Schedule:
-        """Read a copy of an input in another order, made by a launch of its own. See
-        `ekc.ir.schedule.Pack`."""
+        """Read a copy of an input in another order, made by its own launch. See `ekc.ir.schedule.Pack`."""
         return self.apply_steps(Pack(tensor, _list_to_tuple(order)))
 
     def atomic(self, tensor: str) -> Schedule:
-        """Add a sum to memory by atomics, so that blocks may share it: floats then differ from run to run by
-        rounding. See `ekc.ir.schedule.Atomic`."""
+        """Add a sum to memory by atomics: floats differ from run to run. See `ekc.ir.schedule.Atomic`."""
         return self.apply_steps(Atomic(tensor))
 
     def fuse(self, outer: str, inner: str) -> Schedule:
@@ -128,9 +126,8 @@ class Schedule:
         panel: int = 0,
     ) -> Schedule:
         """Stage a tensor in shared memory or registers. See `ekc.ir.schedule.CacheRead`."""
-        return self.apply_steps(
-            CacheRead(source, scope, at, vector, _list_to_tuple(order), pad, swizzle, reader, panel)
-        )
+        order = _list_to_tuple(order)
+        return self.apply_steps(CacheRead(source, scope, at, vector, order, pad, swizzle, reader, panel))
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
         """Keep the output in registers until it is complete. See `ekc.ir.schedule.CacheWrite`."""
@@ -154,11 +151,8 @@ class Schedule:
 
     def to_json(self) -> str:
         """The operator and the steps as JSON text."""
-        data = {
-            "format": SCHEDULE_FORMAT,
-            "operator": self.op.to_json(),
-            "steps": [s.to_json() for s in self.steps],
-        }
+        steps = [s.to_json() for s in self.steps]
+        data = {"format": SCHEDULE_FORMAT, "operator": self.op.to_json(), "steps": steps}
         return json.dumps(data)
 
     @classmethod

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ekc.arguments import format_value
-from ekc.errors import InvalidInput
+from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.program import Program
+from ekc.ir.refusal import make_schedule_error
 
 STEP_CLASSES: dict[str, type[Step]] = {}
 MAX_STEP_NUMBER = 2**40
@@ -48,11 +49,14 @@ class Step:
         numbers are added to `program.checks`, so that they serve a population too."""
         raise NotImplementedError
 
+    def make_error(self, need: str, problem: str, remedy: str) -> ScheduleError:
+        """The error for a missing precondition of the step: see `ekc.ir.refusal.make_schedule_error`."""
+        return make_schedule_error(self.kind, need, problem, remedy)
+
     def to_json(self) -> dict[str, Any]:
         """The step as plain JSON values, defaults left out."""
-        return {"step": self.kind} | {
-            f.name: _to_json_value(getattr(self, f.name)) for f in self._list_set_fields()
-        }
+        fields = self._list_set_fields()
+        return {"step": self.kind} | {f.name: _to_json_value(getattr(self, f.name)) for f in fields}
 
     def to_python(self) -> str:
         """The method call that makes the step: `.split("i", (2, 16, 4))`."""
@@ -63,11 +67,8 @@ class Step:
         return f".{self.kind}({', '.join(parts)})"
 
     def _list_set_fields(self) -> list[dataclasses.Field[Any]]:
-        return [
-            f
-            for f in dataclasses.fields(self)
-            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
-        ]
+        fields, missing = dataclasses.fields(self), dataclasses.MISSING
+        return [f for f in fields if f.default is missing or getattr(self, f.name) != f.default]
 
     def fill_holes(self, decisions: Mapping[str, Any]) -> Step:
         """The step with its holes replaced by decisions."""

@@ -148,9 +148,8 @@ class TraceCompiler:
         length = sum(line.target not in self.slice_names for line in self.statements)
         returned: list[str] = []
         outputs = [self._format_value(p.values, (p.first, p.last), returned) for p in output_parts]
-        outcomes = [
-            self._format_value(tuple(own), (walk, walk), returned) for walk, own in enumerate(branches)
-        ]
+        walks = enumerate(branches)
+        outcomes = [self._format_value(tuple(own), (walk, walk), returned) for walk, own in walks]
         mask_names, empty_masks = self._list_masks(masks)
         returned += mask_names
         head = f"def trace(bounds, {', '.join(f'v{i}_0' for i in range(self.input_count))}):"
@@ -199,11 +198,8 @@ class TraceCompiler:
         args = map(_to_array, call.args) if isinstance(call.function, np.ufunc) else call.args
         parts = [self._format_value(a, span, reads) for a in args]
         parts += [f"{k}={self._format_value(v, span, reads)}" for k, v in call.options.items()]
-        self.statements.append(
-            TraceStatement(
-                f"v{ref}_{span[0]}", f"{self._name_constant(call.function)}({', '.join(parts)})", tuple(reads)
-            )
-        )
+        text = f"{self._name_constant(call.function)}({', '.join(parts)})"
+        self.statements.append(TraceStatement(f"v{ref}_{span[0]}", text, tuple(reads)))
 
     def _format_value(self, value: Any, span: Span, reads: list[str]) -> str:
         if isinstance(value, Ref):
@@ -310,8 +306,7 @@ def to_python_number(value: Any) -> Any:
 
 
 def promote_integers(function: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Operands, with integers converted to float where another operand is a float vector; NumPy would convert
-    them in each call."""
+    """Operands, integers as floats beside a float vector: NumPy would convert them in each call."""
     floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in operands)
     if not floats or not isinstance(function, np.ufunc):
         return operands
@@ -332,11 +327,8 @@ def fold_call(function: Any, operands: tuple[Any, ...], sample_result: Any) -> A
     `sample_result` is the result for some rows, for its type and shape.
     """
     if function is np.where and len(operands) == 3:
-        return (
-            _match_operand(operands[1], sample_result)
-            if operands[0] is True or operands[1] is operands[2]
-            else None
-        )
+        is_first = operands[0] is True or operands[1] is operands[2]
+        return _match_operand(operands[1], sample_result) if is_first else None
     if len(operands) != 2:
         return None
     a, b = operands
@@ -348,11 +340,8 @@ def fold_call(function: Any, operands: tuple[Any, ...], sample_result: Any) -> A
             if constant == neutral and sample_result.dtype.kind in kinds:
                 return _match_operand(other, sample_result)
             absorbing, absorbed, kinds = _ABSORBING_OPERANDS.get(function, (None, None, ""))
-            if (
-                constant == absorbing
-                and sample_result.dtype.kind in kinds
-                and sample_result.dtype in _PLAIN_DTYPES
-            ):
+            is_plain = sample_result.dtype.kind in kinds and sample_result.dtype in _PLAIN_DTYPES
+            if constant == absorbing and is_plain:
                 return sample_result.dtype.type(absorbed).item()
     return None
 
@@ -363,8 +352,6 @@ def _is_number(value: Any) -> bool:
 
 def _match_operand(operand: Any, sample_result: Any) -> Any:
     """The operand, if type and shape of the result are its own."""
-    is_same = isinstance(operand, np.ndarray) and (operand.dtype, operand.shape) == (
-        sample_result.dtype,
-        sample_result.shape,
-    )
+    kind = sample_result.dtype, sample_result.shape
+    is_same = isinstance(operand, np.ndarray) and (operand.dtype, operand.shape) == kind
     return operand if is_same else None

@@ -51,9 +51,8 @@ class _TracedArray(np.ndarray):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         options.pop("out", None)
-        recorder = next((x.recorder for x in inputs if isinstance(x, _TracedArray)), None) or _find_recorder(
-            inputs
-        )
+        recorder = next((x.recorder for x in inputs if isinstance(x, _TracedArray)), None)
+        recorder = recorder or _find_recorder(inputs)
         if method == "__call__" and not options:
             return recorder.record_simple_call(ufunc, inputs)
         return recorder.record_call(getattr(ufunc, method), inputs, options)
@@ -106,9 +105,8 @@ class _Recorder:
 
     def record_call(self, function: Any, args: Any, options: dict[str, Any]) -> Any:
         """Make a call and record it."""
-        ref = self._note_call(
-            function, _map_leaves(tuple(args), self.to_operand), _map_leaves(options, self.to_operand)
-        )
+        operands = [_map_leaves(given, self.to_operand) for given in (tuple(args), options)]
+        ref = self._note_call(function, *operands)
         if ref in self.results:
             return self.results[ref]
         found = function(*_map_leaves(args, _strip_tracing), **_map_leaves(options, _strip_tracing))
@@ -144,10 +142,9 @@ class _Recorder:
         empty_masks: dict[Ref, None] = {}
         self.assumed_branches, self.empty_masks = assumed, empty_masks
         for outputs in walk(columns):
-            references = [
-                (label, tuple(self.to_operand(_unwrap_single(v)) for v in values))
-                for label, values in outputs
-            ]
+            references = []
+            for label, values in outputs:
+                references.append((label, tuple(self.to_operand(_unwrap_single(v)) for v in values)))
             yield _WalkSection(references, dict(assumed), tuple(empty_masks))
             self.assumed_branches, self.empty_masks = assumed, empty_masks
 
@@ -197,9 +194,8 @@ class _Recorder:
         A call whose result has rows must work row by row: walks must not sort or sum over part of the rows.
         """
         call = self.calls[ref]
-        if shape[-1:] != (RECORDING_ROWS,) or any(
-            r in self.per_walk_refs for r in list_refs((call.args, call.options))
-        ):
+        refs = list_refs((call.args, call.options))
+        if shape[-1:] != (RECORDING_ROWS,) or any(r in self.per_walk_refs for r in refs):
             self.per_walk_refs.add(ref)
         return ref
 
@@ -216,8 +212,7 @@ def record_as_one_call(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_any(mask: Any) -> bool:
-    """Whether a mask is True for any member. While recording always True; the code that follows must handle
-    both."""
+    """Whether a mask is True for any member; while recording always True, so the code must handle both."""
     return isinstance(mask, _TracedArray) or bool(np.any(mask))
 
 

@@ -46,11 +46,8 @@ class WalkTrace:
         """
         with np.errstate(all="ignore"):
             outputs, branches, masks = self.function(bounds, *(columns[name] for name in self.columns))
-        invalid = {
-            walk
-            for walk, outcomes in enumerate(branches)
-            if tuple(map(bool, outcomes)) != self.assumed_branches[walk]
-        }
+        taken = (tuple(map(bool, outcomes)) for outcomes in branches)
+        invalid = {walk for walk, own in enumerate(taken) if own != self.assumed_branches[walk]}
         for mask, where in zip(masks, self.empty_masks, strict=True):
             if mask.any():
                 invalid.update(where.find_set_walks(mask, bounds))
@@ -65,9 +62,8 @@ class WalkTrace:
             for low, high in _iterate_runs(first, last, invalid):
                 rows = slice(bounds[low], bounds[high + 1])
                 if rows.start < rows.stop:
-                    found.append(
-                        WalkOutput(label, rows, _slice_values(values, rows.start - begin, rows.stop - begin))
-                    )
+                    own = _slice_values(values, rows.start - begin, rows.stop - begin)
+                    found.append(WalkOutput(label, rows, own))
         return found, invalid
 
 

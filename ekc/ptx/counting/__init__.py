@@ -1,2 +1,1 @@
-"""Counts of executed instructions from PTX text: loops -> trip counts -> runs of blocks -> instruction
-counts."""
+"""Counts of executed instructions from PTX text: loops -> trip counts -> runs of blocks -> counts."""

@@ -157,8 +157,7 @@ def list_uses(instruction: Instruction) -> tuple[str, ...]:
 def prepare_instruction(
     instruction: Instruction, constants: Values, writers: Mapping[str, Sequence[Instruction]]
 ) -> PreparedInstruction:
-    """Resolve the operands of an instruction. `constants`: registers that never change; `writers`: by
-    register."""
+    """Resolve the operands of an instruction. `constants`: registers that never change."""
     operation, parts = _find_operation(instruction), instruction.parts
     sources = instruction.operands[1:] if operation else ()
     places = [_resolve_operand(source, constants, writers) for source in sources]
@@ -193,9 +192,8 @@ def _find_operation(instruction: Instruction) -> Operation | None:
 
 def _is_simple(operand: Operand) -> bool:
     """Whether an operand is one value that is read as it is."""
-    return isinstance(operand, Immediate | Symbol) or (
-        isinstance(operand, Register) and not operand.is_negated
-    )
+    is_register = isinstance(operand, Register) and not operand.is_negated
+    return is_register or isinstance(operand, Immediate | Symbol)
 
 
 def _resolve_operand(operand: Operand, constants: Values, written: Container[str]) -> Value | str:

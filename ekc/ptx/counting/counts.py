@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ekc.errors import EkcError
 from ekc.ptx.cfg import WARPGROUP_SIZE, split_blocks
@@ -37,9 +36,7 @@ _INTEGER_OPCODES = frozenset({
     "prmt", "bfe", "bfi", "bfind", "bmsk", "popc", "clz", "brev", "fns", "szext",
 })
 # fmt: on
-_FLOAT_OPCODES = frozenset(
-    {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"}
-)
+_FLOAT_OPCODES = {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg", "copysign", "testp"}
 
 
 @dataclass(frozen=True)
@@ -116,10 +113,18 @@ def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
     Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
     trip count (naming label and line), for a call and for an indirect branch.
     """
+    return sum_instruction_counts(list_instruction_runs(parse_module(ptx).find_kernel(kernel)))
+
+
+InstructionRuns = tuple[tuple[Instruction, float], ...]
+"""Instructions of a kernel, each with its runs per thread."""
+
+
+def sum_instruction_counts(instruction_runs: InstructionRuns) -> InstructionCounts:
+    """The counts of `count_instructions`, from runs that were listed before."""
     totals: dict[str, float] = defaultdict(float)
-    every = list_instruction_runs(ptx, kernel)
-    unread = _find_unread_atomics([one for one, _ in every])
-    for instruction, times in every:
+    unread = _find_unread_atomics([one for one, _ in instruction_runs])
+    for instruction, times in instruction_runs:
         opcode = ("red", *instruction.parts[1:]) if instruction in unread else instruction.parts
         for kind, amount in _list_counts(instruction, opcode):
             totals[kind] += times * amount
@@ -137,15 +142,13 @@ def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instr
     )
 
 
-@lru_cache(maxsize=4)
-def list_instruction_runs(ptx: str, kernel: str) -> tuple[tuple[Instruction, float], ...]:
+def list_instruction_runs(kernel: KernelText) -> InstructionRuns:
     """Every instruction of `kernel` with its runs per thread; rules and errors as of `count_instructions`."""
-    text = parse_module(ptx).find_kernel(kernel)
-    _refuse_jumps(text)
-    if not text.code:
+    _refuse_jumps(kernel)
+    if not kernel.code:
         return ()
-    blocks = split_blocks(text)
-    runs = zip(blocks, count_block_runs(kernel, blocks), strict=True)
+    blocks = split_blocks(kernel)
+    runs = zip(blocks, count_block_runs(kernel.name, blocks), strict=True)
     return tuple((one, times) for block, times in runs for one in block.instructions)
 
 

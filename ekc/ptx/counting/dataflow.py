@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ekc.ptx.cfg import Block, list_successors
+from ekc.ptx.cfg import Block
 from ekc.ptx.counting.constant_propagation import (
     Comparison,
     PredicateGuard,
@@ -53,10 +53,9 @@ class BranchSlice:
         }
         needed = _find_needed_instructions(writers, {guard.name for guard in conditions.values()})
         constants: Values = {}
-        steps = {
-            number: tuple(_prepare_steps(graph.blocks[number].code, needed, constants, writers))
-            for number in graph.order
-        }
+        steps = {}
+        for number in graph.order:
+            steps[number] = tuple(_prepare_steps(graph.blocks[number].code, needed, constants, writers))
         guards = {
             number: PredicateGuard(constants.get(guard.name, guard.name), guard.is_negated)
             for number, guard in conditions.items()
@@ -103,8 +102,7 @@ def _prepare_steps(
 
 @dataclass(frozen=True)
 class FlowEdge:
-    """An edge from the end of a node. With a guard, control takes it only where the guard equals
-    `is_taken`."""
+    """An edge from the end of a node. With a guard it is open only where the guard equals `is_taken`."""
 
     source: int
     """Index of the node that the edge leaves."""
@@ -142,8 +140,7 @@ class LoopFlow:
     def __init__(
         self, graph: ControlFlowGraph, code: BranchSlice, loop: NaturalLoop | None, decided: Iterable[int]
     ) -> None:
-        """Branches at the end of the `decided` blocks may be followed one way, if `code` has their
-        conditions."""
+        """Branches of `decided` blocks may be followed one way, if `code` has their conditions."""
         self._graph, self._code, self._loop = graph, code, loop
         self._decided = {number for number in decided if number in code.guards and self._is_decidable(number)}
         self.nodes: list[_FlowNode] = []
@@ -153,12 +150,8 @@ class LoopFlow:
         self.registers = self._find_needed_registers(region)
         for number in region:
             self._add_block(number)
-        exits = [
-            (n, target)
-            for n in region
-            for target in list_successors(graph.blocks[n])
-            if target not in self.node_by_block
-        ]
+        targets = ((n, target) for n in region for target in graph.blocks[n].exit.targets)
+        exits = [(n, target) for n, target in targets if target not in self.node_by_block]
         self.exits = [edge for number, target in exits for edge in self._find_edges(number, target)]
         latches = sorted(loop.latches) if loop else ()
         self.latches = [edge for number in latches for edge in self._find_edges(number, region[0])]
@@ -204,18 +197,14 @@ class LoopFlow:
         inner = self._graph.innermost_loops[number]
         if inner is self._loop:
             return True
-        following = list_successors(self._graph.blocks[number])
+        following = self._graph.blocks[number].exit.targets
         return all(other in inner.body and other != inner.header for other in following)
 
     def _find_needed_registers(self, region: Sequence[int]) -> set[str]:
         """Registers on which the decided branches depend; all registers for a whole kernel."""
         if self._loop is None:
-            return {
-                name
-                for number in region
-                for step in self._code.steps[number]
-                for name in step.written_registers
-            }
+            steps = (step for number in region for step in self._code.steps[number])
+            return {name for step in steps for name in step.written_registers}
         writers: dict[str, list[PreparedInstruction]] = {}
         for number in region:
             for each in self._code.steps[number]:
@@ -237,20 +226,16 @@ class LoopFlow:
         if number not in self._decided:
             return [FlowEdge(source, None, True, line)]
         guard = self._code.guards[number]
-        successors = zip(list_successors(block), (True, False), strict=True)
+        successors = zip(block.exit.targets, (True, False), strict=True)
         return [FlowEdge(source, guard, taken, line) for other, taken in successors if other == target]
 
     def _add_block(self, number: int) -> None:
         """Add a block to the node that it always runs with, or to a new node."""
         first = not self.nodes
-        sources = (
-            []
-            if first
-            else [e for p in self._graph.forward_predecessors[number] for e in self._find_edges(p, number)]
-        )
-        steps = [
-            each for each in self._code.steps[number] if not self.registers.isdisjoint(each.written_registers)
-        ]
+        before = () if first else self._graph.forward_predecessors[number]
+        sources = [edge for other in before for edge in self._find_edges(other, number)]
+        own = self._code.steps[number]
+        steps = [each for each in own if not self.registers.isdisjoint(each.written_registers)]
         header = not first and self._graph.innermost_loops.get(number) is not None
         header = header and self._graph.innermost_loops[number].header == number
         plain = {edge.source if edge.guard is None else -1 for edge in sources}

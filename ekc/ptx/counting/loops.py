@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from ekc.errors import EkcError
-from ekc.ptx.cfg import Block, BlockExit, list_successors
+from ekc.ptx.cfg import Block, BlockExit
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ControlFlowGraph:
         rank = {number: position for position, number in enumerate(order)}
         prior: dict[int, tuple[int, ...]] = dict.fromkeys(order, ())
         for number in order:
-            for other in dict.fromkeys(list_successors(blocks[number])):
+            for other in dict.fromkeys(blocks[number].exit.targets):
                 prior[other] += (number,)
         above = _find_dominators(rank, prior)
         back = _find_back_edges(kernel, blocks, rank, prior, above)
@@ -67,21 +67,20 @@ class ControlFlowGraph:
     def find_original_header(self, number: int, block_count: int) -> int:
         """The given block before which a block was added. The first `block_count` blocks are given ones."""
         while number >= block_count:
-            number = list_successors(self.blocks[number])[0]
+            number = self.blocks[number].exit.targets[0]
         return number
 
     def find_split_headers(self, block_count: int) -> set[int]:
         """The given blocks that were split into the headers of several loops."""
-        return {
-            self.find_original_header(added, block_count) for added in range(block_count, len(self.blocks))
-        }
+        added = range(block_count, len(self.blocks))
+        return {self.find_original_header(number, block_count) for number in added}
 
 
 def _order_blocks(blocks: Sequence[Block]) -> tuple[int, ...]:
     """Reverse postorder from block 0, without recursion: kernels can have many blocks."""
     finished: list[int] = []
     visited = {0}
-    path = [(0, iter(list_successors(blocks[0])))]
+    path = [(0, iter(blocks[0].exit.targets))]
     while path:
         number, rest = path[-1]
         following = next((other for other in rest if other not in visited), None)
@@ -90,7 +89,7 @@ def _order_blocks(blocks: Sequence[Block]) -> tuple[int, ...]:
             path.pop()
         else:
             visited.add(following)
-            path.append((following, iter(list_successors(blocks[following]))))
+            path.append((following, iter(blocks[following].exit.targets)))
     return tuple(reversed(finished))
 
 
@@ -158,10 +157,8 @@ def _find_shared_header(
 def _split_header(blocks: Sequence[Block], header: int, latch: int) -> list[Block]:
     """Add an empty block before `header`, the outer header. All edges but that of `latch` lead there."""
     added = len(blocks)
-    moved = [
-        block if number == latch else _redirect_exit(block, header, added)
-        for number, block in enumerate(blocks)
-    ]
+    moved = [_redirect_exit(block, header, added) for block in blocks]
+    moved[latch] = blocks[latch]
     return [*moved, replace(blocks[header], number=added, code=[], exit=BlockExit("jump", (header,)))]
 
 

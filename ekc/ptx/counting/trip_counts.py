@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ekc.errors import EkcError
-from ekc.ptx.cfg import Block, list_successors
+from ekc.ptx.cfg import Block
 from ekc.ptx.counting.constant_propagation import Comparison, State, Value
 from ekc.ptx.counting.dataflow import BranchSlice, LoopFlow, VaryingRegisters, join_states
 from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
@@ -191,7 +191,7 @@ def _count_visits(
     graph: ControlFlowGraph, code: BranchSlice, loop: NaturalLoop, entry: State, varying: VaryingRegisters
 ) -> dict[int, int]:
     """Number of trips of a loop in which each of its blocks runs. Nested loops count as running once."""
-    if all(target in loop.body for number in loop.body for target in list_successors(graph.blocks[number])):
+    if all(loop.body.issuperset(graph.blocks[number].exit.targets) for number in loop.body):
         raise _make_uncountable(graph, loop, "it has no exit")
     try:
         return _follow_trips(graph, code, loop, entry, varying, _PROBED_TRIPS)
@@ -212,19 +212,12 @@ def _follow_trips(
     varying: VaryingRegisters,
     probed_trips: int,
 ) -> dict[int, int]:
-    """`_count_visits`, where branches that are unknown in the first `probed_trips` are taken as unknown in
-    all."""
-    flow, state = (
-        LoopFlow(graph, code, loop, loop.body),
-        State(entry.single_writer_values.copy(), entry.multi_writer_values),
-    )
+    """`_count_visits`; branches unknown in the first `probed_trips` are taken as unknown in all."""
+    flow = LoopFlow(graph, code, loop, loop.body)
+    state = State(entry.single_writer_values.copy(), entry.multi_writer_values)
     strides = TripStrides(flow.registers)
     visits: dict[int, int] = dict.fromkeys(loop.body, 0)
-    decided = {
-        number
-        for number in loop.body
-        if any(n not in loop.body for n in list_successors(graph.blocks[number]))
-    }
+    decided = {number for number in loop.body if not loop.body.issuperset(graph.blocks[number].exit.targets)}
     tally, trips = [0] * len(flow.nodes), 0
     for trip in range(1, _MOST_FOLLOWED + 1):
         compared: list[Comparison | None] | None = [] if flow.is_linear else None
@@ -252,9 +245,8 @@ def _follow_trips(
             tally = [0] * len(flow.nodes)
             own = {name: value for name, value in state.multi_writer_values.items() if name in flow.registers}
             state = State(state.single_writer_values, own)
-    raise _make_uncountable(
-        graph, loop, f"it runs more than {_MOST_FOLLOWED} times, each trip unlike the others"
-    )
+    reason = f"it runs more than {_MOST_FOLLOWED} times, each trip unlike the others"
+    raise _make_uncountable(graph, loop, reason)
 
 
 def _add_visits(flow: LoopFlow, tally: Iterable[int], visits: dict[int, int]) -> None:

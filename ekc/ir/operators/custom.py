@@ -40,9 +40,7 @@ def compute(
     """
     element = parse_dtype(dtype)
     tensors = list(check_mapping("inputs", inputs, 'inputs={"A": (64,)}'))
-    stage = make_compute(
-        *(output, body, axes, {} if reduce is None else reduce, tensors, combine, element),
-        *(acc_dtype, out_dtype),
-    )
+    types, over = (element, acc_dtype, out_dtype), {} if reduce is None else reduce
+    stage = make_compute(output, body, axes, over, tensors, combine, *types)
     specs = tuple(TensorSpec(n, check_shape(n, s), element) for n, s in inputs.items())
     return Operator(check_identifier("operator", name), specs, (stage,))
