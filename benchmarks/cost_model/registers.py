@@ -6,8 +6,8 @@ Legal schedules as in the first round of a run: bred by the analytic prior, then
 Each is compiled for sm_80. *spill*: share of the kernels whose stack is larger than 64 bytes by ptxas;
 *median*: median of estimated over allocated registers, of the other kernels; *spread*: standard deviation of
 the log of that ratio. --a-round sets the registers that the estimate adds for each round of the copy of a
-pipelined tile (`ekc.ir.rules.launch.REGISTERS_PER_ROUND`); 0 is the rule before that. No bar: the figures
-describe an estimate that the search corrects by what it measures.
+pipelined tile (`REGISTERS_PER_ROUND` of `ekc/ir/analysis/registers.py`); 0 is the rule before that. No bar:
+the figures describe an estimate that the search corrects by what it measures.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.search.tune_table import TARGET
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
+from ekc.ir.analysis import registers
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.rules import launch as rules
 from ekc.search.data.defaults import SPILLS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
@@ -61,7 +61,9 @@ def count_registers(schedule: ekc.Schedule) -> tuple[float, float, float]:
     """(registers expected, registers allocated, bytes of stack) of the launch with most of them."""
     compiled = compile_schedule(schedule, "sm_80")
     most = int(np.argmax([r.registers for r in compiled.resources]))
-    needed = rules.estimate_registers(derive_launches(schedule.program)[most]) + rules.RESERVED_REGISTERS
+    needed = (
+        registers.estimate_registers(derive_launches(schedule.program)[most]) + registers.RESERVED_REGISTERS
+    )
     found = compiled.resources[most]
     return float(needed), float(found.registers), float(found.stack_bytes)
 
@@ -91,18 +93,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
     parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
     parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--a-round", type=int, default=rules.REGISTERS_PER_ROUND)
+    parser.add_argument("--a-round", type=int, default=registers.REGISTERS_PER_ROUND)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile schedules of each operator, and print the table."""
     every = OPERATORS | MORE
     names = select_names(every, arguments.only)
-    shipped, rules.REGISTERS_PER_ROUND = rules.REGISTERS_PER_ROUND, arguments.a_round
+    shipped, registers.REGISTERS_PER_ROUND = registers.REGISTERS_PER_ROUND, arguments.a_round
     try:
         lines = [measure_operator(name, every[name](), arguments.draws, arguments.seed) for name in names]
     finally:
-        rules.REGISTERS_PER_ROUND = shipped
+        registers.REGISTERS_PER_ROUND = shipped
     print(f"NVRTC {describe_toolchain()}, seed {arguments.seed}, {arguments.a_round} registers a round")
     print(format_table(HEADERS, [*map(format_line, lines)], width=WIDE_TABLE))
     return {"a_round": arguments.a_round, "lines": lines}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, ceil_div, find_atom_range
-from ekc.ir.analysis.coalescing import split_lanes
+from ekc.ir.analysis.bank_conflicts import split_lanes
 from ekc.ir.analysis.population_math import Lookup
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.buffers import BoundsGuard

@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 
 from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
+from ekc.ir.analysis.registers import RESERVED_REGISTERS, count_prefetch_registers, estimate_registers
 from ekc.ir.hardware.memory import SECTOR_BYTES, WARP
 from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.memory_access import (
@@ -16,13 +17,7 @@ from ekc.ir.lowering.memory_access import (
     find_global_reads,
     find_global_writes,
 )
-from ekc.ir.lowering.nodes import LaunchTree
-from ekc.ir.rules.launch import (
-    RESERVED_REGISTERS,
-    count_prefetch_registers,
-    count_statements,
-    estimate_registers,
-)
+from ekc.ir.lowering.nodes import LaunchTree, count_statements
 
 
 def compute_parallelism(

@@ -18,7 +18,7 @@ from ekc.ir.affine import (
     find_displacement,
     min_extent,
 )
-from ekc.ir.analysis.coalescing import (
+from ekc.ir.analysis.bank_conflicts import (
     WarpAccessPattern,
     count_sectors,
     count_swizzled_wavefronts,

@@ -291,3 +291,17 @@ def multiply_extents(values: Any) -> Extent:
     for v in values:
         total = total * v
     return total
+
+
+def count_statements(nodes: tuple[Node, ...]) -> Extent:
+    """Number of statements after unrolling."""
+    total: Extent = 0
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            copies = node.loop.extent if node.must_unroll else node.loop.unroll
+            total = total + copies * count_statements(node.body)
+        elif isinstance(node, FragmentNode):
+            total = total + node.fragment_count
+        else:
+            total = total + 1
+    return total

@@ -12,14 +12,22 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import Extent, ceil_div, max_extent, min_extent
+from ekc.ir.analysis.registers import RESERVED_REGISTERS, estimate_registers
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, Node, ReduceNode, StageNode, walk_nodes
-from ekc.ir.program import Program, Staging
+from ekc.ir.lowering.nodes import (
+    LaunchTree,
+    ReduceNode,
+    StageNode,
+    count_statements,
+    walk_nodes,
+)
+from ekc.ir.program import Program
 from ekc.ir.refusal import Check, at_most, exactly, fits, requires
+from ekc.ir.rules.async_copies import check_async_copies
 from ekc.ir.rules.tensor_cores import check_tensor_products
-from ekc.ir.rules.vectors import check_async_copies, check_vectors
+from ekc.ir.rules.vectors import check_vectors
 
 
 def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
@@ -37,11 +45,6 @@ def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 MAX_STATEMENTS = 8192
 """Most statements of a kernel after unrolling; more compile slowly and leave the instruction cache."""
-RESERVED_REGISTERS = 24
-"""Registers of a thread that are reserved for addresses and loop counters."""
-REGISTERS_PER_ROUND = 2
-"""Registers for the two addresses of each unrolled round of a copy of a pipelined tile. The addresses do not
-change with the loops inside, so compilers keep them in registers (`benchmarks/cost_model/registers.py`)."""
 
 
 def iterate_checks(program: Program, limits: Limits) -> Iterator[Check]:
@@ -91,61 +94,10 @@ def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     yield at_most("registers", need, budget, "", nearest)
 
 
-def estimate_registers(kernel: LaunchTree) -> Extent:
-    """32-bit registers of one thread for its tiles, prefetched shared tiles included, and for the addresses
-    of copies of pipelined tiles."""
-    total = count_prefetch_registers(kernel) + REGISTERS_PER_ROUND * count_copy_rounds(kernel)
-    for b in kernel.buffers:
-        if b.scope != "shared":
-            lanes = WARP if b.scope == "fragment" else 1
-            total = total + -(-b.elements * b.dtype.bytes // (4 * lanes))
-    return total
-
-
-def count_prefetch_registers(kernel: LaunchTree) -> Extent:
-    """32-bit registers in which a thread keeps the next shared tiles while it uses the current ones."""
-    total: Extent = 0
-    for b in kernel.buffers:
-        staging = kernel.nest.find_staging(b.name)
-        if b.scope == "shared" and staging is not None and _is_register_copy(kernel, staging):
-            elements = min_extent(b.copy_count - 1, 1) * -(-b.region.size // kernel.thread_count)
-            total = total + -(-elements * b.dtype.bytes // 4)
-    return total
-
-
-def count_copy_rounds(kernel: LaunchTree) -> Extent:
-    """Rounds in which a thread copies its share of the pipelined tiles."""
-    total: Extent = 0
-    for b in kernel.buffers:
-        staging = kernel.nest.find_staging(b.name)
-        if b.scope == "shared" and staging is not None and staging.producer is None:
-            rounds = -(-b.region.size // (staging.vector * kernel.thread_count))
-            total = total + min_extent(b.copy_count - 1, 1) * rounds
-    return total
-
-
-def _is_register_copy(kernel: LaunchTree, staging: Staging) -> bool:
-    return staging.producer is None and not kernel.nest.is_async(staging)
-
-
 def check_unrolled_size(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Number of statements after unrolling."""
     n = count_statements(kernel.body)
     yield at_most("unrolling", n, MAX_STATEMENTS, "statements", "use a smaller unroll factor or tile")
-
-
-def count_statements(nodes: tuple[Node, ...]) -> Extent:
-    """Number of statements after unrolling."""
-    total: Extent = 0
-    for node in nodes:
-        if isinstance(node, LoopNode):
-            copies = node.loop.extent if node.must_unroll else node.loop.unroll
-            total = total + copies * count_statements(node.body)
-        elif isinstance(node, FragmentNode):
-            total = total + node.fragment_count
-        else:
-            total = total + 1
-    return total
 
 
 def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:

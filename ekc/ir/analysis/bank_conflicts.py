@@ -1,4 +1,4 @@
-"""Coalescing and bank conflicts: exact sectors and wavefronts of one request of a warp.
+"""Bank conflicts and coalescing: exact wavefronts and sectors of one request of a warp.
 
 An access pattern is a mixed-radix number: the number of a lane gives digits over some loops, fastest first,
 and each digit is multiplied by a step in bytes. Patterns repeat in a population, so each distinct one is
