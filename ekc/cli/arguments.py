@@ -103,8 +103,7 @@ class OperatorRequest:
 
 
 def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command with OPERATOR, its extents and its options, passed as
-    `request=OperatorRequest(...)`."""
+    """Decorate a command with OPERATOR, extents and options, passed as `request=OperatorRequest(...)`."""
 
     @functools.wraps(command)
     def wrapped(**values: Any) -> Any:
@@ -218,8 +217,7 @@ def _check_names(
 
 
 def _parse_number(text: str) -> object:
-    """Parse 3 as 3, 3x5 as (3, 5), 1:2x3 as ((1, 2), 3), 2.5 as 2.5 (which the operator refuses); any other
-    text is returned unchanged."""
+    """Parse 3 as 3, 3x5 as (3, 5), 1:2x3 as ((1, 2), 3), 2.5 as 2.5; any other text is returned unchanged."""
     if _SHAPE_PATTERN.match(text) and "x" in text:
         return _parse_shape(text)
     if _PADDING_PATTERN.match(text):

@@ -108,7 +108,6 @@ class _StatusLine(Protocol):
 
     def print_above(self, line: str) -> None:
         """Print a permanent line."""
-        ...
 
     def stop(self) -> None: ...
 
@@ -137,8 +136,7 @@ class _TerminalStatusLine:
 
 
 class _TitleStatusLine:
-    """Status in the title of the terminal, where the job writes too: a status line would split the job's
-    output."""
+    """Status in the terminal's title: a status line would split the output of the job."""
 
     _SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 

@@ -62,11 +62,8 @@ class UntunedLayer:
 def tune_layers(
     file: Path, options: TuneArguments, event_log: EventLog, out: Path, prefix: str, as_json: bool
 ) -> int:
-    """Tune every layer of a file; returns the exit status.
-
-    A layer that fails does not stop the others. Ctrl-C does; then the layers tuned so far are printed. Names
-    of kernels begin with `prefix`.
-    """
+    """Tune every layer of a file, also after a failure; Ctrl-C ends that and prints the layers so far. Names
+    of kernels begin with `prefix`. Returns the exit status."""
     layers = _read_operators(file)
     options.check_options()
     ensure_writable(out)

@@ -1,5 +1,4 @@
-"""Output of the commands: text, JSON, log lines, folders, exit status; and the report of an executed
-launch."""
+"""Output of the commands: text, JSON, log lines, folders, exit status, a launch's report."""
 
 from __future__ import annotations
 
@@ -65,10 +64,8 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def ensure_writable(folder: Path) -> Path:
-    """Create a folder if it does not exist, and check that a file can be written into it; returns the folder.
-
-    Call it before the work whose result goes there. Raises `InvalidInput`.
-    """
+    """Create a folder, and check that a file can be written into it, before the work whose result goes there;
+    returns the folder. Raises `InvalidInput`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -140,8 +137,7 @@ def format_counts(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def format_accesses(facts: dict[str, Any]) -> str:
-    """The table of memory accesses: for each opcode the requests per block, and sectors, wavefronts and bank
-    conflicts per request."""
+    """Table of memory accesses: requests per block; sectors, wavefronts, bank conflicts per request."""
     from ekc.tables import format_table
 
     headers = ("memory access", "in the PTX", "requests a block", "sectors", "wavefronts", "conflicts")

@@ -157,8 +157,7 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
 
 
 def log_replaced(out: Path, op: Operator, name: str | None) -> None:
-    """Log a line if `out` has a kernel of another operator under this name, which is about to be
-    overwritten."""
+    """Log a line if `out` has a kernel of another operator under this name: it is overwritten."""
     try:
         other = read_schedule(out / f"{name or op.name}.json").op
     except EkcError:

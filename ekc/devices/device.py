@@ -49,8 +49,7 @@ class MeasurementConditions:
     clock_regime: str
     """"fixed 1275 MHz" or "free"."""
     clock_mhz: float
-    """SM clock in MHz during the measurement; lower than that of the regime where the power cap throttled
-    it."""
+    """SM clock in MHz while measured; lower than the regime's where the power cap throttled it."""
     temperature_c: float
     throttle: tuple[str, ...]
     """Throttle reasons in force, e.g. (POWER_CAP,); (UNREPORTED,) where the driver does not report them."""
@@ -93,8 +92,7 @@ class Metering:
     energy_j: float
     energy_interval_j: Interval
     counter_energy_j: float
-    """First estimator: difference of the total-energy counter between two of its ticks, per call; NaN where
-    no counter moved."""
+    """First estimator: difference of the energy counter between two ticks, per call; NaN if none moved."""
     sampled_energy_j: float
     """Second estimator: mean of the power readings times time."""
     idle_power_w: float
@@ -102,8 +100,7 @@ class Metering:
     samples: int
     conditions: MeasurementConditions
     estimator: str = ENERGY_COUNTER
-    """The estimator that `energy_j` comes from: `ENERGY_COUNTER`, or `POWER_READINGS` where no counter
-    moved."""
+    """Source of `energy_j`: `ENERGY_COUNTER`, or `POWER_READINGS` where no counter moved."""
     notes: tuple[str, ...] = ()
     """Notes for readers of the figures."""
     samples_w: tuple[float, ...] = ()
@@ -159,8 +156,7 @@ class Device(Protocol):
         """Name that is printed with all figures of the device: `a100 (simulated)` or the product name."""
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Measure the latency. `repeat` numbers repeated measurements of one kernel, so that each has its own
-        seed."""
+        """Measure the latency. `repeat` numbers the measurements of one kernel: each has its own seed."""
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Measure power and energy over a window of about `seconds`."""

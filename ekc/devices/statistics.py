@@ -130,8 +130,7 @@ def compute_relative_width(samples: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def _find_interval_rank(number: int) -> int:
-    """The largest rank (from 0) whose sample exceeds the median with a probability of `_TAIL_PROBABILITY` at
-    most."""
+    """The largest rank (from 0) that misses the median with at most `_TAIL_PROBABILITY` on either side."""
     below, rank = 0.0, 0
     for k in range(number // 2):
         below += math.comb(number, k) / 2.0**number

@@ -44,10 +44,8 @@ def advise(
     on_event: EventCallback,
     model: ResponseModel | None = None,
 ) -> None:
-    """Measure, advise, and keep recording until the job ends.
-
-    Raises `ActuatorError` for a card with neither clocks nor caps to choose from, and what the probe raises.
-    """
+    """Measure, advise, and record until the job ends. Raises `ActuatorError` for a card without clocks or
+    caps to choose from, and what the probe raises."""
     if not actuator.possible_gears.sm_mhz and not actuator.possible_gears.power_w:
         raise ActuatorError("no advice: neither clocks nor power of this GPU can be limited")
     start, joules = probe.now(), probe.read_energy_j()

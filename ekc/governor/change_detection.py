@@ -1,7 +1,5 @@
-"""Detection of changes of a job: signatures of recordings compared with a reference, and loss of its beat.
-
-A signature is power, SM use and memory use (`make_signature`). A recording under the choice is called a look.
-"""
+"""Detection of changes of a job: signatures (power, SM and memory use) of recordings under the choice, called
+looks, compared with a reference; and loss of its beat."""
 
 from __future__ import annotations
 
@@ -62,10 +60,7 @@ class ChangeDetector:
         return self._reference is not None
 
     def measure_distance(self, samples: SensorSamples) -> float:
-        """Relative distance of the last looks from the reference, 0 within scatter and without a reference.
-
-        Looks must be consecutive.
-        """
+        """Relative distance of the last, consecutive looks from the reference; 0 without one."""
         if not np.isfinite(samples.power_w).any():
             return 0.0
         look = compute_signature(samples)
@@ -85,10 +80,7 @@ class ChangeDetector:
         return self.is_ready() and distance > MIN_DEVIATION
 
     def is_unstable(self) -> bool:
-        """Whether most looks deviated for `UNSTABLE_S`, though none of the changes lasted.
-
-        Iterations longer than a look appear so.
-        """
+        """Whether most looks deviated for `UNSTABLE_S` without a lasting change, as do long iterations."""
         count = ceil(UNSTABLE_S / self.look_s)
         last = list(self._deviated_flags)[-count:]
         return len(last) == count and sum(last) > count / 2
@@ -162,10 +154,8 @@ def compute_signature(samples: SensorSamples) -> Values:
 
 
 def make_signature(watts: float, sm_util: float, memory_util: float) -> Values:
-    """Array of watts, SM use and memory use.
-
-    50 is added to each use in percent, so that changes of a small use are small relative changes.
-    """
+    """Array of watts, SM use and memory use, with 50 % added to each use: changes of a small use are to be
+    small."""
     return np.array([watts, 50.0 + np.nan_to_num(sm_util), 50.0 + np.nan_to_num(memory_util)])
 
 

@@ -1,7 +1,5 @@
-"""Events of the governor: one frozen record for each measurement, decision and setting.
-
-Each event has its time on the probe's clock, and `format_line()`, one line for people.
-"""
+"""Events of the governor: a frozen record of each measurement, decision and setting, with its time on the
+probe's clock, and as a line for people."""
 
 from __future__ import annotations
 

@@ -87,8 +87,7 @@ class Governor:
         """After the block: the last line of `ekc govern --json`; None where nothing was governed."""
 
     def detach(self) -> None:
-        """Give up the governor process, its files and the count of steps in a forked child: they are the
-        parent's."""
+        """In a forked child: the governor process, its files and the count of steps are the parent's."""
         if self._folder_finalizer is not None:
             self._folder_finalizer.detach()
         self._process, self._folder, self._step_counter = None, None, nullcontext()
@@ -171,7 +170,6 @@ class StepTracker(Protocol):
 
     def step(self) -> AbstractContextManager[None]:
         """Context of one training step."""
-        ...
 
 
 def transformers_callback(steps: StepTracker) -> Any:
@@ -187,10 +185,8 @@ def lightning_callback(steps: StepTracker) -> Any:
 
 
 def optimizer_hook(steps: StepTracker, optimizer: Any) -> Any:
-    """Count each `optimizer.step()` of PyTorch; `.remove()` of the returned handle ends that.
-
-    Raises `InvalidInput` for an optimizer that takes no hooks (PyTorch before 2.0).
-    """
+    """Count each `optimizer.step()` of PyTorch until `.remove()` of the returned handle. Raises
+    `InvalidInput` for an optimizer that takes no hooks (PyTorch before 2.0)."""
     register = getattr(optimizer, "register_step_post_hook", None)
     if register is None:
         name = type(optimizer).__name__

@@ -16,19 +16,15 @@ MIN_WATTS_ERROR = 0.005
 
 @dataclass(frozen=True)
 class ProgressRate:
-    """Progress per second by two independent measures, beats and bytes; NaN where a measure is missing.
-
-    Errors are relative standard errors.
-    """
+    """Progress per second by two independent measures with relative standard errors; NaN where one is
+    missing."""
 
     beats: float = NOT_MEASURED
     """Steps or periods per second."""
     beats_error: float = NOT_MEASURED
     moved: float = NOT_MEASURED
-    """Memory use (percent) per second in which a kernel ran.
-
-    At one memory clock the same kernels move the same bytes; time in which the host waits has no influence.
-    """
+    """Memory use (percent) per second in which a kernel ran: at one memory clock the same kernels move the
+    same bytes, however long the host waits."""
     moved_error: float = NOT_MEASURED
     period_s: float = NOT_MEASURED
     """Seconds of one step or period."""

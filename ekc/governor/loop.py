@@ -1,5 +1,4 @@
-"""The control loop: measure a phase, set its choice, watch for changes; start again when the job has
-changed."""
+"""The control loop: measure a phase, set its choice, watch for changes; begin again after one."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ from ekc.governor.response_curve import CONFIDENT_SIGMA
 MAX_WAIT_S = 40.0
 """Longest pause between two looks in seconds; the pause doubles while nothing changes."""
 MAX_CHECK_SHARE = 0.08
-"""Longest measurement of the default in a check, as a share of the gap between two checks: it saves
-nothing."""
+"""Longest reading of the default in a check, as a share of the gap between checks: it saves nothing."""
 MAX_UNCERTAIN_CHECK_SHARE = 0.12
 """The same where a reading of a minute has a large error: an uncertain choice may be too slow."""
 MIN_MOVE_SHARE = 0.006
@@ -268,8 +266,7 @@ class _ControlLoop:
     def _confirm_change(
         self, phase: Phase, detector: ChangeDetector, beat_monitor: BeatMonitor, window_s: float
     ) -> float:
-        """Least distance from the reference over `CONFIRM_S`; 0 if the job returns, as after an
-        evaluation."""
+        """Least distance from the reference over `CONFIRM_S`; 0 if the job returns, as from an evaluation."""
         smallest = float("inf")
         end_s = self._probe.now() + max(CONFIRM_S, 3 * window_s)
         while self._probe.now() < end_s:
@@ -295,8 +292,7 @@ class _ControlLoop:
         self._on_event(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _check_choice(self, phase: Phase, stretch: WatchedStretch, gap_s: float) -> CheckVerdict:
-        """Check a choice by A/B/A: a reading of the choice, then of the default; the choice is set again
-        after."""
+        """Check a choice by A/B/A: a reading of the choice, then of the default; the choice again after."""
         if not self._can_set:
             return "agreed"
         if phase.choice == Settings():
@@ -331,8 +327,7 @@ class _ControlLoop:
         return self._update_choice(phase)
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:
-        """Choose again by the readings and the budget of now; search again where the full budget has
-        returned."""
+        """Choose again by the present readings and budget; search again if the full budget has returned."""
         self._limit_search_budget(phase)
         if self._has_budget_returned(phase):
             phase.readings = PhaseReadings(phase.readings.default_readings[-1:])

@@ -1,5 +1,4 @@
-"""Takes readings of a job: set limits, wait until they take effect, record until progress is measured well
-enough."""
+"""Takes readings of a job: set limits, wait for them, record until progress is measured well enough."""
 
 from __future__ import annotations
 
@@ -101,11 +100,8 @@ class JobMeter:
 
 
 class WatchedStretch:
-    """Samples recorded under one choice without interruption: a long reading at no cost.
-
-    For work without a beat, where a reading of a minute has a large error. It uses bytes alone: a beat
-    tracked over a quarter of an hour may drift.
-    """
+    """Samples recorded under one choice without interruption, for work whose readings of a minute have a
+    large error: a long reading at no cost, of bytes alone, since a beat drifts in a quarter of an hour."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe

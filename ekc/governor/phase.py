@@ -61,11 +61,9 @@ class ResponseModel(Protocol):
     @property
     def trained_on(self) -> str:
         """Description of the training data for people; simulated data say so."""
-        ...
 
     def __call__(self, counters: Mapping[str, float], reading: JobReading) -> ResponsePrior:
         """Prior from counters, which may be missing, and the reading at the default."""
-        ...
 
 
 @dataclass
@@ -89,8 +87,7 @@ class Phase:
     """Whether the last complete check contradicted the expected slowdown; such a phase is not used again."""
 
     def compute_max_stretch(self, settings: Settings) -> float:
-        """Largest possible length of an iteration under some limits, as a multiple of its length at the
-        default."""
+        """Largest possible length of an iteration under some limits, in lengths at the default."""
         base = self.search.get_default_limit(self.readings)
         memory = 1.0
         if settings.memory_mhz is not None and self.top_memory_mhz:
@@ -100,11 +97,8 @@ class Phase:
         return max(1.0, base / (self.search.control.get_value(settings) or base)) * memory
 
     def track_period(self, samples: SensorSamples) -> bool | None:
-        """Track the period as it drifts, from samples under the choice; whether it was found, None if
-        unknown.
-
-        The period at the default is the one under the choice over the expected stretch.
-        """
+        """Track the period at the default (that of the samples over the expected stretch of the choice) as it
+        drifts; whether it was found, None if unknown."""
         if self.progress.kind != "period":
             return None
         expected = 1 + predict_choice(self).slowdown
@@ -260,10 +254,7 @@ def add_reading(
 def remeasure_default(
     meter: JobMeter, phase: Phase, on_event: EventCallback, max_s: float | None = None
 ) -> bool:
-    """Measure the default again, to correct for drift; False where the reading was disturbed.
-
-    `max_s`: as in `JobMeter.take_reading`.
-    """
+    """Measure the default again, for drift; False if disturbed. `max_s`: as in `JobMeter.take_reading`."""
     meter.set_limits(Settings(), "the default again")
     reading, source = meter.take_reading(phase.progress, 1.05, max_s)
     if is_disturbed(phase.readings, reading):

@@ -1,5 +1,4 @@
-"""Progress rate of a job from the best available source: its steps, its period, or the bytes that it
-moves."""
+"""Progress rate of a job by the best available source: its steps, its period, or the bytes it moves."""
 
 from __future__ import annotations
 
@@ -37,11 +36,8 @@ DEFAULT_JITTER = 0.015
 
 @dataclass(frozen=True)
 class VarianceRate:
-    """Variance of a measure per second, pooled over stretches.
-
-    The variance of a single stretch is unreliable: its few blocks may agree by chance, and the stretch would
-    then get too much weight.
-    """
+    """Variance of a measure per second, pooled over stretches: the few blocks of a single stretch may agree
+    by chance, which would give it too much weight."""
 
     variance_per_s: float = 0.0
     stretch_count: int = 0
@@ -117,10 +113,8 @@ class StepMark:
 def measure_progress_rate(
     source: ProgressSource, samples: SensorSamples, max_stretch: float, steps: Sequence[StepMark] = ()
 ) -> tuple[ProgressRate, ProgressSource]:
-    """Progress rate over a stretch, and `source` with updated variances.
-
-    `max_stretch`: largest possible length of an iteration, as a multiple of its length at the default.
-    """
+    """Progress rate over a stretch, and `source` with updated variances. `max_stretch`: largest length of an
+    iteration over that at the default."""
     rate, source = _measure_beats(source, samples, max_stretch, steps)
     # Blocks are complete iterations at their present length; parts of iterations would differ in their work.
     period = rate.period_s if rate.period_s > 0 else source.period_s
@@ -202,8 +196,7 @@ def _estimate_power_variance(samples: SensorSamples, period_s: float) -> float:
 
 
 def _split_blocks(samples: SensorSamples, period_s: float) -> tuple[float, list[slice]]:
-    """(seconds of a block, slices of the samples); a block is a whole number of periods where there are
-    any."""
+    """(seconds of a block, slices of the samples); a block is a whole number of periods, if any."""
     length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
     edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
     return length, [slice(a, b) for a, b in pairwise(edges) if b - a > 1]

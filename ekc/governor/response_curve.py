@@ -112,8 +112,7 @@ CAP_MARGIN = 1.25
 SM_CLOCK = ControlVariable(
     "sm", CoefficientPrior((0.6, 0.3), (0.35, 0.6)), CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True
 )
-"""Prior from recorded kernels (`simulation/fitted_constants.py`): 0.55 to 1 of the time follows the clock at
-the top, and more below."""
+"""Prior from recorded kernels: 0.55 to 1 of the time follows the clock at the top, and more below."""
 POWER_CAP = ControlVariable(
     "cap",
     CoefficientPrior((0.2, 0.5), (0.4, 0.8)),
@@ -160,10 +159,8 @@ class ResponseCurve:
     """Standard deviation of the saving."""
 
     def choose_index(self, policy: Policy) -> int:
-        """Place of the best gear whose expected slowdown is within the budget; the top one where none is.
-
-        Uncertain slowdowns count with a margin (`add_uncertainty_margin`).
-        """
+        """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
+        top one where none is."""
         best = objective.find_best(
             policy, add_uncertainty_margin(self.slowdown, self.slowdown_std), self.saving
         )

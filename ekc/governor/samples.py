@@ -12,10 +12,8 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SensorSamples:
-    """Arrays of one length, in order of time; NaN where a card has no such sensor or a reading failed.
-
-    Readings may be late or missing; `time_s` says when each was made.
-    """
+    """Arrays of one length by `time_s`, since readings may be late; NaN where a sensor is missing or
+    failed."""
 
     time_s: Values
     """Seconds on the probe's clock, increasing."""

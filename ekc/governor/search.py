@@ -116,8 +116,7 @@ class LimitSearch:
         return MAX_UNCERTAIN_POINTS if is_fine and readings.has_uncertain_progress() else MAX_POINTS
 
     def _propose_lower_gear(self, response: ResponseCurve, place: int, tried: Values) -> int | None:
-        """For coarse gears, the next lower one not yet measured, if it may be within the budget and
-        better."""
+        """For coarse gears, the next lower one not yet measured, if it may be in budget and better."""
         lower = [p for p in range(place) if not (np.abs(tried / self.gears[p] - 1) < SAME_POINT_SHARE).any()]
         if not lower or self.gears[place] / self.gears[place - 1] - 1 < SAME_POINT_SHARE:
             return None
@@ -140,8 +139,7 @@ class LimitSearch:
     def _propose_bracket(
         self, readings: PhaseReadings, response: ResponseCurve, place: int, tried: Values
     ) -> int | None:
-        """The next point below a minimum of energy inside the budget, at golden section; None where not
-        needed."""
+        """The next point below an energy minimum inside the budget, at golden section; None if not needed."""
         lowest = float(tried.min())
         inside = response.slowdown[place] + response.slowdown_std[place] < 0.8 * self.policy.max_slowdown
         if self.policy.objective == "energy" and not inside:

@@ -1,5 +1,4 @@
-"""Run some blocks of a compiled kernel in the PTX machine. No tensor is made as a whole: a page of it is made
-when a launch touches it."""
+"""Run some blocks of a compiled kernel in the PTX machine; a tensor's page is made when it is touched."""
 
 from __future__ import annotations
 

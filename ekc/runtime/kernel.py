@@ -1,7 +1,5 @@
-"""Kernels: compiled schedules that can be called with arrays of NumPy, PyTorch and other libraries.
-
-`compile` makes a kernel from a schedule. A call in the PTX machine that takes long is announced by a warning.
-"""
+"""Kernels: compiled schedules that can be called with arrays of NumPy, PyTorch and other libraries. A call in
+the PTX machine that takes long is announced by a warning."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ _WARNING_THRESHOLD_S = 60.0
 
 
 def estimate_emulation_s(compiled: CompiledKernel) -> float:
-    """Seconds of an emulated call, to an order of magnitude, by the operator's arithmetic and the lanes that
-    run together."""
+    """Seconds of an emulated call, roughly, by the operator's arithmetic and lanes that run together."""
     operations = compiled.flops / len(compiled.launches)
     return sum(
         operations

@@ -42,8 +42,7 @@ OPERATION_BUDGET = 2.0**26
 _OPERATIONS_PER_STORE = 8
 """Operations that count for a stored element."""
 _MIN_BLOCKS, _MAX_BLOCKS = 4, 64
-"""Bounds of the blocks of a sample. Each is compared separately, so many small ones cost more than they
-show."""
+"""Bounds of the blocks of a sample, each compared separately: many small ones cost more than they show."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +101,7 @@ def verify(
     schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator, seed: int = 0
 ) -> Verdict:
     """Execute a kernel in the PTX machine on the inputs of `expected` and compare each launch; `seed` draws
-    the blocks.
-
-    Raises `EkcError` when the machine cannot run the PTX.
-    """
+    the blocks. Raises `EkcError` when the machine cannot run the PTX."""
     trees, expected = derive_launches(schedule.program), expected.for_operator(schedule.program.op)
     blocks = [choose_blocks(tree, seed) for tree in trees]
     runs = execute_blocks(compiled, expected, trees, blocks)
@@ -166,10 +162,8 @@ def verify_on_device(
     expected: ReferenceEvaluator,
     seed: int = 0,
 ) -> DeviceVerdict:
-    """Execute a kernel on a device, on the inputs of `expected`; `seed` draws the blocks to compare.
-
-    Raises `DeviceError` when it faults or hangs there.
-    """
+    """Execute a kernel on a device, on the inputs of `expected`; `seed` draws the blocks to compare. Raises
+    `DeviceError` when it faults or hangs."""
     expected, trees = expected.for_operator(schedule.program.op), derive_launches(schedule.program)
     blocks = [choose_blocks(tree, seed) for tree in trees]
     specs = [expected.op.tensors[one.arguments[-1]] for one in compiled.launches]

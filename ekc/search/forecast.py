@@ -38,8 +38,7 @@ class RunForecast:
     budget_s: float | None
     """Time budget of the caller in host seconds."""
     metering_s: tuple[float, float]
-    """Device seconds of metering: with the least share of metered kernels, and with the initial share. The
-    share may grow beyond that."""
+    """Device seconds of metering, with the least and the initial share of metered kernels; it may grow."""
     simulated: str
     """Label of a simulated device, whose metering takes virtual seconds; "" for a real one."""
     may_stop: bool
@@ -99,8 +98,7 @@ def _time_generation(
 
 
 def _time_probe(schedule: Schedule, device: Device) -> tuple[float, float] | None:
-    """Return the seconds to compile a schedule and to time it on the device; None if either fails, as trials
-    may."""
+    """Seconds to compile a schedule and to time it on the device; None if either fails."""
     began = time.perf_counter()
     try:
         text = generate(schedule, device.limits)

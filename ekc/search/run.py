@@ -114,8 +114,7 @@ class TuningRun:
         return self.search_loop.stop_reason
 
     def _measure_clocks(self, best: Candidate) -> None:
-        """Measure the best schedule at other clocks. If the device cannot set its clock, the summary says
-        why."""
+        """Measure the best schedule at other clocks; the summary says why if no clock can be set."""
         clocks = self.device.clocks()
         if not clocks.mhz:
             self.clocks_note = f"not searched: {clocks.reason}"
@@ -128,8 +127,7 @@ class TuningRun:
             self.clock_front += [trial] if trial is not None else []
 
     def _measure_at_clock(self, best: Candidate, mhz: int) -> Trial | None:
-        """Measure the best schedule at one clock; None if the device failed. The failure is stored, and the
-        first one is in the summary."""
+        """Measure the best schedule at one clock; None after a failure, which is stored and summarised."""
         try:
             measurer = Measurer(self.device.at_clock(mhz), self.measurer.store, self.measurer.cost)
         except DeviceError as problem:

@@ -92,8 +92,7 @@ def format_summary(result: TuningData) -> str:
 
 
 def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
-    """Choose the scale that shows the smallest value with digits before the point. Returns it and its
-    unit."""
+    """The scale and unit that show the smallest value with digits before the point."""
     least = min((v for v in values if v), default=1.0)
     scale, prefix = next(((s, p) for s, p in _UNIT_PREFIXES if least >= s), _UNIT_PREFIXES[-1])
     return scale, prefix + unit
@@ -239,8 +238,7 @@ def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> st
 
 
 def _describe_saving(result: TuningData) -> str:
-    """Compare the energy of the best with that of the fastest, and say whether the difference is
-    significant."""
+    """Compare the best's energy with the fastest's, and say whether the difference is significant."""
     best, fastest = result.best, result.fastest
     if best.schedule == fastest.schedule:
         return "the best schedule is also the fastest"

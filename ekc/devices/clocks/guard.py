@@ -29,8 +29,7 @@ SILENCE_TIMEOUT_S = 2.5
 RETRY_INTERVAL_S = 1.0
 MAX_TRIES = 60
 RESTORE_AGAIN_DELAY_S = 0.3
-"""Seconds between the two times that settings are put back: a call of the dead governor may still be under
-way to a daemon."""
+"""Seconds between two restorations: a call of the dead governor may still be under way to a daemon."""
 
 
 @dataclass(frozen=True)

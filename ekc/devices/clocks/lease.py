@@ -45,8 +45,7 @@ class LeasedActuator:
         self._limit_setter = limit_setter
         self._renew_lease = renew_lease
         self._lock = threading.Lock()
-        """Serialises the control loop and the heartbeat, which both set limits; the last request is set
-        last."""
+        """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
         self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
         try:
             self.restored: RestoreResult | None = end_stale_lease(limit_setter.reference.gpu)
@@ -75,8 +74,7 @@ class LeasedActuator:
         return self._requested_settings
 
     def apply(self, settings: Settings) -> None:
-        """Set the limits that differ from the present ones. Raises `ActuatorError`; limits set until then
-        stay leased."""
+        """Set the limits that differ. Raises `ActuatorError`; limits set until then stay leased."""
         bounded = self._bound_settings(settings)
         if not self.is_active():
             self._renew_lease()
@@ -119,11 +117,8 @@ class LeasedActuator:
         self._governor_lock.close_queries()
 
     def retake(self) -> None:
-        """Take the lease again.
-
-        The guard has put everything back, but this process may have been stopped while it set something:
-        limits that were touched stay marked as touched, and are set again whatever their value seems to be.
-        """
+        """Take the lease again after the guard has restored all limits: this process may have been stopped
+        while it set something. Limits touched before are set again, whatever their value seems to be."""
         with self._lock:
             self.lease = replace(self.lease, id=uuid.uuid4().hex)
             lease_file.write_lease(self.lease)
@@ -257,8 +252,7 @@ class LeaseKeeper:
             self._report(line)
 
     def _report(self, line: str) -> None:
-        """Pass a line to `on_message`. It may raise (`warnings.warn` where warnings are errors): the lease
-        goes on."""
+        """Pass a line to `on_message`. The lease goes on where it raises (`warnings.warn` as an error)."""
         with contextlib.suppress(Exception):
             self._on_message(line)
 
@@ -274,8 +268,7 @@ class LeaseKeeper:
         return problems
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
-        """Start the guard in a session of its own, so that signals of a terminal do not reach it; returns
-        when the guard watches."""
+        """Start the guard in its own session, beyond a terminal's signals; returns when the guard watches."""
         leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
         try:
             guard = subprocess.Popen(
@@ -345,16 +338,14 @@ class LeaseKeeper:
             self._reapply_settings()
 
     def _retake_leases(self) -> None:
-        """Take the leases again and start a guard for them; settings made under the old leases are due
-        again."""
+        """Take the leases again and start a guard for them; settings made under the old leases are due."""
         self._needs_reapply = True
         for actuator in self.actuators:
             actuator.retake()
         self._restart_guard()
 
     def _reapply_settings(self) -> None:
-        """Set again the settings that are due, until all of them are: the state of the leases does not show
-        it."""
+        """Set the due settings again, until all of them are: the state of the leases does not show it."""
         if not self._needs_reapply:
             return
         for actuator in self.actuators:

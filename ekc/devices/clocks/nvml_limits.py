@@ -1,8 +1,5 @@
-"""Limits of one GPU, read and set through NVML.
-
-Reading (names, values that can be set, the power cap) needs no permission; setting needs root or
-CAP_SYS_ADMIN. NVML has no call that reads a clock limit.
-"""
+"""Limits of one GPU, read and set through NVML, which cannot read a clock limit. Reading needs no permission,
+setting needs root or CAP_SYS_ADMIN."""
 
 from __future__ import annotations
 
@@ -14,14 +11,12 @@ from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
 _VOLTA, _AMPERE = 5, 7
-"""NVML_DEVICE_ARCH values: the first architecture whose SM clock, and the first whose memory clock, can be
-limited."""
+"""NVML_DEVICE_ARCH values of the first architectures whose SM clock and memory clock can be limited."""
 _UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 
 
 def normalize_pci_address(text: str) -> str:
-    """A PCI address as `lspci -D` writes it, with four digits of the domain: some sources leave the domain
-    out, NVML has eight digits."""
+    """A PCI address as `lspci -D` writes it, with a domain of four digits: some have none, NVML eight."""
     parts = text.strip().lower().split(":")
     domain = parts[0] if len(parts) > 2 else ""
     return ":".join((domain[-4:].zfill(4), *parts[-2:]))
@@ -68,8 +63,7 @@ class NvmlLimitReader:
         return normalize_pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
     def _read_power_caps(self) -> tuple[float, ...]:
-        """Power caps up to the default, or up to a higher cap in force: no card gets a higher cap than it
-        had."""
+        """Power caps up to the default, or to a higher cap in force: no card gets more than it had."""
         constraints = self._call_if_supported("nvmlDeviceGetPowerManagementLimitConstraints")
         if not constraints:
             return ()

@@ -9,11 +9,8 @@ from ekc.errors import ActuatorError
 
 
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
-    """An actuator of a kind; "auto" is NVML where this process may set limits, else zeusd where it runs.
-    Nothing is changed.
-
-    Raises `ActuatorError` with every reason why there is none.
-    """
+    """An actuator of a kind; "auto" is NVML where this process may set limits, else a running zeusd. Nothing
+    is changed. Raises `ActuatorError` with every reason why there is none."""
     reasons = []
     for opened in {"auto": (_open_nvml, _open_zeusd), "nvml": (_open_nvml,), "zeusd": (_open_zeusd,)}[kind]:
         try:

@@ -33,8 +33,7 @@ class SmClockControl:
         detach_in_children(self)
 
     def list_clocks(self) -> Clocks:
-        """Clocks that can be set, ascending, or the reason why none can. Nothing is tried: a driver may still
-        refuse."""
+        """Clocks that can be set, ascending, or why none can. Nothing is tried: a driver may still refuse."""
         current = self._sensors.clock_mhz()
         if self._sensors.explain_sharing():
             return Clocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)

@@ -24,15 +24,13 @@ _ADDRESS_FORMS = "give /path/of/socket or host:port"
 
 
 def find_daemon_address() -> str | None:
-    """Address of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the default socket; None where there is
-    none."""
+    """Address of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the default socket; None without one."""
     address = os.environ.get("ZEUSD_SOCK_PATH") or os.environ.get("ZEUSD_HOST_PORT")
     return address or (DEFAULT_SOCKET if os.path.exists(DEFAULT_SOCKET) else None)
 
 
 class ZeusdLimits:
-    """Sets the limits of one GPU through the daemon; values that can be set and the power cap are read
-    through NVML."""
+    """Sets the limits of one GPU through the daemon; possible values and the cap are read by NVML."""
 
     def __init__(self, uuid: str, daemon_address: str) -> None:
         self._daemon_address = daemon_address
@@ -83,8 +81,7 @@ class ZeusdLimits:
         _send_request(self._daemon_address, "POST", f"/gpu/{name}?{query}")
 
     def _find_daemon_gpu_id(self, discovered: Any) -> int:
-        """Number of this GPU in the daemon, found by PCI address: in a container, say, the daemon numbers
-        GPUs differently."""
+        """The daemon's number of this GPU, by PCI address: in a container it may number differently."""
         try:
             groups = discovered.get("enabled_api_groups") or ["gpu-control"]
             numbers_by_address = {

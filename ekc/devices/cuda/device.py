@@ -54,8 +54,7 @@ from ekc.version import __version__
 WORKER_MODULE = "ekc.devices.cuda.worker"
 """Module that the worker process of a GPU runs."""
 ASSUMED_POWER_CAP_W = 300.0
-"""Power cap in watts that is assumed for a board that does not report one: a ceiling for predictions, no
-measurement uses it."""
+"""Watts assumed as power cap of a board that reports none: a ceiling for predictions, not measurements."""
 
 
 class CudaDevice:
@@ -67,8 +66,7 @@ class CudaDevice:
         self._fixed_mhz: int | None = None
         self._executors: tuple[ThreadPoolExecutor, ...] = ()
         self._latency_by_kernel_s: dict[str, float] = {}
-        """Latency in seconds of kernels timed before, by identity: the meter needs an estimate of the
-        duration of a call."""
+        """Seconds of a call by kernel identity: the meter needs an estimate of a call's duration."""
         self.workers = len(gpus)
         self.uuids = tuple(gpu.properties.uuid for gpu in gpus)
         first = gpus[0].properties
@@ -93,10 +91,8 @@ class CudaDevice:
         return f"{self.name} (cuda:{','.join(str(gpu.index) for gpu in self._gpus)})"
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Median latency of a call, with a 95 % interval; each call measures again, whatever `repeat` is.
-
-        Raises `DeviceError` when the kernel faults or hangs; only its worker is lost then.
-        """
+        """Median latency of a call, with a 95 % interval, measured again whatever `repeat` is. Raises
+        `DeviceError` when the kernel faults or hangs, which costs its worker alone."""
         return self._time_on_gpu(self._gpus[0], kernel)
 
     def submit(self, kernel: Callable[[], CompiledKernel], number: int) -> Future[Timing]:
@@ -225,8 +221,7 @@ def check_same_model(gpus: Sequence[Gpu]) -> None:
 
 
 def check_compatible(kernel: CompiledKernel, capability: int, label: str) -> None:
-    """Raises `DeviceError` where machine code does not run on a GPU: it runs on GPUs of its own major
-    version, from its own on."""
+    """Raises `DeviceError` unless machine code is of a GPU's major version, and of no later minor one."""
     needed = parse_arch_number(kernel.arch)
     if needed // 10 != capability // 10 or needed > capability:
         raise DeviceError(
@@ -236,8 +231,7 @@ def check_compatible(kernel: CompiledKernel, capability: int, label: str) -> Non
 
 
 def choose_arch(capability: int) -> str:
-    """Architecture to compile for: the GPU's own, or the nearest earlier one of its major version in
-    NVRTC."""
+    """Architecture to compile for: the GPU's own, or the latest earlier one of its major version in NVRTC."""
     supported = [parse_arch_number(arch) for arch in nvrtc.list_supported_archs()]
     fitting = [n for n in supported if n // 10 == capability // 10 and n <= capability]
     if not fitting:

@@ -39,8 +39,7 @@ ATTRIBUTES = (
 ASSUMED_CLOCK_MHZ = 1000.0
 """Clock in MHz that is assumed for a GPU whose driver does not report its highest clock."""
 ASSUMED_BYTES_PER_FLOP = 0.04
-"""Bytes per fp32 operation that are assumed for a GPU whose driver does not report memory clock or width:
-those of a T4 and Jetson Orin."""
+"""Bytes per fp32 operation, as of a T4 or Jetson Orin, where a driver reports no memory clock or width."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,7 @@ class GpuProperties:
 
     @property
     def assumptions(self) -> str:
-        """Ceilings that are assumed because the driver reports 0 (on Jetson and some virtual GPUs), as a
-        message; "" for none."""
+        """Message on ceilings assumed where the driver reports 0 (Jetson, virtual GPUs), or ""."""
         assumed = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_CLOCK_MHZ:.0f} MHz"]
         if not self._reported_bytes_per_s:
             assumed.append(f"memory of {self._bytes_per_s / 1e9:.0f} GB/s")

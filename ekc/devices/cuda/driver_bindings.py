@@ -139,8 +139,7 @@ class CudaBindings:
         self._call("cuEventDestroy", event)
 
     def create_event(self) -> int:
-        """See `Driver`. A thread that waits for the event sleeps: a spinning core would heat the machine that
-        is measured."""
+        """See `Driver`. A waiting thread sleeps: a spinning core would heat the machine that is measured."""
         return int(self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
 
     def record_event(self, event: int, stream: int) -> None:

@@ -1,7 +1,5 @@
-"""One real GPU: its worker, its properties, and its sensors during a measurement.
-
-Sensors are read while the worker measures: before, the GPU was idle, and soon after it is idle again.
-"""
+"""One real GPU: its worker, its properties, and its sensors, which are read while the worker measures: the
+GPU is idle before and soon after."""
 
 from __future__ import annotations
 
@@ -136,18 +134,15 @@ class Gpu:
     def connect(
         cls, index: int, remote: RemoteWorker, open_sensors: Callable[[str], GpuSensors], nvrtc: str
     ) -> Gpu:
-        """Ask the worker for the properties of the GPU, and find its sensors by the UUID.
-
-        Raises `DeviceError` where there is no GPU, or its driver is too old.
-        """
+        """Ask the worker for the GPU's properties, and find its sensors by UUID. Raises `DeviceError` where
+        there is no GPU, or its driver is too old."""
         facts: GpuProperties = remote.query(DescribeRequest())
         check_driver(facts, nvrtc)
         found = open_sensors(facts.uuid)
         return cls(index, remote, facts, found, SmClockControl(found))
 
     def query(self, request: Any, fixed_mhz: int | None = None) -> tuple[Any, SensorState]:
-        """Reply of the worker, and state of the sensors meanwhile; at a fixed clock, or as the driver
-        chooses."""
+        """Reply of the worker, and the sensors meanwhile; at a fixed clock, or as the driver chooses."""
         with self.lock, self._fix_clock(fixed_mhz):
             with SensorPoller(self.sensors) as watch:
                 answer = self.remote.query(request)

@@ -31,8 +31,7 @@ class _PreparedLaunch:
 
 
 class LoadedKernel:
-    """One kernel and the inputs of one operator at a time; inputs are filled once for all kernels of an
-    operator."""
+    """One kernel and one operator's inputs at a time; inputs are filled once for an operator's kernels."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -78,8 +77,7 @@ class LoadedKernel:
     def sample(
         self, work: LoadableKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
     ) -> tuple[OutputSample, ...]:
-        """Calls on inputs of the caller, one for each blank; returns some elements of the output of each
-        launch."""
+        """Calls on inputs of the caller, one per blank; some elements of the output of each launch."""
         self._free_buffers()
         self._upload_tensors(work.inputs, inputs)
         self._prepare_launches(work)
@@ -104,8 +102,7 @@ class LoadedKernel:
 
     @contextmanager
     def capture_graph(self, calls: int) -> Iterator[Callable[[], None]]:
-        """Capture so many calls as a graph, which exists during the block; yields the function that queues
-        it."""
+        """Capture calls as a graph that exists during the block; yields the function that queues it."""
         self.driver.begin_capture(self.stream)
         for _ in range(calls):
             self.queue_launches()

@@ -41,16 +41,14 @@ STEADY_POWER_TOLERANCE = 0.01
 MIN_CALLS = 5
 """Calls in a window, at least: power may change within a call."""
 ESTIMATOR_TOLERANCE = 0.05
-"""Relative difference of the two estimators above which a note is written: the counter lost ticks, or the
-sensor lags."""
+"""Relative difference of the estimators from which on a note is written: lost ticks, or a sensor's lag."""
 CLOCK_TOLERANCE = 0.02
 """Relative change of the clock within a window above which a note is written."""
 LONG_CALL_S = 0.005
 """Seconds of a call from which aliasing with the sensor is looked for: a sensor that measures for 25 ms at a
 time averages over at least five calls that are shorter."""
 MAX_UNSAMPLED_SHARE = 0.25
-"""Share of a call in which no period of the sensor begins, from which on calls count as in step with the
-sensor."""
+"""Share of a call without a period of the sensor from which on calls count as in step with the sensor."""
 
 Array = NDArray[np.float64]
 
@@ -143,11 +141,8 @@ def check_window_length(seconds: float) -> None:
 
 
 def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> MeteringWindow:
-    """Meter calls of about `call_s` each, over a window of about `seconds` or a little more.
-
-    Raises `DeviceError` where the board reports neither energy nor power, or where the only one it reports
-    does not change.
-    """
+    """Meter calls of about `call_s` over a window of `seconds` or a little more. Raises `DeviceError` where
+    the board reports neither energy nor power, or only one that does not change."""
     board.wait(board.averaging_s)
     idle = _measure_mean_power(board, IDLE_PERIOD_S)
     if math.isnan(idle):

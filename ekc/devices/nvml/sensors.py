@@ -42,8 +42,7 @@ _THROTTLE_REASONS = {
     0x200: "board limit",
     0x400: "reliability limit",
 }
-"""Bits of the reasons that throttle the clock. Idleness and clock limits that a user set are left out: they
-are no throttling."""
+"""Bits of the reasons that throttle the clock; idleness and limits set by a user are none."""
 _THROTTLE_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """Drivers up to CUDA 12.1 have only the second function, later ones both; the bits are the same."""
 
@@ -105,8 +104,7 @@ class GpuSensors:
         return _NAN if mhz is None else float(mhz)
 
     def throttle(self) -> tuple[str, ...]:
-        """Reasons why the clock is lower than it could be; `UNREPORTED` where the driver does not report
-        them."""
+        """Reasons why the clock is lower than it could be, or `UNREPORTED` where the driver gives none."""
         for function in _THROTTLE_FUNCTIONS:
             bits = self.query(function)
             if bits is not None:
@@ -123,8 +121,7 @@ class GpuSensors:
         return str(call_nvml("the driver's version", self.library.nvmlSystemGetDriverVersion))
 
     def query(self, function: str, *arguments: Any) -> Any:
-        """Result of an NVML call for this GPU; None where the call failed. Raises `ActuatorError` if the GPU
-        is lost."""
+        """Result of an NVML call for this GPU, None if it failed. Raises `ActuatorError` for a lost GPU."""
         call = getattr(self.library, function, None)
         if call is None:
             self.last_problem = f"the installed nvidia-ml-py does not know {function}"
@@ -238,8 +235,7 @@ class KernelRunner(Protocol):
 
 
 class NvmlBoard:
-    """A `Board` of the meter. Raises `DeviceError` where the energy of the board is not that of the kernel
-    alone (MIG)."""
+    """A `Board` of the meter. Raises `DeviceError` where the board's energy is not one kernel's (MIG)."""
 
     def __init__(
         self,

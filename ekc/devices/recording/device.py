@@ -40,8 +40,7 @@ class RecordedDevice:
         return self._find_row(kernel).find_timing(repeat)
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
-        """Recorded metering of the kernel's schedule, over the window that was recorded, whatever
-        `seconds`."""
+        """Recorded metering of the kernel's schedule, over the recorded window, whatever `seconds`."""
         return self._find_row(kernel).find_metering(repeat)
 
     def clocks(self) -> Clocks:

@@ -28,11 +28,8 @@ SQLITE_HEADER = b"SQLite format 3"
 
 
 def read_recording(path: str | Path) -> Recording:
-    """Read a recording. A last event that was cut short (the run was killed) is left out, with a warning.
-
-    Raises `RecordError`, one line, for a file that is absent, no recording, of another format version, or
-    damaged.
-    """
+    """Read a recording, with a warning without a last event that was cut short by a kill. Raises
+    `RecordError` for a file that is absent, no recording, damaged, or of another format version."""
     path = Path(path)
     return parse_recording(path, read_content(path))
 

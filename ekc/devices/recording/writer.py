@@ -1,7 +1,5 @@
-"""Writing a recording, event by event: each event is in the file before the next measurement begins.
-
-A file is continued if it is a recording of this device in its present state.
-"""
+"""Writing a recording: each event is in the file before the next measurement begins. A file is continued if
+it is a recording of this device in its present state."""
 
 from __future__ import annotations
 
@@ -189,8 +187,7 @@ class RecordingWriter:
             raise
 
     def _lock_file(self) -> None:
-        """Lock the file: two writers would number operators independently. Some file systems have no
-        locks."""
+        """Lock the file: two writers would number operators alike. Some file systems have no locks."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -39,8 +39,7 @@ from ekc.errors import DeviceError
 from ekc.version import __version__
 
 _SETTLING_STEPS = 60
-"""Steps to the temperature at which heat and cooling balance; each step shrinks the error to a fifth or
-less."""
+"""Steps to the temperature where heat and cooling balance; each divides the error by five or more."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,7 @@ def _find_settled_temperature(spec: GpuSpec, state: SteadyState) -> float:
 
 
 def _list_dynamic_causes(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> tuple[EnergyCause, ...]:
-    """Joules by kind of event, all launches together, and the joules of the seeded residuals, which no event
-    explains."""
+    """Joules of all launches by kind of event, and those of the seeded residuals, which no event explains."""
     voltage = spec.voltage.at_clock(clock_mhz)
     launches = [power.compute_event_energies(spec, events) for events, _ in kernel_work.launches]
     causes = []
@@ -118,8 +116,7 @@ def _list_static_causes(
 
 
 SIMULATOR_VERSION = 7
-"""Version of the simulator. Raise it whenever a model or a figure changes: records of another version are not
-reused."""
+"""Version of the simulator; raise it when a model or figure changes, so that no older record is reused."""
 RELATIVE_TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %
 (a4000_gemm_noise), event timers and busy machines do worse."""

@@ -36,8 +36,7 @@ SHARED_LATENCY_CYCLES = 29.0
 L1_LATENCY_CYCLES = 33.0
 L2_LATENCY_CYCLES = 220.0
 DRAM_LATENCY_S = 280e-9
-"""Seconds of a DRAM access beyond those of L2 (Jia et al. and later microbenchmarks: 400 to 600 cycles in
-all)."""
+"""Seconds of a DRAM access beyond L2's (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
 """Bytes per clock from L2 to one SM."""
 FP32_SHARE = 0.95
@@ -63,8 +62,7 @@ class LatencyConstants:
 
 
 FITTED_CONSTANTS = LatencyConstants(norm=3.5, global_cycles=0.33)
-"""Fitted by benchmarks/simulator/fidelity.py on half of the CLBlast rows that it samples (A100, RTX 3090,
-RTX 2080 Ti; seed 0), rounded."""
+"""Fitted by benchmarks/simulator/fidelity.py on half of its CLBlast rows (three cards, seed 0), rounded."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,7 @@ class LaunchLatency:
         return max(self.seconds_by_resource, key=lambda part: self.seconds_by_resource[part])
 
     def scale_work(self, factor: float) -> float:
-        """Seconds of the launch if its work takes `factor` times as long; the overhead of the launch
-        stays."""
+        """Seconds of the launch if its work takes `factor` times as long; its overhead stays the same."""
         return LAUNCH_OVERHEAD_S + factor * (self.seconds - LAUNCH_OVERHEAD_S)
 
 

@@ -40,10 +40,8 @@ class Occupancy:
 
 
 def compute_occupancy(capability: Capability, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Resident blocks for `threads` per block, `registers` per thread, `shared_bytes` per block.
-
-    Zero blocks means that a single one does not fit.
-    """
+    """Resident blocks by threads per block, registers per thread and shared bytes per block; zero if not one
+    fits."""
     warps = _ceil_div(threads, WARP_SIZE)
     bounds = {
         "registers": _limit_by_registers(capability, warps, registers),
@@ -129,15 +127,13 @@ def collect_facts(kernel: CompiledKernel) -> dict[str, tuple[LaunchProfile, ...]
 
 
 def get_launch_profiles(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
-    """The profiles among the facts of a kernel; made here where the compile job did not. Raises
-    `EkcError`."""
+    """The profiles among a kernel's facts; made here if the compile job did not. Raises `EkcError`."""
     profiles: tuple[LaunchProfile, ...] | None = kernel.facts.get(LAUNCH_PROFILES)
     return profile_kernel(kernel) if profiles is None else profiles
 
 
 def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
-    """One profile per launch. Raises `EkcError` for PTX with an unknown instruction or a loop that cannot be
-    counted."""
+    """One profile per launch. Raises `EkcError` for an unknown instruction or an uncountable loop."""
     return tuple(_profile_launch(kernel.ptx, launch) for launch in kernel.launches)
 
 

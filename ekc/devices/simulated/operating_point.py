@@ -1,5 +1,4 @@
-"""Operating point of a simulated GPU that runs one kernel back to back: clock, time and power under the power
-cap."""
+"""A simulated GPU that runs one kernel back to back: clock, time and power under the power cap."""
 
 from __future__ import annotations
 

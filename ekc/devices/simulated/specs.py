@@ -44,8 +44,7 @@ class Capability:
     """Registers are allocated per warp, in pieces of this many."""
     warp_granularity: int = 4
     l1_bytes_per_clock: int = 128
-    """Bytes per clock from shared memory and L1 to the registers of one SM (source: GA102, also for
-    Turing)."""
+    """Bytes per clock from shared memory and L1 to one SM's registers (source: GA102, also for Turing)."""
     load_store_units: int = 32
     """Lanes of one SM whose addresses are made each clock (source: the SM diagrams of the whitepapers)."""
 

@@ -28,7 +28,6 @@ class GovernorListener(SessionListener, Protocol):
 
     def on_note(self, line: str) -> None:
         """A message about leases or permissions."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,8 @@ def govern_job(
     make_probe: ProbeFactory,
     loop: LoopFunction | None = None,
 ) -> GovernorExit:
-    """Govern, or advise, until the job ends; the previous settings are restored when this returns.
-
-    Failures of the GPU raise nothing: the listener gets one line. This thread waits for the job and calls no
-    driver until it has ended.
-    """
+    """Govern, or advise, until the job ends, and restore the previous settings. Failures of the GPU raise
+    nothing: the listener gets one line. This thread calls no driver until the job has ended."""
     opened = _OpenedSession(job, request, listener, make_probe, loop)
     try:
         return _wait_for_job(job, opened, listener)
@@ -152,8 +148,7 @@ class _OpenedSession:
         self.session = GovernorSession(units, loop, self._listener)
 
     def _acquire_leases(self, gpus: Sequence[str]) -> bool:
-        """Lease the GPUs; False where `auto` finds no way to set clocks, so that advice is all that is
-        possible."""
+        """Lease the GPUs; False where `auto` finds no way to set clocks, so that only advice is possible."""
         request, listener = self._request, self._listener
         try:
             settables = [choose_actuator(request.actuator, gpu) for gpu in gpus]

@@ -1,8 +1,5 @@
-"""Probe and actuator of several GPUs of one data-parallel job.
-
-All GPUs get the same clock: the slowest rank determines the time of every step, so with different clocks the
-others would wait for it.
-"""
+"""Probe and actuator of the GPUs of a data-parallel job. All get the same clock: others would wait for the
+slowest rank, which determines the time of every step."""
 
 from __future__ import annotations
 

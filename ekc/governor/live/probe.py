@@ -92,10 +92,8 @@ class NvmlProbe:
         return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, sensor_s)
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100.
-
-        From GPM, on Hopper and later; None elsewhere, and where it is not permitted.
-        """
+        """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100, by GPM (Hopper
+        and later); None elsewhere, and where it is not permitted."""
         return self._sensors.read_counters(lambda: self._wait(seconds))
 
     def _wait(self, seconds: float, sampler: SensorSampler[NvmlReading] | None = None) -> None:
@@ -150,10 +148,7 @@ def make_nvml_probe_factory(
     job: GovernedJob, steps_file: Path | None, on_message: Callable[[str], None]
 ) -> ProbeFactory:
     """Factory of probes that measure while the job runs; `on_message` gets a line where an energy counter
-    stops.
-
-    Raises `InvalidInput` for a file that holds no count of steps.
-    """
+    stops. Raises `InvalidInput` for a file without a count of steps."""
     read_step_count = StepReader(steps_file) if steps_file else _read_no_steps
     return lambda gpu: NvmlProbe(gpu, job.is_running, read_step_count, on_message)
 

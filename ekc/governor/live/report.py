@@ -208,8 +208,7 @@ def _format_choice(governor_log: GovernorLog) -> str | None:
 
 
 def plot_log(governor_log: GovernorLog, file: Path) -> None:
-    """Plot clock, power and period over minutes. Raises `InvalidInput` without matplotlib, or for a bad
-    file."""
+    """Plot clock, power and period over minutes. Raises `InvalidInput` as `check_plot_file` does."""
     check_plot_file(file)
     from matplotlib.figure import Figure
 

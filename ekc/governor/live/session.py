@@ -1,5 +1,4 @@
-"""Runs one control loop for each GPU or group in a thread beside the job; its failures never affect the
-job."""
+"""Runs a control loop for each GPU or group in a thread; its failures never affect the job."""
 
 from __future__ import annotations
 
@@ -64,15 +63,12 @@ class SessionListener(Protocol):
 
     def on_event(self, governor_log: GovernorLog, event: Event) -> None:
         """An event of a loop."""
-        ...
 
     def on_samples(self, governor_log: GovernorLog) -> None:
         """The log has new samples."""
-        ...
 
     def on_trouble(self, governor_log: GovernorLog, line: str) -> None:
         """Governing ended before the job."""
-        ...
 
 
 class GovernorSession:
@@ -122,8 +118,7 @@ class GovernorSession:
             self._restore_after_failure(unit, governor_log, line)
 
     def _restore_after_failure(self, unit: GovernedUnit, governor_log: GovernorLog, line: str) -> None:
-        """Restore the previous settings now or as soon as possible; the lease restores them again at the
-        end."""
+        """Restore the previous settings as soon as possible; the lease restores them again at the end."""
         if not unit.probe.is_running():
             return  # Failures while the job ends do not matter.
         line += "; the job goes on ungoverned, "

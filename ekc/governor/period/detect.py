@@ -28,8 +28,7 @@ class Period:
     """The period of a signal, and a verdict on it."""
 
     seconds: float
-    """Mean period. With a verdict other than `periodic` a guess that is good as the length of a window; NaN
-    without one."""
+    """Mean period; a guess, good as a window's length, unless `periodic`. NaN without one."""
     error: float
     """Difference of adjacent periods: 0 where one repeats the other, 1 where they have nothing in common."""
     verdict: Verdict

@@ -29,11 +29,9 @@ class SampleRecorder(Protocol):
 
     def record(self, seconds: float) -> SensorSamples:
         """Wait that long and return the samples."""
-        ...
 
     def is_running(self) -> bool:
         """Whether the job is still running."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,8 @@ class PeriodRecording:
 
 
 def find_period(probe: SampleRecorder, max_spread: float = NORMAL_SPREAD) -> PeriodRecording:
-    """Record until the period is stable, or nothing repeats in three times `MAX_PERIOD_S`, or the job ends.
-
-    `max_spread`: largest relative spread of a stable period.
-    """
+    """Record until the period's relative spread is below `max_spread`, or nothing repeats in three times
+    `MAX_PERIOD_S`, or the job ends."""
     samples = probe.record(FIRST_RECORDING_S)
     while True:
         found = assess_recording(samples, max_spread)

@@ -117,8 +117,7 @@ def _extract_signals(samples: SensorSamples, sampling_hz: float) -> list[EvenSig
 
 
 def _estimate_update_s(readings: Values, time_s: Values) -> float:
-    """Seconds between two updates of a sensor: mean of the shortest times between two changes of the
-    reading."""
+    """Seconds between a sensor's updates: mean of the shortest times between changes of its reading."""
     is_valid = np.isfinite(readings)
     gaps_s = np.diff(time_s[is_valid][1:][np.diff(readings[is_valid]) != 0])
     return float(gaps_s[gaps_s <= 2.0 * np.quantile(gaps_s, 0.1)].mean()) if len(gaps_s) else float("inf")

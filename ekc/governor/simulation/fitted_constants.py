@@ -35,8 +35,7 @@ class TrainingPowerFit:
     power_share: float
     """Power drawn without a cap, as a share of the board's power limit."""
     core_share: float | None
-    """`KernelClockFit.core_share` fitted to the slowdown under caps; None where no cap slowed the job, or
-    the fit had an error of 5 %."""
+    """`KernelClockFit.core_share` of the slowdown under caps; None if none slowed it, or the fit failed."""
 
 
 KERNEL_FITS = (

@@ -17,10 +17,8 @@ PAUSED_POWER_SHARE = 0.6
 
 @dataclass(frozen=True)
 class JobStage:
-    """A stretch of an iteration with kernels of one kind, or the host alone (`sm_util` 0).
-
-    Figures are those at the top clocks without a power cap.
-    """
+    """A stretch of an iteration with kernels of one kind, or the host alone (`sm_util` 0), at the top clocks
+    without a power cap."""
 
     name: str
     core_share: float
@@ -90,10 +88,8 @@ def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Val
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """All work of a job, the same at all clocks.
-
-    Stretch i is `seconds[i]` of stage `stage_indices[i]` at the top clocks without a power cap.
-    """
+    """All work of a job at any clock. Stretch i is `seconds[i]` of stage `stage_indices[i]` at the top clocks
+    without a power cap."""
 
     name: str
     kind: str

@@ -15,8 +15,7 @@ from ekc.governor.simulation.job import SimulatedJob, StageTables, compute_table
 
 Values = NDArray[np.float64]
 SWITCH_RANGE_S = (0.02, 0.3)
-"""Range of the seconds until a new limit takes effect, which differ from clock to clock (arXiv
-2502.20075)."""
+"""Range of the seconds until a new limit takes effect (differs by clock, arXiv 2502.20075)."""
 COUNTER_GAIN = 0.01
 """Standard deviation of the constant relative error of a card's energy counter."""
 COUNTER_NOISE = 0.03
@@ -28,10 +27,8 @@ CHUNK_SIZE = 2048
 
 
 class SimulatedRun:
-    """Runs one job once. Probe and actuator.
-
-    `true_j`, `counter_windows`, `get_regime` and `get_progress` are the truth, for benchmarks and tests only.
-    """
+    """Runs one job once: probe and actuator. `true_j`, `counter_windows` and `get_regime` are the truth, for
+    benchmarks and tests only."""
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         self._job = job

@@ -88,8 +88,7 @@ def sample_iterations(
     seconds: float,
     drift: float = 0.0,
 ) -> Timeline:
-    """Iterations of the same stages, the host first; `drift`: relative change of their length over the
-    job."""
+    """Iterations of the same stages, the host first; `drift`: relative change of their length by the end."""
     count = max(2, round(seconds / stage_seconds.sum()))
     jitter = np.exp(ITERATION_JITTER * rng.standard_normal((count, 1)) * np.ones(len(stages)))
     jitter[:, 0] = np.exp(HOST_JITTER * rng.standard_normal(count))

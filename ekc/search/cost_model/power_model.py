@@ -57,8 +57,7 @@ class PowerModel:
         return float(np.median([c.power_w for c in self._metered])) if self._metered else float("nan")
 
     def learn(self, metered: Sequence[Candidate], timed: Sequence[Candidate] = ()) -> None:
-        """Learn from newly metered kernels, weighted towards low energy, and from the throttled ones among
-        all `timed` kernels."""
+        """Learn from newly metered kernels (low energy counts more) and the throttled among all `timed`."""
         self._metered += metered
         throttled = [c for c in timed if _is_capped(c)]
         if not self._metered or not (metered or len(throttled) != len(self._throttled)):

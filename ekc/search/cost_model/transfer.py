@@ -55,8 +55,7 @@ class TransferModel:
 
     trees: ResidualModel
     trust: float
-    """Share of the trees' prediction that is used, 0 to 1: measured on groups that the trees had not
-    learned."""
+    """Share of the trees' prediction that is used, 0 to 1: measured on groups not learned from."""
     row_count: int
     """Kernels that the trees learned from."""
 

@@ -24,25 +24,21 @@ class BreedingSettings:
     """Genomes bred at a time for each trial of the run, between those bounds. A short run could not use the
     schedules that a large population finds. Chosen by us."""
     generations: int = 3
-    """Generations bred between two rounds of measurements. 0: each round scores a random population.
-    Chosen by us."""
+    """Generations bred between rounds of measurements. 0: rounds score random genomes. Chosen by us."""
     crossover_share: float = 0.4
     """Share of each new generation that is crossed and then mutated. Chosen by us."""
     mutation_share: float = 0.4
     """Share of each new generation that is mutated only; the rest is sampled at random. Chosen by us."""
     selection_pressure: float = 2
-    """Exponent p of rank selection: parent rank = u^p, with u uniform from 0 to 1. 1 picks every rank
-    equally often. Chosen by us."""
+    """Exponent p of rank selection: parent rank = u^p, u uniform in 0 to 1; 1: all alike. Chosen by us."""
     immigrant_share: float = 1 / 2
-    """Random genomes added to the parents at the start of a round, as a share of the population. Chosen by
-    us."""
+    """Random genomes added to a round's first parents, as a share of the population. Chosen by us."""
     survivor_share: float = 1 / 2
     """Best genomes of a round that are parents of the next, as a share of the population. Chosen by us."""
     elite_count: int = 12
     """Measured genomes that each round breeds from, beside the survivors. Chosen by us."""
     neighbour_share: float = 1 / 4
-    """Mutated copies of the elites that are parents of a round, as a share of the population. Chosen by
-    us."""
+    """Mutated copies of the elites among a round's parents, as a share of the population. Chosen by us."""
 
 
 BREEDING = BreedingSettings()
@@ -50,10 +46,8 @@ BREEDING = BreedingSettings()
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """Number and kind of the trials in each round (`loop/generations.py`).
-
-    The defaults are for trials that are prepared in parallel, as schedules are compiled.
-    """
+    """Number and kind of each round's trials (`loop/generations.py`), by default for trials that are prepared
+    in parallel, as schedules are compiled."""
 
     first_round_share: float = 1 / 8
     """Size of the first round, which no measurement guides, as a share of all trials. Chosen by us."""
@@ -74,8 +68,7 @@ class RoundSettings:
     """Share of the trials after the first round that is sampled at random, so that the models learn from more
     than their own favourites. Chosen by us."""
     closing_share: float = 1 / 16
-    """Share of all trials, the last ones, that looks for schedules as good as the best that take fewer issue
-    slots. Chosen by us."""
+    """Share of all trials, the last ones, that looks for as good schedules with fewer slots. Chosen by us."""
     shortlist_per_trial: int = 32
     """Best genomes by acquisition that a batch is picked from, for each trial of the batch. Chosen by us."""
 
@@ -96,8 +89,7 @@ class AcquisitionSettings:
     """Natural log of the incumbent objective before anything was measured: any schedule improves on it, so
     the least expected figure scores best. Chosen by us."""
     min_log_feasibility: float = math.log(0.5)
-    """Closing rounds: log of the probability of no register spill, below which no schedule counts as tied
-    with the best. Chosen by us."""
+    """Closing rounds: log probability of no spill below which schedules do not tie. Chosen by us."""
     tie_priority: float = 1000.0
     """Closing rounds: subtracted from the score of schedules that are expected to tie with the best. More
     than logs of figures and of issue slots can differ. Chosen by us."""
@@ -111,8 +103,7 @@ class SelectionSettings:
     """Comparison of measured schedules (`data/selection.py`, `cost_model/incumbent.py`)."""
 
     tie_tolerance: float = 0.01
-    """Relative latency difference above which two schedules are never tied, however uncertain the timings.
-    Chosen by us."""
+    """Relative latency difference above which two schedules never tie, however uncertain. Chosen by us."""
     prefetch_discount: float = 1 / 300
     """Share of its issue slots that a schedule is credited for each tile it prefetches: it can wait longer
     for memory. With three tiles 1 %, the accuracy of the counts. Chosen by us."""
@@ -216,13 +207,11 @@ class TilingSettings:
     """Tile sizes and other decisions of the structures (`sketches/`). Larger values make larger spaces."""
 
     max_vthreads: int = 8
-    """Virtual threads along an axis, at most; a quarter of it where more than two spatial axes are tiled.
-    Chosen by us."""
+    """Virtual threads along an axis, at most; a quarter beyond two tiled spatial axes. Chosen by us."""
     max_threads: int = 256
     """Threads along an axis, at most. Chosen by us."""
     max_tile: int = 16
-    """Elements of a thread along an axis, at most; half of it where more than two spatial axes are tiled.
-    Chosen by us."""
+    """Elements of a thread along an axis, at most; half beyond two tiled spatial axes. Chosen by us."""
     max_reduce: int = 64
     """Steps of the inner loop of a reduction, at most. Chosen by us."""
     column_lanes: int = 4
@@ -231,16 +220,14 @@ class TilingSettings:
     max_table_rows: int = 4096
     """Rows in the table of one decision, at most; the rows with least padding stay. Chosen by us."""
     max_padding_ratio: float = 1.34
-    """Factor by which the tiles may round an axis up, at most. A tiny axis may be rounded up to its next
-    legal size. Chosen by us."""
+    """Factor by which tiles may round an axis up, at most, but for a tiny axis's next size. Chosen by us."""
     movable_factors: tuple[int, ...] = (2, 3, 5, 7)
     """Factors that a mutation may move between two levels of a tile. Chosen by us."""
     max_short_terms: int = 8
     """Terms of a sum up to which a group counts as short, so that a block computes several groups. A sector
     of 32 bytes holds 8 terms of 4 bytes, or 16 of 2 bytes."""
     max_staging_plans: int = 32
-    """Combinations of staging for the tensors of one compute that become structures, at most. Chosen by
-    us."""
+    """Combinations of staging for one compute's tensors that become structures, at most. Chosen by us."""
     max_staged_row_bytes: int = 36 * 1024
     """Bytes of a row that may go through shared memory in a normalization: with `max_padding_ratio` 48 KiB,
     the shared memory that every block can have."""
@@ -270,8 +257,7 @@ class TensorCoreSettings:
     depths: tuple[int, ...] = (1, 2, 4, 8)
     """Instructions along the depth of a shared tile, with `mma`. Chosen by us."""
     raster_sizes: tuple[int, ...] = (1, 2, 4, 8)
-    """Consecutive blocks along the rows with the same columns, so that resident blocks share rows and columns
-    in L2. Chosen by us."""
+    """Consecutive blocks along the rows with the same columns, which share both in L2. Chosen by us."""
     warpgroups: tuple[int, ...] = (1, 2, 3, 4)
     """Warpgroups along the rows, with `wgmma`. Chosen by us."""
     warpgroup_tiles: tuple[int, ...] = (1, 2)
@@ -290,8 +276,7 @@ class SplitKSettings:
     tile_outputs: int = 64 * 64
     """Outputs that one multiprocessor computes at a time where outputs share their reads. Chosen by us."""
     warp_outputs: int = 64
-    """Outputs that one multiprocessor computes at a time where each output reads its own data: the warps that
-    fit. Chosen by us."""
+    """Outputs that one SM computes at a time if each reads its own data: the warps that fit. Chosen by us."""
     min_sum_terms: int = 2048
     """Terms that a sum must have to be cut. A shorter one is not worth a second launch. Chosen by us."""
     min_part_terms: int = 128
@@ -333,14 +318,12 @@ class AnalyticSettings:
     launch_latency_s: float = 2e-6
     """Latency of an empty kernel in seconds, about the same on all recent GPUs."""
     overlap_norm: float = 4.0
-    """Exponent p of the p-norm that combines the times of all resources: 1 adds them, large values take the
-    longest. Chosen by us."""
-    warps_to_hide: float = 16.0
-    """Warp instructions in flight per multiprocessor that keep the arithmetic pipes busy: 4 schedulers times
-    4 cycles."""
-    static_power_share: float = 1 / 3
-    """Standby power of a board whose multiprocessors all have blocks, as a share of its power cap. Chosen by
+    """Exponent of the p-norm over all resources' times: 1 adds, large values take the longest. Chosen by
     us."""
+    warps_to_hide: float = 16.0
+    """Warp instructions in flight per SM that keep arithmetic pipes busy: 4 schedulers times 4 cycles."""
+    static_power_share: float = 1 / 3
+    """Standby power of a board with blocks on all SMs, as a share of its power cap. Chosen by us."""
     sleep_power_share: float = 1 / 10
     """Reduction of the standby power where no multiprocessor has blocks, as a share of the power cap. A guess
     that no recording of ours can test. The simulated devices use a similar guess and so flatter it."""
@@ -351,8 +334,7 @@ class AnalyticSettings:
     integer_pj: float = 11.0
     """Energy in picojoules of an integer operation of one lane. Source: as `float_pj`."""
     tensor_energy_ratio: float = 10.0
-    """Energy of float32 operations on lanes over the energy of as many operations in tensor cores. An
-    estimate."""
+    """Energy of float32 operations on lanes over that of as many in tensor cores. An estimate."""
     shared_pj: float = 6.0
     """Energy in picojoules of a byte from shared memory. Source: as `float_pj`."""
     l1_pj: float = 30.0
@@ -396,8 +378,7 @@ class SurrogateSettings:
     """The same for the latency. Larger residuals are of kernels with effects that the prior does not model,
     such as bank conflicts. Chosen by us."""
     max_squared_z_score: float = 25.0
-    """Squared z-score that counts for the calibration, at most: one row must not decide for all around it.
-    Chosen by us."""
+    """Squared z-score that counts for calibration, at most: one row must not decide for all. Chosen by us."""
     lower_bound_stds: float = 2.0
     """Standard deviations below the mean at which a prediction counts as a lower bound: kernels that are
     feasible only below it are predicted by the line of the power model alone. Chosen by us."""
@@ -447,8 +428,7 @@ class BoostedTreeSettings:
     colsample_bytree: float = 0.7
     """Share of the features that each tree may use."""
     sharpness: float = 2.0
-    """A row of twice the best objective has weight 2**-sharpness. The weighted loss is that of arXiv
-    2411.18873."""
+    """A row of twice the best objective has weight 2**-sharpness; the loss is that of arXiv 2411.18873."""
     min_weight: float = 0.1
     """Weight of the worst rows. Trees that never learn bad rows predict good figures everywhere."""
 
@@ -467,16 +447,13 @@ class PowerModelSettings:
     (`benchmarks/cost_model/analytic.py`). With 0.7, a run where power is constant needs three times as many
     meterings to find that out, and other runs hardly rank better."""
     prior_slope_variance: float = 0.003
-    """Variance of the log prior at which the metered kernels and `prior_slope` have equal weight. Chosen by
-    us."""
+    """Variance of the log prior at which metered kernels and `prior_slope` weigh the same. Chosen by us."""
     tree_share: float = 0.25
-    """Weight of the trees in the surrogate: few kernels are metered, and trees need many rows. Chosen by
-    us."""
+    """Weight of the trees in the surrogate: few kernels are metered, trees need many. Chosen by us."""
     min_rows: int = 4
     """Metered kernels from which on the line's error is used, and the quarantine is judged. Chosen by us."""
     quarantine_rank: float = 0.5
-    """Rank correlation below which a surrogate that ranks no better than the line is not used. Chosen by
-    us."""
+    """Rank correlation below which a surrogate no better than the line is not used. Chosen by us."""
     min_std: float = 0.02
     """Standard deviation of log watts, at least: kernels of equal features differ by about as much."""
 
@@ -491,8 +468,7 @@ class SpillSettings:
     stack_bytes: int = 64
     """Bytes of stack above which a kernel counts as spilled. ptxas uses a few bytes for other reasons."""
     min_feasibility: float = 1e-6
-    """Probability of no spill, at least, so that infeasible kernels keep the order of their scores. Chosen by
-    us."""
+    """Probability of no spill, at least: infeasible kernels keep their order by score. Chosen by us."""
 
 
 SPILLS = SpillSettings()
@@ -526,8 +502,7 @@ class MeteringSettings:
     min_new_predictions: int = 3
     """Predictions since the last verdict that a verdict needs."""
     accurate_rank: float = 0.7
-    """Rank correlation from which on predictions are accurate, if the signal-to-noise ratio is at least
-    `inaccurate_snr`."""
+    """Rank correlation of accurate predictions, if their signal-to-noise is at least `inaccurate_snr`."""
     accurate_snr: float = 2.0
     """Signal-to-noise ratio from which on predictions are accurate."""
     inaccurate_rank: float = 0.5
@@ -537,8 +512,7 @@ class MeteringSettings:
     negligible_error: float = 0.01
     """Relative error that does not matter: the figures of a run are hardly more precise."""
     error_quantile: float = 0.75
-    """Share of the predictions that must have at most that error. The first of a window may be of a model
-    with few rows."""
+    """Share of predictions within that error; the first of a window may be of a model with few rows."""
     useless_error_std: float = 0.25
     """Standard deviation of the log error above which predictions are useless: kernels of equal latency
     hardly differ by more in power. The rank correlation does not show this: where latencies differ, energies
@@ -546,8 +520,7 @@ class MeteringSettings:
     exploration_share: float = 0.3
     """Share of the metered kernels that is chosen to learn from, not for its expected improvement."""
     latency_slack: float = 1.1
-    """Factor on the latency limit up to which kernels are metered: they too teach the model, and timings have
-    noise."""
+    """Factor on the latency limit up to which kernels are metered: they teach the model, timings vary."""
 
 
 METERING = MeteringSettings()

@@ -57,8 +57,7 @@ class MeasurementCost:
 def compute_break_even_calls(
     search_energy_j: float, best_j: float | None, other_j: float | None
 ) -> float | None:
-    """Calls of the best kernel instead of another that save the energy of the search; None if it saves
-    none."""
+    """Calls of the best kernel, not another, that save the search's energy; None if it saves none."""
     if best_j is None or other_j is None or best_j >= other_j:
         return None
     return search_energy_j / (other_j - best_j)
@@ -256,8 +255,7 @@ class TuningData:
     seconds: float
     """Duration of the run on the host."""
     roof: RooflineBound
-    """Roofline bound of the operator: arithmetic as written, masked taps of a transposed convolution
-    included, or compulsory traffic."""
+    """Roofline bound: arithmetic as written (with a transposed convolution's masked taps) or traffic."""
     model_cards: tuple[ModelCard, ...] = ()
     """Accuracy of the energy model, one card for each round with meterings."""
     refusals: Mapping[str, int] = field(default_factory=dict)
@@ -293,8 +291,8 @@ class TuningData:
 
     @property
     def break_even_calls(self) -> dict[str, float | None]:
-        """Calls after which `best` has saved the energy of the search, compared with "fastest" and
-        "baseline"; None if it saves nothing."""
+        """Calls after which `best` saved the search's energy against "fastest" and "baseline"; None:
+        never."""
         others = {"fastest": self.fastest, "baseline": self.baseline}
         return {
             name: compute_break_even_calls(self.spent.joules, self.best.energy_j, other.energy_j)

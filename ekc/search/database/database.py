@@ -163,8 +163,7 @@ class RecordStore:
     def read_rows(
         self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
     ) -> Iterator[RecordRow]:
-        """Read all rows, oldest first; only those of an operator (canonical JSON), a device or a kind if
-        given."""
+        """Read all rows, oldest first; only of an operator (canonical JSON), device or kind if given."""
         wanted = {
             "operator_hash": None if operator is None else hash_operator(operator),
             "device": device,

@@ -92,8 +92,7 @@ def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:
 
 
 def can_explain(device: Device) -> TypeGuard[SimulatedDevice]:
-    """Whether a device can break down its energy. A recording of a simulated device cannot: it has only the
-    measurements."""
+    """Whether a device can break down its energy; the recording of a simulated one cannot."""
     return isinstance(device, SimulatedDevice)
 
 

@@ -176,8 +176,7 @@ class CompileJob:
 
 @dataclass
 class KernelCompiler:
-    """The compile jobs of one run. Each schedule is compiled once, when its kernel is first requested or
-    ahead."""
+    """The compile jobs of one run: a schedule is compiled once, when first requested or ahead."""
 
     executor: Executor
     device: Device

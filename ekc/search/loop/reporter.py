@@ -86,8 +86,7 @@ class Reporter:
 def _select_leaders(
     candidates: Sequence[Candidate], options: TuneOptions
 ) -> tuple[Candidate | None, Candidate | None]:
-    """Select (the best by the objective among those at most `max_slowdown` slower than the fastest, the
-    fastest)."""
+    """Select (the best among those within `max_slowdown` of the fastest, the fastest)."""
     if not candidates:
         return None, None
     fastest = min(candidates, key=lambda c: c.latency_s)

@@ -111,8 +111,7 @@ class ScheduleTask:
         return [c for c in self.candidates if c.ok]
 
     def measure(self, candidates: Sequence[Candidate], round_number: int) -> list[float]:
-        """Compile candidates together, time them one by one and learn; when due, meter a share of the
-        fast."""
+        """Compile candidates together, time them one by one and learn; meter a share of the fast if due."""
         for c in candidates:
             if self.measurer.find_first_timing(c.schedule) is None:
                 self.compiler.submit(c.schedule)

@@ -87,8 +87,7 @@ def _make_population(rows: NDArray[np.int64]) -> Population:
 
 
 def _find_neighbours(rows: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Find the nearest other rows of each row, nearest first: [n, at most `neighbour_count`]. A lone row is
-    its own neighbour."""
+    """Nearest other rows of each row, nearest first: [n, at most `neighbour_count`]; a lone row: itself."""
     std = rows.std(axis=0)
     scaled = (rows / np.where(std > 0, std, 1.0)).astype(np.float64)
     count = max(1, min(REPLAY.neighbour_count, len(rows) - 1))

@@ -75,8 +75,7 @@ def _parse_settings(name: str, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def parse_figure(text: str) -> float:
-    """Parse a figure above 0. Other text is a failure, NaN: tuners write it empty, as a word or as a huge
-    constant."""
+    """Parse a figure above 0; other text is a failure, NaN: tuners write nothing, a word or 1e20."""
     try:
         value = float(text)
     except ValueError:
@@ -140,8 +139,7 @@ class TableSpace:
         return self._make_population(self._find_nearby_rows(random, population.genes)), Counter()
 
     def _find_nearby_rows(self, random: np.random.Generator, genes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find the row of each genome. For a genome that is no row, find one that agrees with it in the first
-        columns of a random order."""
+        """Row of each genome, or a row that agrees with it in the first columns of a random order."""
         rows = self.find_rows(genes)
         missing = np.flatnonzero(rows < 0)
         if missing.size:

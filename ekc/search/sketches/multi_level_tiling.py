@@ -223,8 +223,7 @@ def _enumerate_staging_plans(
 def _can_copy_plan_async(
     op: Operator, compute: Compute, routes: tuple[StagingRoute, ...], reads: dict[str, ex.Load]
 ) -> bool:
-    """Whether every tensor with reuse goes through shared memory and registers, and asynchronous copies can
-    bring it (rule 6)."""
+    """Whether each tensor with reuse is staged by asynchronous copies in shared memory (rule 6)."""
     reused = [r for r in routes if _is_reused(compute, reads[r.tensor])]
     return bool(reused) and all(
         r.uses_shared and r.uses_registers and can_copy_async(op, compute, reads[r.tensor], r.dimension_order)

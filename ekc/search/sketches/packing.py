@@ -53,8 +53,7 @@ def derive_packed(
 
 
 def _uses_tensor_cores(structure: Structure, depth: Axis) -> bool:
-    """Whether a structure has tensor cores sum along the depth. Another launch of it may use them too, for
-    another sum."""
+    """Whether tensor cores sum along a structure's depth; another launch may use them for another sum."""
     tensorized = [step for step in structure.steps if isinstance(step, Tensorize)]
     return any(step.loop.rpartition(".")[0] == depth.name for step in tensorized)
 
@@ -74,8 +73,7 @@ def _make_pack_steps(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
 
 
 def _make_pack_step(compute: Compute, load: ex.Load, depth: Axis) -> Pack | None:
-    """A copy of an input with the depth last. None where no single dimension, or already the last one, is
-    contiguous along the depth."""
+    """A copy of an input with the depth last; None if it is last, or no single dimension is contiguous."""
     deep = [d for d, form in enumerate(load.index) if find_contiguous_axis(compute, form) == depth.name]
     if len(deep) != 1 or deep[0] == len(load.index) - 1:
         return None

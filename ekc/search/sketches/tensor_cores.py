@@ -180,8 +180,7 @@ def _has_full_instructions(op: Operator, compute: Compute, depth: Axis, product:
 
 
 def _list_tile_orders(op: Operator, load: ex.Load, roles: ContractionRoles) -> list[tuple[int, ...]]:
-    """Dimension orders of a shared tile: the tensor's own, and with the depth last if `ldmatrix` cannot load
-    the tensor's own."""
+    """Dimension orders of a shared tile: the tensor's own, and the depth last where `ldmatrix` needs it."""
     last = load.index[-1]
     # `ldmatrix` transposes elements of 2 bytes only.
     can_transpose = op.tensors[load.tensor].dtype.bytes == 2
@@ -262,8 +261,7 @@ def cut_for_instruction(
     own_levels: tuple[TileLevel, ...],
     instruction: tuple[int, ...],
 ) -> list[str]:
-    """Split rows or columns into blocks, the levels of the search, and the extents of the instruction; loop
-    names, outer to inner."""
+    """Split rows or columns into blocks, search levels, instruction extents; loop names, outer first."""
     columns = (*own_levels, *(TileLevel("lane", (extent,)) for extent in instruction))
     return builder.split_axis(axis, make_tiling(f"tile.{kind}.{axis.name}", axis.extent, columns))
 
@@ -276,8 +274,7 @@ def bind_contraction_loops(
     lanes: tuple[str, ...],
     inner: tuple[str, ...],
 ) -> None:
-    """Order the loops and bind them. Spatial axes without a role are blocks too; reduction axes without a
-    role run outside the tiles."""
+    """Order and bind the loops; spatial axes without a role are blocks, such reduction axes run outside."""
     tiled = (roles.rows, roles.columns, roles.depth, *(a for group in roles.fused_groups for a in group))
     others = [x.name for x in builder.compute.spatial_axes if x not in tiled]
     sums = [x.name for x in builder.compute.reduction_axes if x not in tiled]
@@ -341,8 +338,7 @@ def _fills_panel(axis: Axis) -> bool:
 
 
 def _runs_along_depth(op: Operator, compute: Compute, roles: ContractionRoles, load: ex.Load) -> bool | None:
-    """Whether a factor is contiguous along the depth (True) or along its own axis (False); None where it is
-    contiguous along neither."""
+    """Whether a factor is contiguous along the depth (True), its own axis (False) or neither (None)."""
     inner = {group[-1].name: fuse_group(group).name for group in roles.fused_groups}
     last = find_contiguous_axis(compute, load.index[-1])
     if last == roles.depth.name:

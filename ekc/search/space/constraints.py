@@ -53,8 +53,7 @@ class RuleViolation:
     rows: NDArray[np.intp]
     """Indices of the genomes that break it."""
     failed_checks: Sequence[tuple[NDArray[np.intp], Any, Any]]
-    """(positions of the failing rows, needed values, limits) of every failed check, in the order of
-    `rows`."""
+    """(rows that fail, needed values, limits) of every failed check, in the order of `rows`."""
 
     @cached_property
     def violation(self) -> NDArray[np.float64]:
