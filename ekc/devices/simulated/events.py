@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
-from ekc.devices.device import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
 from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
 from ekc.devices.simulated.specs import GpuSpec
+from ekc.devices.throughput import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import InstructionCounts
 
@@ -116,7 +116,9 @@ def count_events(
         fp16=warps * counts.fp16,
         tensor=warps * counts.tensor,
         tensor_fp16_equivalent_flops=warps
-        * _convert_to_fp16_flops(counts, spec.tensor_rates, spec.mma_share / WGMMA_SHARE),
+        * _convert_to_fp16_flops(
+            counts, spec.throughput.tensor_rates, spec.throughput.mma_share / WGMMA_SHARE
+        ),
         tensor_energy_equivalent_flops=warps * _convert_to_fp16_flops(counts, DATA_CENTER_RATES, 1.0),
         group_waits=counts.group_waits,
         group_products=warps * counts.group_products,

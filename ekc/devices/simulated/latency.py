@@ -120,9 +120,9 @@ def estimate_latency(
 
 def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> float:
     """Lower bound of the latency: arithmetic and DRAM bytes at the best rates ever sustained."""
-    lanes = FP32_SHARE * spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
+    lanes = FP32_SHARE * spec.sms * spec.throughput.fp32_lanes * clock_mhz * 1e6
     arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP_SIZE / lanes
-    tensor_rate = spec.mma_share * spec.sms * spec.tensor_fp16_flops_per_sm_clock * clock_mhz * 1e6
+    tensor_rate = spec.throughput.mma_share * spec.sms * spec.throughput.tensor_fp16 * clock_mhz * 1e6
     matrices = events.tensor_fp16_equivalent_flops / tensor_rate
     return max(arithmetic, matrices, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
 
@@ -175,11 +175,11 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
     totals = {
         "fp32": (events.fma32 + events.fp32 + events.fp16)
         * WARP_SIZE
-        / (FP32_SHARE * spec.fp32_lanes_per_sm),
-        "int": events.int_ops * WARP_SIZE / spec.int_lanes_per_sm,
+        / (FP32_SHARE * spec.throughput.fp32_lanes),
+        "int": events.int_ops * WARP_SIZE / spec.throughput.int_lanes,
         "sfu": (events.sfu + events.convert) * WARP_SIZE / SFU_LANES_PER_SM,
         "tensor": events.tensor_fp16_equivalent_flops
-        / (spec.mma_share * spec.tensor_fp16_flops_per_sm_clock),
+        / (spec.throughput.mma_share * spec.throughput.tensor_fp16),
         "lsu": lsu,
         "fill": moved.l2_bytes / L2_TO_SM_BYTES_PER_CLOCK,
         "issue": events.issued_instructions / SCHEDULERS_PER_SM,
