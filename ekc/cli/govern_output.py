@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
-from ekc.governor.events import Applied, Checked, Chosen, Event, event_to_json
+from ekc.governor.events import Applied, Checked, Chosen, Event, event_to_json, to_plain_json
 
 if TYPE_CHECKING:
     from ekc.governor.live.report import GovernorLog, GovernorReport
@@ -60,9 +60,8 @@ class GovernOutput:
         """Print the reports and remove the status line."""
         with self._lock:
             self._stop_status()
-            self._write_json(
-                {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
-            )
+            plain = to_plain_json(list(reports))
+            self._write_json({"event": "Report", "reports": plain, "core_share": core_share})
             if not reports and not self._is_quiet:
                 self._print_line("ekc govern: nothing was measured, so there is no report")
             for report in [] if self._is_quiet else reports:

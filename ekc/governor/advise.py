@@ -9,11 +9,10 @@ from ekc.governor import phase as phases
 from ekc.governor.change_detection import has_work
 from ekc.governor.events import Ended, Event, EventCallback, Started, format_settings
 from ekc.governor.measure import JobEnded, JobMeter
-from ekc.governor.phase import ResponseModel
+from ekc.governor.phase import WORK_POLL_S, ResponseModel
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Probe, Settings
 
-WORK_POLL_S = 2.0
 RECORD_S = 10.0
 
 
@@ -54,21 +53,18 @@ def advise(
     try:
         while not has_work(meter.record(WORK_POLL_S)):
             pass
-        _advise_once(meter, actuator.possible_gears, policy, on_event, model)
+        _advise_once(meter, actuator.possible_gears, policy, model)
         while True:
             meter.record(RECORD_S)
     except JobEnded:
         on_event(Ended(probe.now(), probe.now() - start, probe.read_energy_j() - joules))
 
 
-def _advise_once(
-    meter: JobMeter, gears: Gears, policy: Policy, on_event: EventCallback, model: ResponseModel | None
-) -> None:
-    phase = phases.begin_phase(meter, policy, gears, on_event)
-    phases.predict_from_counters(meter, phase, model, on_event)
+def _advise_once(meter: JobMeter, gears: Gears, policy: Policy, model: ResponseModel | None) -> None:
+    phase = phases.begin_phase(meter, policy, gears)
+    phases.predict_from_counters(meter, phase, model)
     gear = phase.search.advise_gear(phase.readings)
     phase.choice = Settings() if gear is None else phase.search.control.make_settings(gear)
     expected = phases.predict_choice(phase)
-    on_event(
-        Advised(meter.probe.now(), phase.choice, expected.slowdown, expected.slowdown_error, expected.saving)
-    )
+    outcome = expected.slowdown, expected.slowdown_error, expected.saving
+    meter.on_event(Advised(meter.probe.now(), phase.choice, *outcome))

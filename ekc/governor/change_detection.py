@@ -95,12 +95,9 @@ class ChangeDetector:
         variance = (1 - SCATTER_UPDATE_SHARE) * self._scatter**2 + SCATTER_UPDATE_SHARE * difference**2
         self._scatter = np.sqrt(variance)
         # The oldest look of the average, so that the beginning of a change does not enter the reference.
-        oldest = (
-            self._last_looks[-self._count_needed_looks()]
-            if len(self._last_looks) >= self._count_needed_looks()
-            else self._last_looks[0]
-        )
-        share = REFERENCE_UPDATE_SHARE / self._count_needed_looks()
+        needed = self._count_needed_looks()
+        oldest = self._last_looks[-min(needed, len(self._last_looks))]
+        share = REFERENCE_UPDATE_SHARE / needed
         self._reference = (1 - share) * self._reference + share * oldest
 
     def _count_needed_looks(self) -> int:

@@ -75,7 +75,8 @@ class PeriodFound(Event):
 
     def format_line(self) -> str:
         """Verdict, period and source of progress."""
-        length = f" of {self.seconds:.2f} s" if self.verdict in ("periodic", "multiple") else ""
+        has_length = self.verdict in ("periodic", "multiple") and math.isfinite(self.seconds)
+        length = f" of {self.seconds:.2f} s" if has_length else ""
         return f"iterations: {self.verdict}{length}; progress by {self.progress}"
 
 

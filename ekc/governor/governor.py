@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from ekc.arguments import check_flag, format_value
@@ -32,6 +31,7 @@ from ekc.forks import detach_in_children
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import GovernorRequest, Policy
 
+_GOVERN_COMMAND = (sys.executable, "-m", "ekc", "govern")
 EXIT_TIMEOUT_S = 20.0
 """Seconds to wait for the governor process at the end of the block."""
 
@@ -101,17 +101,7 @@ class Governor:
             return self
         files = ["--steps", f"{self._folder}/steps", "--json", f"{self._folder}/events"]
         family = ["--gpus-of", str(os.getppid())] if "LOCAL_RANK" in os.environ else []
-        command = [
-            sys.executable,
-            "-m",
-            "ekc",
-            "govern",
-            "--pid",
-            str(os.getpid()),
-            *family,
-            *files,
-            *self._flags,
-        ]
+        command = [*_GOVERN_COMMAND, "--pid", str(os.getpid()), *family, *files, *self._flags]
         try:
             self._process = subprocess.Popen(
                 command, env=_build_environment(), stdin=subprocess.DEVNULL, start_new_session=True
@@ -120,9 +110,7 @@ class Governor:
             warnings.warn(f"ekc: no governor could be started ({problem})", stacklevel=2)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None and self._folder is not None:
             self._process.terminate()
             try:

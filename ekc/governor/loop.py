@@ -132,7 +132,7 @@ class _ControlLoop:
         """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
         seconds_by_settings: SecondsBySettings = {}
         self._meter.seconds_by_settings = seconds_by_settings
-        phase = phases.begin_phase(self._meter, self._policy, self._gears, self._on_event)
+        phase = phases.begin_phase(self._meter, self._policy, self._gears)
         if (earlier := self._find_earlier_phase(phase)) is not None:
             self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
             self._enter_phase(earlier, seconds_by_settings)
@@ -144,7 +144,7 @@ class _ControlLoop:
             # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
         else:
-            phases.predict_from_counters(self._meter, phase, self._model, self._on_event)
+            phases.predict_from_counters(self._meter, phase, self._model)
         first = phase.readings.default_readings[0]
         payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
@@ -188,7 +188,7 @@ class _ControlLoop:
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
-        run_search(self._meter, phase, self._gears, self._on_event)
+        run_search(self._meter, phase, self._gears)
 
     def _has_budget_returned(self, phase: Phase) -> bool:
         """Whether the last search had a reduced budget, and the full one is available now."""
@@ -303,14 +303,14 @@ class _ControlLoop:
         by_bytes = phase.readings.has_uncertain_progress() and phase.choice.memory_mhz is None
         reading = stretch.make_reading(phase.progress, phase.choice) if by_bytes else None
         if reading is not None and not is_disturbed(phase.readings, reading):
-            phases.add_reading(self._meter, phase, reading, "check", self._on_event)
-        elif not phases.measure_settings(self._meter, phase, phase.choice, "check", self._on_event):
+            phases.add_reading(self._meter, phase, reading, "check")
+        elif not phases.measure_settings(self._meter, phase, phase.choice, "check"):
             return "doubt"
         longest_s = MAX_CHECK_SHARE * gap_s
         if phase.readings.has_uncertain_progress():
             usual_s = self._meter.compute_max_reading_s(phase.progress)
             longest_s = max(MAX_UNCERTAIN_CHECK_SHARE * gap_s, usual_s)
-        if not phases.remeasure_default(self._meter, phase, self._on_event, longest_s):
+        if not phases.remeasure_default(self._meter, phase, longest_s):
             # The disturbance may have begun before the default was set, so the reading of the choice goes
             # too.
             phase.readings.other_readings.pop()

@@ -31,7 +31,7 @@ class JobMeter:
     def __init__(self, probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
         self.probe = probe
         self.actuator = actuator
-        self._on_event = on_event
+        self.on_event = on_event
         self.seconds_by_settings: dict[Settings, float] = {}
         """Seconds under each setting; callers replace the dict to start a new account."""
 
@@ -56,7 +56,7 @@ class JobMeter:
         if settings == self.actuator.settings():
             return
         self.actuator.apply(settings)
-        self._on_event(Applied(self.probe.now(), settings, why))
+        self.on_event(Applied(self.probe.now(), settings, why))
         self.record(SETTLE_S)
 
     def take_reading(

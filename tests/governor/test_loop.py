@@ -63,9 +63,7 @@ def test_hooks_are_used_after_a_late_first_step(first_s: float) -> None:
         make_job([make_iterations(first_s, stage_seconds=(0.05, first_s, 0.45)), make_iterations(300)]),
         has_hooks=True,
     )
-    phase = phases.begin_phase(
-        JobMeter(run, run, lambda event: None), Policy(), run.gears(), lambda event: None
-    )
+    phase = phases.begin_phase(JobMeter(run, run, lambda event: None), Policy(), run.gears())
     assert phase.progress.kind == "steps"
     assert phase.progress.period_s == pytest.approx(1.5, rel=0.05)
     assert phase.readings.default_readings[0].pace.beats_error < 0.02
@@ -103,10 +101,10 @@ def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
     """The memory clock was once expected to change nothing, so every check would have found another job."""
     run = SimulatedRun(make_job([make_iterations(200)], device="rtx3090"), has_hooks=True)
     meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
+    phase = phases.begin_phase(meter, Policy(), run.gears())
     phase.choice = Settings(memory_mhz=5001)
     for _ in range(2):
-        assert phases.measure_settings(meter, phase, phase.choice, "candidate", lambda event: None)
+        assert phases.measure_settings(meter, phase, phase.choice, "candidate")
     expected = phases.predict_choice(phase)
     assert expected.slowdown > 0.03
     assert not phase.readings.has_refuted(expected)
@@ -118,9 +116,9 @@ def test_zero_budget_resets_the_memory_clock() -> None:
     run = SimulatedRun(make_job([make_iterations(400)], device="rtx3090"), has_hooks=True)
     governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), lambda event: None, None)
     governor._start_s = run.now()
-    phase = phases.begin_phase(governor._meter, Policy(), run.gears(), lambda event: None)
+    phase = phases.begin_phase(governor._meter, Policy(), run.gears())
     for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
-        assert phases.measure_settings(governor._meter, phase, choice, "candidate", lambda event: None)
+        assert phases.measure_settings(governor._meter, phase, choice, "candidate")
         phase.search, phase.choice = replace(phase.search, memory_mhz=5001), choice
         assert governor._update_choice(phase) == "moved"
         assert phase.choice == Settings()

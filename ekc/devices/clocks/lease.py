@@ -18,7 +18,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from ekc.devices.clocks import lease_file
@@ -88,7 +87,8 @@ class LeasedActuator:
             self._set_limits(self._bound_settings(self._requested_settings))
 
     def _bound_settings(self, settings: Settings) -> Settings:
-        return _make_settings({limit: self._bound_value(limit, getattr(settings, limit)) for limit in LIMITS})
+        values: dict[str, Any] = {x: self._bound_value(x, getattr(settings, x)) for x in LIMITS}
+        return Settings(**values)
 
     def _set_limits(self, settings: Settings) -> None:
         current = {x: getattr(self._settings_in_force, x) for x in LIMITS if x not in self._uncertain_limits}
@@ -98,13 +98,11 @@ class LeasedActuator:
         with lease_file.lock_lease(self.lease.reference.gpu):
             self._mark_touched(changed)
             for limit in changed:
-                self._uncertain_limits.add(
-                    limit
-                )  # A call that fails (a late reply, say) may have had its effect.
-                self._limit_setter.set_limit(limit, getattr(settings, limit))
-                self._settings_in_force = replace(
-                    self._settings_in_force, **{limit: getattr(settings, limit)}
-                )
+                # A call that fails (a late reply, say) may have had its effect.
+                self._uncertain_limits.add(limit)
+                value = getattr(settings, limit)
+                self._limit_setter.set_limit(limit, value)
+                self._settings_in_force = replace(self._settings_in_force, **{limit: value})
                 self._uncertain_limits.discard(limit)
 
     def is_active(self) -> bool:
@@ -158,18 +156,11 @@ class LeasedActuator:
 def _make_lease(limit_setter: LimitSetter, previous_settings: Settings) -> Lease:
     """A new lease; given settings count where the driver cannot read them."""
     read = limit_setter.settings()
-    previous = _make_settings(
-        {
-            limit: _find_first_value(getattr(previous_settings, limit), getattr(read, limit))
-            for limit in LIMITS
-        }
-    )
-    fresh, boot = uuid.uuid4().hex, lease_file.read_boot_id()
-    return Lease(fresh, limit_setter.reference, limit_setter.label, previous, (), os.getpid(), boot)
-
-
-def _make_settings(values: dict[Limit, Any]) -> Settings:
-    return Settings(**values)
+    values: dict[str, Any] = {
+        x: _find_first_value(getattr(previous_settings, x), getattr(read, x)) for x in LIMITS
+    }
+    fresh, boot, label = uuid.uuid4().hex, lease_file.read_boot_id(), limit_setter.label
+    return Lease(fresh, limit_setter.reference, label, Settings(**values), (), os.getpid(), boot)
 
 
 def _find_first_value(*values: float | None) -> float | None:
@@ -245,9 +236,7 @@ class LeaseKeeper:
     def __enter__(self) -> LeaseKeeper:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for line in self.close():
             self._report(line)
 
@@ -262,9 +251,8 @@ class LeaseKeeper:
             try:
                 actuator.end()
             except EkcError as problem:
-                problems.append(
-                    f"{problem}; its guard tries on for a minute, after that: ekc govern --restore"
-                )
+                remedy = "its guard tries on for a minute, after that: ekc govern --restore"
+                problems.append(f"{problem}; {remedy}")
         return problems
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
@@ -299,9 +287,8 @@ class LeaseKeeper:
             try:
                 self._send_heartbeat()
                 last_problem = None
-            except (
-                Exception
-            ) as problem:  # Any error: without a heartbeat the guard assumes that this process died.
+            except Exception as problem:
+                # Any error: without a heartbeat the guard assumes that this process died.
                 if str(problem) != last_problem:
                     last_problem = str(problem)
                     self._report(f"{last_problem}; it is tried again until it is done")

@@ -60,11 +60,9 @@ class SmClockControl:
             )
             atexit.register(self.close)
         actuator = self._lease_keeper.actuators[0]
-        gears = actuator.gears().sm_mhz
-        if mhz not in gears:
-            raise DeviceError(
-                f"{self._sensors.name} cannot be set to {mhz} MHz: {_describe_nearest(gears, mhz)}"
-            )
+        offered = Clocks(actuator.gears().sm_mhz, "it has no SM clock that can be limited")
+        if refusal := offered.explain_refusal(mhz):
+            raise DeviceError(f"{self._sensors.name} cannot be set to {mhz} MHz: {refusal}")
         try:
             actuator.apply(Settings(sm_mhz=mhz))
             yield
@@ -82,10 +80,3 @@ class SmClockControl:
             atexit.unregister(self.close)
             for line in keeper.close():
                 warnings.warn(line, stacklevel=2)
-
-
-def _describe_nearest(gears: tuple[int, ...], mhz: int) -> str:
-    if not gears:
-        return "it has no SM clock that can be limited"
-    nearest = min(gears, key=lambda gear: abs(gear - mhz))
-    return f"it offers {gears[0]} to {gears[-1]} MHz; nearest: {nearest}"

@@ -93,7 +93,7 @@ def count_events(
     """Events of one launch with the given occupancy."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
+    counts, warps, sm = profile.counts, float(blocks * occupancy.warps_per_block), spec.throughput
     resident = SmResidency(
         blocks=occupancy.blocks,
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
@@ -116,9 +116,7 @@ def count_events(
         fp16=warps * counts.fp16,
         tensor=warps * counts.tensor,
         tensor_fp16_equivalent_flops=warps
-        * _convert_to_fp16_flops(
-            counts, spec.throughput.tensor_rates, spec.throughput.mma_share / WGMMA_SHARE
-        ),
+        * _convert_to_fp16_flops(counts, sm.tensor_rates, sm.mma_share / WGMMA_SHARE),
         tensor_energy_equivalent_flops=warps * _convert_to_fp16_flops(counts, DATA_CENTER_RATES, 1.0),
         group_waits=counts.group_waits,
         group_products=warps * counts.group_products,

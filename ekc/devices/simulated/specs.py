@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -121,7 +122,7 @@ class GpuSpec:
         """The compile target, e.g. "sm_80"."""
         return self.capability.arch
 
-    @property
+    @cached_property
     def throughput(self) -> SmThroughput:
         """Operations of one SM per clock."""
         return find_throughput(parse_arch_number(self.arch))
@@ -132,12 +133,8 @@ class GpuSpec:
 
     def peaks(self, clock_mhz: float) -> Peaks:
         """Ceilings of the roofline at a clock."""
-        return self.throughput.compute_peaks(
-            self.sms * clock_mhz * 1e6,
-            self.memory_bytes_per_s,
-            self.power.tdp_w,
-            self.sources[CEILINGS_SOURCE],
-        )
+        cycles, source = self.sms * clock_mhz * 1e6, self.sources[CEILINGS_SOURCE]
+        return self.throughput.compute_peaks(cycles, self.memory_bytes_per_s, self.power.tdp_w, source)
 
     def limits(self) -> Limits:
         """Limits that a schedule must keep on this GPU."""

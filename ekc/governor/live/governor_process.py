@@ -75,27 +75,20 @@ def _wait_for_job(
     return GovernorExit(status, logs, opened_session.problem, share)
 
 
+@dataclass
 class _OpenedSession:
     """Leases and session of a governed job; `close` works however far `open` came."""
 
+    _job: GovernedJob
+    _request: GovernorRequest
+    _listener: GovernorListener
+    _make_probe: ProbeFactory
+    _loop: LoopFunction | None
     keeper: LeaseKeeper | None = None
     session: GovernorSession | None = None
     problem: str | None = None
-
-    def __init__(
-        self,
-        job: GovernedJob,
-        request: GovernorRequest,
-        listener: GovernorListener,
-        make_probe: ProbeFactory,
-        loop: LoopFunction | None,
-    ) -> None:
-        self._job = job
-        self._request = request
-        self._listener = listener
-        self._make_probe = make_probe
-        self._loop = loop
-        self._start_s = self._start_core_s = 0.0
+    _start_s: float = 0.0
+    _start_core_s: float = 0.0
 
     def open(self) -> None:
         """Find the GPUs, take leases and start the loops; the listener gets the reason where that fails."""

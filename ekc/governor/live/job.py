@@ -89,10 +89,8 @@ class CommandJob:
     def _install_handlers(self, ignored: bool) -> None:
         """Handle the signals that are ignored so far (`ignored`), or all others."""
         for number in EXTERNAL_SIGNALS:
-            if (
-                number not in self._previous_handlers
-                and (signal.getsignal(number) == signal.SIG_IGN) == ignored
-            ):
+            is_ignored = signal.getsignal(number) == signal.SIG_IGN
+            if number not in self._previous_handlers and is_ignored == ignored:
                 self._previous_handlers[number] = signal.signal(number, self._receive_signal)
 
     def restore_signals(self) -> None:

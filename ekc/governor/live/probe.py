@@ -112,15 +112,10 @@ def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: boo
     """Units of leased GPUs: one for all of them, or with `each` one per GPU."""
     gpus = [actuator.lease.reference.gpu for actuator in keeper.actuators]
     if each or len(gpus) == 1:
-        return [
-            GovernedUnit(format_gpu_names(g), make_probe(g), a)
-            for g, a in zip(gpus, keeper.actuators, strict=True)
-        ]
-    return [
-        GovernedUnit(
-            format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), GroupActuator(keeper.actuators)
-        )
-    ]
+        pairs = zip(gpus, keeper.actuators, strict=True)
+        return [GovernedUnit(format_gpu_names(gpu), make_probe(gpu), actuator) for gpu, actuator in pairs]
+    group = _make_group_probe(gpus, make_probe)
+    return [GovernedUnit(format_gpu_names(*gpus), group, GroupActuator(keeper.actuators))]
 
 
 def make_watched_units(gpus: Sequence[str], make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
@@ -149,12 +144,8 @@ def make_nvml_probe_factory(
 ) -> ProbeFactory:
     """Factory of probes that measure while the job runs; `on_message` gets a line where an energy counter
     stops. Raises `InvalidInput` for a file without a count of steps."""
-    read_step_count = StepReader(steps_file) if steps_file else _read_no_steps
+    read_step_count = StepReader(steps_file) if steps_file else lambda: None
     return lambda gpu: NvmlProbe(gpu, job.is_running, read_step_count, on_message)
-
-
-def _read_no_steps() -> None:
-    return None
 
 
 def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:

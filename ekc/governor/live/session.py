@@ -18,25 +18,18 @@ from ekc.governor.samples import SensorSamples
 class RecordingProbe:
     """A probe that also adds its samples to a log; `on_samples` is called after each recording."""
 
-    def __init__(
-        self, probe: Probe, governor_log: GovernorLog, on_samples: Callable[[GovernorLog], None]
-    ) -> None:
-        self._probe = probe
-        self._governor_log = governor_log
-        self._on_samples = on_samples
-        self.label = probe.label
-        self.simulated = probe.simulated
-        self.now = probe.now
-        self.read_energy_j = probe.read_energy_j
-        self.is_running = probe.is_running
-        self.read_step_count = probe.read_step_count
+    def __init__(self, probe: Probe, log: GovernorLog, on_samples: Callable[[GovernorLog], None]) -> None:
+        self._probe, self._log, self._on_samples = probe, log, on_samples
+        self.label, self.simulated = probe.label, probe.simulated
+        self.now, self.is_running = probe.now, probe.is_running
+        self.read_energy_j, self.read_step_count = probe.read_energy_j, probe.read_step_count
         self.read_counters = probe.read_counters
 
     def record(self, seconds: float) -> SensorSamples:
         """Record with the probe and add the samples to the log."""
         samples = self._probe.record(seconds)
-        self._governor_log.add_samples(samples)
-        self._on_samples(self._governor_log)
+        self._log.add_samples(samples)
+        self._on_samples(self._log)
         return samples
 
 

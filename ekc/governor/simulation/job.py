@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.governor.protocols import Settings
+from ekc.governor.samples import Values
 from ekc.governor.simulation.card import SimulatedCard
 
-Values = NDArray[np.float64]
 PAUSED_POWER_SHARE = 0.6
 """Share of the constant power that a board draws after a while without work (estimate)."""
 
@@ -78,12 +78,10 @@ def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Val
     memory_ratio = card.memory_mhz[-1] / np.array(card.memory_mhz, float)[:, None]
     p = stage.sharpness
     stretch = (stage.core_share * sm_ratio**p + (1 - stage.core_share) * memory_ratio**p) ** (1 / p)
-    awake_w = resting + card.compute_clock_tree_w()[None, :]
-    memory_w = (
-        stage.memory_util / 100 * card.spec.memory_bytes_per_s * card.spec.power.memory_pj_per_byte * 1e-12
-    )
-    core_w = max(0.0, stage.power_share * card.spec.power.tdp_w - awake_w[-1, -1] - memory_w)
-    return stretch, awake_w + (core_w * card.compute_voltage_squared()[None, :] + memory_w) / stretch
+    awake_w, spec = resting + card.clock_tree_w[None, :], card.spec
+    memory_w = stage.memory_util / 100 * spec.memory_bytes_per_s * spec.power.memory_pj_per_byte * 1e-12
+    core_w = max(0.0, stage.power_share * spec.power.tdp_w - awake_w[-1, -1] - memory_w)
+    return stretch, awake_w + (core_w * card.voltage_squared[None, :] + memory_w) / stretch
 
 
 @dataclass(frozen=True)
