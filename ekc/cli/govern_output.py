@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
-from ekc.governor.events import Applied, Checked, Chosen, Event, event_to_json, to_plain_json
+from ekc.governor.event_records import Applied, Checked, Chosen, Event, event_to_json, to_plain_json
 
 if TYPE_CHECKING:
-    from ekc.governor.live.report import GovernorLog, GovernorReport
+    from ekc.governor.live.job_report import GovernorLog, GovernorReport
 
 
 class GovernOutput:

@@ -28,7 +28,7 @@ from ekc.tables import format_table
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
-    from ekc.cli.options import TuneArguments
+    from ekc.cli.tune_arguments import TuneArguments
     from ekc.ir.operator import Operator
     from ekc.search.tuning_result import TuningResult
 

@@ -9,7 +9,6 @@ import click
 
 from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments
 from ekc.cli.event_log import EventLog
-from ekc.cli.options import TuneArguments
 from ekc.cli.output import (
     DEFAULT_FOLDER,
     ensure_writable,
@@ -20,6 +19,7 @@ from ekc.cli.output import (
     print_text,
 )
 from ekc.cli.schedule_source import choice_options, log_replaced, target_option
+from ekc.cli.tune_arguments import TuneArguments
 from ekc.errors import InvalidInput
 
 

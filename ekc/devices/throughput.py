@@ -1,4 +1,4 @@
-"""What an SM of each compute capability does in a clock, and the ceilings of the roofline that follow, for
+"""Operations of an SM per clock by compute capability, and the ceilings of the roofline that follow, for
 simulated and real GPUs. Short names of sources are those of `ekc.devices.simulated.specs`."""
 
 from __future__ import annotations

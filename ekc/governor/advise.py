@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ekc.errors import ActuatorError
 from ekc.governor import phase as phases
 from ekc.governor.change_detection import has_work
-from ekc.governor.events import Ended, Event, EventCallback, Started, format_settings
-from ekc.governor.measure import JobEnded, JobMeter
+from ekc.governor.event_records import Ended, Event, EventCallback, Started, format_settings
+from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.phase import WORK_POLL_S, ResponseModel
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Probe, Settings

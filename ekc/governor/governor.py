@@ -25,7 +25,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
 
-from ekc.arguments import check_flag, format_value
+from ekc.argument_checks import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
 from ekc.governor.live.steps import StepCounter

@@ -21,9 +21,18 @@ from ekc.governor.change_detection import (
     ChangeDetector,
     has_work,
 )
-from ekc.governor.events import Applied, Ended, EventCallback, Idled, Resumed, Shifted, Skipped, Started
+from ekc.governor.event_records import (
+    Applied,
+    Ended,
+    EventCallback,
+    Idled,
+    Resumed,
+    Shifted,
+    Skipped,
+    Started,
+)
+from ekc.governor.job_meter import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy

@@ -11,14 +11,14 @@ import numpy as np
 
 from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
-from ekc.governor.events import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
+from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
+from ekc.governor.job_meter import JobMeter, make_reading
 from ekc.governor.job_reading import NOT_MEASURED, JobReading, get_rate_error
-from ekc.governor.measure import JobMeter, make_reading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase_match import has_lost_beat, is_disturbed
 from ekc.governor.policy import Policy
-from ekc.governor.progress import (
+from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressSource,
     choose_progress_source,

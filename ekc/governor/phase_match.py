@@ -12,7 +12,7 @@ import numpy as np
 
 from ekc.governor.change_detection import CONFIRM_S
 from ekc.governor.job_reading import JobReading
-from ekc.governor.progress import ProgressSource
+from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.readings import DRIFT_PER_S, PhaseReadings
 from ekc.governor.samples import Values
 

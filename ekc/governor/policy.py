@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ekc.arguments import format_value, is_number
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.protocols import Settings
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.cuda.arrays import is_on_gpu
+from ekc.devices.cuda.device_arrays import is_on_gpu
 from ekc.devices.device import Device, ExecutionDevice, check_emulation_memory, check_transfer_memory
 from ekc.emulator.launch import BATCH_LANES
 from ekc.errors import InvalidInput, KernelFault

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ekc import devices
-from ekc.arguments import check_flag
+from ekc.argument_checks import check_flag
 from ekc.devices.device import Device, check_device_memory
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from ekc.governor import phase as phases
 from ekc.governor.budget import TimeLoss, compute_affordable_slowdown, estimate_time_loss
-from ekc.governor.measure import JobMeter
+from ekc.governor.job_meter import JobMeter
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun
 
 HOUR = 3600.0
 

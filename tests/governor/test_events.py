@@ -1,6 +1,6 @@
 import math
 
-from ekc.governor.events import PeriodFound
+from ekc.governor.event_records import PeriodFound
 
 
 def test_line_of_a_period_has_no_length_where_none_is_tracked() -> None:

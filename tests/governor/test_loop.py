@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.governor.baselines import find_oracle_clocks
 from ekc.governor import phase as phases
-from ekc.governor.events import (
+from ekc.governor.event_records import (
     Applied,
     Chosen,
     Ended,
@@ -20,14 +20,14 @@ from ekc.governor.events import (
     Skipped,
     Started,
 )
+from ekc.governor.job_meter import JobMeter
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
-from ekc.governor.measure import JobMeter
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.job import JobStage
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import JobStage
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, make_pause
 from tests.governor.helpers import (
     STAGES,

@@ -8,16 +8,25 @@ import numpy as np
 import pytest
 
 from ekc.governor import phase as phases
-from ekc.governor.events import Applied, Checked, Chosen, Event, EventCallback, Measured, PeriodFound, Shifted
+from ekc.governor.event_records import (
+    Applied,
+    Checked,
+    Chosen,
+    Event,
+    EventCallback,
+    Measured,
+    PeriodFound,
+    Shifted,
+)
+from ekc.governor.job_meter import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.loop import _ControlLoop, govern
-from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.phase import Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.job import JobStage
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import JobStage
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, insert_evaluations, sample_iterations
 from tests.governor.helpers import (
     FORWARD_STAGE,

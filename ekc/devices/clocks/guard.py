@@ -23,7 +23,7 @@ from ekc.devices.clocks.limits import LimitSetter
 from ekc.devices.clocks.open import reopen_actuator
 from ekc.devices.clocks.restore import end_lease, restore_settings
 from ekc.errors import EkcError, RecordError
-from ekc.processes.signals import EXTERNAL_SIGNALS
+from ekc.processes.group_signals import EXTERNAL_SIGNALS
 
 SILENCE_TIMEOUT_S = 2.5
 RETRY_INTERVAL_S = 1.0

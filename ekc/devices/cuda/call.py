@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.arrays import (
+from ekc.devices.cuda.device import check_compatible
+from ekc.devices.cuda.device_arrays import (
     DeviceArray,
     allocate_like,
     check_addresses,
@@ -20,7 +21,6 @@ from ekc.devices.cuda.arrays import (
     take_array,
     use_device_of,
 )
-from ekc.devices.cuda.device import check_compatible
 from ekc.devices.cuda.driver import Driver
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import detach_tensor

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel, identify_kernel
+from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
 from ekc.devices.cuda.messages import (
@@ -30,7 +31,6 @@ from ekc.devices.cuda.messages import (
     TimingRules,
     TimingSamples,
 )
-from ekc.devices.cuda.target import parse_target
 from ekc.devices.device import (
     Clocks,
     MeasurementConditions,

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks.sm_clock import SmClockControl
+from ekc.devices.cuda.cuda_target import explain_old_driver
 from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.messages import (
     CallsStarted,
@@ -20,7 +21,6 @@ from ekc.devices.cuda.messages import (
     StartCallsRequest,
     StopCallsRequest,
 )
-from ekc.devices.cuda.target import explain_old_driver
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
 from ekc.devices.nvml.sensors import GpuSensors, KernelRunner, NvmlBoard
 from ekc.errors import DeviceError

@@ -8,7 +8,7 @@ from pathlib import Path
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Clocks, Metering, Timing
 from ekc.devices.recording.reader import read_recording
-from ekc.devices.recording.rows import RecordedRow, Recording
+from ekc.devices.recording.recorded_rows import RecordedRow, Recording
 from ekc.errors import DeviceError, RecordError
 
 TARGET_PREFIX = "recorded:"

@@ -16,7 +16,7 @@ from typing import Any
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementT, Metering, Timing
 from ekc.devices.measurement_json import dataclass_from_json, metering_from_json, timing_from_json
-from ekc.devices.recording.rows import Origin, RecordedRow, Recording, unpack_members
+from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording, unpack_members
 from ekc.errors import RecordError
 from ekc.version import __version__
 

@@ -18,7 +18,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Measurement, Metering, PhysicalDevice, Timing
 from ekc.devices.measurement_json import measurement_to_json
 from ekc.devices.recording.reader import FORMAT_NAME, FORMAT_VERSION, parse_recording, read_content
-from ekc.devices.recording.rows import Origin, Recording, pack_line, unpack_members
+from ekc.devices.recording.recorded_rows import Origin, Recording, pack_line, unpack_members
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children
 from ekc.ir.schedule.schedule import Schedule

@@ -13,11 +13,11 @@ from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, EkcError
-from ekc.governor.events import EventCallback
+from ekc.governor.event_records import EventCallback
 from ekc.governor.live import gpus
-from ekc.governor.live.job import GovernedJob
+from ekc.governor.live.governed_job import GovernedJob
+from ekc.governor.live.job_report import GovernorLog
 from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
-from ekc.governor.live.report import GovernorLog
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
 from ekc.governor.policy import GovernorRequest, Policy
 from ekc.governor.protocols import Actuator, NullActuator, Probe

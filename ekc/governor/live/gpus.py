@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.nvml.library import call_nvml, list_uuids
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.live.job import GovernedJob, list_process_family
+from ekc.governor.live.governed_job import GovernedJob, list_process_family
 
 POLL_S = 0.5
 SETTLE_S = 10.0

@@ -11,15 +11,15 @@ import numpy as np
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
-from ekc.governor.live.job import GovernedJob
-from ekc.governor.live.sensors import (
+from ekc.governor.live.governed_job import GovernedJob
+from ekc.governor.live.governor_sensors import (
     INSTANT_WINDOW_S,
     BoardEnergy,
     GovernorSensors,
     NvmlReading,
     SensorSampler,
 )
+from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
 from ekc.governor.live.session import GovernedUnit
 from ekc.governor.live.steps import StepReader
 from ekc.governor.protocols import NullActuator, Probe
@@ -152,7 +152,7 @@ def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> Gove
     """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
     from ekc.governor.simulation.card import SIMULATED_CARDS
     from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-    from ekc.governor.simulation.run import SimulatedRun
+    from ekc.governor.simulation.simulated_run import SimulatedRun
 
     if kind not in JOB_KINDS:
         raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ekc.errors import EkcError
-from ekc.governor.events import Event, EventCallback
-from ekc.governor.live.report import GovernorLog
+from ekc.governor.event_records import Event, EventCallback
+from ekc.governor.live.job_report import GovernorLog
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.samples import SensorSamples
 

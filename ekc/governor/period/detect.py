@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ekc.arguments import format_value, is_number
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.period.candidates import (
     PeriodCandidates,

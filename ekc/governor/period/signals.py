@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.arguments import format_value, is_number
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.samples import SensorSamples, Values
 

@@ -11,7 +11,7 @@ from ekc.devices.simulated.residual import make_generator
 from ekc.errors import InvalidInput
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.fitted_constants import KERNEL_FITS, POWER_FITS
-from ekc.governor.simulation.job import JobStage, SimulatedJob, compute_costs
+from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob, compute_costs
 from ekc.governor.simulation.timeline import (
     Timeline,
     insert_evaluations,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ekc.governor.samples import Values
 from ekc.governor.simulation.card import SimulatedCard
-from ekc.governor.simulation.job import JobStage, SimulatedJob
+from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob
 
 ITERATION_JITTER = 0.006
 """Standard deviation of the log length of an iteration (estimate)."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.ir.program import Program
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ekc.arguments import check_choice, check_path, format_value, is_number
+from ekc.argument_checks import check_choice, check_path, format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule

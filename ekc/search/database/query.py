@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ekc import devices
-from ekc.arguments import check_flag, check_path
+from ekc.argument_checks import check_flag, check_path
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput, RecordError, ScheduleError

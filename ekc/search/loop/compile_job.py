@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.codegen import generate, nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule

@@ -100,7 +100,7 @@ class SimulatedJob:
     regime: NDArray[np.int16]
     """Number of the true phase of each stretch; a job without a change has one phase."""
     swing_w: float = 0.0
-    """Amplitude of a slow swing of power at all clocks, from the room and other cards (`run.py`)."""
+    """Amplitude of a slow swing of power at all clocks, from the room and other cards (`SWING_PERIOD_S`)."""
 
     def count_regimes(self) -> int:
         """Number of true phases."""

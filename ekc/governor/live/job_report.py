@@ -10,7 +10,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.governor.advise import Advised
-from ekc.governor.events import (
+from ekc.governor.event_records import (
     Applied,
     Checked,
     Chosen,

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from ekc.errors import InvalidInput
-from ekc.processes.signals import EXTERNAL_SIGNALS, GroupSignalDetector
+from ekc.processes.group_signals import EXTERNAL_SIGNALS, GroupSignalDetector
 
 SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 """A signal handler, as `signal.signal` takes and returns it."""

@@ -11,7 +11,12 @@ from ekc.devices.simulated.residual import make_generator
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.samples import SensorSamples, Values
 from ekc.governor.simulation.card import TrueSignals, sample_sensors
-from ekc.governor.simulation.job import SimulatedJob, StageTables, compute_tables, find_clock_indices
+from ekc.governor.simulation.simulated_job import (
+    SimulatedJob,
+    StageTables,
+    compute_tables,
+    find_clock_indices,
+)
 
 SWITCH_RANGE_S = (0.02, 0.3)
 """Range of the seconds until a new limit takes effect (differs by clock, arXiv 2502.20075)."""

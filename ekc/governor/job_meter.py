@@ -7,9 +7,9 @@ from functools import reduce
 
 import numpy as np
 
-from ekc.governor.events import Applied, EventCallback
+from ekc.governor.event_records import Applied, EventCallback
 from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
-from ekc.governor.progress import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
+from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 
