@@ -183,7 +183,6 @@ def _format_wavefronts(counters: dict[str, Any]) -> str:
 
 
 EXIT_BAD_INPUT = 2
-"""Exit status after bad input."""
 EXIT_INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 

@@ -29,7 +29,6 @@ POWER_CAP = "power cap"
 UNREPORTED = "unreported"
 """Throttle reason where the driver does not report any."""
 ENERGY_COUNTER, POWER_READINGS = "energy counter", "power readings"
-"""The two estimators of energy."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,6 @@ class Metering:
     estimator: str = ENERGY_COUNTER
     """Source of `energy_j`: `ENERGY_COUNTER`, or `POWER_READINGS` where no counter moved."""
     notes: tuple[str, ...] = ()
-    """Notes for readers of the figures."""
     samples_w: tuple[float, ...] = ()
     """Samples in watts from which the power is computed, in order: means from tick to tick of the counter."""
 

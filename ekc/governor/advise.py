@@ -22,7 +22,6 @@ class Advised(Event):
 
     settings: Settings
     slowdown: float
-    """Expected slowdown."""
     sigma: float
     """Standard deviation of the expected slowdown."""
     saving: float

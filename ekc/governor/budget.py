@@ -64,7 +64,6 @@ class SearchPayoff:
     remaining_s: float
     """Expected remaining seconds of the job, the search included."""
     search_s: float
-    """Expected seconds of the search."""
     saving_w: float
     """Expected mean watts saved after the search."""
     waste_w: float

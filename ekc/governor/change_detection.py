@@ -46,7 +46,6 @@ class ChangeDetector:
     """Compares looks with a reference signature."""
 
     look_s: float
-    """Seconds of a look."""
     expected_signature: Values | None = None
     """Signature of readings under the same limits, or nearly the same; None without one."""
     _first_looks: list[Values] = field(default_factory=list)

@@ -139,7 +139,6 @@ class Chosen(Event):
     points: int
     """Settings measured, the default not counted."""
     search_s: float
-    """Seconds of the search."""
     search_j: float
     """Joules of the board during the search."""
 
@@ -155,11 +154,9 @@ class Skipped(Event):
     """No search, since it would not pay."""
 
     remaining_s: float
-    """Expected remaining seconds of the job."""
     saving_w: float
     """Watts that the choice would save at best."""
     search_s: float
-    """Expected seconds of a search."""
 
     def format_line(self) -> str:
         """Expected remaining time, search time and saving."""

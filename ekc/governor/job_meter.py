@@ -18,7 +18,6 @@ SETTLE_S = 2.0
 MAX_EXTENSION = 2.5
 """Longest reading, as a multiple of its first length."""
 MAX_READING_S = 60.0
-"""Longest reading in seconds."""
 
 
 class JobEnded(Exception):

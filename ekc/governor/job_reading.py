@@ -38,7 +38,6 @@ class JobReading:
     at_s: float
     """Middle of the stretch, in seconds on the probe's clock."""
     seconds: float
-    """Length of the stretch."""
     watts: float
     """Mean power of the board."""
     pace: ProgressRate

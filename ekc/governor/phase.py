@@ -80,9 +80,7 @@ class Phase:
     top_memory_mhz: int = 0
     """Top memory clock of the card; 0 if memory clocks cannot be set."""
     seconds_by_settings: SecondsBySettings = field(default_factory=dict)
-    """Seconds of the phase under each setting."""
     searched_max_slowdown: float = 0.0
-    """Slowdown budget of the last search."""
     is_refuted: bool = False
     """Whether the last complete check contradicted the expected slowdown; such a phase is not used again."""
 

@@ -82,7 +82,6 @@ def is_same_phase(
 
 
 FIRST_CHECK_S = 240.0
-"""Seconds until the first check of a choice."""
 EARLY_CHECK_S = 120.0
 """Seconds until the first check of an uncertain choice, and the least ones before a suspected change's."""
 MAX_CHECK_GAP_S = 1800.0
@@ -98,7 +97,6 @@ class CheckSchedule:
     last_s: float
     """Time of the last check, or of the choice."""
     gap_s: float
-    """Seconds between two checks."""
     _doubt_count: int = 0
     _early_gap_s: float | None = None
 

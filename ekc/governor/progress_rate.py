@@ -22,7 +22,6 @@ MIN_MEMORY_UTIL = 3.0
 BLOCK_S = 2.5
 """Least length of the blocks whose scatter gives the variance of bytes and watts, in seconds."""
 MIN_RATE_ERROR = 0.002
-"""Least relative error of a progress rate."""
 MIN_BLOCKS = 2
 """Least number of blocks for a variance; two suffice, since variances are pooled over the phase."""
 STEP_POLL_S = 0.2
@@ -41,7 +40,6 @@ class VarianceRate:
 
     variance_per_s: float = 0.0
     stretch_count: int = 0
-    """Number of stretches in the mean."""
 
     def add_stretch(self, variance_per_s: float) -> VarianceRate:
         """The mean with one more stretch; NaN leaves it unchanged."""
@@ -65,7 +63,6 @@ class ProgressSource:
     period_s: float = float("nan")
     """Seconds of a step or period at the default limits; NaN for the other kinds."""
     verdict: str = "aperiodic"
-    """Verdict of `detect_period`."""
     timing_variance: VarianceRate = VarianceRate()
     """Variance of the timing of steps or periods (`TrackedPeriod.timing_variance_per_s`)."""
     bytes_variance: VarianceRate = VarianceRate()

@@ -34,7 +34,6 @@ class DefaultComparison:
     default_error: float
     """Standard error of the default; readings that share a default share it: it does not average out."""
     power_ratio: float
-    """Watts over the default's watts."""
     power_error: float
     """Relative standard error of the power ratio."""
 

@@ -38,7 +38,6 @@ class PolynomialFit:
     weights: Values
     """Coefficients of x, x^2, ..."""
     covariance: Values
-    """Covariance of the coefficients."""
 
     def predict_mean(self, x: Values) -> Values:
         """Expected value at each x."""
@@ -159,11 +158,9 @@ class ResponseCurve:
     slowdown: Values
     """Additional time, as a share of the default's."""
     slowdown_std: Values
-    """Standard deviation of the slowdown."""
     saving: Values
     """Joules saved, as a share of the default's."""
     saving_std: Values
-    """Standard deviation of the saving."""
 
     def choose_index(self, policy: Policy) -> int:
         """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the

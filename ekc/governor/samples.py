@@ -24,7 +24,6 @@ class SensorSamples:
     memory_util: Values
     """Percent of time in which memory was read or written, 0 to 100."""
     clock_mhz: Values
-    """SM clock in MHz."""
     power_limit_w: float = float("nan")
     """Power cap of the board in watts."""
     sensor_s: float = 0.1

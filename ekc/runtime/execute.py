@@ -38,7 +38,6 @@ class LaunchRun:
 
     output: NDArray[Any]
     is_written: NDArray[np.bool_]
-    """Elements of the output that were written."""
     report: Report
 
 

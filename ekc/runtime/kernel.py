@@ -190,7 +190,6 @@ class Kernel:
 
 
 DEFAULT_ARCH = "sm_80"
-"""Architecture by default."""
 
 
 def compile(

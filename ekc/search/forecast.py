@@ -28,15 +28,12 @@ class RunForecast:
     """The expected size and duration of a run."""
 
     trials: int
-    """Trials, at most."""
     rounds: int
-    """Rounds of the search."""
     compile_s: float
     """Host seconds of one compile without a cache."""
     seconds: float
     """Host seconds of the run on the cores of this machine, if nothing is stored or in the cache."""
     budget_s: float | None
-    """Time budget of the caller in host seconds."""
     metering_s: tuple[float, float]
     """Device seconds of metering, with the least and the initial share of metered kernels; it may grow."""
     simulated: str

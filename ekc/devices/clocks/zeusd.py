@@ -18,7 +18,6 @@ from ekc.devices.clocks.nvml_limits import NvmlLimitReader, normalize_pci_addres
 from ekc.errors import ActuatorError
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
-"""Socket of zeusd by default."""
 TIMEOUT_S = 3.0
 _ADDRESS_FORMS = "give /path/of/socket or host:port"
 

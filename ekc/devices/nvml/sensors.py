@@ -173,7 +173,6 @@ class SensorBehaviour:
     """Behaviour of the sensors of a GPU over `WATCHED_S` seconds."""
 
     has_counter: bool
-    """Whether there is an energy counter."""
     tick_interval_s: float | None
     """Seconds between two ticks of the energy counter; None where it did not tick twice."""
     is_instantaneous: bool

@@ -38,7 +38,6 @@ L2_LATENCY_CYCLES = 220.0
 DRAM_LATENCY_S = 280e-9
 """Seconds of a DRAM access beyond L2's (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
-"""Bytes per clock from L2 to one SM."""
 FP32_SHARE = 0.95
 """Share of the published fp32 rate that the best kernels reach; operand banks and fetches take the rest
 (estimate: the best kernel of the SGEMM ladder and cuBLAS reach a few percent less than the peak)."""

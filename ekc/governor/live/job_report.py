@@ -34,9 +34,7 @@ class GovernorLog:
     """Events and trace of one GPU or group, filled while the loop runs."""
 
     name: str
-    """Name of the GPUs for people."""
     simulated: bool
-    """Whether the GPU is simulated."""
     events: list[Event] = field(default_factory=list)
     trace: list[tuple[float, float, float]] = field(default_factory=list)
     """(seconds on the probe's clock, watts of the board, SM clock in MHz)."""
@@ -63,9 +61,7 @@ class GovernorReport:
     """Report on one GPU or group. Power and energy are the board's; None where something was not measured."""
 
     name: str
-    """Name of the GPUs for people."""
     simulated: bool
-    """Whether the GPU is simulated."""
     seconds: float | None
     """Seconds that the job was governed."""
     joules: float | None
@@ -83,11 +79,9 @@ class GovernorReport:
     checks: int
     """Number of A/B/A checks."""
     search_s: float
-    """Seconds of all searches."""
     search_j: float
     """Joules of the board during all searches."""
     shifts: int
-    """Number of changes of the job."""
     problem: str | None
     """Reason why governing ended before the job; None where it did not."""
 

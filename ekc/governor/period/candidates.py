@@ -22,7 +22,6 @@ class PeriodCandidates:
     """Peaks of likeness, from short to long lags; arrays of one length."""
 
     lag_s: Values
-    """Lags in seconds."""
     score: Values
     """Weighted mean likeness at each lag and its multiples; at most 1."""
 

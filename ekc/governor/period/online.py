@@ -44,7 +44,6 @@ class PeriodRecording:
     is_stable: bool
     """Whether the period is found in all parts, with a small spread. If not, it is good as a window only."""
     samples: SensorSamples
-    """The complete recording."""
 
 
 def find_period(probe: SampleRecorder) -> PeriodRecording:

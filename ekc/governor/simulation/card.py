@@ -91,7 +91,6 @@ def find_card(name: str) -> SimulatedCard:
 
 
 SAMPLE_S = 0.1
-"""Seconds between two readings."""
 JITTER_S = 0.004
 """Standard deviation of a reading's delay in seconds."""
 LOST_SHARE = 0.005

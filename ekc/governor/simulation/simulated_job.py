@@ -46,7 +46,6 @@ class StageTables:
     stretch: Values
     """Seconds over the seconds at the top clocks without a cap."""
     watts: Values
-    """Power of the board."""
     clock_mhz: Values
     """SM clock under the power cap."""
 

@@ -184,7 +184,6 @@ class PredictionBatch:
     line_mean: Array
     """Log energy by the line of the power model."""
     constant_power_w: float
-    """Median power in watts."""
     feature_rows: NDArray[np.float32]
 
     @classmethod

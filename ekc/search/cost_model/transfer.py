@@ -31,7 +31,6 @@ class MeasuredGroup:
     """Operator and device in words."""
     inputs: ModelInputs
     latency_s: Array
-    """Measured latency in seconds."""
     power_w: Array
     """Measured power in watts; NaN for kernels that were not metered."""
     peaks: Peaks

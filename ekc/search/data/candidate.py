@@ -33,7 +33,6 @@ class Candidate:
     status: str = "ok"
     """"ok", or the failure, as `Trial.status`."""
     predicted_power_w: float = float("nan")
-    """Board power that the power model predicts."""
     timings: list[Timing] = field(default_factory=list)
     """Latency measurements, in order."""
     meterings: list[Metering] = field(default_factory=list)

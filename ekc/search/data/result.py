@@ -138,7 +138,6 @@ class Trial:
     latency_s: float | None = None
     """Mean latency of the timings."""
     latency_interval_s: Interval | None = None
-    """95 % confidence interval of `latency_s`."""
     power_w: float | None = None
     """Mean board power, metered or predicted."""
     energy_j: float | None = None
@@ -150,7 +149,6 @@ class Trial:
     in_turn: bool = False
     """Whether the finalists were metered in turn, so that `energies_j` of two of them are pairs."""
     metered: bool = False
-    """Whether the energy was measured."""
     notes: tuple[str, ...] = ()
     """Notes of the meter on its figures, each once."""
     clock_mhz: float | None = None
@@ -208,9 +206,7 @@ class DeviceInfo:
     clock_regime: str = ""
     """Clock setting under which the figures were measured, such as "1410 MHz"."""
     arch: str = "sm_80"
-    """Architecture that kernels are compiled for."""
     replayed: bool = False
-    """Whether the figures come from a recording."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +243,6 @@ class TuningData:
     best: Trial
     """The least by the objective among kernels at most `max_slowdown` slower than the fastest."""
     fastest: Trial
-    """The kernel of least latency."""
     baseline: Trial
     """The naive schedule: one output element per thread, nothing staged."""
     trials: tuple[Trial, ...]

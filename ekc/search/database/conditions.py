@@ -19,13 +19,10 @@ class RecordConditions:
     """The conditions of a measurement, besides operator and schedule."""
 
     device: str
-    """Name of the device."""
     simulated: bool
-    """Whether the device is simulated."""
     clock_regime: str
     """Clock setting, such as "fixed 1410 MHz"."""
     data_policy: str
-    """Kind of the input data."""
     driver: str
     """Version of the driver, or of the simulator."""
     nvrtc: str

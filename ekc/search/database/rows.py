@@ -61,11 +61,8 @@ class RecordKey:
     operator: str
     """JSON text of the operator, from `to_canonical_json`."""
     schedule_digest: str
-    """Digest of the schedule."""
     device: str
-    """Name of the device."""
     simulated: bool
-    """Whether the device is simulated."""
     driver: str
     """Version of the driver; of a simulated device, version of the simulator."""
     nvrtc: str
@@ -73,7 +70,6 @@ class RecordKey:
     clock_regime: str
     """Clock setting, such as "fixed 1410 MHz"."""
     data_policy: str
-    """Kind of the input data."""
     draw: int = 0
     """Number of the repeat; 0 for the first measurement of a kernel."""
     window_s: float | None = None
@@ -94,7 +90,6 @@ class RecordRow:
     """Figures as JSON values: the fields of a Timing, a Metering or a failure. NaN stays NaN (a card without
     a thermometer); tuples become lists."""
     ekc_version: str = __version__
-    """Version of ekc that measured."""
     created: str = ""
     """Time of the measurement: UTC, ISO 8601. Set by the store."""
     id: int = 0

@@ -21,17 +21,11 @@ class CauseEnergy:
     """Count and energy of one kind of event in both schedules."""
 
     cause: str
-    """Name of the kind of event."""
     unit: str
-    """Unit of the counts."""
     count_a: float
-    """Events of schedule A."""
     count_b: float
-    """Events of schedule B."""
     energy_a_j: float
-    """Joules of these events in schedule A."""
     energy_b_j: float
-    """Joules of these events in schedule B."""
 
     @property
     def difference_j(self) -> float:
@@ -46,9 +40,7 @@ class SimulatedExplanation:
     device: str
     """Label of the device, such as "a100 (simulated)"."""
     a: EnergyBreakdown
-    """Energies of schedule A."""
     b: EnergyBreakdown
-    """Energies of schedule B."""
     lines: tuple[CauseEnergy, ...]
     """Causes, the largest difference first."""
 

@@ -149,15 +149,10 @@ class ExplainedSchedule:
     """Figures of one of the two schedules, per call: measured, or predicted by the model."""
 
     digest: str
-    """Digest of the schedule."""
     latency_s: float
-    """Latency in seconds."""
     power_w: float
-    """Board power in watts."""
     timed: bool
-    """Whether the latency was measured."""
     metered: bool
-    """Whether the power was measured."""
     energy_interval_j: Interval | None
     """95 % confidence interval of the metered energy in joules; None without a metering."""
 
@@ -172,11 +167,8 @@ class FeatureContribution:
     """One quantity of both schedules, and its part of the log of the energy ratio."""
 
     name: str
-    """Name of the quantity as printed."""
     a: float
-    """Value in schedule A."""
     b: float
-    """Value in schedule B."""
     energy: float
     """Part of the natural log of the energy of B over A."""
 
@@ -207,9 +199,7 @@ class EnergyAccount:
     """The parts of the latency, power and energy ratios of two schedules."""
 
     a: ExplainedSchedule
-    """Figures of schedule A."""
     b: ExplainedSchedule
-    """Figures of schedule B."""
     lines: tuple[GroupContribution, ...]
     """Parts that add up to the logs of the ratios, largest first; the unexplained part last."""
 

@@ -121,17 +121,11 @@ class ModelQuality:
     median ratio of the rows learned from."""
 
     energy: PredictionScore
-    """Error of the model in energy."""
     latency: PredictionScore
-    """Error of the model in latency."""
     power: PredictionScore
-    """Error of the model in power."""
     energy_by_prior: PredictionScore
-    """Error of the prior in energy."""
     latency_by_prior: PredictionScore
-    """Error of the prior in latency."""
     power_by_prior: PredictionScore
-    """Error of the prior in power."""
 
 
 def cross_validate(measured_set: MeasuredSet, peaks: Peaks, seed: int) -> ModelQuality:

@@ -31,9 +31,7 @@ class ToolchainVersions:
     nvrtc: str
     """Version of NVRTC, such as "13.5", or "not installed"."""
     generator: int
-    """Version of the CUDA generator."""
     ekc: str
-    """Version of ekc."""
 
     def __str__(self) -> str:
         return f"NVRTC {self.nvrtc}, generator {self.generator}, ekc {self.ekc}"
@@ -44,13 +42,10 @@ class CompileResult:
     """The result of a compile job. A worker with other versions returns the versions and its host only."""
 
     versions: ToolchainVersions
-    """Versions of the worker."""
     host: str
     """Name of the worker's machine."""
     kernel: CompiledKernel | None = None
-    """The kernel with its facts, if it compiled."""
     error: Exception | None = None
-    """Exception that the compile raised."""
 
     def unwrap(self, local_versions: ToolchainVersions) -> CompiledKernel:
         """Return the kernel with its facts. Raises the exception of the compile, and `ToolchainError` if the

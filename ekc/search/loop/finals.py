@@ -36,7 +36,6 @@ class Finals:
     op: Operator
     measurer: Measurer
     get_kernel: Callable[[Schedule], CompiledKernel]
-    """Returns the compiled kernel of a schedule."""
     objective: str
     max_slowdown: float
     report: Callable[[str, Candidate], None] = lambda name, about: None

@@ -31,7 +31,6 @@ class Reporter:
     options: TuneOptions
     listeners: tuple[EventListener, ...] = ()
     candidates: Sequence[Candidate] = ()
-    """Trials so far."""
     stage: str = "prepare"
     """Current stage, one of `data.events.STAGES`."""
     round: int = 0

@@ -49,7 +49,6 @@ class RuleViolation:
     """A rule and the rows that break it. A row that fails two checks of the rule is listed twice."""
 
     rule: str
-    """Name of the rule."""
     rows: NDArray[np.intp]
     """Indices of the genomes that break it."""
     failed_checks: Sequence[tuple[NDArray[np.intp], Any, Any]]
