@@ -36,9 +36,8 @@ def doctor(as_json: bool) -> int:
     if as_json:
         print_json(facts)
     else:
-        print_text(
-            "\n".join(f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
-        )
+        lines = (f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
+        print_text("\n".join(lines))
     return 0 if facts["nvrtc"]["version"] else 1
 
 

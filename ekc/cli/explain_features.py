@@ -83,19 +83,10 @@ def _make_cause_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
 
 
 def _make_group_rows(account: EnergyAccount, line: GroupContribution) -> list[tuple[str, ...]]:
-    inner = [
-        (
-            f"  {f.name}",
-            format_count(f.a),
-            format_count(f.b),
-            "",
-            "",
-            _format_percent(account, f.energy),
-            "",
-            "",
-        )
-        for f in line.features
-    ]
+    inner: list[tuple[str, ...]] = []
+    for f in line.features:
+        counts, percent = (format_count(f.a), format_count(f.b)), _format_percent(account, f.energy)
+        inner.append((f"  {f.name}", *counts, "", "", percent, "", ""))
     return [_make_cause_row(account, line.cause, line.latency, line.power, line.prior), *inner]
 
 
@@ -119,15 +110,8 @@ def _format_model_quality(explanation: LearnedExplanation) -> str:
         ("latency", str(explanation.timed), *_format_score(q.latency), *_format_score(q.latency_by_prior)),
         ("power", str(explanation.metered), *_format_score(q.power), *_format_score(q.power_by_prior)),
     ]
-    headers = (
-        f"held out, {FOLDS} folds",
-        "rows",
-        "rank",
-        "median error",
-        "physics alone: rank",
-        "median error",
-    )
-    return format_table(headers, rows)
+    scores = ("rank", "median error", "physics alone: rank", "median error")
+    return format_table((f"held out, {FOLDS} folds", "rows", *scores), rows)
 
 
 def _make_notes(explanation: LearnedExplanation) -> list[str]:

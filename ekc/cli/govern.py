@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import refuse_unused_options
-from ekc.cli.output import EXIT_BAD_INPUT, log, print_text
+from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
@@ -65,16 +65,14 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 @click.option(
     "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Present limit of the memory clock."
 )
-@click.option(
-    "--json", "machine", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines; - is stdout."
-)
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw clock, power and period.")
+@click.option("--json", "machine", type=FILE, metavar="FILE", help="JSON lines; - is stdout.")
+@click.option("--plot", type=FILE, metavar="FILE", help="Draw clock, power and period.")
 @click.option("--quiet", is_flag=True, help="Print only failures.")
 @click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
 @click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
 @click.option("--gpus-of", type=int, hidden=True)
-@click.option("--steps", type=click.Path(path_type=Path), hidden=True)
+@click.option("--steps", type=FILE, hidden=True)
 @click.option("--model", hidden=True)
 def govern(
     command: tuple[str, ...],

@@ -77,13 +77,8 @@ def tune_layers(
             log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
             result = options.run_tuning(op, event_log, layer)
-            done.append(
-                TunedLayer(
-                    layer,
-                    result,
-                    result.export(_make_folder_path(out, layer, op), make_kernel_name(op, prefix)),
-                )
-            )
+            paths = result.export(_make_folder_path(out, layer, op), make_kernel_name(op, prefix))
+            done.append(TunedLayer(layer, result, paths))
             interrupted = find_exit_status(result) == EXIT_INTERRUPTED
         except EkcError as problem:
             missing.append(UntunedLayer(layer, join_lines(str(problem))))

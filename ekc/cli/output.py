@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = "ekc-out"
 """Folder that kernels are written into by default."""
 
+FILE = click.Path(path_type=Path)
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
+)
+out_option: Callable[[Any], Any] = click.option(
+    "--out", type=FILE, default=DEFAULT_FOLDER, show_default=True, help="Folder for the kernel."
 )
 
 

@@ -150,8 +150,7 @@ def compute_signature(samples: SensorSamples) -> Values:
 
 
 def make_signature(watts: float, sm_util: float, memory_util: float) -> Values:
-    """Array of watts, SM use and memory use, with 50 % added to each use: changes of a small use are to be
-    small."""
+    """Array of watts, SM use and memory use; each use plus 50 %, so that changes of a small one are small."""
     return np.array([watts, 50.0 + np.nan_to_num(sm_util), 50.0 + np.nan_to_num(memory_util)])
 
 

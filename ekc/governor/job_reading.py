@@ -16,8 +16,7 @@ MIN_WATTS_ERROR = 0.005
 
 @dataclass(frozen=True)
 class ProgressRate:
-    """Progress per second by two independent measures with relative standard errors; NaN where one is
-    missing."""
+    """Progress per second by two independent measures with relative standard errors; NaN if missing."""
 
     beats: float = NOT_MEASURED
     """Steps or periods per second."""

@@ -12,8 +12,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SensorSamples:
-    """Arrays of one length by `time_s`, since readings may be late; NaN where a sensor is missing or
-    failed."""
+    """Arrays of one length by `time_s`: readings may be late. NaN where a sensor is missing or failed."""
 
     time_s: Values
     """Seconds on the probe's clock, increasing."""

@@ -91,7 +91,7 @@ def _time_generation(
     began = time.perf_counter()
     legal, _ = space.repair(random, population)
     space.extract_inputs(legal, device.peaks)
-    return legal, _get_seconds_since(began)
+    return legal, time.perf_counter() - began
 
 
 def _time_probe(schedule: Schedule, device: Device) -> tuple[float, float] | None:
@@ -104,11 +104,7 @@ def _time_probe(schedule: Schedule, device: Device) -> tuple[float, float] | Non
         device.time(kernel)
     except EkcError:
         return None
-    return compiled - began, _get_seconds_since(compiled)
-
-
-def _get_seconds_since(began: float) -> float:
-    return time.perf_counter() - began
+    return compiled - began, time.perf_counter() - compiled
 
 
 def _count_rounds(trials: int) -> int:

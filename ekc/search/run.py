@@ -172,12 +172,8 @@ class TuningRun:
 
     def _describe_failures(self) -> str:
         """Describe in one line why schedules were refused or failed, the most frequent reason first."""
-        reasons = Counter(self.breeder.refusals) + Counter(
-            c.status.split("\n")[0] for c in self.task.candidates if not c.ok
-        )
-        listed = (
-            ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8))
-            or self._stop_reason
-            or "no schedule was tried"
-        )
+        failed = Counter(c.status.split("\n")[0] for c in self.task.candidates if not c.ok)
+        reasons = Counter(self.breeder.refusals) + failed
+        listed = ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8))
+        listed = listed or self._stop_reason or "no schedule was tried"
         return f"{self.op.name} on {self.device.label}: no schedule works; reasons: {listed}"

@@ -98,6 +98,11 @@ def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
     return scale, prefix + unit
 
 
+def _choose_units(trials: Sequence[Trial]) -> tuple[tuple[float, str], tuple[float, str]]:
+    """Scales and units of latency and energy."""
+    return choose_unit([t.latency_s for t in trials], "s"), choose_unit([t.energy_j for t in trials], "J")
+
+
 def format_figure(value: float | None, scale: float = 1.0) -> str:
     """Format a value with four significant digits and no exponent; "-" for None."""
     if value is None:
@@ -125,19 +130,9 @@ def _format_title(result: TuningData) -> str:
 def _format_main_table(result: TuningData) -> str:
     named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
     trials = [t for _, t in named]
-    latency, energy = (
-        choose_unit([t.latency_s for t in trials], "s"),
-        choose_unit([t.energy_j for t in trials], "J"),
-    )
-    headers = (
-        "",
-        f"latency [{latency[1]}]",
-        "power [W]",
-        f"energy [{energy[1]}]",
-        "source",
-        "of roofline",
-        "speed-up",
-    )
+    latency, energy = _choose_units(trials)
+    units = f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"
+    headers = ("", *units, "source", "of roofline", "speed-up")
     rows = [_format_row(name, t, result, latency[0], energy[0]) for name, t in named]
     return format_table(headers, rows)
 
@@ -200,18 +195,15 @@ def _list_notes(result: TuningData) -> Iterator[str]:
 def wrap_note(name: str, text: str) -> Iterator[str]:
     """Wrap a named note. Yields no line for an empty text."""
     if text:
-        indent = " " * _LABEL_WIDTH
-        yield from textwrap.wrap(
-            text, TABLE_WIDTH, initial_indent=f"{name:{_LABEL_WIDTH}}", subsequent_indent=indent
-        )
+        label, indent = f"{name:{_LABEL_WIDTH}}", " " * _LABEL_WIDTH
+        yield from textwrap.wrap(text, TABLE_WIDTH, initial_indent=label, subsequent_indent=indent)
 
 
 def describe_rounding(best: Trial) -> str:
     """Describe the rounding of sums that blocks add to by atomics; "" if there are none."""
     names = ", ".join(best.schedule.program.nondeterministic_outputs)
-    return (
-        f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""
-    )
+    words = f"blocks add to {names} in any order, so results differ from run to run by rounding"
+    return words if names else ""
 
 
 def _describe_failures(trials: Sequence[Trial]) -> str:
@@ -317,10 +309,7 @@ def _format_clock_table(result: TuningData) -> str:
     front = result.clock_front
     if not front:
         return ""
-    latency, energy = (
-        choose_unit([t.latency_s for t in front], "s"),
-        choose_unit([t.energy_j for t in front], "J"),
-    )
+    latency, energy = _choose_units(front)
     rows = [
         (
             f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-",

@@ -163,8 +163,7 @@ class GovernorLock:
             ) from problem
 
     def close_queries(self) -> None:
-        """Close the connections of processes that asked: connecting answered them; open ones fill the
-        queue."""
+        """Close the connections of processes that asked: that answered them; open ones fill the queue."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.accept()[0].close()

@@ -25,8 +25,7 @@ class DriverError(DeviceError):
 
 
 class Driver(Protocol):
-    """The driver, one GPU at a time (`push_context`); errors of queued work are raised where it is waited
-    for."""
+    """The driver, one GPU at a time (`push_context`); errors of queued work come where it is waited for."""
 
     def get_version(self) -> int:
         """Highest CUDA version that this driver supports: 13000 is 13.0."""

@@ -40,8 +40,7 @@ class Occupancy:
 
 
 def compute_occupancy(capability: Capability, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Resident blocks by threads per block, registers per thread and shared bytes per block; zero if not one
-    fits."""
+    """Resident blocks by threads a block, registers a thread, shared bytes a block; zero if none fits."""
     warps = _ceil_div(threads, WARP_SIZE)
     bounds = {
         "registers": _limit_by_registers(capability, warps, registers),

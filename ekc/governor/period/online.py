@@ -47,8 +47,7 @@ class PeriodRecording:
 
 
 def find_period(probe: SampleRecorder) -> PeriodRecording:
-    """Record until the period is stable, or nothing repeats in three times `MAX_PERIOD_S`, or the job
-    ends."""
+    """Record until the period is stable, nothing repeats in 3 x `MAX_PERIOD_S`, or the job ends."""
     samples = probe.record(FIRST_RECORDING_S)
     while True:
         found = assess_recording(samples)

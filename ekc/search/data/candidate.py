@@ -70,9 +70,9 @@ class Candidate:
     @property
     def power_w(self) -> float:
         """Mean metered power, or the predicted power before the first metering."""
-        return (
-            statistics.fmean(m.power_w for m in self.meterings) if self.meterings else self.predicted_power_w
-        )
+        if not self.meterings:
+            return self.predicted_power_w
+        return statistics.fmean(m.power_w for m in self.meterings)
 
     @property
     def energy_j(self) -> float:

@@ -211,8 +211,6 @@ def _list_other_operators(store: RecordStore, file: str | Path) -> str:
     names = [str(read_operator(text, file)).splitlines()[0] for text in texts]
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     listed = (
-        f"; it holds those of {', '.join(names[:MAX_LISTED])}{more}"
-        if names
-        else "; nothing was metered in it"
+        f"it holds those of {', '.join(names[:MAX_LISTED])}{more}" if names else "nothing was metered in it"
     )
-    return f"{listed}; run ekc tune with --records"
+    return f"; {listed}; run ekc tune with --records"

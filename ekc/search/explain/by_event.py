@@ -51,13 +51,9 @@ class SimulatedExplanation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
+        figures = ("latency_s", "power_w", "energy_j", "clock_mhz")
         sides = {
-            name: {
-                "latency_s": side.latency_s,
-                "power_w": side.power_w,
-                "energy_j": side.energy_j,
-                "clock_mhz": side.clock_mhz,
-            }
+            name: {figure: getattr(side, figure) for figure in figures}
             for name, side in (("a", self.a), ("b", self.b))
         }
         lines = [vars(line) | {"difference_j": line.difference_j} for line in self.lines]
@@ -78,9 +74,8 @@ def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:
         CauseEnergy(x.name, x.unit, x.count, y.count, x.joules, y.joules)
         for x, y in zip(one.causes, other.causes, strict=True)
     ]
-    return SimulatedExplanation(
-        device.label, one, other, tuple(sorted(lines, key=lambda x: -abs(x.difference_j)))
-    )
+    lines.sort(key=lambda x: -abs(x.difference_j))
+    return SimulatedExplanation(device.label, one, other, tuple(lines))
 
 
 def can_explain(device: Device) -> TypeGuard[SimulatedDevice]:

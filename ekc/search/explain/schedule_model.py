@@ -168,6 +168,5 @@ def _assign_folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
 
 
 def _score_predictions(predicted: Array, measured: Array) -> PredictionScore:
-    return PredictionScore(
-        spearman(predicted, measured), float(np.median(np.abs(np.expm1(predicted - measured))))
-    )
+    error = float(np.median(np.abs(np.expm1(predicted - measured))))
+    return PredictionScore(spearman(predicted, measured), error)

@@ -45,9 +45,8 @@ class Reporter:
 
     def report(self, name: str, candidate: Candidate | None = None, text: str = "") -> None:
         """Make one event and call the listeners. An exception of a listener ends the run."""
-        listeners = (
-            (*self.listeners, log_event) if LOGGER.isEnabledFor(_get_log_level(name)) else self.listeners
-        )
+        is_logged = LOGGER.isEnabledFor(_get_log_level(name))
+        listeners = (*self.listeners, log_event) if is_logged else self.listeners
         if not listeners:
             return
         event = self._make_event(name, candidate, text)
@@ -92,9 +91,8 @@ def _select_leaders(
     if options.objective == "latency":
         return fastest, fastest
     limit_s = fastest.latency_s * (1 + options.max_slowdown)
-    return min(
-        (c for c in candidates if c.latency_s <= limit_s), key=lambda c: make_rank_key(c, options.objective)
-    ), fastest
+    fast = [c for c in candidates if c.latency_s <= limit_s]
+    return min(fast, key=lambda c: make_rank_key(c, options.objective)), fastest
 
 
 def log_event(event: TuningEvent) -> None:

@@ -51,9 +51,8 @@ class RecordedScheduleSpace:
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
         """Move to another row: one of the nearest, or any."""
-        near = self._neighbours[
-            parents.genes[:, 0], random.integers(0, self._neighbours.shape[1], len(parents))
-        ]
+        columns = random.integers(0, self._neighbours.shape[1], len(parents))
+        near = self._neighbours[parents.genes[:, 0], columns]
         far = random.integers(0, len(self.rows), len(parents))
         return _make_population(np.where(random.random(len(parents)) < REPLAY.far_move_share, far, near))
 

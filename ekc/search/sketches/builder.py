@@ -155,7 +155,7 @@ class StructureBuilder:
         return Hole(decision.name)
 
     def find_reader(self, tensor: str, at: str | None) -> str:
-        """The output to name in a `CacheRead` outside all loops, where several computes read the tensor, or
+        """Output to name in a `CacheRead` outside all loops, where several computes read the tensor, or
         ""."""
         readers = [c for c in self.op.computes if tensor in {x.tensor for x in ex.find_loads(c.body)}]
         return self.compute.output.name if at is None and len(readers) > 1 else ""
