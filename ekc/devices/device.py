@@ -277,16 +277,13 @@ def check_emulation_memory(op: Operator, kernel: CompiledKernel) -> None:
     once more, the cells of the sanitizer, and outputs several times."""
     specs = {name: op.tensors[name] for one in kernel.launches for name in one.arguments}
     cell_bytes = min(_MAX_CELL_BYTES, *(spec.dtype.bytes for spec in specs.values()))
-    written = {one.arguments[-1] for one in kernel.launches}
-    times = {
-        name: 1 + _SHADOW_BYTES_PER_CELL / cell_bytes + _OUTPUT_COPIES * (name in written) for name in specs
-    }
+    written, each = {one.arguments[-1] for one in kernel.launches}, 1 + _SHADOW_BYTES_PER_CELL / cell_bytes
+    times = {name: each + _OUTPUT_COPIES * (name in written) for name in specs}
     check_host_memory(op, f"a call of {op.name} on the CPU", times, ", or `ekc run`, which runs some blocks")
 
 
 def check_transfer_memory(op: Operator) -> None:
     """Raises `InvalidInput` where this host has too little memory for the arrays of a call on a GPU."""
     times = dict.fromkeys((t.name for t in op.inputs), 2.0) | dict.fromkeys((t.name for t in op.outputs), 3.0)
-    check_host_memory(
-        op, f"a call of {op.name} with arrays of the host", times, ", or pass arrays on the GPU"
-    )
+    subject = f"a call of {op.name} with arrays of the host"
+    check_host_memory(op, subject, times, ", or pass arrays on the GPU")

@@ -35,14 +35,8 @@ _WARNING_THRESHOLD_S = 60.0
 def estimate_emulation_s(compiled: CompiledKernel) -> float:
     """Seconds of an emulated call, roughly, by the operator's arithmetic and lanes that run together."""
     operations = compiled.flops / len(compiled.launches)
-    return sum(
-        operations
-        * (
-            _SINGLE_OPERATION_S / min(BATCH_LANES, math.prod(one.grid) * math.prod(one.block))
-            + _LANE_OPERATION_S
-        )
-        for one in compiled.launches
-    )
+    lanes = [min(BATCH_LANES, math.prod(one.grid) * math.prod(one.block)) for one in compiled.launches]
+    return sum(operations * (_SINGLE_OPERATION_S / count + _LANE_OPERATION_S) for count in lanes)
 
 
 def warn_if_slow(compiled: CompiledKernel) -> None:
@@ -154,9 +148,8 @@ class Kernel:
             return call_kernel(self.schedule.op, self.compiled, arrays, out, stream)
         if out is not None or stream is not None:
             raise InvalidInput("out and stream are for arrays on a GPU; these are not: leave both out")
-        result = (
-            self._run_emulated(arrays) if self.device is None else self._run_on_device(self.device, arrays)
-        )
+        device = self.device
+        result = self._run_emulated(arrays) if device is None else self._run_on_device(device, arrays)
         return convert_like(arrays[0], result) if arrays else result
 
     def _run_on_device(self, device: ExecutionDevice, arrays: tuple[Any, ...]) -> NDArray[Any]:

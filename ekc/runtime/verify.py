@@ -85,9 +85,8 @@ class Verdict:
     @property
     def coverage(self) -> str:
         """Blocks that ran, launch by launch: "8 of 512 blocks" or "64 of 64 blocks"."""
-        return ", then ".join(
-            f"{x.agreement.blocks} of {x.agreement.total_blocks} blocks" for x in self.launches
-        )
+        agreements = (x.agreement for x in self.launches)
+        return ", then ".join(f"{x.blocks} of {x.total_blocks} blocks" for x in agreements)
 
     def __str__(self) -> str:
         prefix = f"{self.fault}: " if self.fault else ""
@@ -104,13 +103,11 @@ def verify(
     the blocks. Raises `EkcError` when the machine cannot run the PTX."""
     trees, expected = derive_launches(schedule.program), expected.for_operator(schedule.program.op)
     blocks = [choose_blocks(tree, seed) for tree in trees]
-    runs = execute_blocks(compiled, expected, trees, blocks)
-    return Verdict(
-        tuple(
-            LaunchCheck(compare_output(expected, tree, output, ids), report)
-            for tree, (output, report), ids in zip(trees, runs, blocks, strict=True)
-        )
+    runs = zip(trees, execute_blocks(compiled, expected, trees, blocks), blocks, strict=True)
+    checks = (
+        LaunchCheck(compare_output(expected, t, output, ids), report) for t, (output, report), ids in runs
     )
+    return Verdict(tuple(checks))
 
 
 def choose_blocks(kernel: LaunchTree, seed: int) -> NDArray[np.int64]:
@@ -192,8 +189,6 @@ def verify_if_executable(
     device: object, schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator
 ) -> DeviceVerdict | None:
     """The verdict of a device that can execute kernels; None for others."""
-    return (
-        verify_on_device(device, schedule, compiled, expected)
-        if isinstance(device, ExecutionDevice)
-        else None
-    )
+    if not isinstance(device, ExecutionDevice):
+        return None
+    return verify_on_device(device, schedule, compiled, expected)

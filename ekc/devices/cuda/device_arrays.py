@@ -220,8 +220,6 @@ def check_addresses(
 @lru_cache(maxsize=1024)
 def find_widest_access(ptx: str) -> int:
     """Bytes of the widest access to global memory; addresses must be multiples of it."""
-    found = [
-        int(lanes or 1) * int(bits) * int(pair or 1) // 8
-        for lanes, bits, pair in _ACCESS_PATTERN.findall(ptx)
-    ]
-    return max([1, *found, *map(int, _ASYNC_COPY_PATTERN.findall(ptx))])
+    accesses = _ACCESS_PATTERN.findall(ptx)
+    widths = [int(lanes or 1) * int(bits) * int(pair or 1) // 8 for lanes, bits, pair in accesses]
+    return max([1, *widths, *map(int, _ASYNC_COPY_PATTERN.findall(ptx))])

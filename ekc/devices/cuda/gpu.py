@@ -105,9 +105,8 @@ class RemoteKernelRunner:
         if not self._is_running:
             raise DeviceError(f"{self._remote.name}: no kernel runs; call start() first")
         self._is_running = False
-        calls: CompletedCalls = self._remote.query(
-            StopCallsRequest(), self._remote.timeouts.stop_s + self._queued_s
-        )
+        timeout_s = self._remote.timeouts.stop_s + self._queued_s
+        calls: CompletedCalls = self._remote.query(StopCallsRequest(), timeout_s)
         return calls
 
 
@@ -153,9 +152,8 @@ class Gpu:
     ) -> MeteringWindow:
         """Power of back-to-back calls; see `ekc.devices.metering.meter`."""
         with self.lock, self._fix_clock(fixed_mhz):
-            return meter_kernel(
-                self.make_board(self.sensors, RemoteKernelRunner(self.remote)), kernel, call_s, seconds
-            )
+            board = self.make_board(self.sensors, RemoteKernelRunner(self.remote))
+            return meter_kernel(board, kernel, call_s, seconds)
 
     def _fix_clock(self, mhz: int | None) -> AbstractContextManager[None]:
         return nullcontext() if mhz is None else self.clocks.fix_clock(mhz)

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch
-from ekc.devices.cuda.driver import Driver, Shape
+from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.messages import LoadableKernel
 from ekc.devices.cuda.output_samples import OutputSampler, upload_tensor
 from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.compute import TensorSpec
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.random_arrays import InputTensor, make_random_tensors
-
-
-@dataclass(frozen=True)
-class _PreparedLaunch:
-    """One launch with the addresses of its arguments."""
-
-    function: int
-    grid: Shape
-    block: Shape
-    shared_bytes: int
-    pointers: tuple[int, ...]
 
 
 class LoadedKernel:
@@ -41,7 +29,8 @@ class LoadedKernel:
         """Address and size of each buffer, by tensor."""
         self._cubin = b""
         self._module: int | None = None
-        self._prepared_launches: tuple[_PreparedLaunch, ...] = ()
+        self._prepared_launches: tuple[tuple[int, Launch, tuple[int, ...]], ...] = ()
+        """(function, launch, addresses of the arguments)."""
         self._events: list[int] = []
 
     def get_events(self, number: int) -> list[int]:
@@ -95,10 +84,8 @@ class LoadedKernel:
 
     def queue_launches(self) -> None:
         """Queue all launches of the kernel once."""
-        for start in self._prepared_launches:
-            self.driver.launch(
-                start.function, start.grid, start.block, start.shared_bytes, self.stream, start.pointers
-            )
+        for function, one, pointers in self._prepared_launches:
+            self.driver.launch(function, one.grid, one.block, one.shared_bytes, self.stream, pointers)
 
     @contextmanager
     def capture_graph(self, calls: int) -> Iterator[Callable[[], None]]:
@@ -140,10 +127,6 @@ class LoadedKernel:
             self.driver.free(address)
         self._buffers, self._inputs = {}, ()
 
-    def _prepare_launch(self, module: int, one: Launch) -> _PreparedLaunch:
-        pointers = tuple(
-            self._allocate_buffer(name, size)
-            for name, size in zip(one.arguments, one.argument_bytes, strict=True)
-        )
-        function = self.driver.get_function(module, one.name, one.shared_bytes)
-        return _PreparedLaunch(function, one.grid, one.block, one.shared_bytes, pointers)
+    def _prepare_launch(self, module: int, one: Launch) -> tuple[int, Launch, tuple[int, ...]]:
+        pointers = tuple(map(self._allocate_buffer, one.arguments, one.argument_bytes))
+        return self.driver.get_function(module, one.name, one.shared_bytes), one, pointers

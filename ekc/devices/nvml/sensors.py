@@ -137,9 +137,8 @@ class GpuSensors:
         """Keep the reason of a failure; raise it where no later call can succeed."""
         self.last_problem = f"{function}: {problem}"
         if problem.value == self.library.NVML_ERROR_GPU_IS_LOST:
-            raise ActuatorError(
-                f"{self.name}, {self.last_problem}; reset it or restart the machine"
-            ) from problem
+            text = f"{self.name}, {self.last_problem}; reset it or restart the machine"
+            raise ActuatorError(text) from problem
 
     def _switch_to_mig_parent(self) -> Any:
         """For a MIG instance: read its parent GPU from here on, which alone has sensors."""
@@ -246,15 +245,11 @@ class NvmlBoard:
         if shared := sensors.explain_sharing():
             raise DeviceError(f"{shared}; nothing can be metered, latency can be timed")
         self._sensors, self._kernel_runner = sensors, kernel_runner
-        self.now_s, self.wait = now, sleep
-        self.averaging_s = sensors.averaging_s
-        self.counter_mj = sensors.counter_mj
-        self.power_w = sensors.power_w
-        self.temperature_c = sensors.temperature_c
-        self.clock_mhz = sensors.clock_mhz
+        self.now_s, self.wait, self.start = now, sleep, kernel_runner.start
+        self.averaging_s, self.counter_mj = sensors.averaging_s, sensors.counter_mj
+        self.power_w, self.power_cap_w = sensors.power_w, sensors.power_cap_w
+        self.temperature_c, self.clock_mhz = sensors.temperature_c, sensors.clock_mhz
         self.throttle = sensors.throttle
-        self.power_cap_w = sensors.power_cap_w
-        self.start = kernel_runner.start
 
     def stop(self) -> CompletedCalls:
         """Stop soon, and report the calls."""

@@ -108,9 +108,8 @@ def _list_static_causes(
     static = power.compute_static_power(spec, clock, temperature_c)
     constant = spec.power.constant_w
     tree = power.compute_idle_power(spec, clock, temperature_c) - static - constant
-    active = (
-        state.active_power_w - kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock)) / seconds
-    )
+    dynamic_j = kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock))
+    active = state.active_power_w - dynamic_j / seconds
     watts = (("constant power", constant), ("leakage", static), ("clock tree", tree + active))
     return tuple(EnergyCause(f"{name} x time", seconds, "s", w * seconds) for name, w in watts)
 
@@ -166,10 +165,8 @@ class SimulatedDevice:
         state = self._find_steady_state(kernel)
         noise = self._make_noise_generator(kernel, "time", repeat).standard_normal(TIME_SAMPLE_COUNT)
         samples = state.latency_s * (1.0 + RELATIVE_TIME_NOISE * noise)
-        mean = float(np.mean(samples))
-        half = (
-            student_t(TIME_SAMPLE_COUNT - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLE_COUNT)
-        )
+        mean, std = float(np.mean(samples)), float(np.std(samples, ddof=1))
+        half = student_t(TIME_SAMPLE_COUNT - 1) * std / math.sqrt(TIME_SAMPLE_COUNT)
         warm = self._make_board(kernel, state, "time", repeat).temperature_c()
         conditions = self._make_conditions(kernel, state.clock_mhz, warm, state.throttle)
         spread = Interval(mean - half, mean + half)
@@ -210,9 +207,8 @@ class SimulatedDevice:
     def _make_board(
         self, kernel: CompiledKernel, state: SteadyState, purpose: str, repeat: int
     ) -> VirtualBoard:
-        return VirtualBoard(
-            self._spec, self._clock_mhz, state, self._make_noise_generator(kernel, f"{purpose} board", repeat)
-        )
+        rng = self._make_noise_generator(kernel, f"{purpose} board", repeat)
+        return VirtualBoard(self._spec, self._clock_mhz, state, rng)
 
     def _make_noise_generator(self, kernel: CompiledKernel, purpose: str, repeat: int) -> np.random.Generator:
         return make_generator(self.name, str(self._clock_mhz), digest_kernel(kernel), purpose, repeat)

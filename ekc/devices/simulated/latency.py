@@ -105,12 +105,10 @@ def estimate_latency(
     seconds = LAUNCH_OVERHEAD_S
     for times, on_device in ((full_waves, capacity), (1, last_blocks)):
         if times and on_device:
-            wave = _compute_wave_seconds(
-                spec, events, block, ceil(on_device / spec.sms), on_device, clock_mhz
-            )
-            pipes = compute_smooth_max(
-                (value for part, value in wave.items() if part != PATH), constants.norm
-            )
+            on_sm = ceil(on_device / spec.sms)
+            wave = _compute_wave_seconds(spec, events, block, on_sm, on_device, clock_mhz)
+            busy = (value for part, value in wave.items() if part != PATH)
+            pipes = compute_smooth_max(busy, constants.norm)
             seconds += times * max(pipes, wave[PATH])
             for part, value in wave.items():
                 parts[part] = parts.get(part, 0.0) + times * value
@@ -161,9 +159,8 @@ def _compute_block_cycles(
     warp_path, waits = _compute_path_and_stall_cycles(events, clock_mhz)
     share = min(1.0, events.warps_per_block / SCHEDULERS_PER_SM)
     alone = [cycles / share for cycles in pipes.values()]
-    return _BlockCycles(
-        pipes, compute_smooth_max([*alone, warp_path], constants.norm) + waits + BLOCK_START_CYCLES
-    )
+    path = compute_smooth_max([*alone, warp_path], constants.norm)
+    return _BlockCycles(pipes, path + waits + BLOCK_START_CYCLES)
 
 
 def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConstants) -> dict[str, float]:
@@ -171,14 +168,12 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
     moved = events.traffic
     lsu = events.lsu_cycles + constants.global_cycles * moved.requests
     lsu += events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
+    sm, float_operations = spec.throughput, events.fma32 + events.fp32 + events.fp16
     totals = {
-        "fp32": (events.fma32 + events.fp32 + events.fp16)
-        * WARP_SIZE
-        / (FP32_SHARE * spec.throughput.fp32_lanes),
-        "int": events.int_ops * WARP_SIZE / spec.throughput.int_lanes,
+        "fp32": float_operations * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
+        "int": events.int_ops * WARP_SIZE / sm.int_lanes,
         "sfu": (events.sfu + events.convert) * WARP_SIZE / SFU_LANES_PER_SM,
-        "tensor": events.tensor_fp16_equivalent_flops
-        / (spec.throughput.mma_share * spec.throughput.tensor_fp16),
+        "tensor": events.tensor_fp16_equivalent_flops / (sm.mma_share * sm.tensor_fp16),
         "lsu": lsu,
         "fill": moved.l2_bytes / L2_TO_SM_BYTES_PER_CLOCK,
         "issue": events.issued_instructions / SCHEDULERS_PER_SM,
@@ -224,6 +219,5 @@ def _estimate_load_cycles(events: Events, clock_mhz: float) -> float:
     moved = events.traffic
     l1_miss = sqrt(min(1.0, moved.l2_bytes / max(moved.sectors * SECTOR_BYTES, 1.0)))
     l2_miss = sqrt(min(1.0, moved.dram_bytes / max(moved.l2_bytes, 1.0)))
-    return L1_LATENCY_CYCLES + l1_miss * (
-        L2_LATENCY_CYCLES - L1_LATENCY_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
-    )
+    beyond_l1 = L2_LATENCY_CYCLES - L1_LATENCY_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
+    return L1_LATENCY_CYCLES + l1_miss * beyond_l1

@@ -149,11 +149,8 @@ def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
         dynamic_shared=launch.shared_bytes,
         blocks=_sample_blocks(launch),
     )
-    return LaunchProfile(
-        count_instructions(ptx, launch.name),
-        _group_accesses(launch, survey, times, copies),
-        survey.live_lines,
-    )
+    accesses = _group_accesses(launch, survey, times, copies)
+    return LaunchProfile(count_instructions(ptx, launch.name), accesses, survey.live_lines)
 
 
 def _sample_blocks(launch: Launch) -> Iterable[int]:
@@ -171,17 +168,9 @@ def _group_accesses(
     groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
     for touch in address_survey.profiles:
         if touch.space in ("global", "shared"):
-            kind = _classify_access(touch)
-            key = (
-                touch.space,
-                kind,
-                touch.argument_number,
-                touch.bytes_per_lane,
-                touch.line in async_copy_lines,
-            )
-            groups.setdefault((*key, touch.sectors, touch.wavefronts), []).append(
-                (touch, runs_by_line[touch.line])
-            )
+            key = (touch.space, _classify_access(touch), touch.argument_number, touch.bytes_per_lane)
+            pattern = (touch.line in async_copy_lines, touch.sectors, touch.wavefronts)
+            groups.setdefault((*key, *pattern), []).append((touch, runs_by_line[touch.line]))
     return tuple(_make_access_group(launch, group, warps, async_copy_lines) for group in groups.values())
 
 

@@ -49,10 +49,8 @@ class KernelWork:
 def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]) -> KernelWork:
     """Events and energy of all launches; `profiles` has one entry per launch."""
     launches = _count_launch_events(spec, kernel, profiles)
-    content, looks = (
-        digest_kernel(kernel),
-        [compute_traits(events, resident) for events, resident in launches],
-    )
+    content = digest_kernel(kernel)
+    looks = [compute_traits(events, resident) for events, resident in launches]
     time, energy = sample_own_time_factor(spec.name, content), sample_own_power_factor(spec.name, content)
     return _apply_residual(
         spec,
@@ -117,11 +115,8 @@ def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: flo
     low, high = float(spec.min_mhz), requested_mhz
     for _ in range(_BISECTION_STEPS):
         middle = 0.5 * (low + high)
-        over = (
-            _run_at_clock(spec, kernel_work, middle).active_power_w
-            + power.compute_idle_power(spec, middle, hot)
-            > spec.power.tdp_w
-        )
+        active_w = _run_at_clock(spec, kernel_work, middle).active_power_w
+        over = active_w + power.compute_idle_power(spec, middle, hot) > spec.power.tdp_w
         low, high = (low, middle) if over else (middle, high)
     capped = _run_at_clock(spec, kernel_work, low)
     return SteadyState(capped.latency_s, low, capped.active_power_w, (POWER_CAP,))

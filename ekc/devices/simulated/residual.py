@@ -60,9 +60,8 @@ def sample_own_time_factor(device: str, content: str) -> float:
 
 def sample_own_power_factor(device: str, content: str) -> float:
     """Factor on the modelled dynamic energy of one kernel, independent of its traits."""
-    return float(
-        np.exp(OWN_POWER_SIGMA * make_generator(device, content, "power residual").standard_normal())
-    )
+    rng = make_generator(device, content, "power residual")
+    return float(np.exp(OWN_POWER_SIGMA * rng.standard_normal()))
 
 
 def _sample_process(device: str, quantity: str, traits: Vector) -> float:
