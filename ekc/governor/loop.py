@@ -258,14 +258,11 @@ class _ControlLoop:
 
     def _make_check_schedule(self, phase: Phase) -> CheckSchedule:
         """Check schedule of a choice just made."""
-        is_unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
         if phase.readings.has_uncertain_progress():
-            gap = EARLY_CHECK_S
-        else:
-            gap = max(
-                EARLY_CHECK_S if is_unsure else FIRST_CHECK_S,
-                phase.progress.compute_window_s() / MAX_CHECK_SHARE,
-            )
+            return CheckSchedule(self._probe.now(), EARLY_CHECK_S)
+        is_unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
+        first_s = EARLY_CHECK_S if is_unsure else FIRST_CHECK_S
+        gap = max(first_s, phase.progress.compute_window_s() / MAX_CHECK_SHARE)
         return CheckSchedule(self._probe.now(), gap)
 
     def _report_shift(self, level: str, size: float) -> str:

@@ -153,11 +153,8 @@ class _RecorderUntilSteps:
 def begin_phase(meter: JobMeter, policy: Policy, gears: Gears) -> Phase:
     """Measure at the driver's default and choose the source of progress."""
     meter.set_limits(Settings(), "the default, the base of all comparisons")
-    start, joules, steps = (
-        meter.probe.now(),
-        meter.probe.read_energy_j(),
-        meter.probe.read_step_count() or 0.0,
-    )
+    start, joules = meter.probe.now(), meter.probe.read_energy_j()
+    steps = meter.probe.read_step_count() or 0.0
     found = find_period(_RecorderUntilSteps(meter))
     # Only now: hooks report no count until the first step has ended, which may take longer than the others.
     if meter.probe.read_step_count() is not None:

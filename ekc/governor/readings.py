@@ -91,11 +91,9 @@ class PhaseReadings:
 
     def discard_beats(self) -> None:
         """Drop beats from all readings: the period that was found is none."""
+        none = {"beats": NOT_MEASURED, "beats_error": NOT_MEASURED}
         for readings in (self.default_readings, self.other_readings):
-            readings[:] = [
-                replace(r, pace=replace(r.pace, beats=NOT_MEASURED, beats_error=NOT_MEASURED))
-                for r in readings
-            ]
+            readings[:] = [replace(r, pace=replace(r.pace, **none)) for r in readings]
 
     def compare_to_default(self, reading: JobReading) -> DefaultComparison:
         """Compare a reading with the default interpolated to its time (A/B/A)."""

@@ -100,11 +100,8 @@ class ControlVariable:
 
     def select_readings(self, readings: PhaseReadings, memory_mhz: int | None) -> list[JobReading]:
         """Readings under this limit at one memory clock."""
-        return [
-            r
-            for r in readings.other_readings
-            if r.settings.memory_mhz == memory_mhz and self.get_value(r.settings)
-        ]
+        same_memory = (r for r in readings.other_readings if r.settings.memory_mhz == memory_mhz)
+        return [r for r in same_memory if self.get_value(r.settings)]
 
     def make_settings(self, value: float, memory_mhz: int | None = None) -> Settings:
         """Settings with this value."""

@@ -61,11 +61,8 @@ def _format_percent(share: float | None) -> str:
 
 def _format_verdict(cards: Sequence[ModelCard]) -> list[str]:
     """Describe how often the model beat the trivial predictor, and how many rounds are shown."""
-    errors = [
-        (card.error, card.constant_power_error)
-        for card in cards
-        if card.error is not None and card.constant_power_error is not None
-    ]
+    pairs = [(card.error, card.constant_power_error) for card in cards]
+    errors = [(error, trivial) for error, trivial in pairs if error is not None and trivial is not None]
     better = sum(error < trivial for error, trivial in errors)
     lines = []
     if errors:
@@ -112,6 +109,14 @@ def format_figure(value: float | None, scale: float = 1.0) -> str:
     return f"{scaled:.{digits}f}"
 
 
+def _format_figures(trial: Trial, latency_scale: float, energy_scale: float) -> tuple[str, str, str, str]:
+    """Format latency, power and energy, and the source of the energy."""
+    interval = trial.energy_interval_j if trial.metered else None
+    energy = format_figure(trial.energy_j, energy_scale) + format_relative_interval(trial.energy_j, interval)
+    source = describe_energy_source(trial)
+    return format_figure(trial.latency_s, latency_scale), format_figure(trial.power_w), energy, source
+
+
 def format_relative_interval(value: float | None, interval: Interval | None) -> str:
     """Format half the width of a 95 % interval, relative to the value: `+/-0.5%`."""
     if value is None or interval is None:
@@ -133,24 +138,13 @@ def _format_main_table(result: TuningData) -> str:
     latency, energy = _choose_units(trials)
     units = f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"
     headers = ("", *units, "source", "of roofline", "speed-up")
-    rows = [_format_row(name, t, result, latency[0], energy[0]) for name, t in named]
+    rows = []
+    for name, t in named:
+        time, *others = _format_figures(t, latency[0], energy[0])
+        time += format_relative_interval(t.latency_s, t.latency_interval_s)
+        shares = _format_roofline_share(t, result), format_speedup(result.baseline, t)
+        rows.append((name, time, *others, *shares))
     return format_table(headers, rows)
-
-
-def _format_row(
-    name: str, trial: Trial, result: TuningData, latency_scale: float, energy_scale: float
-) -> tuple[str, ...]:
-    return (
-        name,
-        format_figure(trial.latency_s, latency_scale)
-        + format_relative_interval(trial.latency_s, trial.latency_interval_s),
-        format_figure(trial.power_w),
-        format_figure(trial.energy_j, energy_scale)
-        + format_relative_interval(trial.energy_j, trial.energy_interval_j if trial.metered else None),
-        describe_energy_source(trial),
-        _format_roofline_share(trial, result),
-        format_speedup(result.baseline, trial),
-    )
 
 
 def describe_energy_source(trial: Trial) -> str:
@@ -213,11 +207,8 @@ def _describe_failures(trials: Sequence[Trial]) -> str:
         if not trial.ok:
             kind, _, message = trial.status.partition(":")
             kinds.setdefault(kind, []).append(" ".join(message.split()))
-    counts = (
-        f"{kind} {len(found)}" + (f" (first: {found[0]})" if found[0] else "")
-        for kind, found in kinds.items()
-    )
-    return "; ".join(counts)
+    first = {kind: f" (first: {found[0]})" if found[0] else "" for kind, found in kinds.items()}
+    return "; ".join(f"{kind} {len(found)}{first[kind]}" for kind, found in kinds.items())
 
 
 def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> str:
@@ -310,17 +301,8 @@ def _format_clock_table(result: TuningData) -> str:
     if not front:
         return ""
     latency, energy = _choose_units(front)
-    rows = [
-        (
-            f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-",
-            format_figure(t.latency_s, latency[0]),
-            format_figure(t.power_w),
-            format_figure(t.energy_j, energy[0])
-            + format_relative_interval(t.energy_j, t.energy_interval_j if t.metered else None),
-            describe_energy_source(t),
-        )
-        for t in front
-    ]
+    clocks = [f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-" for t in front]
+    rows = [(c, *_format_figures(t, latency[0], energy[0])) for c, t in zip(clocks, front, strict=True)]
     title = (
         f"The best schedule at other clocks, {result.device.label}. A lower clock alone is no better\n"
         "kernel: these figures do not compare with the table above, and a .cu carries no clock."

@@ -104,10 +104,8 @@ class GovernorReport:
             return [*rows, ("limits", "none chosen: the job ended first, or a search would not have paid")]
         rows.append(("limits", self.choice))
         if self.slowdown is not None and self.saving is not None:
-            rows += [
-                ("time per step", self._format_interval(self.slowdown)),
-                ("energy per step", f"{-self.saving:+.1%}"),
-            ]
+            rows.append(("time per step", self._format_interval(self.slowdown)))
+            rows.append(("energy per step", f"{-self.saving:+.1%}"))
         if self.search_s:
             cost = f"{self.search_s:.0f} s, {self.search_j:,.0f} J"
             rows.append(("search", f"{cost}; {self.shifts} changes of the job"))
@@ -122,11 +120,8 @@ class GovernorReport:
 
 def build_report(log: GovernorLog) -> GovernorReport:
     """The report of a log."""
-    ended, chosen, periods = (
-        log.select_events(Ended),
-        log.select_events(Chosen),
-        log.select_events(PeriodFound),
-    )
+    ended, periods = log.select_events(Ended), log.select_events(PeriodFound)
+    chosen = log.select_events(Chosen)
     checks = _list_checks(log)
     outcome = checks[-1] if checks else _find_expectation(log)
     return GovernorReport(
@@ -177,10 +172,7 @@ def _find_expectation(log: GovernorLog) -> Chosen | Advised | None:
 
 def _format_choice(log: GovernorLog) -> str | None:
     """The last choice for people, as moved by checks since."""
-    choices: list[Chosen | Advised] = [
-        *log.select_events(Chosen),
-        *log.select_events(Advised),
-    ]
+    choices = log.select_events(Chosen) + log.select_events(Advised)
     if not choices or isinstance(_find_last_decision(log), Skipped):
         return None
     if isinstance(choices[-1], Advised):
@@ -202,11 +194,8 @@ def plot_log(log: GovernorLog, file: Path) -> None:
     clock.plot(minutes, trace[:, 2], linewidth=0.8, label="SM clock")
     _plot_limits(clock, log, trace[0, 0], minutes[-1])
     power.plot(minutes, trace[:, 1], linewidth=0.8)
-    periods = [
-        (x.reading.at_s, 1 / x.reading.pace.beats)
-        for x in log.select_events(Measured)
-        if x.reading.pace.beats > 0
-    ]
+    readings = [x.reading for x in log.select_events(Measured)]
+    periods = [(reading.at_s, 1 / reading.pace.beats) for reading in readings if reading.pace.beats > 0]
     at, seconds = np.array(periods or [(np.nan, np.nan)]).T
     period.plot((at - trace[0, 0]) / 60, seconds, "o", markersize=3)
     for shift in log.select_events(Shifted):
@@ -223,9 +212,8 @@ def check_plot_file(file: Path) -> None:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as problem:
-        raise InvalidInput(
-            "--plot needs matplotlib: pip install matplotlib, or leave --plot out"
-        ) from problem
+        need = "--plot needs matplotlib: pip install matplotlib, or leave --plot out"
+        raise InvalidInput(need) from problem
     kinds = FigureCanvasBase.get_supported_filetypes()
     if file.suffix.removeprefix(".") not in kinds:
         raise InvalidInput(f"--plot {file}: it must end in one of {', '.join(sorted(kinds))}")

@@ -31,11 +31,8 @@ def find_candidates(similarity: SelfSimilarity, shortest_s: float, longest_s: fl
     likeness = similarity.likeness
     is_peak = (likeness[1:-1] >= likeness[:-2]) & (likeness[1:-1] > likeness[2:])
     peak = np.flatnonzero(is_peak) + 1
-    peak = peak[
-        (likeness[peak] > 0.0)
-        & (similarity.lag_s[peak] >= shortest_s)
-        & (similarity.lag_s[peak] <= longest_s)
-    ]
+    lags = similarity.lag_s[peak]
+    peak = peak[(likeness[peak] > 0.0) & (lags >= shortest_s) & (lags <= longest_s)]
     lags = _interpolate_peaks(similarity, peak)
     return PeriodCandidates(lags, score_lags(similarity, lags))
 

@@ -75,12 +75,8 @@ def assess_recording(samples: SensorSamples) -> PeriodRecording:
 
 def _take_last_parts(samples: SensorSamples, min_s: float) -> list[SensorSamples]:
     """The last parts of a recording that last longer than `min_s`."""
-    span = _get_span_s(samples)
-    return [
-        samples.slice_from(samples.time_s[-1] - part * span)
-        for part in STABILITY_PARTS
-        if part * span > min_s
-    ]
+    seconds = [part * _get_span_s(samples) for part in STABILITY_PARTS]
+    return [samples.slice_from(samples.time_s[-1] - s) for s in seconds if s > min_s]
 
 
 def _compute_missing_s(recording: PeriodRecording) -> float:

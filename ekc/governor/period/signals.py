@@ -80,11 +80,8 @@ def build_views(signals: list[EvenSignal], sampling_hz: float, sensor_s: float) 
     iteration of a few seconds. Changes faster than a sensor of window `sensor_s` can show are filtered out.
     None where there are too few readings.
     """
-    usable = [
-        row
-        for row in signals
-        if np.isfinite(row.values).sum() > max(MIN_READ_SHARE * len(row.values), MIN_READINGS)
-    ]
+    least = [max(MIN_READ_SHARE * len(row.values), MIN_READINGS) for row in signals]
+    usable = [row for row, n in zip(signals, least, strict=True) if np.isfinite(row.values).sum() > n]
     if not usable:
         return None
     if len(usable) > 1:

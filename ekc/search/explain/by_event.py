@@ -52,12 +52,9 @@ class SimulatedExplanation:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         figures = ("latency_s", "power_w", "energy_j", "clock_mhz")
-        sides = {
-            name: {figure: getattr(side, figure) for figure in figures}
-            for name, side in (("a", self.a), ("b", self.b))
-        }
+        a, b = ({figure: getattr(side, figure) for figure in figures} for side in (self.a, self.b))
         lines = [vars(line) | {"difference_j": line.difference_j} for line in self.lines]
-        return sides | {"difference_j": self.difference_j, "causes": lines}
+        return {"a": a, "b": b, "difference_j": self.difference_j, "causes": lines}
 
 
 def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:

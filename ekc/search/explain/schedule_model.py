@@ -49,8 +49,9 @@ class _LogLinearModel:
         self._slope = _fit_slope(physics, logs)
         self._intercept = float(np.median(logs - self._slope * physics))
         self._surrogate = Surrogate(seed)
+        weights = np.ones(len(logs))
         self._surrogate.learn(
-            rows, np.exp(self._predict_line(physics)), np.exp(logs), objective_values=np.ones(len(logs))
+            rows, np.exp(self._predict_line(physics)), np.exp(logs), objective_values=weights
         )
 
     def _predict_line(self, physics: Array) -> Array:
@@ -73,19 +74,13 @@ class ScheduleModel:
 
     def __init__(self, candidates: Sequence[Candidate], peaks: Peaks, seed: int) -> None:
         self._peaks = peaks
-        metered = [c for c in candidates if c.metered]
+        expected, latency = np.log([(c.expected_latency_s, c.latency_s) for c in candidates]).T
         self._latency_model = _LogLinearModel(
-            np.stack([c.features for c in candidates]),
-            np.log([c.expected_latency_s for c in candidates]),
-            np.log([c.latency_s for c in candidates]),
-            seed,
+            np.stack([c.features for c in candidates]), expected, latency, seed
         )
-        self._power_model = _LogLinearModel(
-            np.stack([c.features for c in metered]),
-            np.log([c.expected_power_w for c in metered]),
-            np.log([c.power_w for c in metered]),
-            seed,
-        )
+        metered = [c for c in candidates if c.metered]
+        expected, power = np.log([(c.expected_power_w, c.power_w) for c in metered]).T
+        self._power_model = _LogLinearModel(np.stack([c.features for c in metered]), expected, power, seed)
 
     def predict(self, quantities: Quantities) -> LogPrediction:
         """Predict schedules from the quantities of their analysis."""
