@@ -13,16 +13,8 @@ from ekc.cli.output import json_option, print_json, print_text
 from ekc.errors import EkcError, InvalidInput
 from ekc.version import __version__
 
-_PACKAGES = (
-    "numpy",
-    "jinja2",
-    "xgboost",
-    "cuda-bindings",
-    "nvidia-cuda-nvrtc",
-    "nvidia-ml-py",
-    "click",
-    "rich",
-)
+_NVIDIA_PACKAGES = "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-ml-py"
+_PACKAGES = ("numpy", "jinja2", "xgboost", *_NVIDIA_PACKAGES, "click", "rich")
 
 
 @click.command()

@@ -45,16 +45,11 @@ def warn_if_slow(compiled: CompiledKernel) -> None:
     if seconds < _WARNING_THRESHOLD_S:
         return
     threads = max(math.prod(one.grid) * math.prod(one.block) for one in compiled.launches)
-    fix = (
-        "bind loops to blocks and threads, or take smaller shapes"
-        if threads < BATCH_LANES
-        else "take smaller shapes, or `ekc run`, which runs some of the blocks"
-    )
-    warnings.warn(
-        f"{compiled.name}: the CPU executes every thread of this kernel ({threads} together) in "
-        f"{_format_duration(seconds)} or so; {fix}",
-        stacklevel=4,
-    )
+    fix = "take smaller shapes, or `ekc run`, which runs some of the blocks"
+    if threads < BATCH_LANES:
+        fix = "bind loops to blocks and threads, or take smaller shapes"
+    what = f"{compiled.name}: the CPU executes every thread of this kernel ({threads} together)"
+    warnings.warn(f"{what} in {_format_duration(seconds)} or so; {fix}", stacklevel=4)
 
 
 def _format_duration(seconds: float) -> str:

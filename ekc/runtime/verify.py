@@ -164,12 +164,9 @@ def verify_on_device(
     expected, trees = expected.for_operator(schedule.program.op), derive_launches(schedule.program)
     blocks = [choose_blocks(tree, seed) for tree in trees]
     specs = [expected.op.tensors[one.arguments[-1]] for one in compiled.launches]
-    selections = [
-        OutputSelection(
-            spec, BLANK_WORDS[spec.dtype.name], list_compared_positions(expected.op, tree, chosen)
-        )
-        for spec, tree, chosen in zip(specs, trees, blocks, strict=True)
-    ]
+    positions = [list_compared_positions(expected.op, *one) for one in zip(trees, blocks, strict=True)]
+    pairs = zip(specs, positions, strict=True)
+    selections = [OutputSelection(spec, BLANK_WORDS[spec.dtype.name], compared) for spec, compared in pairs]
     found = device.sample(compiled, expected.arrays, selections)
     agreements = []
     for tree, chosen, selection, sample in zip(trees, blocks, selections, found, strict=True):

@@ -124,10 +124,8 @@ def _estimate_metering_range_s(options: TuneOptions, device: Device) -> tuple[fl
     least, most = ((1 + FINALS.repeats * n + clocks) * final for n in finalists)
     if options.objective == "latency":
         return least, most
-    few, many = (
-        max(METERING.initial_meterings, share * options.trials)
-        for share in (METERING.min_share, METERING.initial_share)
-    )
+    shares = METERING.min_share, METERING.initial_share
+    few, many = (max(METERING.initial_meterings, share * options.trials) for share in shares)
     label = estimate_metering_s(MEASURING.label_window_s)
     return least + few * label, most + many * label
 

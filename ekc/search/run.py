@@ -58,10 +58,8 @@ class TuningRun:
     def run(self, start: Sequence[Schedule]) -> TuningResult:
         """Run baseline, rounds and finals, and make the result."""
         baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
-        finals = Finals(
-            *(self.op, self.measurer, self.task.compiler.get_kernel),
-            *(self.options.objective, self.options.max_slowdown, self.reporter.report),
-        )
+        goal = self.options.objective, self.options.max_slowdown
+        finals = Finals(self.op, self.measurer, self.task.compiler.get_kernel, *goal, self.reporter.report)
         finalists: list[Candidate] = []
         try:
             self.reporter.enter_stage("baseline")

@@ -70,10 +70,9 @@ class LoadedKernel:
         self._free_buffers()
         self._upload_tensors(work.inputs, inputs)
         self._prepare_launches(work)
-        looks = [
-            OutputSampler(self.driver, self._buffers[one.arguments[-1]][0], selection)
-            for one, selection in zip(work.launches, selections, strict=True)
-        ]
+        outputs = [self._buffers[one.arguments[-1]][0] for one in work.launches]
+        pairs = zip(outputs, selections, strict=True)
+        looks = [OutputSampler(self.driver, buffer, selection) for buffer, selection in pairs]
         for turn in range(max(len(selection.blank_words) for selection in selections)):
             for look in looks:
                 look.write_blanks(turn)

@@ -52,12 +52,9 @@ def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchPr
     content = digest_kernel(kernel)
     looks = [compute_traits(events, resident) for events, resident in launches]
     time, energy = sample_own_time_factor(spec.name, content), sample_own_power_factor(spec.name, content)
-    return _apply_residual(
-        spec,
-        launches,
-        tuple(time * sample_shared_time_factor(spec.name, look) for look in looks),
-        tuple(energy * sample_shared_power_factor(spec.name, look) for look in looks),
-    )
+    times = tuple(time * sample_shared_time_factor(spec.name, look) for look in looks)
+    energies = tuple(energy * sample_shared_power_factor(spec.name, look) for look in looks)
+    return _apply_residual(spec, launches, times, energies)
 
 
 def compute_work_without_residual(
@@ -85,10 +82,8 @@ def _apply_residual(
 def _count_launch_events(
     spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]
 ) -> LaunchEvents:
-    return tuple(
-        _count_events_of_launch(spec, launch, resources, one)
-        for launch, resources, one in zip(kernel.launches, kernel.resources, profiles, strict=True)
-    )
+    each = zip(kernel.launches, kernel.resources, profiles, strict=True)
+    return tuple(_count_events_of_launch(spec, *one) for one in each)
 
 
 def _count_events_of_launch(

@@ -118,10 +118,8 @@ class PredictedFigures:
         return -(gain + reachable + self.log_feasibility)
 
     def __getitem__(self, rows: NDArray[np.intp]) -> PredictedFigures:
-        columns = (
-            x if isinstance(x, float) else x[rows]
-            for x in (self.unobserved_std, self.lower_bound, self.log_feasibility)
-        )
+        others = self.unobserved_std, self.lower_bound, self.log_feasibility
+        columns = (x if isinstance(x, float) else x[rows] for x in others)
         return PredictedFigures(self.mean[rows], self.std[rows], self.best, *columns)
 
     def pick_batch(self, count: int, correlation: Array) -> list[int]:

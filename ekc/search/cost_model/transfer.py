@@ -105,12 +105,8 @@ def learn_transfer_prior(groups: Sequence[MeasuredGroup], peaks: Peaks, seed: in
             energy_j = (g.latency_s * g.power_w)[is_metered]
             residuals = g.log_power_residual[is_metered]
             metered.append(_GroupResiduals(g.inputs.features[is_metered], residuals, energy_j))
-    return TransferPrior(
-        _learn_transfer_model(timed, seed),
-        _learn_transfer_model(metered, seed),
-        tuple(g.name for g in groups),
-        peaks,
-    )
+    models = _learn_transfer_model(timed, seed), _learn_transfer_model(metered, seed)
+    return TransferPrior(*models, tuple(g.name for g in groups), peaks)
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,11 +161,8 @@ class RecordStore:
         self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
     ) -> Iterator[RecordRow]:
         """Read all rows, oldest first; only of an operator (canonical JSON), device or kind if given."""
-        wanted = {
-            "operator_hash": None if operator is None else hash_operator(operator),
-            "device": device,
-            "kind": kind,
-        }
+        digest = None if operator is None else hash_operator(operator)
+        wanted = {"operator_hash": digest, "device": device, "kind": kind}
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " and ".join(f"{column} = ?" for column in given) or "true"
         query = f"{sql.SELECT} where {where} order by id"

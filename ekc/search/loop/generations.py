@@ -170,11 +170,9 @@ def compute_round_size(
     round_number: int, trials_done: int, trials: int, settings: RoundSettings = PARALLEL_ROUNDS
 ) -> int:
     """Compute the trials of one round of a search that has used `trials_done` of its `trials`."""
-    share, fewest, most = (
-        (settings.first_round_share, settings.min_first_round, settings.max_first_round)
-        if round_number == 1
-        else (settings.round_share, settings.min_trials, settings.max_trials)
-    )
+    first = settings.first_round_share, settings.min_first_round, settings.max_first_round
+    later = settings.round_share, settings.min_trials, settings.max_trials
+    share, fewest, most = first if round_number == 1 else later
     # A round ends where the closing rounds begin.
     left = compute_closing_start(trials, settings) - trials_done
     return min(max(math.ceil(share * trials), fewest), most, left if left > 0 else trials - trials_done)

@@ -103,10 +103,8 @@ class TableSpace:
         keys = self.genes @ self._radix_weights
         self._sorted_rows = np.argsort(keys, kind="stable")
         self._sorted_keys = keys[self._sorted_rows]
-        self._axis_lines = [
-            _group_lines(keys - self.genes[:, i] * self._radix_weights[i], self.genes[:, i])
-            for i in range(len(self.value_counts))
-        ]
+        axes = zip(self.genes.T, self._radix_weights, strict=True)
+        self._axis_lines = [_group_lines(keys - genes * weight, genes) for genes, weight in axes]
         self._features = compute_table_features(table.settings)
 
     def sample(self, random: np.random.Generator, count: int) -> Population:

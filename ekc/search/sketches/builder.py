@@ -205,21 +205,11 @@ class StructureBuilder:
 
     def order_and_bind(self, lane_loops: tuple[str, ...] = ()) -> None:
         """Order the loops and bind them to blocks, threads and vthreads; `lane_loops` vary fastest."""
-        self.steps.append(
-            Reorder(
-                (
-                    *self.block_loops,
-                    *self.thread_loops,
-                    *lane_loops,
-                    *self.outer_loops,
-                    *self.inner_loops,
-                    *self.vthread_loops,
-                    *self.tile_loops,
-                )
-            )
-        )
+        threads = (*self.thread_loops, *lane_loops)
+        serial = (*self.outer_loops, *self.inner_loops, *self.vthread_loops, *self.tile_loops)
+        self.steps.append(Reorder((*self.block_loops, *threads, *serial)))
         self.steps += [Bind(x, "block.x") for x in self.block_loops]
-        self.steps += [Bind(x, "thread.x") for x in (*self.thread_loops, *lane_loops)]
+        self.steps += [Bind(x, "thread.x") for x in threads]
         self.steps += [Bind(x, "vthread") for x in self.vthread_loops]
 
     def cache_results(self, vector: Hole | int | None = None) -> None:

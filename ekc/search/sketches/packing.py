@@ -43,13 +43,9 @@ def derive_packed(
         program = step.apply(program)
     tables = {d.name: d.table for s in base_structures for d in s.decisions}
     name = "packed " + " ".join(step.tensor for step in steps)
-    return [
-        rename_conflicting_decisions(
-            replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)), tables, "packed/"
-        )
-        for s in derive(program.op, limits)
-        if _uses_tensor_cores(s, depth)
-    ]
+    derived = [s for s in derive(program.op, limits) if _uses_tensor_cores(s, depth)]
+    packed = (replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)) for s in derived)
+    return [rename_conflicting_decisions(s, tables, "packed/") for s in packed]
 
 
 def _uses_tensor_cores(structure: Structure, depth: Axis) -> bool:
@@ -64,11 +60,8 @@ def _make_pack_steps(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
     shared = [a for a in compute.reduction_axes if all(a.name in ex.find_variables(x) for x in loads)]
     taps = {a.name for a in shared if a is not depth and a.extent > 1}
     inputs = {t.name for t in op.inputs}
-    found = [
-        _make_pack_step(compute, x, depth)
-        for x in loads
-        if ex.find_variables(x.index[-1]) & taps and x.tensor in inputs
-    ]
+    moved = [x for x in loads if ex.find_variables(x.index[-1]) & taps and x.tensor in inputs]
+    found = [_make_pack_step(compute, x, depth) for x in moved]
     return [step for step in found if step is not None and op.tensors[step.tensor].dtype.is_writable]
 
 

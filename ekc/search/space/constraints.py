@@ -135,11 +135,8 @@ class StructureEvaluator:
     def _make_walk(self, structure: int) -> Walk:
         def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[tuple[str, tuple[Any, ...]]]]:
             program = self.build_program(structure, columns)
-            yield [
-                (c.rule, _get_check_values(c))
-                for c in iterate_checks(program, self.limits)
-                if not _always_holds(c.ok)
-            ]
+            checks = (c for c in iterate_checks(program, self.limits) if not _always_holds(c.ok))
+            yield [(c.rule, _get_check_values(c)) for c in checks]
             yield [(name, (value,)) for name, value in quantities(program, self.limits).items()]
 
         return walk

@@ -58,12 +58,9 @@ class SpacePartition:
         self._partition_count, self._decisions = partition_count, decisions
         self._repair_operators: dict[str, RepairOperator] = {}
         used = {d.name for s in structures for d in s.decisions}
-        self._hole_tables = [
-            (hole, column, np.ascontiguousarray(d.table[:, i]))
-            for column, d in enumerate(decisions)
-            if d.name in used
-            for i, hole in enumerate(d.holes)
-        ]
+        columns = [(column, d) for column, d in enumerate(decisions) if d.name in used]
+        holes = ((hole, column, d.table[:, i]) for column, d in columns for i, hole in enumerate(d.holes))
+        self._hole_tables = [(hole, column, np.ascontiguousarray(values)) for hole, column, values in holes]
         sizes = [d.size for d in decisions]
         sample = np.random.default_rng(0).integers(0, sizes, (SPACE.trace_sample_rows, len(sizes)))
         self.evaluator = StructureEvaluator(op, structures, limits, self._get_hole_values(sample))
