@@ -75,10 +75,8 @@ def is_same_phase(
         return False
     if progress.kind != earlier_progress.kind:
         return False
-    return (
-        not progress.period_s > 0
-        or abs(progress.period_s / earlier_progress.period_s - 1) < MAX_PERIOD_DISTANCE
-    )
+    period_s = progress.period_s
+    return not period_s > 0 or abs(period_s / earlier_progress.period_s - 1) < MAX_PERIOD_DISTANCE
 
 
 FIRST_CHECK_S = 240.0

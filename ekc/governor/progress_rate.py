@@ -45,10 +45,8 @@ class VarianceRate:
         """The mean with one more stretch; NaN leaves it unchanged."""
         if not variance_per_s >= 0:
             return self
-        return VarianceRate(
-            (self.variance_per_s * self.stretch_count + variance_per_s) / (self.stretch_count + 1),
-            self.stretch_count + 1,
-        )
+        total, count = self.variance_per_s * self.stretch_count + variance_per_s, self.stretch_count + 1
+        return VarianceRate(total / count, count)
 
     def compute_error(self, seconds: float) -> float:
         """Standard error of a mean over so many seconds."""
@@ -115,12 +113,10 @@ def measure_progress_rate(
     rate, source = _measure_beats(source, samples, max_stretch, steps)
     # Blocks are complete iterations at their present length; parts of iterations would differ in their work.
     period = rate.period_s if rate.period_s > 0 else source.period_s
-    moved, bytes_variance = _measure_memory_rate(samples, period)
-    source = replace(
-        source,
-        bytes_variance=source.bytes_variance.add_stretch(bytes_variance),
-        power_variance=source.power_variance.add_stretch(_estimate_power_variance(samples, period)),
-    )
+    moved, variance = _measure_memory_rate(samples, period)
+    bytes_variance = source.bytes_variance.add_stretch(variance)
+    power_variance = source.power_variance.add_stretch(_estimate_power_variance(samples, period))
+    source = replace(source, bytes_variance=bytes_variance, power_variance=power_variance)
     if not np.isfinite(moved):
         return rate, source
     seconds = float(samples.time_s[-1] - samples.time_s[0])

@@ -72,12 +72,12 @@ class GovernorSession:
     ) -> None:
         self.logs = [GovernorLog(u.name, u.probe.simulated or u.actuator.simulated) for u in units]
         self._listener = listener
-        self._threads = [
-            threading.Thread(
-                target=self._run_loop, args=(unit, run_loop, log), name=f"ekc-{unit.name}", daemon=True
+        self._threads = []
+        for unit, log in zip(units, self.logs, strict=True):
+            arguments, name = (unit, run_loop, log), f"ekc-{unit.name}"
+            self._threads.append(
+                threading.Thread(target=self._run_loop, args=arguments, name=name, daemon=True)
             )
-            for unit, log in zip(units, self.logs, strict=True)
-        ]
         for thread in self._threads:
             thread.start()
 

@@ -53,10 +53,8 @@ def compute_similarities(signals: SignalViews, parts: Sequence[float]) -> list[l
             lags[n].append(at[in_range])
             likeness[n].append(1.0 - difference[:, in_range])
         width *= 2
-    return [
-        [SelfSimilarity(np.concatenate(lag) * signals.interval_s, row) for row in np.hstack(values)]
-        for lag, values in zip(lags, likeness, strict=True)
-    ]
+    pairs = zip((np.concatenate(lag) * signals.interval_s for lag in lags), likeness, strict=True)
+    return [[SelfSimilarity(lag_s, row) for row in np.hstack(values)] for lag_s, values in pairs]
 
 
 def _compute_difference(signals: SignalViews, width: int, lags: Values, step: float) -> Values:

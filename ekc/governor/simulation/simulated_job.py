@@ -59,11 +59,8 @@ def compute_tables(card: SimulatedCard, stages: tuple[JobStage, ...], cap_w: flo
     # The highest clock within limit and cap; the lowest one where none is within the cap.
     places = np.where(watts <= cap_w, np.arange(watts.shape[2]), 0)
     gear = np.where(is_within, np.maximum.accumulate(places, axis=2), 0)
-    return StageTables(
-        stretch=np.take_along_axis(stretch, gear, axis=2),
-        watts=np.take_along_axis(watts, gear, axis=2),
-        clock_mhz=card.list_sm_clocks_mhz()[gear],
-    )
+    stretch, watts = (np.take_along_axis(table, gear, axis=2) for table in (stretch, watts))
+    return StageTables(stretch, watts, card.list_sm_clocks_mhz()[gear])
 
 
 def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Values]:
