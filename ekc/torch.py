@@ -18,7 +18,7 @@ except ImportError as problem:
     reason = str(problem).partition("\n")[0]
     raise ImportError(f"ekc.torch needs PyTorch ({reason}): pip install torch") from None
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import detach_tensor
 from ekc.ir.compute import TensorSpec

@@ -44,9 +44,9 @@ from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import compute_occupancy
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.ptx.parser import parse_module
-from ekc.search.compile_pool import open_worker_pool
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
+from ekc.search.loop.compile_job import open_worker_pool
 from ekc.tables import format_table
 
 TARGETS = ("a100", "h200")

@@ -34,12 +34,12 @@ from benchmarks.governor.baselines import (
 from benchmarks.governor.baselines.odpp import GpoeoRule
 from benchmarks.governor.predict import BoostedModel, train_simulated_model
 from benchmarks.governor.regret import CAUSES, Regret
-from ekc.governor.events import Chosen, Event, Shifted
+from ekc.governor.event_records import Chosen, Event, Shifted
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
-from ekc.governor.simulation.job import SimulatedJob
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import SimulatedJob
+from ekc.governor.simulation.simulated_run import SimulatedRun
 
 DEVICES = ("rtx3090", "h200")
 BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ekc.governor.live.job import list_process_family
+from ekc.governor.live.governed_job import list_process_family
 from ekc.version import __version__
 from tests.scripted.nvml.boards import ScriptedBoards
 

@@ -106,8 +106,8 @@ def print_jobs(folder: Path, name: str, board: str, base: float) -> None:
         rms = float(np.sqrt((fit.fun**2).mean()))
         share = watts[-1] / caps[-1]
         # A cap far above the power drawn says nothing about the core share, and neither does a bad fit.
-        core = f"{fit.x[0]:.2f}" if share > 0.45 and rms < 0.05 else None
-        print(f"    TrainingPowerFit({network!r}, {batch}, {board!r}, {share:.3f}, {core}),  # rms {rms:.1%}")
+        core = f"{fit.x[0]:.2f}" if share > 0.45 and rms < 0.05 else "-"
+        print(f"{network} {board} | {batch} {share:.3f} {core}  (rms {rms:.1%})")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ekc.governor.live.job import list_process_family
+from ekc.governor.live.governed_job import list_process_family
 from ekc.version import __version__
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 

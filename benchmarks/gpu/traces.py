@@ -115,7 +115,7 @@ def _jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
 def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:
     """Trace a simulated job in virtual time."""
     from ekc.governor.simulation.random_jobs import sample_job
-    from ekc.governor.simulation.run import SimulatedRun
+    from ekc.governor.simulation.simulated_run import SimulatedRun
 
     job = sample_job(kit.seed, kind, DRY_CARD, 4 * DRY_S)
     counted = SimulatedRun(job, kit.seed, has_hooks=True)

@@ -11,7 +11,7 @@ from benchmarks.gpu.folder import Row
 from benchmarks.gpu.items import Item, small_items, versus_items
 from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.target import parse_target
+from ekc.devices.cuda.cuda_target import parse_target
 from ekc.errors import EkcError, RecordError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator

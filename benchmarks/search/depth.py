@@ -38,7 +38,6 @@ from ekc.codegen.generate import generate
 from ekc.devices.device import Device
 from ekc.devices.simulated.latency import LAUNCH_OVERHEAD_S
 from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_time_factor
-from ekc.search.compile_pool import open_worker_pool
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import TuneOptions
@@ -46,6 +45,7 @@ from ekc.search.data.population import Population
 from ekc.search.data.result import Trial
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun

@@ -103,17 +103,13 @@ class OperatorRequest:
 
 
 def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command with OPERATOR, its extents and its options, passed as
-    `request=OperatorRequest(...)`."""
+    """Decorate a command with OPERATOR, extents and options, passed as `request=OperatorRequest(...)`."""
 
     @functools.wraps(command)
     def wrapped(**values: Any) -> Any:
         options = {name: values.pop(name) for name in (*_OPTION_HELP, *_FLAG_HELP)}
-        given = {
-            name: _parse_number(v) if isinstance(v, str) else v
-            for name, v in options.items()
-            if v is not None
-        }
+        named = {name: v for name, v in options.items() if v is not None}
+        given = {name: _parse_number(v) if isinstance(v, str) else v for name, v in named.items()}
         given |= _parse_epilogue(values.pop("epilogue"), values.pop("inputs"))
         request = OperatorRequest(values.pop("operator"), values.pop("extents"), given)
         return command(request=request, **values)
@@ -128,12 +124,9 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     wrapped = click.option(
         "--epilogue", metavar="TEXT", help="Applied to each element of the result: 'relu(c + bias)'."
     )(wrapped)
-    for name, words in reversed(_FLAG_HELP.items()):
-        wrapped = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=words)(
-            wrapped
-        )
-    for name, words in reversed(_OPTION_HELP.items()):
-        wrapped = click.option(f"--{name.replace('_', '-')}", name, metavar="X", help=words)(wrapped)
+    for name, words in reversed((_OPTION_HELP | _FLAG_HELP).items()):
+        form: dict[str, Any] = {"is_flag": True, "default": None} if name in _FLAG_HELP else {"metavar": "X"}
+        wrapped = click.option(f"--{name.replace('_', '-')}", name, help=words, **form)(wrapped)
     wrapped = click.argument("extents", nargs=-1, callback=refuse_options)(wrapped)
     return click.argument("operator", required=False, callback=refuse_options)(wrapped)
 
@@ -218,8 +211,7 @@ def _check_names(
 
 
 def _parse_number(text: str) -> object:
-    """Parse 3 as 3, 3x5 as (3, 5), 1:2x3 as ((1, 2), 3), 2.5 as 2.5 (which the operator refuses); any other
-    text is returned unchanged."""
+    """Parse 3 as 3, 3x5 as (3, 5), 1:2x3 as ((1, 2), 3), 2.5 as 2.5; any other text is returned unchanged."""
     if _SHAPE_PATTERN.match(text) and "x" in text:
         return _parse_shape(text)
     if _PADDING_PATTERN.match(text):

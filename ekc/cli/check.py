@@ -67,12 +67,8 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
         verdict = verify(found.schedule, kernel.compiled, ReferenceEvaluator.from_seed(op, DATA_SEED))
         ok = verdict.ok
         facts["executed_by"] = kernel.executed_by
-        facts["launches"] = [
-            launch | {"executed": describe_execution(checked)}
-            for launch, checked in zip(
-                _describe_launches(kernel.compiled, device), verdict.launches, strict=True
-            )
-        ]
+        launches = zip(_describe_launches(kernel.compiled, device), verdict.launches, strict=True)
+        facts["launches"] = [launch | {"executed": describe_execution(x)} for launch, x in launches]
     if as_json:
         print_json(facts)
     else:
@@ -131,9 +127,8 @@ def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[
     title += f"compiled for {facts['arch']}, limits of {device.label}"
     if facts["refusals"]:
         headers = ("rule", "needs", "limit", "nearest legal choice")
-        return format_table(
-            headers, [tuple(r.values()) for r in facts["refusals"]], f"{title}\n\nRefused:", label_count=4
-        )
+        rows = [tuple(refusal.values()) for refusal in facts["refusals"]]
+        return format_table(headers, rows, f"{title}\n\nRefused:", label_count=4)
     return "\n\n".join([title, *(_format_launch(launch) for launch in facts["launches"])])
 
 

@@ -13,16 +13,8 @@ from ekc.cli.output import json_option, print_json, print_text
 from ekc.errors import EkcError, InvalidInput
 from ekc.version import __version__
 
-_PACKAGES = (
-    "numpy",
-    "jinja2",
-    "xgboost",
-    "cuda-bindings",
-    "nvidia-cuda-nvrtc",
-    "nvidia-ml-py",
-    "click",
-    "rich",
-)
+_NVIDIA_PACKAGES = "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-ml-py"
+_PACKAGES = ("numpy", "jinja2", "xgboost", *_NVIDIA_PACKAGES, "click", "rich")
 
 
 @click.command()
@@ -36,9 +28,8 @@ def doctor(as_json: bool) -> int:
     if as_json:
         print_json(facts)
     else:
-        print_text(
-            "\n".join(f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
-        )
+        lines = (f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
+        print_text("\n".join(lines))
     return 0 if facts["nvrtc"]["version"] else 1
 
 

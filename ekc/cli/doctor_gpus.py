@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ekc.devices.cuda.cuda_target import explain_old_driver
 from ekc.devices.cuda.driver import format_cuda_version
-from ekc.devices.cuda.target import explain_old_driver
 from ekc.devices.device import UNREPORTED
 from ekc.devices.nvml.library import call_nvml, explain_refusal, find_uuid, load_nvml
 from ekc.devices.nvml.sensors import GpuSensors, SensorBehaviour, observe_sensors
@@ -98,11 +98,8 @@ def _describe_power(behaviour: SensorBehaviour, sensors: GpuSensors) -> str:
     kind = "instantaneous" if behaviour.is_instantaneous or not behaviour.averaging_s else "a mean"
     field = "field 186" if behaviour.is_instantaneous else "no field 186"
     over = f" over {behaviour.averaging_s:.0f} s" if behaviour.averaging_s else ""
-    often = (
-        f", new every {1000 * behaviour.refresh_interval_s:.0f} ms"
-        if behaviour.refresh_interval_s
-        else ", did not change"
-    )
+    interval_s = behaviour.refresh_interval_s
+    often = f", new every {1000 * interval_s:.0f} ms" if interval_s else ", did not change"
     looks = f", {behaviour.part_time_note}" if behaviour.part_time_note else ""
     return f"{watts:.0f} W now; {kind}{over} ({field}){often}{looks}"
 

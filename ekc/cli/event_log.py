@@ -57,8 +57,7 @@ class EventLog:
             raise InvalidInput(f"--log-json: {path} exists and is no event log; choose another name")
 
     def make_listener(self, layer: Layer | None = None) -> Callable[[TuningEvent], None]:
-        """Make the callback that writes the events of one run, with the name and model of the layer if
-        given."""
+        """Make the callback that writes one run's events, with the layer's name and model if given."""
         names = {} if layer is None else {"layer": layer.name, "model": layer.uses[0].model}
 
         def write(event: TuningEvent) -> None:
@@ -88,8 +87,7 @@ class EventLog:
 
 
 def _open_log(name: str) -> IO[str]:
-    """Open the file, emptied. A standard stream is duplicated instead: it shares its offset and keeps its
-    contents."""
+    """Open the file, emptied. A standard stream is duplicated: it keeps its offset and contents."""
     stream = _find_stream(name)
     return open(name if stream is None else os.dup(stream), "w", encoding="utf-8")
 

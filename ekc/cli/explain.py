@@ -14,7 +14,7 @@ from ekc.cli.arguments import (
     refuse_options,
     refuse_unused_options,
 )
-from ekc.cli.output import format_count, format_signed, json_option, print_json, print_text
+from ekc.cli.output import FILE, format_count, format_signed, json_option, print_json, print_text
 from ekc.cli.schedule_source import (
     CHOICE_OPTIONS,
     any_toolchain_option,
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 @click.argument("a", callback=refuse_options)
 @click.argument("b", callback=refuse_options)
 @operator_arguments
-@click.option(
-    "--records", type=click.Path(path_type=Path), help="Record file with the digests, best and fastest."
-)
+@click.option("--records", type=FILE, help="Record file with the digests, best and fastest.")
 @any_toolchain_option
 @choice_options
 @target_option
@@ -80,9 +78,8 @@ def explain(
     labels = (_label_schedule(a, rule), _label_schedule(b, rule))
     if can_explain(device):
         exact = account(one, other, device)
-        _print_account(
-            exact.to_json() if as_json else _format_account(exact, one, labels), one, other, device
-        )
+        shown = exact.to_json() if as_json else _format_account(exact, one, labels)
+        _print_account(shown, one, other, device)
         return
     from ekc.cli.explain_features import format_account
     from ekc.search.explain.by_feature import explain_learned
@@ -98,12 +95,9 @@ def _print_account(
     if isinstance(account, str):
         print_text(account)
         return
-    heads = {
-        "operator": schedule_a.op.to_json(),
-        "device": {"name": device.name, "simulated": device.simulated},
-    }
+    device_facts = {"name": device.name, "simulated": device.simulated}
     digests = {"digest_a": schedule_a.digest, "digest_b": schedule_b.digest}
-    print_json(heads | digests | account)
+    print_json({"operator": schedule_a.op.to_json(), "device": device_facts} | digests | account)
 
 
 def _check_unused_options(arguments: tuple[str, str], request: OperatorRequest, records: Path | None) -> None:
@@ -162,9 +156,9 @@ def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, lab
     from ekc.search.tuning_result import choose_unit, format_figure
     from ekc.tables import format_table
 
-    energies = (explanation.a.energy_j, explanation.b.energy_j)
-    scale, unit = choose_unit(energies, "J")
-    seconds, unit_s = choose_unit((explanation.a.latency_s, explanation.b.latency_s), "s")
+    sides = (explanation.a, explanation.b)
+    scale, unit = choose_unit([side.energy_j for side in sides], "J")
+    seconds, unit_s = choose_unit([side.latency_s for side in sides], "s")
     total = explanation.difference_j
     rows = [
         (
@@ -179,25 +173,10 @@ def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, lab
         for line in explanation.lines
         if line.energy_a_j or line.energy_b_j
     ]
-    sums = ("energy", "", "", "", *(format_figure(e, scale) for e in energies), format_signed(total, scale))
-    clocks = (
-        "clock",
-        format_figure(explanation.a.clock_mhz),
-        format_figure(explanation.b.clock_mhz),
-        "MHz",
-        "",
-        "",
-        "",
-    )
-    times = (
-        "latency",
-        format_figure(explanation.a.latency_s, seconds),
-        format_figure(explanation.b.latency_s, seconds),
-        unit_s,
-        "",
-        "",
-        "",
-    )
+    joules = [format_figure(side.energy_j, scale) for side in sides]
+    sums = ("energy", "", "", "", *joules, format_signed(total, scale))
+    clocks = ("clock", *(format_figure(side.clock_mhz) for side in sides), "MHz", "", "", "")
+    times = ("latency", *(format_figure(side.latency_s, seconds) for side in sides), unit_s, "", "", "")
     title = (
         f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: "
         f"{labels[1]} (B) against {labels[0]} (A)\n"

@@ -33,12 +33,10 @@ def format_account(
     )
     account = explanation.account
     headers = (*_HEADERS, f"B - A [{_find_energy_unit(account)[1]}]")
-    tables = (
-        format_table(("", "A", "B", "B / A"), _make_figure_rows(account), title),
-        format_table(headers, _make_cause_rows(account)),
-        _format_model_quality(explanation),
-    )
-    return "\n".join(["\n\n".join(tables), *_make_notes(explanation)])
+    figures = format_table(("", "A", "B", "B / A"), _make_figure_rows(account), title)
+    causes = format_table(headers, _make_cause_rows(account))
+    tables = "\n\n".join((figures, causes, _format_model_quality(explanation)))
+    return "\n".join([tables, *_make_notes(explanation)])
 
 
 def _find_energy_unit(account: EnergyAccount) -> tuple[float, str]:
@@ -75,27 +73,15 @@ def _make_cause_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
     *groups, remainder = account.lines
     rows = [row for line in groups if line.features for row in _make_group_rows(account, line)]
     sums = [sum(getattr(line, part) for line in account.lines) for part in ("latency", "power", "prior")]
-    return [
-        *rows,
-        _make_cause_row(account, remainder.cause, remainder.latency, remainder.power),
-        _make_cause_row(account, "difference", *sums),
-    ]
+    rows.append(_make_cause_row(account, remainder.cause, remainder.latency, remainder.power))
+    return [*rows, _make_cause_row(account, "difference", *sums)]
 
 
 def _make_group_rows(account: EnergyAccount, line: GroupContribution) -> list[tuple[str, ...]]:
-    inner = [
-        (
-            f"  {f.name}",
-            format_count(f.a),
-            format_count(f.b),
-            "",
-            "",
-            _format_percent(account, f.energy),
-            "",
-            "",
-        )
-        for f in line.features
-    ]
+    inner: list[tuple[str, ...]] = []
+    for f in line.features:
+        counts, percent = (format_count(f.a), format_count(f.b)), _format_percent(account, f.energy)
+        inner.append((f"  {f.name}", *counts, "", "", percent, "", ""))
     return [_make_cause_row(account, line.cause, line.latency, line.power, line.prior), *inner]
 
 
@@ -119,15 +105,8 @@ def _format_model_quality(explanation: LearnedExplanation) -> str:
         ("latency", str(explanation.timed), *_format_score(q.latency), *_format_score(q.latency_by_prior)),
         ("power", str(explanation.metered), *_format_score(q.power), *_format_score(q.power_by_prior)),
     ]
-    headers = (
-        f"held out, {FOLDS} folds",
-        "rows",
-        "rank",
-        "median error",
-        "physics alone: rank",
-        "median error",
-    )
-    return format_table(headers, rows)
+    scores = ("rank", "median error", "physics alone: rank", "median error")
+    return format_table((f"held out, {FOLDS} folds", "rows", *scores), rows)
 
 
 def _make_notes(explanation: LearnedExplanation) -> list[str]:

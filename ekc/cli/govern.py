@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import refuse_unused_options
-from ekc.cli.output import EXIT_BAD_INPUT, log, print_text
+from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.govern_output import GovernOutput
     from ekc.governor.live.governor_process import GovernorExit
-    from ekc.governor.live.report import GovernorLog
+    from ekc.governor.live.job_report import GovernorLog
     from ekc.governor.policy import Policy
 
 
@@ -65,16 +65,14 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 @click.option(
     "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Present limit of the memory clock."
 )
-@click.option(
-    "--json", "machine", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines; - is stdout."
-)
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw clock, power and period.")
+@click.option("--json", "machine", type=FILE, metavar="FILE", help="JSON lines; - is stdout.")
+@click.option("--plot", type=FILE, metavar="FILE", help="Draw clock, power and period.")
 @click.option("--quiet", is_flag=True, help="Print only failures.")
 @click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
 @click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
 @click.option("--gpus-of", type=int, hidden=True)
-@click.option("--steps", type=click.Path(path_type=Path), hidden=True)
+@click.option("--steps", type=FILE, hidden=True)
 @click.option("--model", hidden=True)
 def govern(
     command: tuple[str, ...],
@@ -117,7 +115,7 @@ def govern(
 
     policy = Policy(objective, max_slowdown, min_saving, remaining)
     if plot is not None:
-        from ekc.governor.live.report import check_plot_file
+        from ekc.governor.live.job_report import check_plot_file
 
         check_plot_file(plot)
     with closing(GovernOutput(quiet, machine, is_terminal_shared=bool(command))) as lines:
@@ -133,7 +131,7 @@ def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
     """Start the job, then govern it: nothing large is imported, and no driver called, before the job runs."""
-    from ekc.governor.live.job import AttachedJob, CommandJob
+    from ekc.governor.live.governed_job import AttachedJob, CommandJob
     from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
 
@@ -191,11 +189,11 @@ def _print_reports(
     logs: list[GovernorLog], lines: GovernOutput, plot: Path | None, core_share: float | None = None
 ) -> None:
     """Print the report of each log, and plot it if asked for."""
-    from ekc.governor.live.report import build_report
+    from ekc.governor.live.job_report import build_report
 
     lines.finish([build_report(one) for one in logs], core_share)
     if plot is not None:
-        from ekc.governor.live.report import plot_log
+        from ekc.governor.live.job_report import plot_log
 
         for number, governor_log in enumerate(logs):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")

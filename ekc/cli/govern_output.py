@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
-from ekc.governor.events import Applied, Checked, Chosen, Event, event_to_json
+from ekc.governor.event_records import Applied, Checked, Chosen, Event, event_to_json, to_plain_json
 
 if TYPE_CHECKING:
-    from ekc.governor.live.report import GovernorLog, GovernorReport
+    from ekc.governor.live.job_report import GovernorLog, GovernorReport
 
 
 class GovernOutput:
@@ -60,9 +60,8 @@ class GovernOutput:
         """Print the reports and remove the status line."""
         with self._lock:
             self._stop_status()
-            self._write_json(
-                {"event": "Report", "reports": [x.to_json() for x in reports], "core_share": core_share}
-            )
+            plain = to_plain_json(list(reports))
+            self._write_json({"event": "Report", "reports": plain, "core_share": core_share})
             if not reports and not self._is_quiet:
                 self._print_line("ekc govern: nothing was measured, so there is no report")
             for report in [] if self._is_quiet else reports:
@@ -108,7 +107,6 @@ class _StatusLine(Protocol):
 
     def print_above(self, line: str) -> None:
         """Print a permanent line."""
-        ...
 
     def stop(self) -> None: ...
 
@@ -137,8 +135,7 @@ class _TerminalStatusLine:
 
 
 class _TitleStatusLine:
-    """Status in the title of the terminal, where the job writes too: a status line would split the job's
-    output."""
+    """Status in the terminal's title: a status line would split the output of the job."""
 
     _SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;2t", "\x1b[23;2t"
 

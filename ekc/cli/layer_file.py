@@ -68,11 +68,8 @@ class Layer:
 
 
 def read_layers(path: str | Path, operator_kinds: frozenset[str]) -> tuple[Layer, ...]:
-    """Read the layers of a TOML file, in the order of the file, equal layers merged.
-
-    `operator_kinds`: kinds of operators that a layer may have. Raises InvalidInput, one line with the file
-    and the line or the layer.
-    """
+    """Read the layers of a TOML file in order, equal ones merged. `operator_kinds`: the possible kinds.
+    Raises InvalidInput, one line with the file and the line or the layer."""
     path = Path(path)
     document = _read_toml(path)
     for key in document:

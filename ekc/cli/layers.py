@@ -28,7 +28,7 @@ from ekc.tables import format_table
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
-    from ekc.cli.options import TuneArguments
+    from ekc.cli.tune_arguments import TuneArguments
     from ekc.ir.operator import Operator
     from ekc.search.tuning_result import TuningResult
 
@@ -62,11 +62,8 @@ class UntunedLayer:
 def tune_layers(
     file: Path, options: TuneArguments, event_log: EventLog, out: Path, prefix: str, as_json: bool
 ) -> int:
-    """Tune every layer of a file; returns the exit status.
-
-    A layer that fails does not stop the others. Ctrl-C does; then the layers tuned so far are printed. Names
-    of kernels begin with `prefix`.
-    """
+    """Tune every layer of a file, also after a failure; Ctrl-C ends that and prints the layers so far. Names
+    of kernels begin with `prefix`. Returns the exit status."""
     layers = _read_operators(file)
     options.check_options()
     ensure_writable(out)
@@ -80,13 +77,8 @@ def tune_layers(
             log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
             result = options.run_tuning(op, event_log, layer)
-            done.append(
-                TunedLayer(
-                    layer,
-                    result,
-                    result.export(_make_folder_path(out, layer, op), make_kernel_name(op, prefix)),
-                )
-            )
+            paths = result.export(_make_folder_path(out, layer, op), make_kernel_name(op, prefix))
+            done.append(TunedLayer(layer, result, paths))
             interrupted = find_exit_status(result) == EXIT_INTERRUPTED
         except EkcError as problem:
             missing.append(UntunedLayer(layer, join_lines(str(problem))))

@@ -1,5 +1,4 @@
-"""Output of the commands: text, JSON, log lines, folders, exit status; and the report of an executed
-launch."""
+"""Output of the commands: text, JSON, log lines, folders, exit status, a launch's report."""
 
 from __future__ import annotations
 
@@ -25,8 +24,12 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = "ekc-out"
 """Folder that kernels are written into by default."""
 
+FILE = click.Path(path_type=Path)
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
+)
+out_option: Callable[[Any], Any] = click.option(
+    "--out", type=FILE, default=DEFAULT_FOLDER, show_default=True, help="Folder for the kernel."
 )
 
 
@@ -65,10 +68,8 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def ensure_writable(folder: Path) -> Path:
-    """Create a folder if it does not exist, and check that a file can be written into it; returns the folder.
-
-    Call it before the work whose result goes there. Raises `InvalidInput`.
-    """
+    """Create a folder, and check that a file can be written into it, before the work whose result goes there;
+    returns the folder. Raises `InvalidInput`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -140,8 +141,7 @@ def format_counts(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def format_accesses(facts: dict[str, Any]) -> str:
-    """The table of memory accesses: for each opcode the requests per block, and sectors, wavefronts and bank
-    conflicts per request."""
+    """Table of memory accesses: requests per block; sectors, wavefronts, bank conflicts per request."""
     from ekc.tables import format_table
 
     headers = ("memory access", "in the PTX", "requests a block", "sectors", "wavefronts", "conflicts")
@@ -187,7 +187,6 @@ def _format_wavefronts(counters: dict[str, Any]) -> str:
 
 
 EXIT_BAD_INPUT = 2
-"""Exit status after bad input."""
 EXIT_INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 

@@ -12,11 +12,12 @@ import click
 
 from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments, refuse_options
 from ekc.cli.output import (
-    DEFAULT_FOLDER,
+    FILE,
     ensure_writable,
     format_written,
     json_option,
     log,
+    out_option,
     print_json,
     print_text,
 )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=ALLOW_NEGATIVES)
 @operator_arguments
-@click.option("--records", type=click.Path(path_type=Path), required=True, help="Record file.")
+@click.option("--records", type=FILE, required=True, help="Record file.")
 @any_toolchain_option
 @choice_options
 @target_option
@@ -67,11 +68,8 @@ def best(
     op, rule, device = request.make_operator(), SelectionRule(objective, max_slowdown), devices.open(target)
     trial = choose_best(op, records, device, rule, any_toolchain)
     if as_json:
-        print_json(
-            {"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
-            | vars(rule)
-            | trial.to_json()
-        )
+        heads = {"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
+        print_json(heads | vars(rule) | trial.to_json())
         return
     latency, energy = choose_unit([trial.latency_s], "s"), choose_unit([trial.energy_j], "J")
     row = (
@@ -82,20 +80,16 @@ def best(
         + format_relative_interval(trial.energy_j, trial.energy_interval_j),
     )
     elsewhere = trial.measured_elsewhere
+    afresh = f"afresh for {device.arch} with NVRTC {describe_toolchain()}"
     title = f"{str(op).splitlines()[0]} on {device.label}: best of {records}" + (
         "\nMeasured elsewhere: these figures are not of this device and toolchain." if elsewhere else ""
     )
-    print_text(
-        format_table(
-            (f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"), [row], title, label_count=0
-        )
-    )
+    headers = (f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]")
+    print_text(format_table(headers, [row], title, label_count=0))
     notes = [
         *wrap_note("best", str(rule)),
         *wrap_note("figures", f"measured elsewhere: {elsewhere}" if elsewhere else ""),
-        *wrap_note(
-            "compiled", f"afresh for {device.arch} with NVRTC {describe_toolchain()}" if elsewhere else ""
-        ),
+        *wrap_note("compiled", afresh if elsewhere else ""),
         *wrap_note("checked", trial.checked or "not executed"),
         *wrap_note("atomics", describe_rounding(trial)),
     ]
@@ -104,13 +98,7 @@ def best(
 
 @click.command(context_settings=ALLOW_NEGATIVES)
 @schedule_source
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_FOLDER,
-    show_default=True,
-    help="Folder for the kernel.",
-)
+@out_option
 @click.option("--name", help="Name of the files and functions. [default: as the operator]")
 @json_option
 def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -> None:
@@ -127,9 +115,8 @@ def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -
     ensure_writable(out)
     kernel = ekc.compile(found.schedule, arch=device.arch, limits=device.limits, name=name)
     log_replaced(out, found.schedule.op, name)
-    paths = bundle.export(
-        kernel.compiled, found.schedule, out, provenance=_describe_provenance(found, device)
-    )
+    provenance = _describe_provenance(found, device)
+    paths = bundle.export(kernel.compiled, found.schedule, out, provenance=provenance)
     if as_json:
         print_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
     else:
@@ -154,7 +141,7 @@ def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, st
     return facts | {"result": trial.checked or "not executed"}
 
 
-FILE_ARGUMENT = click.argument("file", type=click.Path(path_type=Path), callback=refuse_options)
+FILE_ARGUMENT = click.argument("file", type=FILE, callback=refuse_options)
 
 
 @click.group()
@@ -179,11 +166,8 @@ def show(file: Path, as_json: bool) -> None:
         return
     heads = ("operator", "schedules", "timed", "metered", "failed", "fastest [us]")
     rows = [tuple("-" if value is None else str(value) for value in one.values()) for one in facts]
-    print_text(
-        format_table(
-            heads, rows, f"{found.origin.description}, {found.origin.driver}, {found.origin.clock_regime}"
-        )
-    )
+    title = f"{found.origin.description}, {found.origin.driver}, {found.origin.clock_regime}"
+    print_text(format_table(heads, rows, title))
 
 
 def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
@@ -203,7 +187,7 @@ def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
 @recording.command(context_settings=ALLOW_NEGATIVES)
 @FILE_ARGUMENT
 @operator_arguments
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
+@click.option("--out", type=FILE, required=True, help="The JSON file to write.")
 def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     """Write the rows of an operator as T4 JSON, which Kernel Tuner and other tuners read.
 

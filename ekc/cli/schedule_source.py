@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ekc.cli.arguments import OperatorRequest, operator_arguments, refuse_unused_options
-from ekc.cli.output import log
+from ekc.cli.output import FILE, log
 from ekc.errors import EkcError, InvalidInput
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ScheduleSource:
     """The options of a command line that choose the schedule."""
 
     request: OperatorRequest
-    file: Path | None
+    schedule: Path | None
     records: Path | None
     target: str
     objective: str
@@ -46,13 +46,13 @@ class ScheduleSource:
 
     def find_schedule(self) -> LocatedSchedule:
         """Find the schedule: the naive one if only an operator is given. Raises EkcError."""
-        if self.file is not None:
+        if self.schedule is not None:
             if not self.request.is_empty or self.records is not None:
                 raise InvalidInput(
                     "--schedule: the file names its own operator; leave OPERATOR and --records out"
                 )
             refuse_unused_options(RECORD_OPTIONS, "--schedule names the one schedule; leave one of them out")
-            return LocatedSchedule(read_schedule(self.file), f"schedule of {self.file}")
+            return LocatedSchedule(read_schedule(self.schedule), f"schedule of {self.schedule}")
         op = self.request.make_operator()
         if self.records is None:
             refuse_unused_options(
@@ -77,27 +77,18 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @operator_arguments
     @functools.wraps(command)
-    def wrapped(
-        request: OperatorRequest,
-        schedule: Path | None,
-        records: Path | None,
-        target: str,
-        objective: str,
-        max_slowdown: float,
-        any_toolchain: bool,
-        **values: Any,
-    ) -> Any:
-        source = ScheduleSource(request, schedule, records, target, objective, max_slowdown, any_toolchain)
+    def wrapped(**values: Any) -> Any:
+        source = ScheduleSource(**{field.name: values.pop(field.name) for field in fields(ScheduleSource)})
         return command(source=source, **values)
 
-    path = click.Path(path_type=Path)
+    schedule_help = "Take the schedule of this JSON file, as export writes it."
     wrapped = target_option(choice_options(any_toolchain_option(wrapped)))
-    wrapped = click.option("--records", type=path, help="Take the best schedule of this record file.")(
-        wrapped
-    )
-    return click.option(
-        "--schedule", type=path, help="Take the schedule of this JSON file, as export writes it."
-    )(wrapped)
+    for name, words in (
+        ("records", "Take the best schedule of this record file."),
+        ("schedule", schedule_help),
+    ):
+        wrapped = click.option(f"--{name}", type=FILE, help=words)(wrapped)
+    return wrapped
 
 
 CHOICE_OPTIONS = ("objective", "max_slowdown")
@@ -157,8 +148,7 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
 
 
 def log_replaced(out: Path, op: Operator, name: str | None) -> None:
-    """Log a line if `out` has a kernel of another operator under this name, which is about to be
-    overwritten."""
+    """Log a line if `out` has a kernel of another operator under this name: it is overwritten."""
     try:
         other = read_schedule(out / f"{name or op.name}.json").op
     except EkcError:

@@ -30,14 +30,8 @@ def show(source: ScheduleSource, cuda: bool, ptx: bool, as_json: bool) -> None:
     if ptx:
         parts["ptx"] = compile_schedule(schedule, device.arch, device.limits).ptx
     if as_json:
-        steps = [s.to_json() for s in schedule.steps]
-        head = {
-            "operator": schedule.op.to_json(),
-            "schedule": steps,
-            "digest": schedule.digest,
-            "origin": found.origin,
-        }
-        print_json(head | parts)
+        head = {"operator": schedule.op.to_json(), "schedule": [s.to_json() for s in schedule.steps]}
+        print_json(head | {"digest": schedule.digest, "origin": found.origin} | parts)
         return
     print_text(f"# {found.origin}, digest {schedule.digest}\n")
     print_text("\n\n".join(parts.values()))

@@ -9,23 +9,24 @@ import click
 
 from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments
 from ekc.cli.event_log import EventLog
-from ekc.cli.options import TuneArguments
 from ekc.cli.output import (
-    DEFAULT_FOLDER,
+    FILE,
     ensure_writable,
     find_exit_status,
     format_written,
     json_option,
+    out_option,
     print_json,
     print_text,
 )
 from ekc.cli.schedule_source import choice_options, log_replaced, target_option
+from ekc.cli.tune_arguments import TuneArguments
 from ekc.errors import InvalidInput
 
 
 @click.command(context_settings=ALLOW_NEGATIVES)
 @operator_arguments
-@click.option("--layers", type=click.Path(path_type=Path), help="Tune every layer of this TOML file.")
+@click.option("--layers", type=FILE, help="Tune every layer of this TOML file.")
 @target_option
 @click.option(
     "--effort",
@@ -37,12 +38,10 @@ from ekc.errors import InvalidInput
     "--clocks", default="fixed", show_default=True, help="fixed, or search for a second table over clocks."
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--records", type=click.Path(path_type=Path), help="Keep every measurement in this SQLite file."
-)
+@click.option("--records", type=FILE, help="Keep every measurement in this SQLite file.")
 @click.option(
     "--warm-start",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="Learn first from the records of other operators and devices in this file.",
 )
 @click.option(
@@ -57,16 +56,9 @@ from ekc.errors import InvalidInput
     type=click.IntRange(1, 1024),
     help="Processes that compile, at most 32 [default: one per core]; the winner does not depend on it.",
 )
+@out_option
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_FOLDER,
-    show_default=True,
-    help="Folder for the kernel.",
-)
-@click.option(
-    "--name",
-    help="Name of the files and functions; with --layers, their prefix. [default: as the operator]",
+    "--name", help="Name of the files and functions; with --layers, their prefix. [default: as the operator]"
 )
 @click.option("--quiet", is_flag=True, help="No forecast, no progress, no names of layers.")
 @click.option(

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ekc.arguments import check_path
+from ekc.argument_checks import check_path
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.emit.names import to_c_name
 from ekc.codegen.render import render_template

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ekc.arguments import check_text, format_value
+from ekc.argument_checks import check_text, format_value
 from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.forks import hold_forks

@@ -20,7 +20,7 @@ NO_RESIDUAL = "no-residual"
 
 
 def open(target: str = "auto") -> Device:
-    """Open a device: "auto", "cuda:N" (all forms: `cuda/target.py`), a simulated GPU such as "a100", or
+    """Open a device: "auto", "cuda:N" (all forms: `cuda/cuda_target.py`), a simulated GPU such as "a100", or
     "recorded:FILE". "a100@no-residual" follows its models exactly, without the seeded residual
     (docs/simulated-devices.md): kernels can be compared without chance.
 
@@ -29,7 +29,7 @@ def open(target: str = "auto") -> Device:
     recording.
     """
     if not isinstance(target, str):
-        from ekc.arguments import format_value
+        from ekc.argument_checks import format_value
 
         raise DeviceError(
             f"target {format_value(target)} is not a name; choose auto, cuda:N or a simulated device"
@@ -67,8 +67,8 @@ def _open_simulated(target: str) -> Device:
 def _open_cuda(target: str) -> Device:
     """Open a real GPU; an error says why it cannot be opened and which device to use instead."""
     from ekc.devices import nvml
+    from ekc.devices.cuda.cuda_target import parse_target
     from ekc.devices.cuda.device import open_cuda
-    from ekc.devices.cuda.target import parse_target
 
     choice = f"or use a simulated device, such as --target {DEFAULT_TARGET}"
     try:

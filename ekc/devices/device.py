@@ -1,11 +1,6 @@
 """The protocol of devices, real, simulated or recorded, and the measurements that they return.
 
 Checks that an operator fits into the memory of a device, and a call of a kernel into that of this host.
-
-Rates of tensor cores by element type, and the share of them that `mma.sync` gets; for simulated and real
-GPUs.
-
-Short names of sources are those of `ekc.devices.simulated.specs`.
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from numbers import Integral
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -35,7 +29,6 @@ POWER_CAP = "power cap"
 UNREPORTED = "unreported"
 """Throttle reason where the driver does not report any."""
 ENERGY_COUNTER, POWER_READINGS = "energy counter", "power readings"
-"""The two estimators of energy."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +42,7 @@ class MeasurementConditions:
     clock_regime: str
     """"fixed 1275 MHz" or "free"."""
     clock_mhz: float
-    """SM clock in MHz during the measurement; lower than that of the regime where the power cap throttled
-    it."""
+    """SM clock in MHz while measured; lower than the regime's where the power cap throttled it."""
     temperature_c: float
     throttle: tuple[str, ...]
     """Throttle reasons in force, e.g. (POWER_CAP,); (UNREPORTED,) where the driver does not report them."""
@@ -93,8 +85,7 @@ class Metering:
     energy_j: float
     energy_interval_j: Interval
     counter_energy_j: float
-    """First estimator: difference of the total-energy counter between two of its ticks, per call; NaN where
-    no counter moved."""
+    """First estimator: difference of the energy counter between two ticks, per call; NaN if none moved."""
     sampled_energy_j: float
     """Second estimator: mean of the power readings times time."""
     idle_power_w: float
@@ -102,10 +93,8 @@ class Metering:
     samples: int
     conditions: MeasurementConditions
     estimator: str = ENERGY_COUNTER
-    """The estimator that `energy_j` comes from: `ENERGY_COUNTER`, or `POWER_READINGS` where no counter
-    moved."""
+    """Source of `energy_j`: `ENERGY_COUNTER`, or `POWER_READINGS` where no counter moved."""
     notes: tuple[str, ...] = ()
-    """Notes for readers of the figures."""
     samples_w: tuple[float, ...] = ()
     """Samples in watts from which the power is computed, in order: means from tick to tick of the counter."""
 
@@ -159,8 +148,7 @@ class Device(Protocol):
         """Name that is printed with all figures of the device: `a100 (simulated)` or the product name."""
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Measure the latency. `repeat` numbers repeated measurements of one kernel, so that each has its own
-        seed."""
+        """Measure the latency. `repeat` numbers the measurements of one kernel: each has its own seed."""
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Measure power and energy over a window of about `seconds`."""
@@ -289,35 +277,13 @@ def check_emulation_memory(op: Operator, kernel: CompiledKernel) -> None:
     once more, the cells of the sanitizer, and outputs several times."""
     specs = {name: op.tensors[name] for one in kernel.launches for name in one.arguments}
     cell_bytes = min(_MAX_CELL_BYTES, *(spec.dtype.bytes for spec in specs.values()))
-    written = {one.arguments[-1] for one in kernel.launches}
-    times = {
-        name: 1 + _SHADOW_BYTES_PER_CELL / cell_bytes + _OUTPUT_COPIES * (name in written) for name in specs
-    }
+    written, each = {one.arguments[-1] for one in kernel.launches}, 1 + _SHADOW_BYTES_PER_CELL / cell_bytes
+    times = {name: each + _OUTPUT_COPIES * (name in written) for name in specs}
     check_host_memory(op, f"a call of {op.name} on the CPU", times, ", or `ekc run`, which runs some blocks")
 
 
 def check_transfer_memory(op: Operator) -> None:
     """Raises `InvalidInput` where this host has too little memory for the arrays of a call on a GPU."""
     times = dict.fromkeys((t.name for t in op.inputs), 2.0) | dict.fromkeys((t.name for t in op.outputs), 3.0)
-    check_host_memory(
-        op, f"a call of {op.name} with arrays of the host", times, ", or pass arrays on the GPU"
-    )
-
-
-DATA_CENTER_RATES = MappingProxyType({"float16": 1.0, "bfloat16": 1.0, "tf32": 0.5, "int8": 2.0})
-"""Rates of tensor cores relative to float16 (source: A100, H100: 312, 312, 156 and 624 TOP/s of A100)."""
-GEFORCE_RATES = MappingProxyType({**DATA_CENTER_RATES, "int8": 4.0})
-"""Rates relative to float16 with fp32 sums, which run at half the rate of fp16 sums (source: GA102, Ada: 71,
-71, 35.6 and 284 TOP/s of RTX 3090)."""
-GEFORCE_TURING_RATES = MappingProxyType({"float16": 1.0, "int8": 4.0})
-"""Rates of Turing, without bfloat16 and tf32 (source: Turing, 53.8 and 215.2 TOP/s of RTX 2080 Ti)."""
-
-MMA_SHARE = 0.95
-"""Share of the published rate that `mma.sync` reaches: operand fetches take the rest (estimate; cuBLAS and
-CUTLASS reach a few percent less than the peak)."""
-WGMMA_SHARE = MMA_SHARE
-"""Share that `wgmma` reaches with operands in shared memory (estimate)."""
-HOPPER_MMA_SHARE = 0.62
-"""Share that `mma.sync` reaches on Hopper, 62 to 63 % of the published rate: only `wgmma` uses Hopper's
-tensor cores in full (estimate after Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
-Architecture", 2024)."""
+    subject = f"a call of {op.name} with arrays of the host"
+    check_host_memory(op, subject, times, ", or pass arrays on the GPU")

@@ -130,8 +130,7 @@ def compute_relative_width(samples: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def _find_interval_rank(number: int) -> int:
-    """The largest rank (from 0) whose sample exceeds the median with a probability of `_TAIL_PROBABILITY` at
-    most."""
+    """The largest rank (from 0) that misses the median with at most `_TAIL_PROBABILITY` on either side."""
     below, rank = 0.0, 0
     for k in range(number // 2):
         below += math.comb(number, k) / 2.0**number
@@ -182,9 +181,8 @@ def compare_pairwise(first: Sequence[MeasuredValue], second: Sequence[MeasuredVa
     pairs = list(zip(first, second, strict=True))
     ratios = np.log([a.value / b.value for a, b in pairs])
     mean = float(np.mean(ratios))
-    half = _compute_half_width(
-        ratios, sum(_compute_relative_error(a) ** 2 + _compute_relative_error(b) ** 2 for a, b in pairs)
-    )
+    variance = sum(_compute_relative_error(a) ** 2 + _compute_relative_error(b) ** 2 for a, b in pairs)
+    half = _compute_half_width(ratios, variance)
     return Difference(math.exp(mean), Interval(math.exp(mean - half), math.exp(mean + half)), len(ratios))
 
 
@@ -195,9 +193,8 @@ def estimate_mean_interval(measured: Sequence[MeasuredValue]) -> Interval | None
         return None
     mean = statistics.fmean(m.value for m in measured)
     shares = np.array([m.value / mean for m in measured])
-    half = mean * _compute_half_width(
-        shares, sum((_compute_relative_error(m) * m.value / mean) ** 2 for m in measured)
-    )
+    variance = sum((_compute_relative_error(m) * m.value / mean) ** 2 for m in measured)
+    half = mean * _compute_half_width(shares, variance)
     centre = statistics.fmean((m.interval.low + m.interval.high) / 2 for m in measured)
     return Interval(centre - half, centre + half)
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from ekc.errors import ActuatorError
 from ekc.governor import phase as phases
 from ekc.governor.change_detection import has_work
-from ekc.governor.events import Ended, Event, EventCallback, Started, format_settings
-from ekc.governor.measure import JobEnded, JobMeter
-from ekc.governor.phase import ResponseModel
+from ekc.governor.event_records import Ended, Event, EventCallback, Started, format_settings
+from ekc.governor.job_meter import JobEnded, JobMeter
+from ekc.governor.phase import WORK_POLL_S, ResponseModel
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Probe, Settings
 
-WORK_POLL_S = 2.0
 RECORD_S = 10.0
 
 
@@ -23,7 +22,6 @@ class Advised(Event):
 
     settings: Settings
     slowdown: float
-    """Expected slowdown."""
     sigma: float
     """Standard deviation of the expected slowdown."""
     saving: float
@@ -44,10 +42,8 @@ def advise(
     on_event: EventCallback,
     model: ResponseModel | None = None,
 ) -> None:
-    """Measure, advise, and keep recording until the job ends.
-
-    Raises `ActuatorError` for a card with neither clocks nor caps to choose from, and what the probe raises.
-    """
+    """Measure, advise, and record until the job ends. Raises `ActuatorError` for a card without clocks or
+    caps to choose from, and what the probe raises."""
     if not actuator.possible_gears.sm_mhz and not actuator.possible_gears.power_w:
         raise ActuatorError("no advice: neither clocks nor power of this GPU can be limited")
     start, joules = probe.now(), probe.read_energy_j()
@@ -56,21 +52,18 @@ def advise(
     try:
         while not has_work(meter.record(WORK_POLL_S)):
             pass
-        _advise_once(meter, actuator.possible_gears, policy, on_event, model)
+        _advise_once(meter, actuator.possible_gears, policy, model)
         while True:
             meter.record(RECORD_S)
     except JobEnded:
         on_event(Ended(probe.now(), probe.now() - start, probe.read_energy_j() - joules))
 
 
-def _advise_once(
-    meter: JobMeter, gears: Gears, policy: Policy, on_event: EventCallback, model: ResponseModel | None
-) -> None:
-    phase = phases.begin_phase(meter, policy, gears, on_event)
-    phases.predict_from_counters(meter, phase, model, on_event)
+def _advise_once(meter: JobMeter, gears: Gears, policy: Policy, model: ResponseModel | None) -> None:
+    phase = phases.begin_phase(meter, policy, gears)
+    phases.predict_from_counters(meter, phase, model)
     gear = phase.search.advise_gear(phase.readings)
     phase.choice = Settings() if gear is None else phase.search.control.make_settings(gear)
     expected = phases.predict_choice(phase)
-    on_event(
-        Advised(meter.probe.now(), phase.choice, expected.slowdown, expected.slowdown_error, expected.saving)
-    )
+    outcome = expected.slowdown, expected.slowdown_error, expected.saving
+    meter.on_event(Advised(meter.probe.now(), phase.choice, *outcome))

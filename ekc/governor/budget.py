@@ -41,10 +41,8 @@ def estimate_time_loss(phases: Iterable[Phase]) -> TimeLoss:
 def compute_affordable_slowdown(
     policy: Policy, elapsed_s: float, remaining_s: float, loss: TimeLoss
 ) -> float:
-    """Slowdown that the rest of a job may have so that the job as a whole keeps the budget.
-
-    At most the budget itself, which is promised for every step: fast steps do not allow slower ones.
-    """
+    """Slowdown of the rest of a job that keeps the budget of the whole; at most the budget itself, which is
+    promised for every step: fast steps do not allow slower ones."""
     share = add_uncertainty_margin(loss.seconds / elapsed_s, loss.error / elapsed_s) if elapsed_s > 0 else 0.0
     default_s = elapsed_s - loss.seconds
     spare = policy.max_slowdown * (default_s + remaining_s) - float(share) * elapsed_s
@@ -52,8 +50,7 @@ def compute_affordable_slowdown(
 
 
 EXPECTED_SAVING = 0.07
-"""Expected saving before a search, as a share of the default's watts (mean of simulated jobs: 0.06 to
-0.1)."""
+"""Expected saving before a search, a share of the default's watts (simulated jobs: 0.06 to 0.1)."""
 SEARCH_COST = 0.03
 """Power wasted while a search runs at clocks that are not the best, as a share of the default's watts."""
 MIN_REMAINING_S = 900.0
@@ -67,7 +64,6 @@ class SearchPayoff:
     remaining_s: float
     """Expected remaining seconds of the job, the search included."""
     search_s: float
-    """Expected seconds of the search."""
     saving_w: float
     """Expected mean watts saved after the search."""
     waste_w: float

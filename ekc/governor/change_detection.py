@@ -1,7 +1,5 @@
-"""Detection of changes of a job: signatures of recordings compared with a reference, and loss of its beat.
-
-A signature is power, SM use and memory use (`make_signature`). A recording under the choice is called a look.
-"""
+"""Detection of changes of a job: signatures (power, SM and memory use) of recordings under the choice, called
+looks, compared with a reference; and loss of its beat."""
 
 from __future__ import annotations
 
@@ -48,7 +46,6 @@ class ChangeDetector:
     """Compares looks with a reference signature."""
 
     look_s: float
-    """Seconds of a look."""
     expected_signature: Values | None = None
     """Signature of readings under the same limits, or nearly the same; None without one."""
     _first_looks: list[Values] = field(default_factory=list)
@@ -62,10 +59,7 @@ class ChangeDetector:
         return self._reference is not None
 
     def measure_distance(self, samples: SensorSamples) -> float:
-        """Relative distance of the last looks from the reference, 0 within scatter and without a reference.
-
-        Looks must be consecutive.
-        """
+        """Relative distance of the last, consecutive looks from the reference; 0 without one."""
         if not np.isfinite(samples.power_w).any():
             return 0.0
         look = compute_signature(samples)
@@ -85,10 +79,7 @@ class ChangeDetector:
         return self.is_ready() and distance > MIN_DEVIATION
 
     def is_unstable(self) -> bool:
-        """Whether most looks deviated for `UNSTABLE_S`, though none of the changes lasted.
-
-        Iterations longer than a look appear so.
-        """
+        """Whether most looks deviated for `UNSTABLE_S` without a lasting change, as do long iterations."""
         count = ceil(UNSTABLE_S / self.look_s)
         last = list(self._deviated_flags)[-count:]
         return len(last) == count and sum(last) > count / 2
@@ -103,12 +94,9 @@ class ChangeDetector:
         variance = (1 - SCATTER_UPDATE_SHARE) * self._scatter**2 + SCATTER_UPDATE_SHARE * difference**2
         self._scatter = np.sqrt(variance)
         # The oldest look of the average, so that the beginning of a change does not enter the reference.
-        oldest = (
-            self._last_looks[-self._count_needed_looks()]
-            if len(self._last_looks) >= self._count_needed_looks()
-            else self._last_looks[0]
-        )
-        share = REFERENCE_UPDATE_SHARE / self._count_needed_looks()
+        needed = self._count_needed_looks()
+        oldest = self._last_looks[-min(needed, len(self._last_looks))]
+        share = REFERENCE_UPDATE_SHARE / needed
         self._reference = (1 - share) * self._reference + share * oldest
 
     def _count_needed_looks(self) -> int:
@@ -162,10 +150,7 @@ def compute_signature(samples: SensorSamples) -> Values:
 
 
 def make_signature(watts: float, sm_util: float, memory_util: float) -> Values:
-    """Array of watts, SM use and memory use.
-
-    50 is added to each use in percent, so that changes of a small use are small relative changes.
-    """
+    """Array of watts, SM use and memory use; each use plus 50 %, so that changes of a small one are small."""
     return np.array([watts, 50.0 + np.nan_to_num(sm_util), 50.0 + np.nan_to_num(memory_util)])
 
 

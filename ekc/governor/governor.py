@@ -23,15 +23,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
-from ekc.arguments import check_flag, format_value
+from ekc.argument_checks import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import GovernorRequest, Policy
 
+_GOVERN_COMMAND = (sys.executable, "-m", "ekc", "govern")
 EXIT_TIMEOUT_S = 20.0
 """Seconds to wait for the governor process at the end of the block."""
 
@@ -87,8 +87,7 @@ class Governor:
         """After the block: the last line of `ekc govern --json`; None where nothing was governed."""
 
     def detach(self) -> None:
-        """Give up the governor process, its files and the count of steps in a forked child: they are the
-        parent's."""
+        """In a forked child: the governor process, its files and the count of steps are the parent's."""
         if self._folder_finalizer is not None:
             self._folder_finalizer.detach()
         self._process, self._folder, self._step_counter = None, None, nullcontext()
@@ -102,17 +101,7 @@ class Governor:
             return self
         files = ["--steps", f"{self._folder}/steps", "--json", f"{self._folder}/events"]
         family = ["--gpus-of", str(os.getppid())] if "LOCAL_RANK" in os.environ else []
-        command = [
-            sys.executable,
-            "-m",
-            "ekc",
-            "govern",
-            "--pid",
-            str(os.getpid()),
-            *family,
-            *files,
-            *self._flags,
-        ]
+        command = [*_GOVERN_COMMAND, "--pid", str(os.getpid()), *family, *files, *self._flags]
         try:
             self._process = subprocess.Popen(
                 command, env=_build_environment(), stdin=subprocess.DEVNULL, start_new_session=True
@@ -121,9 +110,7 @@ class Governor:
             warnings.warn(f"ekc: no governor could be started ({problem})", stacklevel=2)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None and self._folder is not None:
             self._process.terminate()
             try:
@@ -171,7 +158,6 @@ class StepTracker(Protocol):
 
     def step(self) -> AbstractContextManager[None]:
         """Context of one training step."""
-        ...
 
 
 def transformers_callback(steps: StepTracker) -> Any:
@@ -187,10 +173,8 @@ def lightning_callback(steps: StepTracker) -> Any:
 
 
 def optimizer_hook(steps: StepTracker, optimizer: Any) -> Any:
-    """Count each `optimizer.step()` of PyTorch; `.remove()` of the returned handle ends that.
-
-    Raises `InvalidInput` for an optimizer that takes no hooks (PyTorch before 2.0).
-    """
+    """Count each `optimizer.step()` of PyTorch until `.remove()` of the returned handle. Raises
+    `InvalidInput` for an optimizer that takes no hooks (PyTorch before 2.0)."""
     register = getattr(optimizer, "register_step_post_hook", None)
     if register is None:
         name = type(optimizer).__name__

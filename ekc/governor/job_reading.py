@@ -16,19 +16,14 @@ MIN_WATTS_ERROR = 0.005
 
 @dataclass(frozen=True)
 class ProgressRate:
-    """Progress per second by two independent measures, beats and bytes; NaN where a measure is missing.
-
-    Errors are relative standard errors.
-    """
+    """Progress per second by two independent measures with relative standard errors; NaN if missing."""
 
     beats: float = NOT_MEASURED
     """Steps or periods per second."""
     beats_error: float = NOT_MEASURED
     moved: float = NOT_MEASURED
-    """Memory use (percent) per second in which a kernel ran.
-
-    At one memory clock the same kernels move the same bytes; time in which the host waits has no influence.
-    """
+    """Memory use (percent) per second in which a kernel ran: at one memory clock the same kernels move the
+    same bytes, however long the host waits."""
     moved_error: float = NOT_MEASURED
     period_s: float = NOT_MEASURED
     """Seconds of one step or period."""
@@ -42,7 +37,6 @@ class JobReading:
     at_s: float
     """Middle of the stretch, in seconds on the probe's clock."""
     seconds: float
-    """Length of the stretch."""
     watts: float
     """Mean power of the board."""
     pace: ProgressRate

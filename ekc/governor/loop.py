@@ -1,5 +1,4 @@
-"""The control loop: measure a phase, set its choice, watch for changes; start again when the job has
-changed."""
+"""The control loop: measure a phase, set its choice, watch for changes; begin again after one."""
 
 from __future__ import annotations
 
@@ -22,9 +21,18 @@ from ekc.governor.change_detection import (
     ChangeDetector,
     has_work,
 )
-from ekc.governor.events import Applied, Ended, EventCallback, Idled, Resumed, Shifted, Skipped, Started
+from ekc.governor.event_records import (
+    Applied,
+    Ended,
+    EventCallback,
+    Idled,
+    Resumed,
+    Shifted,
+    Skipped,
+    Started,
+)
+from ekc.governor.job_meter import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
@@ -35,8 +43,7 @@ from ekc.governor.response_curve import CONFIDENT_SIGMA
 MAX_WAIT_S = 40.0
 """Longest pause between two looks in seconds; the pause doubles while nothing changes."""
 MAX_CHECK_SHARE = 0.08
-"""Longest measurement of the default in a check, as a share of the gap between two checks: it saves
-nothing."""
+"""Longest reading of the default in a check, as a share of the gap between checks: it saves nothing."""
 MAX_UNCERTAIN_CHECK_SHARE = 0.12
 """The same where a reading of a minute has a large error: an uncertain choice may be too slow."""
 MIN_MOVE_SHARE = 0.006
@@ -134,7 +141,7 @@ class _ControlLoop:
         """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
         seconds_by_settings: SecondsBySettings = {}
         self._meter.seconds_by_settings = seconds_by_settings
-        phase = phases.begin_phase(self._meter, self._policy, self._gears, self._on_event)
+        phase = phases.begin_phase(self._meter, self._policy, self._gears)
         if (earlier := self._find_earlier_phase(phase)) is not None:
             self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
             self._enter_phase(earlier, seconds_by_settings)
@@ -146,7 +153,7 @@ class _ControlLoop:
             # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
         else:
-            phases.predict_from_counters(self._meter, phase, self._model, self._on_event)
+            phases.predict_from_counters(self._meter, phase, self._model)
         first = phase.readings.default_readings[0]
         payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
@@ -190,7 +197,7 @@ class _ControlLoop:
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
-        run_search(self._meter, phase, self._gears, self._on_event)
+        run_search(self._meter, phase, self._gears)
 
     def _has_budget_returned(self, phase: Phase) -> bool:
         """Whether the last search had a reduced budget, and the full one is available now."""
@@ -251,14 +258,11 @@ class _ControlLoop:
 
     def _make_check_schedule(self, phase: Phase) -> CheckSchedule:
         """Check schedule of a choice just made."""
-        is_unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
         if phase.readings.has_uncertain_progress():
-            gap = EARLY_CHECK_S
-        else:
-            gap = max(
-                EARLY_CHECK_S if is_unsure else FIRST_CHECK_S,
-                phase.progress.compute_window_s() / MAX_CHECK_SHARE,
-            )
+            return CheckSchedule(self._probe.now(), EARLY_CHECK_S)
+        is_unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
+        first_s = EARLY_CHECK_S if is_unsure else FIRST_CHECK_S
+        gap = max(first_s, phase.progress.compute_window_s() / MAX_CHECK_SHARE)
         return CheckSchedule(self._probe.now(), gap)
 
     def _report_shift(self, level: str, size: float) -> str:
@@ -268,8 +272,7 @@ class _ControlLoop:
     def _confirm_change(
         self, phase: Phase, detector: ChangeDetector, beat_monitor: BeatMonitor, window_s: float
     ) -> float:
-        """Least distance from the reference over `CONFIRM_S`; 0 if the job returns, as after an
-        evaluation."""
+        """Least distance from the reference over `CONFIRM_S`; 0 if the job returns, as from an evaluation."""
         smallest = float("inf")
         end_s = self._probe.now() + max(CONFIRM_S, 3 * window_s)
         while self._probe.now() < end_s:
@@ -295,8 +298,7 @@ class _ControlLoop:
         self._on_event(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _check_choice(self, phase: Phase, stretch: WatchedStretch, gap_s: float) -> CheckVerdict:
-        """Check a choice by A/B/A: a reading of the choice, then of the default; the choice is set again
-        after."""
+        """Check a choice by A/B/A: a reading of the choice, then of the default; the choice again after."""
         if not self._can_set:
             return "agreed"
         if phase.choice == Settings():
@@ -307,14 +309,14 @@ class _ControlLoop:
         by_bytes = phase.readings.has_uncertain_progress() and phase.choice.memory_mhz is None
         reading = stretch.make_reading(phase.progress, phase.choice) if by_bytes else None
         if reading is not None and not is_disturbed(phase.readings, reading):
-            phases.add_reading(self._meter, phase, reading, "check", self._on_event)
-        elif not phases.measure_settings(self._meter, phase, phase.choice, "check", self._on_event):
+            phases.add_reading(self._meter, phase, reading, "check")
+        elif not phases.measure_settings(self._meter, phase, phase.choice, "check"):
             return "doubt"
         longest_s = MAX_CHECK_SHARE * gap_s
         if phase.readings.has_uncertain_progress():
             usual_s = self._meter.compute_max_reading_s(phase.progress)
             longest_s = max(MAX_UNCERTAIN_CHECK_SHARE * gap_s, usual_s)
-        if not phases.remeasure_default(self._meter, phase, self._on_event, longest_s):
+        if not phases.remeasure_default(self._meter, phase, longest_s):
             # The disturbance may have begun before the default was set, so the reading of the choice goes
             # too.
             phase.readings.other_readings.pop()
@@ -331,8 +333,7 @@ class _ControlLoop:
         return self._update_choice(phase)
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:
-        """Choose again by the readings and the budget of now; search again where the full budget has
-        returned."""
+        """Choose again by the present readings and budget; search again if the full budget has returned."""
         self._limit_search_budget(phase)
         if self._has_budget_returned(phase):
             phase.readings = PhaseReadings(phase.readings.default_readings[-1:])

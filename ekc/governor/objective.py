@@ -11,8 +11,7 @@ Shares = Values | float
 
 
 def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
-    """Score of settings; lower is better, the default has 1. Slowdown and saving are shares of the
-    default's."""
+    """Score of settings, lower is better; slowdown and saving are shares of the default, which has 1."""
     time, energy = 1 + np.asarray(slowdown), 1 - np.asarray(saving)
     if policy.objective == "speed":
         return np.asarray(time)

@@ -52,8 +52,7 @@ def normalise_signals(samples: SensorSamples) -> Values:
 def find_period_near(
     samples: SensorSamples, expected_s: float, min_ratio: float, max_ratio: float
 ) -> TrackedPeriod | None:
-    """The period between `min_ratio` and `max_ratio` times `expected_s`; None where the samples are too
-    short."""
+    """The period between two multiples of `expected_s`; None where the samples are too short."""
     at = samples.time_s
     if len(at) < MIN_READINGS or at[-1] - at[0] < 1.8 * expected_s * min_ratio:
         return None

@@ -11,14 +11,14 @@ import numpy as np
 
 from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
-from ekc.governor.events import Checked, Chosen, CountersRead, EventCallback, Measured, PeriodFound, Predicted
+from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
+from ekc.governor.job_meter import JobMeter, make_reading
 from ekc.governor.job_reading import NOT_MEASURED, JobReading, get_rate_error
-from ekc.governor.measure import JobMeter, make_reading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase_match import has_lost_beat, is_disturbed
 from ekc.governor.policy import Policy
-from ekc.governor.progress import (
+from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressSource,
     choose_progress_source,
@@ -61,11 +61,9 @@ class ResponseModel(Protocol):
     @property
     def trained_on(self) -> str:
         """Description of the training data for people; simulated data say so."""
-        ...
 
     def __call__(self, counters: Mapping[str, float], reading: JobReading) -> ResponsePrior:
         """Prior from counters, which may be missing, and the reading at the default."""
-        ...
 
 
 @dataclass
@@ -82,15 +80,12 @@ class Phase:
     top_memory_mhz: int = 0
     """Top memory clock of the card; 0 if memory clocks cannot be set."""
     seconds_by_settings: SecondsBySettings = field(default_factory=dict)
-    """Seconds of the phase under each setting."""
     searched_max_slowdown: float = 0.0
-    """Slowdown budget of the last search."""
     is_refuted: bool = False
     """Whether the last complete check contradicted the expected slowdown; such a phase is not used again."""
 
     def compute_max_stretch(self, settings: Settings) -> float:
-        """Largest possible length of an iteration under some limits, as a multiple of its length at the
-        default."""
+        """Largest possible length of an iteration under some limits, in lengths at the default."""
         base = self.search.get_default_limit(self.readings)
         memory = 1.0
         if settings.memory_mhz is not None and self.top_memory_mhz:
@@ -100,11 +95,8 @@ class Phase:
         return max(1.0, base / (self.search.control.get_value(settings) or base)) * memory
 
     def track_period(self, samples: SensorSamples) -> bool | None:
-        """Track the period as it drifts, from samples under the choice; whether it was found, None if
-        unknown.
-
-        The period at the default is the one under the choice over the expected stretch.
-        """
+        """Track the period at the default (that of the samples over the expected stretch of the choice) as it
+        drifts; whether it was found, None if unknown."""
         if self.progress.kind != "period":
             return None
         expected = 1 + predict_choice(self).slowdown
@@ -127,15 +119,8 @@ class Phase:
     def get_expected_signature(self) -> np.ndarray | None:
         """Signature of the last reading under the limits nearest to the choice; None without one."""
         gear, control = self.search.control.get_value(self.choice), self.search.control
-        if gear is None:
-            return None
-        memory = self.choice.memory_mhz
-        readings = [
-            r
-            for r in self.readings.other_readings
-            if r.settings.memory_mhz == memory and control.get_value(r.settings)
-        ]
-        if not readings:
+        readings = control.select_readings(self.readings, self.choice.memory_mhz)
+        if gear is None or not readings:
             return None
         last = min(reversed(readings), key=lambda r: abs((control.get_value(r.settings) or gear) - gear))
         return make_signature(last.watts, last.sm_util, last.memory_util)
@@ -146,12 +131,8 @@ class Phase:
 
     def is_idle(self, samples: SensorSamples) -> bool:
         """Whether the job was idle during the samples."""
-        longest = (
-            MIN_IDLE_S
-            if not self.progress.period_s > 0
-            else max(MIN_IDLE_S, IDLE_PERIODS * self.progress.period_s)
-        )
-        return measure_longest_idle_s(samples) > longest
+        longest = np.fmax(MIN_IDLE_S, IDLE_PERIODS * self.progress.period_s)
+        return bool(measure_longest_idle_s(samples) > longest)
 
 
 @dataclass(frozen=True)
@@ -169,14 +150,11 @@ class _RecorderUntilSteps:
         return self.meter.probe.read_step_count() is None
 
 
-def begin_phase(meter: JobMeter, policy: Policy, gears: Gears, on_event: EventCallback) -> Phase:
+def begin_phase(meter: JobMeter, policy: Policy, gears: Gears) -> Phase:
     """Measure at the driver's default and choose the source of progress."""
     meter.set_limits(Settings(), "the default, the base of all comparisons")
-    start, joules, steps = (
-        meter.probe.now(),
-        meter.probe.read_energy_j(),
-        meter.probe.read_step_count() or 0.0,
-    )
+    start, joules = meter.probe.now(), meter.probe.read_energy_j()
+    steps = meter.probe.read_step_count() or 0.0
     found = find_period(_RecorderUntilSteps(meter))
     # Only now: hooks report no count until the first step has ended, which may take longer than the others.
     if meter.probe.read_step_count() is not None:
@@ -187,13 +165,13 @@ def begin_phase(meter: JobMeter, policy: Policy, gears: Gears, on_event: EventCa
         rate, source = measure_progress_rate(source, samples, 1.05)
         watts = (meter.probe.read_energy_j() - joules) / seconds
         first = make_reading(Settings(), start, seconds, watts, rate, samples, source)
-    on_event(PeriodFound(meter.probe.now(), source.verdict, source.period_s, source.kind))
+    meter.on_event(PeriodFound(meter.probe.now(), source.verdict, source.period_s, source.kind))
     control = choose_control(gears)
     prior = ResponsePrior(control.time_prior, control.power_prior)
     search = LimitSearch(policy, control, control.select_gears(gears), prior)
     top = max(gears.memory_mhz, default=0)
     phase = Phase(source, PhaseReadings([first]), search, compute_signature(samples), top_memory_mhz=top)
-    on_event(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
+    meter.on_event(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
 
 
@@ -212,9 +190,7 @@ def _measure_with_hooks(
     return samples, source, first
 
 
-def predict_from_counters(
-    meter: JobMeter, phase: Phase, model: ResponseModel | None, on_event: EventCallback
-) -> None:
+def predict_from_counters(meter: JobMeter, phase: Phase, model: ResponseModel | None) -> None:
     """Read counters over a period, where that is permitted, and set the model's prediction as prior."""
     if model is None or phase.search.control is not SM_CLOCK or not len(phase.search.gears):
         return
@@ -222,48 +198,39 @@ def predict_from_counters(
     seconds = float(np.clip(longest, *COUNTER_WINDOW_S))
     counters = meter.probe.read_counters(seconds)
     if counters is not None:
-        on_event(CountersRead(meter.probe.now(), seconds, counters))
+        meter.on_event(CountersRead(meter.probe.now(), seconds, counters))
     prior = model(counters or {}, phase.readings.default_readings[-1])
     phase.search = replace(phase.search, predicted_prior=prior)
     response = phase.search.fit_response(phase.readings)
     place = response.choose_index(phase.search.policy)
     settings = phase.search.control.make_settings(response.gears[place])
     expected = float(response.slowdown[place]), float(response.saving[place])
-    on_event(Predicted(meter.probe.now(), settings, *expected, model.trained_on))
+    meter.on_event(Predicted(meter.probe.now(), settings, *expected, model.trained_on))
 
 
-def measure_settings(
-    meter: JobMeter, phase: Phase, settings: Settings, purpose: str, on_event: EventCallback
-) -> bool:
+def measure_settings(meter: JobMeter, phase: Phase, settings: Settings, purpose: str) -> bool:
     """Take a reading under some limits; False where each try was disturbed by other work."""
     meter.set_limits(settings, purpose)
     for _ in range(MAX_TRIES):
         reading, source = meter.take_reading(phase.progress, phase.compute_max_stretch(settings))
         if not is_disturbed(phase.readings, reading):
             phase.progress = source
-            add_reading(meter, phase, reading, purpose, on_event)
+            add_reading(meter, phase, reading, purpose)
             return True
         while not has_work(meter.record(WORK_POLL_S)):
             pass
     return False
 
 
-def add_reading(
-    meter: JobMeter, phase: Phase, reading: JobReading, purpose: str, on_event: EventCallback
-) -> None:
+def add_reading(meter: JobMeter, phase: Phase, reading: JobReading, purpose: str) -> None:
     """Add a reading to the phase and report it."""
     phase.readings.other_readings.append(reading)
     outcome = phase.readings.compare_to_default(reading)
-    on_event(Measured(meter.probe.now(), reading, purpose, outcome.slowdown, outcome.saving))
+    meter.on_event(Measured(meter.probe.now(), reading, purpose, outcome.slowdown, outcome.saving))
 
 
-def remeasure_default(
-    meter: JobMeter, phase: Phase, on_event: EventCallback, max_s: float | None = None
-) -> bool:
-    """Measure the default again, to correct for drift; False where the reading was disturbed.
-
-    `max_s`: as in `JobMeter.take_reading`.
-    """
+def remeasure_default(meter: JobMeter, phase: Phase, max_s: float | None = None) -> bool:
+    """Measure the default again, for drift; False if disturbed. `max_s`: as in `JobMeter.take_reading`."""
     meter.set_limits(Settings(), "the default again")
     reading, source = meter.take_reading(phase.progress, 1.05, max_s)
     if is_disturbed(phase.readings, reading):
@@ -275,24 +242,19 @@ def remeasure_default(
         phase.readings.discard_beats()
         rate = replace(reading.pace, beats=NOT_MEASURED, beats_error=NOT_MEASURED, period_s=NOT_MEASURED)
         reading = replace(reading, pace=rate)
-        on_event(PeriodFound(meter.probe.now(), "aperiodic", NOT_MEASURED, "throughput"))
+        meter.on_event(PeriodFound(meter.probe.now(), "aperiodic", NOT_MEASURED, "throughput"))
     else:
         phase.progress = source
     if reading.pace.period_s > 0:
         phase.progress = replace(phase.progress, period_s=reading.pace.period_s)
     phase.readings.default_readings.append(reading)
-    on_event(Measured(meter.probe.now(), reading, "default", 0.0, 0.0))
+    meter.on_event(Measured(meter.probe.now(), reading, "default", 0.0, 0.0))
     return True
 
 
 def summarise_checks(phase: Phase, at_s: float) -> Checked | None:
     """Mean slowdown and saving over all checks of the choice; None where none measured progress."""
-    outcomes = [
-        phase.readings.compare_to_default(r)
-        for r in phase.readings.other_readings
-        if r.settings == phase.choice
-    ]
-    outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
+    outcomes = _compare_readings(phase, phase.choice)
     if not outcomes:
         return None
     weight = np.array([1 / o.slowdown_error**2 for o in outcomes])
@@ -322,7 +284,9 @@ def predict_settings(phase: Phase, settings: Settings) -> DefaultComparison:
     """Expected outcome of some limits, at the memory clock of the search."""
     gear = phase.search.control.get_value(settings)
     if gear is None:
-        return _get_last_comparison(phase, settings)
+        # The default, or a memory clock alone: there is no curve.
+        outcomes = _compare_readings(phase, settings)
+        return outcomes[-1] if outcomes else DefaultComparison(0.0, 0.0, 0.0, 1.0, 0.0)
     response = phase.search.fit_response(phase.readings)
     place = int(np.searchsorted(response.gears, gear))
     slowdown, saving = float(response.slowdown[place]), float(response.saving[place])
@@ -330,13 +294,11 @@ def predict_settings(phase: Phase, settings: Settings) -> DefaultComparison:
     return DefaultComparison(slowdown, error, 0.0, (1 - saving) / (1 + slowdown), 0.0)
 
 
-def _get_last_comparison(phase: Phase, settings: Settings) -> DefaultComparison:
-    """Last reading at the default or at a memory clock alone, for which there is no curve."""
-    outcomes = [
-        phase.readings.compare_to_default(r) for r in phase.readings.other_readings if r.settings == settings
-    ]
-    outcomes = [o for o in outcomes if np.isfinite(o.slowdown)]
-    return outcomes[-1] if outcomes else DefaultComparison(0.0, 0.0, 0.0, 1.0, 0.0)
+def _compare_readings(phase: Phase, settings: Settings) -> list[DefaultComparison]:
+    """Readings under some limits that measured progress, compared with the default."""
+    readings = [r for r in phase.readings.other_readings if r.settings == settings]
+    outcomes = [phase.readings.compare_to_default(r) for r in readings]
+    return [o for o in outcomes if np.isfinite(o.slowdown)]
 
 
 MAX_MEMORY_UTIL = 12.0
@@ -345,27 +307,27 @@ MAX_TRADED_SLOWDOWN = 0.02
 """Largest slowdown that a higher SM clock may offset for a lower memory clock."""
 
 
-def run_search(meter: JobMeter, phase: Phase, gears: Gears, on_event: EventCallback) -> None:
+def run_search(meter: JobMeter, phase: Phase, gears: Gears) -> None:
     """Search SM clocks, then memory clocks where there are several, and set the choice."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     points = len(phase.readings.other_readings)
     while (place := phase.search.propose_next(phase.readings)) is not None:
         settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
-        if not measure_settings(meter, phase, settings, "candidate", on_event):
+        if not measure_settings(meter, phase, settings, "candidate"):
             break
         last = phase.readings.other_readings[-1]
         if phase.readings.estimate_default_error(last.at_s) > max(0.008, 0.8 * get_rate_error(last.pace)):
-            remeasure_default(meter, phase, on_event)
+            remeasure_default(meter, phase)
     if len(phase.readings.default_readings) == 1 and phase.readings.other_readings:
-        remeasure_default(meter, phase, on_event)
+        remeasure_default(meter, phase)
     phase.choice = choose_settings(phase)
     if gears.memory_mhz and _can_memory_pay(phase):
-        _search_memory_clocks(meter, phase, gears, on_event)
+        _search_memory_clocks(meter, phase, gears)
     meter.set_limits(phase.choice, "the choice")
     expected = predict_choice(phase)
     cost = meter.probe.now() - start, meter.probe.read_energy_j() - joules
     count = len(phase.readings.other_readings) - points
-    on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, count, *cost))
+    meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, count, *cost))
 
 
 def _can_memory_pay(phase: Phase) -> bool:
@@ -384,14 +346,14 @@ def _find_faster_settings(
     return phase.search.control.make_settings(response.gears[places[0]]) if len(places) else None
 
 
-def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears, on_event: EventCallback) -> None:
+def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears) -> None:
     """Lower the memory clock at the chosen SM clock while that is within the budget and better."""
     policy = phase.search.policy
     best, sm_choice = predict_choice(phase), phase.choice
     top = gears.memory_mhz[-1]
     for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
         settings = replace(sm_choice, memory_mhz=memory)
-        if not measure_settings(meter, phase, settings, "candidate", on_event):
+        if not measure_settings(meter, phase, settings, "candidate"):
             return
         outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1])
         over = float(objective.compute_violation(policy, outcome.slowdown, outcome.saving))
@@ -400,7 +362,7 @@ def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears, on_event:
             and (faster := _find_faster_settings(phase, sm_choice, over)) is not None
         ):
             settings = replace(faster, memory_mhz=memory)
-            if not measure_settings(meter, phase, settings, "candidate", on_event):
+            if not measure_settings(meter, phase, settings, "candidate"):
                 return
             outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1])
             over = float(objective.compute_violation(policy, outcome.slowdown, outcome.saving))

@@ -12,15 +12,14 @@ import numpy as np
 
 from ekc.governor.change_detection import CONFIRM_S
 from ekc.governor.job_reading import JobReading
-from ekc.governor.progress import ProgressSource
+from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.readings import DRIFT_PER_S, PhaseReadings
 from ekc.governor.samples import Values
 
 MAX_PERIOD_CHANGE = 0.01
 """Share by which the period may differ between two readings at the default, beyond its error and drift."""
 MAX_BYTES_CHANGE = 0.05
-"""Share by which the bytes per busy second of one phase may differ between two readings, beyond their
-errors."""
+"""Share by which a phase's bytes per busy second may differ between readings, beyond their errors."""
 MAX_SIGNATURE_DISTANCE = 0.04
 """Largest relative difference between the signatures of one phase at the default."""
 MAX_PERIOD_DISTANCE = 0.05
@@ -30,8 +29,7 @@ MIN_BUSY_PERCENT = 30
 
 
 def is_disturbed(readings: PhaseReadings, reading: JobReading) -> bool:
-    """Whether the job was idle for a while during `reading`, or did other work: such a reading is not
-    used."""
+    """Whether `reading` cannot be used: the job was idle for a while meanwhile, or did other work."""
     is_idle = reading.sm_util < MIN_BUSY_PERCENT * readings.get_default_sm_util()
     return is_idle or readings.is_outlier(reading) or _is_other_work(readings, reading)
 
@@ -57,10 +55,8 @@ def has_lost_beat(progress: ProgressSource, readings: PhaseReadings, reading: Jo
 
 
 def _is_other_work(readings: PhaseReadings, reading: JobReading) -> bool:
-    """Whether the bytes per busy second differ from the last reading under the same limits.
-
-    They do in an evaluation, for example, which proves nothing about the period either.
-    """
+    """Whether the bytes per busy second differ from the last reading under the same limits, as in an
+    evaluation, which proves nothing about the period."""
     same_limits = [
         r for r in readings.default_readings + readings.other_readings if r.settings == reading.settings
     ]
@@ -79,17 +75,13 @@ def is_same_phase(
         return False
     if progress.kind != earlier_progress.kind:
         return False
-    return (
-        not progress.period_s > 0
-        or abs(progress.period_s / earlier_progress.period_s - 1) < MAX_PERIOD_DISTANCE
-    )
+    period_s = progress.period_s
+    return not period_s > 0 or abs(period_s / earlier_progress.period_s - 1) < MAX_PERIOD_DISTANCE
 
 
 FIRST_CHECK_S = 240.0
-"""Seconds until the first check of a choice."""
 EARLY_CHECK_S = 120.0
-"""Seconds until the first check of an uncertain choice; also the shortest gap before a check that a suspected
-change asks for."""
+"""Seconds until the first check of an uncertain choice, and the least ones before a suspected change's."""
 MAX_CHECK_GAP_S = 1800.0
 """Longest gap between two checks in seconds."""
 MAX_DOUBTS = 2
@@ -103,7 +95,6 @@ class CheckSchedule:
     last_s: float
     """Time of the last check, or of the choice."""
     gap_s: float
-    """Seconds between two checks."""
     _doubt_count: int = 0
     _early_gap_s: float | None = None
 

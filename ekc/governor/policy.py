@@ -1,14 +1,12 @@
-"""The user's request: objective and slowdown budget of a job, GPUs and how to set their clocks.
-
-Imported before the job starts, so it imports no NumPy.
-"""
+"""The user's request: objective, slowdown budget, GPUs and how to set their clocks. No NumPy is imported,
+since the job has not started yet."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from ekc.arguments import format_value, is_number
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.protocols import Settings
 
@@ -25,13 +23,11 @@ class Policy:
 
     objective: str = "energy"
     max_slowdown: float = 0.05
-    """Largest slowdown, as a share of the default's time per step; 0.05 is 5 % slower. Limits `energy`
-    only."""
+    """Largest slowdown as a share of the default's time per step (0.05: 5 % slower), for `energy` only."""
     min_saving: float = 0.05
     """Least saving, as a share of the default's joules per step. Limits `speed` only."""
     remaining_s: float | None = None
-    """Remaining seconds of the job, if known; by default the job is expected to run as long again as it
-    has."""
+    """Remaining seconds of the job; None to expect that it runs as long again as it has."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:

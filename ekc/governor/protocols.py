@@ -20,24 +20,19 @@ class Actuator(Protocol):
     @property
     def label(self) -> str:
         """Name for people, e.g. "NVML, GPU 0"; simulated ones say so."""
-        ...
 
     @property
     def simulated(self) -> bool:
         """Whether the GPU is simulated."""
-        ...
 
     def gears(self) -> Gears:
         """Values to which each limit can be set."""
-        ...
 
     def settings(self) -> Settings:
         """Limits in force now."""
-        ...
 
     def apply(self, settings: Settings) -> None:
         """Set all limits; None restores the previous value of a limit."""
-        ...
 
 
 class Probe(Protocol):
@@ -46,44 +41,32 @@ class Probe(Protocol):
     @property
     def label(self) -> str:
         """Name for people, e.g. "NVML, GPU 0"; simulated ones say so."""
-        ...
 
     @property
     def simulated(self) -> bool:
         """Whether the GPU is simulated."""
-        ...
 
     def now(self) -> float:
         """Time in seconds on the probe's clock."""
-        ...
 
     def record(self, seconds: float) -> SensorSamples:
         """Wait that long, less where the job ends, and return the sensor samples of that time."""
-        ...
 
     def read_energy_j(self) -> float:
         """Total-energy counter of the board in joules."""
-        ...
 
     def is_running(self) -> bool:
         """Whether the job is still running."""
-        ...
 
     def read_step_count(self) -> float | None:
         """Training steps so far; None where no hooks count them."""
-        ...
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters of the next `seconds` (use of pipes and of memory, 0 to 100); None if not
-        permitted."""
-        ...
+        """Mean counters of the next `seconds` (use of pipes and memory, 0 to 100); None if not permitted."""
 
 
 class NullActuator:
-    """Actuator of a job that gets advice only: nothing can be set.
-
-    `possible_gears`: values to which the card could be set, for the advice.
-    """
+    """Actuator of a job that gets advice only, on the `possible_gears` of the card: nothing can be set."""
 
     label = "nothing (advice only)"
 

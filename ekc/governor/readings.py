@@ -12,13 +12,11 @@ from ekc.governor.samples import Values, finite_mean
 DRIFT_PER_S = 4e-5
 """Expected relative drift of the default per second (14 % an hour): older readings of it have less weight."""
 BYTES_DRIFT_PER_S = 1e-5
-"""The same for bytes per busy second: iterations change their length, but hardly their mix of kernels
-(estimate)."""
+"""The same for bytes per busy second: iterations hardly change their mix of kernels (estimate)."""
 MIN_ERROR = 0.003
 """Least relative error of a measure of progress."""
 OUTLIER_POWER_SHARE = 0.08
-"""Relative difference of power from the last reading under the same limits above which a reading is an
-outlier."""
+"""Relative difference of power from the last reading under the same limits that makes an outlier."""
 CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
@@ -34,10 +32,8 @@ class DefaultComparison:
     slowdown_error: float
     """Standard error of the slowdown, without the default's."""
     default_error: float
-    """Standard error of the default; readings compared with one default share it, so it does not average
-    out."""
+    """Standard error of the default; readings that share a default share it: it does not average out."""
     power_ratio: float
-    """Watts over the default's watts."""
     power_error: float
     """Relative standard error of the power ratio."""
 
@@ -70,8 +66,7 @@ class PhaseReadings:
         )
 
     def is_outlier(self, reading: JobReading) -> bool:
-        """Whether power differs much from the last reading under the same limits: other work ran
-        meanwhile."""
+        """Whether power differs much from the last reading under the same limits: other work ran."""
         same = [r for r in self.default_readings + self.other_readings if r.settings == reading.settings]
         scatter = reading.pace.moved_error if not np.isfinite(reading.pace.beats) else 0.0
         limit = OUTLIER_POWER_SHARE + 2 * float(np.nan_to_num(scatter))
@@ -96,11 +91,9 @@ class PhaseReadings:
 
     def discard_beats(self) -> None:
         """Drop beats from all readings: the period that was found is none."""
+        none = {"beats": NOT_MEASURED, "beats_error": NOT_MEASURED}
         for readings in (self.default_readings, self.other_readings):
-            readings[:] = [
-                replace(r, pace=replace(r.pace, beats=NOT_MEASURED, beats_error=NOT_MEASURED))
-                for r in readings
-            ]
+            readings[:] = [replace(r, pace=replace(r.pace, **none)) for r in readings]
 
     def compare_to_default(self, reading: JobReading) -> DefaultComparison:
         """Compare a reading with the default interpolated to its time (A/B/A)."""
@@ -135,8 +128,7 @@ class PhaseReadings:
     def _average_at(
         self, at_s: float, values: Values, errors: Values, drift_per_s: float
     ) -> tuple[float, float]:
-        """(weighted mean of the default's readings at a time, its error): recent and exact readings weigh
-        most."""
+        """(weighted mean of the default's readings at a time, its error); recent and exact weigh most."""
         is_valid = np.isfinite(values) & np.isfinite(errors)
         if not is_valid.any():
             return float("nan"), float("nan")
@@ -148,10 +140,8 @@ class PhaseReadings:
 
 
 def _combine_measures(comparisons: Values) -> tuple[float, float, float]:
-    """Weighted mean of measures, rows of (slowdown, own error, shared error).
-
-    Where measures contradict each other, half of their difference is the error.
-    """
+    """Weighted mean of measures, rows of (slowdown, own error, shared error); where they contradict each
+    other, half of their difference is the error."""
     comparisons = comparisons[np.isfinite(comparisons).all(axis=1)]
     if not len(comparisons):
         return NOT_MEASURED, NOT_MEASURED, NOT_MEASURED

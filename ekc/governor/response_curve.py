@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.governor import objective
+from ekc.governor.job_reading import JobReading
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.readings import PhaseReadings
@@ -37,7 +38,6 @@ class PolynomialFit:
     weights: Values
     """Coefficients of x, x^2, ..."""
     covariance: Values
-    """Covariance of the coefficients."""
 
     def predict_mean(self, x: Values) -> Values:
         """Expected value at each x."""
@@ -90,15 +90,18 @@ class ControlVariable:
 
     def get_default_value(self, readings: PhaseReadings) -> float:
         """Value of the default on the scale of the limit."""
-        return (
-            readings.get_default_clock_mhz()
-            if self.name == "sm"
-            else CAP_MARGIN * readings.get_default_watts()
-        )
+        if self.name == "sm":
+            return readings.get_default_clock_mhz()
+        return CAP_MARGIN * readings.get_default_watts()
 
     def get_value(self, settings: Settings) -> float | None:
         """Value of the limit in `settings`; None where it is not set."""
         return settings.sm_mhz if self.name == "sm" else settings.power_w
+
+    def select_readings(self, readings: PhaseReadings, memory_mhz: int | None) -> list[JobReading]:
+        """Readings under this limit at one memory clock."""
+        same_memory = (r for r in readings.other_readings if r.settings.memory_mhz == memory_mhz)
+        return [r for r in same_memory if self.get_value(r.settings)]
 
     def make_settings(self, value: float, memory_mhz: int | None = None) -> Settings:
         """Settings with this value."""
@@ -112,8 +115,7 @@ CAP_MARGIN = 1.25
 SM_CLOCK = ControlVariable(
     "sm", CoefficientPrior((0.6, 0.3), (0.35, 0.6)), CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True
 )
-"""Prior from recorded kernels (`simulation/fitted_constants.py`): 0.55 to 1 of the time follows the clock at
-the top, and more below."""
+"""Prior from recorded kernels: 0.55 to 1 of the time follows the clock at the top, and more below."""
 POWER_CAP = ControlVariable(
     "cap",
     CoefficientPrior((0.2, 0.5), (0.4, 0.8)),
@@ -153,20 +155,15 @@ class ResponseCurve:
     slowdown: Values
     """Additional time, as a share of the default's."""
     slowdown_std: Values
-    """Standard deviation of the slowdown."""
     saving: Values
     """Joules saved, as a share of the default's."""
     saving_std: Values
-    """Standard deviation of the saving."""
 
     def choose_index(self, policy: Policy) -> int:
-        """Place of the best gear whose expected slowdown is within the budget; the top one where none is.
-
-        Uncertain slowdowns count with a margin (`add_uncertainty_margin`).
-        """
-        best = objective.find_best(
-            policy, add_uncertainty_margin(self.slowdown, self.slowdown_std), self.saving
-        )
+        """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
+        top one where none is."""
+        slowdown = add_uncertainty_margin(self.slowdown, self.slowdown_std)
+        best = objective.find_best(policy, slowdown, self.saving)
         return len(self.gears) - 1 if best is None else best
 
 
@@ -184,11 +181,7 @@ def fit_response_curve(
     memory_mhz: int | None,
 ) -> ResponseCurve:
     """Fit prior and readings at one memory clock; `default_limit`: the default's value of the limit."""
-    points = [
-        r
-        for r in readings.other_readings
-        if r.settings.memory_mhz == memory_mhz and control.get_value(r.settings)
-    ]
+    points = control.select_readings(readings, memory_mhz)
     outcomes = [readings.compare_to_default(r) for r in points]
     limit = np.array([control.get_value(r.settings) for r in points], float)
     has_slowdown = np.array([np.isfinite(o.slowdown) for o in outcomes], bool)
@@ -199,9 +192,8 @@ def fit_response_curve(
     time = _fit_robust(lengthening, slowdown, error, prior.time, shared)
     power_error = np.array([o.power_error for o in outcomes])
     power_change = np.array([o.power_ratio for o in outcomes]) - 1
-    power = _fit_robust(
-        compute_reduction(limit, default_limit), power_change, power_error, prior.power, zero_error=0.0
-    )
+    reduction = compute_reduction(limit, default_limit)
+    power = _fit_robust(reduction, power_change, power_error, prior.power, zero_error=0.0)
     # Upper bound: all kernels follow the clock. It limits the effect of noise.
     x = compute_lengthening(gears, default_limit)
     bound = readings.get_default_sm_util() * x if control.is_bounded else 3 * x

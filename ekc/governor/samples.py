@@ -12,10 +12,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SensorSamples:
-    """Arrays of one length, in order of time; NaN where a card has no such sensor or a reading failed.
-
-    Readings may be late or missing; `time_s` says when each was made.
-    """
+    """Arrays of one length by `time_s`: readings may be late. NaN where a sensor is missing or failed."""
 
     time_s: Values
     """Seconds on the probe's clock, increasing."""
@@ -26,7 +23,6 @@ class SensorSamples:
     memory_util: Values
     """Percent of time in which memory was read or written, 0 to 100."""
     clock_mhz: Values
-    """SM clock in MHz."""
     power_limit_w: float = float("nan")
     """Power cap of the board in watts."""
     sensor_s: float = 0.1

@@ -116,32 +116,24 @@ class LimitSearch:
         return MAX_UNCERTAIN_POINTS if is_fine and readings.has_uncertain_progress() else MAX_POINTS
 
     def _propose_lower_gear(self, response: ResponseCurve, place: int, tried: Values) -> int | None:
-        """For coarse gears, the next lower one not yet measured, if it may be within the budget and
-        better."""
+        """For coarse gears, the next lower one not yet measured, if it may be in budget and better."""
         lower = [p for p in range(place) if not (np.abs(tried / self.gears[p] - 1) < SAME_POINT_SHARE).any()]
         if not lower or self.gears[place] / self.gears[place - 1] - 1 < SAME_POINT_SHARE:
             return None
-        below, here = lower[-1], response.saving[place]
-        slowdown = response.slowdown[below] - OPTIMISM_SIGMAS * max(
-            float(response.slowdown_std[below]), CONFIDENT_SIGMA
-        )
-        saving = response.saving[below] + OPTIMISM_SIGMAS * max(
-            float(response.saving_std[below]), CONFIDENT_SIGMA
-        )
+        below, score = lower[-1], objective.compute_score
+        slowdown_std = max(float(response.slowdown_std[below]), CONFIDENT_SIGMA)
+        saving_std = max(float(response.saving_std[below]), CONFIDENT_SIGMA)
+        slowdown = response.slowdown[below] - OPTIMISM_SIGMAS * slowdown_std
+        saving = response.saving[below] + OPTIMISM_SIGMAS * saving_std
         if objective.compute_violation(self.policy, slowdown, saving) > 0:
             return None
-        best_case = objective.compute_score(self.policy, slowdown, saving)
-        return (
-            below
-            if best_case < objective.compute_score(self.policy, response.slowdown[place], here)
-            else None
-        )
+        here = score(self.policy, response.slowdown[place], response.saving[place])
+        return below if score(self.policy, slowdown, saving) < here else None
 
     def _propose_bracket(
         self, readings: PhaseReadings, response: ResponseCurve, place: int, tried: Values
     ) -> int | None:
-        """The next point below a minimum of energy inside the budget, at golden section; None where not
-        needed."""
+        """The next point below an energy minimum inside the budget, at golden section; None if not needed."""
         lowest = float(tried.min())
         inside = response.slowdown[place] + response.slowdown_std[place] < 0.8 * self.policy.max_slowdown
         if self.policy.objective == "energy" and not inside:
@@ -160,8 +152,8 @@ class LimitSearch:
 
     def list_tried_gears(self, readings: PhaseReadings) -> Values:
         """Gears measured so far at this memory clock."""
-        settings = [r.settings for r in readings.other_readings if r.settings.memory_mhz == self.memory_mhz]
-        return np.array([self.control.get_value(s) for s in settings if self.control.get_value(s)], float)
+        points = self.control.select_readings(readings, self.memory_mhz)
+        return np.array([self.control.get_value(r.settings) for r in points], float)
 
     def _propose_first(self, readings: PhaseReadings) -> int:
         base = self.get_default_limit(readings)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
-from ekc.arguments import check_mapping, format_value
+from ekc.argument_checks import check_mapping, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec

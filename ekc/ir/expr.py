@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.ir.functions import (
     NUMPY_COMPARISONS,

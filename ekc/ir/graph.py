@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.arguments import check_choice, format_value
+from ekc.argument_checks import check_choice, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.affine import NotAffineError, to_affine

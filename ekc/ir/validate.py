@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ekc.arguments import MAX_VALUE_CHARS, format_value
+from ekc.argument_checks import MAX_VALUE_CHARS, format_value
 from ekc.errors import InvalidInput
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")

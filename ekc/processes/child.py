@@ -241,8 +241,7 @@ def _describe_exit(status: int | None) -> str:
 
 
 def exit_with_parent(lifeline: int) -> None:
-    """End this process when its parent ends, even while a kernel hangs: the parent's end of the pipe
-    closes."""
+    """End this process when its parent ends and so closes the pipe, even while a kernel hangs."""
 
     def watch() -> None:
         with suppress(OSError):

@@ -1,7 +1,5 @@
-"""Jobs for a worker process: a function with its arguments, the outcome, and the process that runs them.
-
-The process is `python -m ekc.processes.jobs INDEX MESSAGES LIFELINE`, started by `child.ChildProcess`.
-"""
+"""Jobs (a function with its arguments), outcomes, and the process that runs them: `python -m
+ekc.processes.jobs INDEX MESSAGES LIFELINE`, started by `child.ChildProcess`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,6 @@ class LaunchRun:
 
     output: NDArray[Any]
     is_written: NDArray[np.bool_]
-    """Elements of the output that were written."""
     report: Report
 
 
@@ -66,10 +65,8 @@ def _run_launch(
     if spec.name in memory:
         return _run_from_start(compiled, launch_spec, memory, memory[spec.name])
     blanks = (make_blank(spec, word) for word in BLANK_WORDS[spec.dtype.name])
-    first, *others = (_run_from_start(compiled, launch_spec, memory, start) for start in blanks)
-    return replace(
-        first, is_written=np.logical_or.reduce([first.is_written, *(x.is_written for x in others)])
-    )
+    runs = [_run_from_start(compiled, launch_spec, memory, start) for start in blanks]
+    return replace(runs[0], is_written=np.logical_or.reduce([run.is_written for run in runs]))
 
 
 def _run_from_start(
@@ -105,6 +102,5 @@ def _make_read_only(array: NDArray[Any]) -> NDArray[Any]:
 def compute_instruction_limit(compiled: CompiledKernel, launch_spec: Launch) -> int:
     """Instructions above which a thread counts as caught in a loop."""
     threads = float(np.prod(launch_spec.grid, dtype=float) * np.prod(launch_spec.block, dtype=float))
-    return max(
-        MAX_INSTRUCTIONS, int(_INSTRUCTIONS_PER_OPERATION * (compiled.flops + compiled.min_bytes) / threads)
-    )
+    work = compiled.flops + compiled.min_bytes
+    return max(MAX_INSTRUCTIONS, int(_INSTRUCTIONS_PER_OPERATION * work / threads))

@@ -1,10 +1,10 @@
-"""Run some blocks of a compiled kernel in the PTX machine. No tensor is made as a whole: a page of it is made
-when a launch touches it."""
+"""Run some blocks of a compiled kernel in the PTX machine; a tensor's page is made when it is touched."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,13 @@ class _ReadOnlyPages:
 
     @property
     def nbytes(self) -> int:
-        """See `PagedSource`."""
         return self.spec.bytes
 
     @property
     def writable(self) -> bool:
-        """See `PagedSource`."""
         return False
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """See `PagedSource`."""
         raise AssertionError(f"{self.spec.name} is only read")
 
     def _count_page_elements(self) -> int:
@@ -53,10 +50,8 @@ class RandomInputPages(_ReadOnlyPages):
     random_tensor: RandomTensor
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `PagedSource`."""
-        return self.random_tensor.make_runs(
-            pages * self._count_page_elements(), self._count_page_elements()
-        ).view(np.uint8)
+        size = self._count_page_elements()
+        return self.random_tensor.make_runs(pages * size, size).view(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,6 @@ class BlankPages(_ReadOnlyPages):
     word: int
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `PagedSource`."""
         shape = len(pages), self._count_page_elements()
         return np.full(shape, self.word, f"u{self.spec.dtype.bytes}").view(np.uint8)
 
@@ -80,11 +74,10 @@ class ReferencePages(_ReadOnlyPages):
     """Whether the launch leaves zeros."""
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `PagedSource`."""
-        found = np.zeros((len(pages), self._count_page_elements()), self.spec.dtype.numpy_dtype)
+        size = self._count_page_elements()
+        found = np.zeros((len(pages), size), self.spec.dtype.numpy_dtype)
         for row, page in zip(found, () if self.is_cleared else pages.tolist(), strict=not self.is_cleared):
-            start = page * self._count_page_elements()
-            stop = min(start + self._count_page_elements(), self.spec.elements)
+            start, stop = page * size, min((page + 1) * size, self.spec.elements)
             values = [self._compute_values(box) for box in split_into_boxes(start, stop, self.spec.shape)]
             row[: stop - start] = np.concatenate(values).astype(row.dtype)
         return found.view(np.uint8)
@@ -105,20 +98,16 @@ class OutputPages:
 
     @property
     def nbytes(self) -> int:
-        """See `PagedSource`."""
         return self.spec.bytes
 
     @property
     def writable(self) -> bool:
-        """See `PagedSource`."""
         return True
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `PagedSource`."""
         return self.initial_pages.read_pages(pages)
 
     def write_pages(self, pages: Index, content: Pages) -> None:
-        """See `PagedSource`."""
         self._written_pages.append((pages, content))
 
     def collect_written(self) -> WrittenOutput:
@@ -140,7 +129,6 @@ class OverlaidPages(_ReadOnlyPages):
     fallback_pages: PagedSource
 
     def read_pages(self, pages: Index) -> Pages:
-        """See `PagedSource`."""
         found = self.fallback_pages.read_pages(pages).view(self.spec.dtype.numpy_dtype)
         size = self._count_page_elements()
         for row, page in zip(found, pages.tolist(), strict=True):
@@ -208,18 +196,11 @@ def _run_launch(
     blocks: NDArray[np.int64],
 ) -> tuple[WrittenOutput, Report]:
     earlier_output = memory.get(spec.name)
-    starts = (
-        [BlankPages(spec, word) for word in BLANK_WORDS[spec.dtype.name]]
-        if earlier_output is None
-        else [earlier_output]
-    )
-    first, *others = (
-        _run_from_start(compiled, launch_spec, memory, OutputPages(spec, start), blocks) for start in starts
-    )
-    written, report = first
-    for other, _ in others:
-        written = written.merge(other)
-    return written, report
+    blanks: list[PagedSource] = [BlankPages(spec, word) for word in BLANK_WORDS[spec.dtype.name]]
+    outputs = [OutputPages(spec, start) for start in (blanks if earlier_output is None else [earlier_output])]
+    runs = [_run_from_start(compiled, launch_spec, memory, output, blocks) for output in outputs]
+    written = reduce(WrittenOutput.merge, (output for output, _ in runs))
+    return written, runs[0][1]
 
 
 def _run_from_start(

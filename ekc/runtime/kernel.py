@@ -1,7 +1,5 @@
-"""Kernels: compiled schedules that can be called with arrays of NumPy, PyTorch and other libraries.
-
-`compile` makes a kernel from a schedule. A call in the PTX machine that takes long is announced by a warning.
-"""
+"""Kernels: compiled schedules that can be called with arrays of NumPy, PyTorch and other libraries. A call in
+the PTX machine that takes long is announced by a warning."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.cuda.arrays import is_on_gpu
+from ekc.devices.cuda.device_arrays import is_on_gpu
 from ekc.devices.device import Device, ExecutionDevice, check_emulation_memory, check_transfer_memory
 from ekc.emulator.launch import BATCH_LANES
 from ekc.errors import InvalidInput, KernelFault
@@ -35,17 +33,10 @@ _WARNING_THRESHOLD_S = 60.0
 
 
 def estimate_emulation_s(compiled: CompiledKernel) -> float:
-    """Seconds of an emulated call, to an order of magnitude, by the operator's arithmetic and the lanes that
-    run together."""
+    """Seconds of an emulated call, roughly, by the operator's arithmetic and lanes that run together."""
     operations = compiled.flops / len(compiled.launches)
-    return sum(
-        operations
-        * (
-            _SINGLE_OPERATION_S / min(BATCH_LANES, math.prod(one.grid) * math.prod(one.block))
-            + _LANE_OPERATION_S
-        )
-        for one in compiled.launches
-    )
+    lanes = [min(BATCH_LANES, math.prod(one.grid) * math.prod(one.block)) for one in compiled.launches]
+    return sum(operations * (_SINGLE_OPERATION_S / count + _LANE_OPERATION_S) for count in lanes)
 
 
 def warn_if_slow(compiled: CompiledKernel) -> None:
@@ -54,16 +45,11 @@ def warn_if_slow(compiled: CompiledKernel) -> None:
     if seconds < _WARNING_THRESHOLD_S:
         return
     threads = max(math.prod(one.grid) * math.prod(one.block) for one in compiled.launches)
-    fix = (
-        "bind loops to blocks and threads, or take smaller shapes"
-        if threads < BATCH_LANES
-        else "take smaller shapes, or `ekc run`, which runs some of the blocks"
-    )
-    warnings.warn(
-        f"{compiled.name}: the CPU executes every thread of this kernel ({threads} together) in "
-        f"{_format_duration(seconds)} or so; {fix}",
-        stacklevel=4,
-    )
+    fix = "take smaller shapes, or `ekc run`, which runs some of the blocks"
+    if threads < BATCH_LANES:
+        fix = "bind loops to blocks and threads, or take smaller shapes"
+    what = f"{compiled.name}: the CPU executes every thread of this kernel ({threads} together)"
+    warnings.warn(f"{what} in {_format_duration(seconds)} or so; {fix}", stacklevel=4)
 
 
 def _format_duration(seconds: float) -> str:
@@ -157,9 +143,8 @@ class Kernel:
             return call_kernel(self.schedule.op, self.compiled, arrays, out, stream)
         if out is not None or stream is not None:
             raise InvalidInput("out and stream are for arrays on a GPU; these are not: leave both out")
-        result = (
-            self._run_emulated(arrays) if self.device is None else self._run_on_device(self.device, arrays)
-        )
+        device = self.device
+        result = self._run_emulated(arrays) if device is None else self._run_on_device(device, arrays)
         return convert_like(arrays[0], result) if arrays else result
 
     def _run_on_device(self, device: ExecutionDevice, arrays: tuple[Any, ...]) -> NDArray[Any]:
@@ -193,7 +178,6 @@ class Kernel:
 
 
 DEFAULT_ARCH = "sm_80"
-"""Architecture by default."""
 
 
 def compile(

@@ -42,8 +42,7 @@ OPERATION_BUDGET = 2.0**26
 _OPERATIONS_PER_STORE = 8
 """Operations that count for a stored element."""
 _MIN_BLOCKS, _MAX_BLOCKS = 4, 64
-"""Bounds of the blocks of a sample. Each is compared separately, so many small ones cost more than they
-show."""
+"""Bounds of the blocks of a sample, each compared separately: many small ones cost more than they show."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,8 @@ class Verdict:
     @property
     def coverage(self) -> str:
         """Blocks that ran, launch by launch: "8 of 512 blocks" or "64 of 64 blocks"."""
-        return ", then ".join(
-            f"{x.agreement.blocks} of {x.agreement.total_blocks} blocks" for x in self.launches
-        )
+        agreements = (x.agreement for x in self.launches)
+        return ", then ".join(f"{x.blocks} of {x.total_blocks} blocks" for x in agreements)
 
     def __str__(self) -> str:
         prefix = f"{self.fault}: " if self.fault else ""
@@ -102,19 +100,14 @@ def verify(
     schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator, seed: int = 0
 ) -> Verdict:
     """Execute a kernel in the PTX machine on the inputs of `expected` and compare each launch; `seed` draws
-    the blocks.
-
-    Raises `EkcError` when the machine cannot run the PTX.
-    """
+    the blocks. Raises `EkcError` when the machine cannot run the PTX."""
     trees, expected = derive_launches(schedule.program), expected.for_operator(schedule.program.op)
     blocks = [choose_blocks(tree, seed) for tree in trees]
-    runs = execute_blocks(compiled, expected, trees, blocks)
-    return Verdict(
-        tuple(
-            LaunchCheck(compare_output(expected, tree, output, ids), report)
-            for tree, (output, report), ids in zip(trees, runs, blocks, strict=True)
-        )
+    runs = zip(trees, execute_blocks(compiled, expected, trees, blocks), blocks, strict=True)
+    checks = (
+        LaunchCheck(compare_output(expected, t, output, ids), report) for t, (output, report), ids in runs
     )
+    return Verdict(tuple(checks))
 
 
 def choose_blocks(kernel: LaunchTree, seed: int) -> NDArray[np.int64]:
@@ -166,19 +159,14 @@ def verify_on_device(
     expected: ReferenceEvaluator,
     seed: int = 0,
 ) -> DeviceVerdict:
-    """Execute a kernel on a device, on the inputs of `expected`; `seed` draws the blocks to compare.
-
-    Raises `DeviceError` when it faults or hangs there.
-    """
+    """Execute a kernel on a device, on the inputs of `expected`; `seed` draws the blocks to compare. Raises
+    `DeviceError` when it faults or hangs."""
     expected, trees = expected.for_operator(schedule.program.op), derive_launches(schedule.program)
     blocks = [choose_blocks(tree, seed) for tree in trees]
     specs = [expected.op.tensors[one.arguments[-1]] for one in compiled.launches]
-    selections = [
-        OutputSelection(
-            spec, BLANK_WORDS[spec.dtype.name], list_compared_positions(expected.op, tree, chosen)
-        )
-        for spec, tree, chosen in zip(specs, trees, blocks, strict=True)
-    ]
+    positions = [list_compared_positions(expected.op, *one) for one in zip(trees, blocks, strict=True)]
+    pairs = zip(specs, positions, strict=True)
+    selections = [OutputSelection(spec, BLANK_WORDS[spec.dtype.name], compared) for spec, compared in pairs]
     found = device.sample(compiled, expected.arrays, selections)
     agreements = []
     for tree, chosen, selection, sample in zip(trees, blocks, selections, found, strict=True):
@@ -198,8 +186,6 @@ def verify_if_executable(
     device: object, schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator
 ) -> DeviceVerdict | None:
     """The verdict of a device that can execute kernels; None for others."""
-    return (
-        verify_on_device(device, schedule, compiled, expected)
-        if isinstance(device, ExecutionDevice)
-        else None
-    )
+    if not isinstance(device, ExecutionDevice):
+        return None
+    return verify_on_device(device, schedule, compiled, expected)

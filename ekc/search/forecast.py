@@ -28,18 +28,14 @@ class RunForecast:
     """The expected size and duration of a run."""
 
     trials: int
-    """Trials, at most."""
     rounds: int
-    """Rounds of the search."""
     compile_s: float
     """Host seconds of one compile without a cache."""
     seconds: float
     """Host seconds of the run on the cores of this machine, if nothing is stored or in the cache."""
     budget_s: float | None
-    """Time budget of the caller in host seconds."""
     metering_s: tuple[float, float]
-    """Device seconds of metering: with the least share of metered kernels, and with the initial share. The
-    share may grow beyond that."""
+    """Device seconds of metering, with the least and the initial share of metered kernels; it may grow."""
     simulated: str
     """Label of a simulated device, whose metering takes virtual seconds; "" for a real one."""
     may_stop: bool
@@ -95,12 +91,11 @@ def _time_generation(
     began = time.perf_counter()
     legal, _ = space.repair(random, population)
     space.extract_inputs(legal, device.peaks)
-    return legal, _get_seconds_since(began)
+    return legal, time.perf_counter() - began
 
 
 def _time_probe(schedule: Schedule, device: Device) -> tuple[float, float] | None:
-    """Return the seconds to compile a schedule and to time it on the device; None if either fails, as trials
-    may."""
+    """Seconds to compile a schedule and to time it on the device; None if either fails."""
     began = time.perf_counter()
     try:
         text = generate(schedule, device.limits)
@@ -109,11 +104,7 @@ def _time_probe(schedule: Schedule, device: Device) -> tuple[float, float] | Non
         device.time(kernel)
     except EkcError:
         return None
-    return compiled - began, _get_seconds_since(compiled)
-
-
-def _get_seconds_since(began: float) -> float:
-    return time.perf_counter() - began
+    return compiled - began, time.perf_counter() - compiled
 
 
 def _count_rounds(trials: int) -> int:
@@ -133,10 +124,8 @@ def _estimate_metering_range_s(options: TuneOptions, device: Device) -> tuple[fl
     least, most = ((1 + FINALS.repeats * n + clocks) * final for n in finalists)
     if options.objective == "latency":
         return least, most
-    few, many = (
-        max(METERING.initial_meterings, share * options.trials)
-        for share in (METERING.min_share, METERING.initial_share)
-    )
+    shares = METERING.min_share, METERING.initial_share
+    few, many = (max(METERING.initial_meterings, share * options.trials) for share in shares)
     label = estimate_metering_s(MEASURING.label_window_s)
     return least + few * label, most + many * label
 

@@ -18,8 +18,7 @@ PROGRESS_INTERVAL_S = 5.0
 
 @contextmanager
 def show_progress(is_shown: bool) -> Iterator[tuple[EventListener, ...]]:
-    """Show the progress while the block runs. Yields the display as a listener, or no listener if it is not
-    shown or stderr is closed."""
+    """Show progress while the block runs; yields the display as listener, or None if none is shown."""
     if not is_shown or sys.stderr is None or sys.stderr.closed:
         yield ()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":

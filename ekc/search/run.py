@@ -58,10 +58,8 @@ class TuningRun:
     def run(self, start: Sequence[Schedule]) -> TuningResult:
         """Run baseline, rounds and finals, and make the result."""
         baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
-        finals = Finals(
-            *(self.op, self.measurer, self.task.compiler.get_kernel),
-            *(self.options.objective, self.options.max_slowdown, self.reporter.report),
-        )
+        goal = self.options.objective, self.options.max_slowdown
+        finals = Finals(self.op, self.measurer, self.task.compiler.get_kernel, *goal, self.reporter.report)
         finalists: list[Candidate] = []
         try:
             self.reporter.enter_stage("baseline")
@@ -114,8 +112,7 @@ class TuningRun:
         return self.search_loop.stop_reason
 
     def _measure_clocks(self, best: Candidate) -> None:
-        """Measure the best schedule at other clocks. If the device cannot set its clock, the summary says
-        why."""
+        """Measure the best schedule at other clocks; the summary says why if no clock can be set."""
         clocks = self.device.clocks()
         if not clocks.mhz:
             self.clocks_note = f"not searched: {clocks.reason}"
@@ -128,8 +125,7 @@ class TuningRun:
             self.clock_front += [trial] if trial is not None else []
 
     def _measure_at_clock(self, best: Candidate, mhz: int) -> Trial | None:
-        """Measure the best schedule at one clock; None if the device failed. The failure is stored, and the
-        first one is in the summary."""
+        """Measure the best schedule at one clock; None after a failure, which is stored and summarised."""
         try:
             measurer = Measurer(self.device.at_clock(mhz), self.measurer.store, self.measurer.cost)
         except DeviceError as problem:
@@ -174,12 +170,8 @@ class TuningRun:
 
     def _describe_failures(self) -> str:
         """Describe in one line why schedules were refused or failed, the most frequent reason first."""
-        reasons = Counter(self.breeder.refusals) + Counter(
-            c.status.split("\n")[0] for c in self.task.candidates if not c.ok
-        )
-        listed = (
-            ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8))
-            or self._stop_reason
-            or "no schedule was tried"
-        )
+        failed = Counter(c.status.split("\n")[0] for c in self.task.candidates if not c.ok)
+        reasons = Counter(self.breeder.refusals) + failed
+        listed = ", ".join(f"{why} ({n})" for why, n in reasons.most_common(8))
+        listed = listed or self._stop_reason or "no schedule was tried"
         return f"{self.op.name} on {self.device.label}: no schedule works; reasons: {listed}"

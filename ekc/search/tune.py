@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ekc import devices
-from ekc.arguments import check_flag
+from ekc.argument_checks import check_flag
 from ekc.devices.device import Device, check_device_memory
 from ekc.devices.recording import RecordedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.compile_pool import open_worker_pool
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.data.events import EventListener
 from ekc.search.data.options import (
@@ -38,6 +37,7 @@ from ekc.search.database.conditions import describe_unused, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.warm_start import load_transfer_prior
 from ekc.search.forecast import forecast_run
+from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.reporter import Reporter
 from ekc.search.progress import show_progress

@@ -61,11 +61,8 @@ def _format_percent(share: float | None) -> str:
 
 def _format_verdict(cards: Sequence[ModelCard]) -> list[str]:
     """Describe how often the model beat the trivial predictor, and how many rounds are shown."""
-    errors = [
-        (card.error, card.constant_power_error)
-        for card in cards
-        if card.error is not None and card.constant_power_error is not None
-    ]
+    pairs = [(card.error, card.constant_power_error) for card in cards]
+    errors = [(error, trivial) for error, trivial in pairs if error is not None and trivial is not None]
     better = sum(error < trivial for error, trivial in errors)
     lines = []
     if errors:
@@ -92,11 +89,15 @@ def format_summary(result: TuningData) -> str:
 
 
 def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
-    """Choose the scale that shows the smallest value with digits before the point. Returns it and its
-    unit."""
+    """The scale and unit that show the smallest value with digits before the point."""
     least = min((v for v in values if v), default=1.0)
     scale, prefix = next(((s, p) for s, p in _UNIT_PREFIXES if least >= s), _UNIT_PREFIXES[-1])
     return scale, prefix + unit
+
+
+def _choose_units(trials: Sequence[Trial]) -> tuple[tuple[float, str], tuple[float, str]]:
+    """Scales and units of latency and energy."""
+    return choose_unit([t.latency_s for t in trials], "s"), choose_unit([t.energy_j for t in trials], "J")
 
 
 def format_figure(value: float | None, scale: float = 1.0) -> str:
@@ -106,6 +107,14 @@ def format_figure(value: float | None, scale: float = 1.0) -> str:
     scaled = value / scale
     digits = max(0, 4 - len(str(int(abs(scaled)))))
     return f"{scaled:.{digits}f}"
+
+
+def _format_figures(trial: Trial, latency_scale: float, energy_scale: float) -> tuple[str, str, str, str]:
+    """Format latency, power and energy, and the source of the energy."""
+    interval = trial.energy_interval_j if trial.metered else None
+    energy = format_figure(trial.energy_j, energy_scale) + format_relative_interval(trial.energy_j, interval)
+    source = describe_energy_source(trial)
+    return format_figure(trial.latency_s, latency_scale), format_figure(trial.power_w), energy, source
 
 
 def format_relative_interval(value: float | None, interval: Interval | None) -> str:
@@ -126,37 +135,16 @@ def _format_title(result: TuningData) -> str:
 def _format_main_table(result: TuningData) -> str:
     named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
     trials = [t for _, t in named]
-    latency, energy = (
-        choose_unit([t.latency_s for t in trials], "s"),
-        choose_unit([t.energy_j for t in trials], "J"),
-    )
-    headers = (
-        "",
-        f"latency [{latency[1]}]",
-        "power [W]",
-        f"energy [{energy[1]}]",
-        "source",
-        "of roofline",
-        "speed-up",
-    )
-    rows = [_format_row(name, t, result, latency[0], energy[0]) for name, t in named]
+    latency, energy = _choose_units(trials)
+    units = f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"
+    headers = ("", *units, "source", "of roofline", "speed-up")
+    rows = []
+    for name, t in named:
+        time, *others = _format_figures(t, latency[0], energy[0])
+        time += format_relative_interval(t.latency_s, t.latency_interval_s)
+        shares = _format_roofline_share(t, result), format_speedup(result.baseline, t)
+        rows.append((name, time, *others, *shares))
     return format_table(headers, rows)
-
-
-def _format_row(
-    name: str, trial: Trial, result: TuningData, latency_scale: float, energy_scale: float
-) -> tuple[str, ...]:
-    return (
-        name,
-        format_figure(trial.latency_s, latency_scale)
-        + format_relative_interval(trial.latency_s, trial.latency_interval_s),
-        format_figure(trial.power_w),
-        format_figure(trial.energy_j, energy_scale)
-        + format_relative_interval(trial.energy_j, trial.energy_interval_j if trial.metered else None),
-        describe_energy_source(trial),
-        _format_roofline_share(trial, result),
-        format_speedup(result.baseline, trial),
-    )
 
 
 def describe_energy_source(trial: Trial) -> str:
@@ -201,18 +189,15 @@ def _list_notes(result: TuningData) -> Iterator[str]:
 def wrap_note(name: str, text: str) -> Iterator[str]:
     """Wrap a named note. Yields no line for an empty text."""
     if text:
-        indent = " " * _LABEL_WIDTH
-        yield from textwrap.wrap(
-            text, TABLE_WIDTH, initial_indent=f"{name:{_LABEL_WIDTH}}", subsequent_indent=indent
-        )
+        label, indent = f"{name:{_LABEL_WIDTH}}", " " * _LABEL_WIDTH
+        yield from textwrap.wrap(text, TABLE_WIDTH, initial_indent=label, subsequent_indent=indent)
 
 
 def describe_rounding(best: Trial) -> str:
     """Describe the rounding of sums that blocks add to by atomics; "" if there are none."""
     names = ", ".join(best.schedule.program.nondeterministic_outputs)
-    return (
-        f"blocks add to {names} in any order, so results differ from run to run by rounding" if names else ""
-    )
+    words = f"blocks add to {names} in any order, so results differ from run to run by rounding"
+    return words if names else ""
 
 
 def _describe_failures(trials: Sequence[Trial]) -> str:
@@ -222,11 +207,8 @@ def _describe_failures(trials: Sequence[Trial]) -> str:
         if not trial.ok:
             kind, _, message = trial.status.partition(":")
             kinds.setdefault(kind, []).append(" ".join(message.split()))
-    counts = (
-        f"{kind} {len(found)}" + (f" (first: {found[0]})" if found[0] else "")
-        for kind, found in kinds.items()
-    )
-    return "; ".join(counts)
+    first = {kind: f" (first: {found[0]})" if found[0] else "" for kind, found in kinds.items()}
+    return "; ".join(f"{kind} {len(found)}{first[kind]}" for kind, found in kinds.items())
 
 
 def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> str:
@@ -239,8 +221,7 @@ def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> st
 
 
 def _describe_saving(result: TuningData) -> str:
-    """Compare the energy of the best with that of the fastest, and say whether the difference is
-    significant."""
+    """Compare the best's energy with the fastest's, and say whether the difference is significant."""
     best, fastest = result.best, result.fastest
     if best.schedule == fastest.schedule:
         return "the best schedule is also the fastest"
@@ -319,21 +300,9 @@ def _format_clock_table(result: TuningData) -> str:
     front = result.clock_front
     if not front:
         return ""
-    latency, energy = (
-        choose_unit([t.latency_s for t in front], "s"),
-        choose_unit([t.energy_j for t in front], "J"),
-    )
-    rows = [
-        (
-            f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-",
-            format_figure(t.latency_s, latency[0]),
-            format_figure(t.power_w),
-            format_figure(t.energy_j, energy[0])
-            + format_relative_interval(t.energy_j, t.energy_interval_j if t.metered else None),
-            describe_energy_source(t),
-        )
-        for t in front
-    ]
+    latency, energy = _choose_units(front)
+    clocks = [f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-" for t in front]
+    rows = [(c, *_format_figures(t, latency[0], energy[0])) for c, t in zip(clocks, front, strict=True)]
     title = (
         f"The best schedule at other clocks, {result.device.label}. A lower clock alone is no better\n"
         "kernel: these figures do not compare with the table above, and a .cu carries no clock."

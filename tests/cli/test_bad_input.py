@@ -164,7 +164,9 @@ def test_output_folder_is_checked_before_tuning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("file").write_text("not a folder")
-    monkeypatch.setattr("ekc.cli.options.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began"))
+    monkeypatch.setattr(
+        "ekc.cli.tune_arguments.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began")
+    )
     assert "cannot write into file/here" in refused(capsys, f"{TINY} --out file/here")
     assert "cannot write into file/here" in refused(capsys, "export matmul 8 8 8 --out file/here")
 
@@ -184,7 +186,9 @@ LAYER = '[[layer]]\nname = "{name}"\noperator = "{operator}"\nm = {m}\nn = 8\nk 
 def test_mistake_in_the_last_layer_is_found_before_tuning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, layer: dict[str, object], words: str
 ) -> None:
-    monkeypatch.setattr("ekc.cli.options.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began"))
+    monkeypatch.setattr(
+        "ekc.cli.tune_arguments.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began")
+    )
     good = {"name": "first", "operator": "matmul", "m": 8}
     Path("bad.toml").write_text(LAYER.format(**good) + LAYER.format(**{**good, "name": "last", **layer}))
     assert words in refused(capsys, "tune --layers bad.toml --quiet")

@@ -56,7 +56,7 @@ def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 raise outcome
             return outcome(tuned)
 
-        monkeypatch.setattr("ekc.cli.options.TuneArguments.run_tuning", tune)
+        monkeypatch.setattr("ekc.cli.tune_arguments.TuneArguments.run_tuning", tune)
 
     return ends
 

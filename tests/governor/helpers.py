@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ekc.governor.events import Event
+from ekc.governor.event_records import Event
 from ekc.governor.loop import govern
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.job import JobStage, SimulatedJob
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, sample_iterations
 from tests.scripted.nvml.boards import ScriptedBoards
 

@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 
+from ekc.governor.live.governed_job import CommandJob
 from ekc.governor.live.governor_process import govern_job
-from ekc.governor.live.job import CommandJob
 from ekc.governor.policy import GovernorRequest, Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import SensorSamples

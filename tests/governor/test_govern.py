@@ -344,7 +344,7 @@ def test_gpus_of_a_job_are_found_and_set_alike(boards: ScriptedBoards) -> None:
     program = str(ROOT / "tests" / "governor" / "settled_soon.py")
     words = ("govern", "--json", "events", *python_command(PATIENT_JOB))
     process = boards.start_python(program, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    from ekc.governor.live.job import list_process_family
+    from ekc.governor.live.governed_job import list_process_family
 
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

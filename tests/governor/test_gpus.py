@@ -11,7 +11,7 @@ import pytest
 
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live import gpus
-from ekc.governor.live.job import AttachedJob
+from ekc.governor.live.governed_job import AttachedJob
 from tests.scripted.nvml.boards import ScriptedBoards
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.advise import Advised, advise
-from ekc.governor.events import Ended, Event, event_to_json, to_plain_json
+from ekc.governor.event_records import Ended, Event, event_to_json, to_plain_json
 from ekc.governor.live import session
+from ekc.governor.live.governed_job import KILLED_STATUS, CommandJob
 from ekc.governor.live.group import GroupActuator, GroupProbe
-from ekc.governor.live.job import KILLED_STATUS, CommandJob
+from ekc.governor.live.job_report import GovernorLog, build_report
 from ekc.governor.live.probe import make_simulated_unit
-from ekc.governor.live.report import GovernorLog, build_report
 from ekc.governor.live.session import GovernedUnit, GovernorSession
 from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.policy import Policy
@@ -30,8 +30,8 @@ from ekc.governor.protocols import Gears, NullActuator, Settings
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import SIMULATED_CARDS
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.run import SimulatedRun
-from ekc.processes.signals import EXTERNAL_SIGNALS
+from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.processes.group_signals import EXTERNAL_SIGNALS
 from tests.scripted.nvml.boards import ROOT
 
 
@@ -291,7 +291,7 @@ def test_json_has_no_nan() -> None:
         "ekc.devices.clocks.lease",
         "ekc.cli.govern_output",
         "ekc.governor.governor",
-        "ekc.governor.live.job",
+        "ekc.governor.live.governed_job",
     ],
 )
 def test_modules_before_the_job_import_no_numpy(module: str) -> None:
@@ -326,8 +326,8 @@ def test_every_simulated_kind_and_card_can_be_made() -> None:
 
 def test_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ekc.governor.live.report import check_plot_file
-    from ekc.governor.live.report import plot_log as drawn
+    from ekc.governor.live.job_report import check_plot_file
+    from ekc.governor.live.job_report import plot_log as drawn
     from ekc.governor.loop import govern
 
     run, listener = _make_run(), RecordingListener()

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.governor.baselines import find_oracle_clocks
 from ekc.governor import phase as phases
-from ekc.governor.events import (
+from ekc.governor.event_records import (
     Applied,
     Chosen,
     Ended,
@@ -20,14 +20,14 @@ from ekc.governor.events import (
     Skipped,
     Started,
 )
+from ekc.governor.job_meter import JobMeter
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
-from ekc.governor.measure import JobMeter
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.job import JobStage
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import JobStage
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, make_pause
 from tests.governor.helpers import (
     STAGES,
@@ -63,9 +63,7 @@ def test_hooks_are_used_after_a_late_first_step(first_s: float) -> None:
         make_job([make_iterations(first_s, stage_seconds=(0.05, first_s, 0.45)), make_iterations(300)]),
         has_hooks=True,
     )
-    phase = phases.begin_phase(
-        JobMeter(run, run, lambda event: None), Policy(), run.gears(), lambda event: None
-    )
+    phase = phases.begin_phase(JobMeter(run, run, lambda event: None), Policy(), run.gears())
     assert phase.progress.kind == "steps"
     assert phase.progress.period_s == pytest.approx(1.5, rel=0.05)
     assert phase.readings.default_readings[0].pace.beats_error < 0.02
@@ -103,10 +101,10 @@ def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
     """The memory clock was once expected to change nothing, so every check would have found another job."""
     run = SimulatedRun(make_job([make_iterations(200)], device="rtx3090"), has_hooks=True)
     meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
+    phase = phases.begin_phase(meter, Policy(), run.gears())
     phase.choice = Settings(memory_mhz=5001)
     for _ in range(2):
-        assert phases.measure_settings(meter, phase, phase.choice, "candidate", lambda event: None)
+        assert phases.measure_settings(meter, phase, phase.choice, "candidate")
     expected = phases.predict_choice(phase)
     assert expected.slowdown > 0.03
     assert not phase.readings.has_refuted(expected)
@@ -118,9 +116,9 @@ def test_zero_budget_resets_the_memory_clock() -> None:
     run = SimulatedRun(make_job([make_iterations(400)], device="rtx3090"), has_hooks=True)
     governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), lambda event: None, None)
     governor._start_s = run.now()
-    phase = phases.begin_phase(governor._meter, Policy(), run.gears(), lambda event: None)
+    phase = phases.begin_phase(governor._meter, Policy(), run.gears())
     for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
-        assert phases.measure_settings(governor._meter, phase, choice, "candidate", lambda event: None)
+        assert phases.measure_settings(governor._meter, phase, choice, "candidate")
         phase.search, phase.choice = replace(phase.search, memory_mhz=5001), choice
         assert governor._update_choice(phase) == "moved"
         assert phase.choice == Settings()

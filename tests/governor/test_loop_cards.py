@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ekc.governor.budget import estimate_payoff
-from ekc.governor.events import Chosen, Ended, Event, Measured
+from ekc.governor.event_records import Chosen, Ended, Event, Measured
 from ekc.governor.loop import govern
 from ekc.governor.phase import ResponseModel
 from ekc.governor.policy import Policy
@@ -17,7 +17,7 @@ from ekc.governor.protocols import Gears, Settings
 from ekc.governor.response_curve import ResponsePrior
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import (
     make_iterations,
     make_job,

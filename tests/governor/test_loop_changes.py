@@ -8,16 +8,25 @@ import numpy as np
 import pytest
 
 from ekc.governor import phase as phases
-from ekc.governor.events import Applied, Checked, Chosen, Event, EventCallback, Measured, PeriodFound, Shifted
+from ekc.governor.event_records import (
+    Applied,
+    Checked,
+    Chosen,
+    Event,
+    EventCallback,
+    Measured,
+    PeriodFound,
+    Shifted,
+)
+from ekc.governor.job_meter import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.loop import _ControlLoop, govern
-from ekc.governor.measure import JobEnded, JobMeter, WatchedStretch
 from ekc.governor.phase import Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.job import JobStage
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import JobStage
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from ekc.governor.simulation.timeline import Timeline, insert_evaluations, sample_iterations
 from tests.governor.helpers import (
     FORWARD_STAGE,
@@ -95,8 +104,8 @@ def make_governor_after_loss(
     policy = Policy() if pause_s is None else Policy(remaining_s=3000.0 + pause_s)
     governor = _ControlLoop(run, run, policy, on_event, None)
     governor._start_s = run.now() - 900.0 - (pause_s or 0.0)
-    other = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
-    assert phases.measure_settings(meter, other, Settings(sm_mhz=1200), "candidate", lambda event: None)
+    other = phases.begin_phase(meter, Policy(), run.gears())
+    assert phases.measure_settings(meter, other, Settings(sm_mhz=1200), "candidate")
     other.seconds_by_settings = {Settings(): 900.0 - low_s, Settings(sm_mhz=1200): low_s}
     other.default_signature = 2 * other.default_signature  # Other work.
     governor._phases.append(other)
@@ -167,11 +176,11 @@ def _make_phase_after_disturbance(run: SimulatedRun) -> Phase:
     """A phase begun in training: a reading of the default in other work, at 75 s, is dropped; one at 125 s
     is kept."""
     meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
+    phase = phases.begin_phase(meter, Policy(), run.gears())
     run.record(75 - run.now())
-    assert not phases.remeasure_default(meter, phase, lambda event: None)
+    assert not phases.remeasure_default(meter, phase)
     run.record(125 - run.now())
-    assert phases.remeasure_default(meter, phase, lambda event: None)
+    assert phases.remeasure_default(meter, phase)
     return phase
 
 
@@ -206,12 +215,12 @@ def test_reading_of_other_work_is_dropped() -> None:
     other = sample_iterations(np.random.default_rng(2), np.array([1, 2]), np.array([0.05, 1.45]), 90.0)
     run = SimulatedRun(make_job([make_iterations(60), other, make_iterations(60, 1)]))
     meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
+    phase = phases.begin_phase(meter, Policy(), run.gears())
     low = Settings(sm_mhz=1700)
-    assert phases.measure_settings(meter, phase, low, "candidate", lambda event: None)
+    assert phases.measure_settings(meter, phase, low, "candidate")
     strays = phase.progress.bytes_variance
     run.record(80 - run.now())
-    assert not phases.measure_settings(meter, phase, low, "check", lambda event: None)
+    assert not phases.measure_settings(meter, phase, low, "check")
     assert len(phase.readings.other_readings) == 1
     assert phase.progress.bytes_variance == strays
 
@@ -221,10 +230,10 @@ def test_steps_of_another_length_are_a_change() -> None:
     shorter = sample_iterations(np.random.default_rng(2), np.arange(1, 4), 0.6 * STAGE_SECONDS, 60.0)
     run = SimulatedRun(make_job([make_iterations(60), shorter]), has_hooks=True)
     meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
-    assert phases.remeasure_default(meter, phase, lambda event: None)
+    phase = phases.begin_phase(meter, Policy(), run.gears())
+    assert phases.remeasure_default(meter, phase)
     run.record(70 - run.now())
-    assert not phases.remeasure_default(meter, phase, lambda event: None)
+    assert not phases.remeasure_default(meter, phase)
 
 
 def test_reading_before_a_disturbed_default_is_dropped() -> None:

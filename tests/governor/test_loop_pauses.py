@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ekc.governor.events import Event, Measured
+from ekc.governor.event_records import Event, Measured
 from ekc.governor.loop import MAX_WAIT_S, govern
 from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import select_events
 
 PAUSE_S, IDLE_W = 35.0, 90.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.governor.period_tracking import find_period_near
-from ekc.governor.progress import ProgressKind, ProgressSource, StepMark, measure_progress_rate
+from ekc.governor.progress_rate import ProgressKind, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.samples import SensorSamples
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from ekc.errors import ActuatorError
-from ekc.governor.live import sensors
+from ekc.governor.job_meter import JobMeter
+from ekc.governor.live import governor_sensors as sensors
+from ekc.governor.live.governor_sensors import BoardEnergy, SensorSampler
 from ekc.governor.live.probe import NvmlProbe
-from ekc.governor.live.sensors import BoardEnergy, SensorSampler
-from ekc.governor.measure import JobMeter
-from ekc.governor.progress import ProgressSource
+from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import Gears, NullActuator
 from tests.scripted.nvml.boards import ScriptedBoards
 from tests.scripted.nvml.extra_reads import ScriptedGpm, script_instant_power

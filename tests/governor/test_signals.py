@@ -18,7 +18,7 @@ import pytest
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
-from ekc.processes.signals import EXTERNAL_SIGNALS
+from ekc.processes.group_signals import EXTERNAL_SIGNALS
 from tests.governor.helpers import (
     extract_messages,
     is_restored,

@@ -8,7 +8,7 @@ import sys
 WITHOUT = """
 import sys
 sys.modules["torch"] = None
-import ekc, ekc.runtime.kernel, ekc.devices.cuda.call, ekc.devices.cuda.arrays
+import ekc, ekc.runtime.kernel, ekc.devices.cuda.call, ekc.devices.cuda.device_arrays
 """
 
 

@@ -21,9 +21,14 @@ from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
 from ekc.devices.simulated.launch_counts import LAUNCH_PROFILES, profile_kernel
 from ekc.processes.pool import WorkerProcesses
-from ekc.search import compile_pool
-from ekc.search.compile_pool import MAX_WORKERS, MIN_TRIALS_FOR_PROCESSES, open_worker_pool
-from ekc.search.loop.compile_job import read_versions, run_compile_job
+from ekc.search.loop import compile_job
+from ekc.search.loop.compile_job import (
+    MAX_WORKERS,
+    MIN_TRIALS_FOR_PROCESSES,
+    open_worker_pool,
+    read_versions,
+    run_compile_job,
+)
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.processes.test_child import alive
 
@@ -140,7 +145,7 @@ def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: 
         numbers.append(number)
         return ThreadPoolExecutor(1)
 
-    monkeypatch.setattr(compile_pool, "WorkerProcesses", started)
+    monkeypatch.setattr(compile_job, "WorkerProcesses", started)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(200), raising=False)
     with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES, asked):
         pass

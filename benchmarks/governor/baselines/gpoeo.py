@@ -22,8 +22,8 @@ from benchmarks.governor.baselines.odpp import (
     measure_rate_point,
 )
 from benchmarks.governor.predict.model import CLOCK_RATIOS
+from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.job_reading import JobReading, ProgressRate
-from ekc.governor.measure import JobEnded, JobMeter
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase import ResponseModel
 from ekc.governor.protocols import Actuator, Probe, Settings

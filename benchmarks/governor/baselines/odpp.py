@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ekc.governor.measure import JobEnded, JobMeter
+from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.period import detect_period
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values, concatenate_samples

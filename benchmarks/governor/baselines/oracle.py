@@ -9,7 +9,7 @@ import numpy as np
 
 from ekc.governor import objective
 from ekc.governor.policy import Policy
-from ekc.governor.simulation.job import SimulatedJob, compute_costs
+from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from ekc.errors import InvalidInput
-from ekc.governor.measure import JobEnded, JobMeter
+from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.protocols import Actuator, Probe, Settings
 
 WARM_UP_STEPS = 10

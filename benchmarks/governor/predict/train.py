@@ -17,13 +17,13 @@ from benchmarks.governor.predict.model import (
     TrainingRow,
     build_features,
 )
+from ekc.governor.job_meter import make_reading
 from ekc.governor.job_reading import ProgressRate
-from ekc.governor.measure import make_reading
-from ekc.governor.progress import ProgressSource
+from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import Settings
-from ekc.governor.simulation.job import PhaseCosts, SimulatedJob, compute_costs
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import PhaseCosts, SimulatedJob, compute_costs
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from ekc.search.cost_model.xgboost_model import train_trees
 
 WATCH_S = 30.0

@@ -1,2 +1,1 @@
-"""Clock and power limits of a GPU, set through NVML or zeusd, always under a lease
-(`ekc.devices.clocks.lease`)."""
+"""Clock and power limits of a GPU, set through NVML or zeusd under a lease (`ekc.devices.clocks.lease`)."""

@@ -23,14 +23,13 @@ from ekc.devices.clocks.limits import LimitSetter
 from ekc.devices.clocks.open import reopen_actuator
 from ekc.devices.clocks.restore import end_lease, restore_settings
 from ekc.errors import EkcError, RecordError
-from ekc.processes.signals import EXTERNAL_SIGNALS
+from ekc.processes.group_signals import EXTERNAL_SIGNALS
 
 SILENCE_TIMEOUT_S = 2.5
 RETRY_INTERVAL_S = 1.0
 MAX_TRIES = 60
 RESTORE_AGAIN_DELAY_S = 0.3
-"""Seconds between the two times that settings are put back: a call of the dead governor may still be under
-way to a daemon."""
+"""Seconds between two restorations: a call of the dead governor may still be under way to a daemon."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from ekc.devices.clocks import lease_file
@@ -45,8 +44,7 @@ class LeasedActuator:
         self._limit_setter = limit_setter
         self._renew_lease = renew_lease
         self._lock = threading.Lock()
-        """Serialises the control loop and the heartbeat, which both set limits; the last request is set
-        last."""
+        """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
         self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
         try:
             self.restored: RestoreResult | None = end_stale_lease(limit_setter.reference.gpu)
@@ -75,8 +73,7 @@ class LeasedActuator:
         return self._requested_settings
 
     def apply(self, settings: Settings) -> None:
-        """Set the limits that differ from the present ones. Raises `ActuatorError`; limits set until then
-        stay leased."""
+        """Set the limits that differ. Raises `ActuatorError`; limits set until then stay leased."""
         bounded = self._bound_settings(settings)
         if not self.is_active():
             self._renew_lease()
@@ -90,7 +87,8 @@ class LeasedActuator:
             self._set_limits(self._bound_settings(self._requested_settings))
 
     def _bound_settings(self, settings: Settings) -> Settings:
-        return _make_settings({limit: self._bound_value(limit, getattr(settings, limit)) for limit in LIMITS})
+        values: dict[str, Any] = {x: self._bound_value(x, getattr(settings, x)) for x in LIMITS}
+        return Settings(**values)
 
     def _set_limits(self, settings: Settings) -> None:
         current = {x: getattr(self._settings_in_force, x) for x in LIMITS if x not in self._uncertain_limits}
@@ -100,13 +98,11 @@ class LeasedActuator:
         with lease_file.lock_lease(self.lease.reference.gpu):
             self._mark_touched(changed)
             for limit in changed:
-                self._uncertain_limits.add(
-                    limit
-                )  # A call that fails (a late reply, say) may have had its effect.
-                self._limit_setter.set_limit(limit, getattr(settings, limit))
-                self._settings_in_force = replace(
-                    self._settings_in_force, **{limit: getattr(settings, limit)}
-                )
+                # A call that fails (a late reply, say) may have had its effect.
+                self._uncertain_limits.add(limit)
+                value = getattr(settings, limit)
+                self._limit_setter.set_limit(limit, value)
+                self._settings_in_force = replace(self._settings_in_force, **{limit: value})
                 self._uncertain_limits.discard(limit)
 
     def is_active(self) -> bool:
@@ -119,11 +115,8 @@ class LeasedActuator:
         self._governor_lock.close_queries()
 
     def retake(self) -> None:
-        """Take the lease again.
-
-        The guard has put everything back, but this process may have been stopped while it set something:
-        limits that were touched stay marked as touched, and are set again whatever their value seems to be.
-        """
+        """Take the lease again after the guard has restored all limits: this process may have been stopped
+        while it set something. Limits touched before are set again, whatever their value seems to be."""
         with self._lock:
             self.lease = replace(self.lease, id=uuid.uuid4().hex)
             lease_file.write_lease(self.lease)
@@ -163,18 +156,11 @@ class LeasedActuator:
 def _make_lease(limit_setter: LimitSetter, previous_settings: Settings) -> Lease:
     """A new lease; given settings count where the driver cannot read them."""
     read = limit_setter.settings()
-    previous = _make_settings(
-        {
-            limit: _find_first_value(getattr(previous_settings, limit), getattr(read, limit))
-            for limit in LIMITS
-        }
-    )
-    fresh, boot = uuid.uuid4().hex, lease_file.read_boot_id()
-    return Lease(fresh, limit_setter.reference, limit_setter.label, previous, (), os.getpid(), boot)
-
-
-def _make_settings(values: dict[Limit, Any]) -> Settings:
-    return Settings(**values)
+    values: dict[str, Any] = {
+        x: _find_first_value(getattr(previous_settings, x), getattr(read, x)) for x in LIMITS
+    }
+    fresh, boot, label = uuid.uuid4().hex, lease_file.read_boot_id(), limit_setter.label
+    return Lease(fresh, limit_setter.reference, label, Settings(**values), (), os.getpid(), boot)
 
 
 def _find_first_value(*values: float | None) -> float | None:
@@ -250,15 +236,12 @@ class LeaseKeeper:
     def __enter__(self) -> LeaseKeeper:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for line in self.close():
             self._report(line)
 
     def _report(self, line: str) -> None:
-        """Pass a line to `on_message`. It may raise (`warnings.warn` where warnings are errors): the lease
-        goes on."""
+        """Pass a line to `on_message`. The lease goes on where it raises (`warnings.warn` as an error)."""
         with contextlib.suppress(Exception):
             self._on_message(line)
 
@@ -268,14 +251,12 @@ class LeaseKeeper:
             try:
                 actuator.end()
             except EkcError as problem:
-                problems.append(
-                    f"{problem}; its guard tries on for a minute, after that: ekc govern --restore"
-                )
+                remedy = "its guard tries on for a minute, after that: ekc govern --restore"
+                problems.append(f"{problem}; {remedy}")
         return problems
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
-        """Start the guard in a session of its own, so that signals of a terminal do not reach it; returns
-        when the guard watches."""
+        """Start the guard in its own session, beyond a terminal's signals; returns when the guard watches."""
         leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
         try:
             guard = subprocess.Popen(
@@ -306,9 +287,8 @@ class LeaseKeeper:
             try:
                 self._send_heartbeat()
                 last_problem = None
-            except (
-                Exception
-            ) as problem:  # Any error: without a heartbeat the guard assumes that this process died.
+            except Exception as problem:
+                # Any error: without a heartbeat the guard assumes that this process died.
                 if str(problem) != last_problem:
                     last_problem = str(problem)
                     self._report(f"{last_problem}; it is tried again until it is done")
@@ -345,16 +325,14 @@ class LeaseKeeper:
             self._reapply_settings()
 
     def _retake_leases(self) -> None:
-        """Take the leases again and start a guard for them; settings made under the old leases are due
-        again."""
+        """Take the leases again and start a guard for them; settings made under the old leases are due."""
         self._needs_reapply = True
         for actuator in self.actuators:
             actuator.retake()
         self._restart_guard()
 
     def _reapply_settings(self) -> None:
-        """Set again the settings that are due, until all of them are: the state of the leases does not show
-        it."""
+        """Set the due settings again, until all of them are: the state of the leases does not show it."""
         if not self._needs_reapply:
             return
         for actuator in self.actuators:

@@ -27,14 +27,12 @@ LEASE_VERSION = 1
 GUARD_READY = b"ready\n"
 """Line that a guard prints when it watches."""
 LOCK_TIMEOUT_S = 0.5
-"""Seconds to wait for the lock of a lease file. A process that holds it longer was stopped in between;
-restoring does not wait for it."""
+"""Seconds to wait for a lease file's lock. A process that holds it longer was stopped; restoring goes on."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Lease of one GPU. `touched` are the limits that may differ from `previous`; no other limit is
-    restored."""
+    """Lease of one GPU. Only the limits in `touched`, which may differ from `previous`, are restored."""
 
     id: str
     """Identifier of this lease, so that a later lease of the same GPU is not ended by mistake."""
@@ -62,10 +60,8 @@ def read_boot_id() -> str:
 
 
 def find_lease_folder() -> Path:
-    """Folder of lease files: EKC_RUN_DIR, or /run/ekc for root, or a folder of this user under /tmp.
-
-    Raises `InvalidInput` where the folder cannot be trusted.
-    """
+    """Folder of lease files: EKC_RUN_DIR, /run/ekc for root, or a folder of this user under /tmp. Raises
+    `InvalidInput` for one that cannot be trusted."""
     chosen = os.environ.get("EKC_RUN_DIR")
     mine = Path(chosen) if chosen else Path("/run/ekc" if os.geteuid() == 0 else f"/tmp/ekc-{os.geteuid()}")
     try:
@@ -127,10 +123,8 @@ def erase_lease(gpu: str) -> None:
 
 @contextmanager
 def lock_lease(gpu: str) -> Iterator[None]:
-    """Only one process at a time changes a GPU and its lease; after `LOCK_TIMEOUT_S` the lock is ignored.
-
-    Raises `RecordError` where a lock file cannot be made.
-    """
+    """Lock by which one process at a time changes a GPU and its lease; ignored after `LOCK_TIMEOUT_S`. Raises
+    `RecordError` where no lock file can be made."""
     file = make_lease_path(gpu).with_suffix(".lock")
     try:
         descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
@@ -154,8 +148,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 
 class GovernorLock:
-    """The right to govern a GPU, from creation until `close`. Raises `ActuatorError` where another process
-    governs this GPU."""
+    """The right to govern a GPU until `close`. Raises `ActuatorError` where another process governs it."""
 
     def __init__(self, gpu: str, label: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -170,8 +163,7 @@ class GovernorLock:
             ) from problem
 
     def close_queries(self) -> None:
-        """Close the connections of processes that asked: connecting gave them their answer, and open ones
-        would fill the queue."""
+        """Close the connections of processes that asked: that answered them; open ones fill the queue."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._socket.accept()[0].close()

@@ -12,8 +12,7 @@ LIMITS: Final[tuple[Limit, ...]] = ("sm_mhz", "memory_mhz", "power_w")
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of one GPU, clocks as upper limits. None for a limit that is not set: the previous limit
-    holds."""
+    """Limits of one GPU, clocks as upper limits. None for a limit that keeps its previous value."""
 
     sm_mhz: int | None = None
     memory_mhz: int | None = None
@@ -47,25 +46,19 @@ class LimitSetter(Protocol):
     @property
     def label(self) -> str:
         """Name for messages, e.g. "NVML, GPU 0"."""
-        ...
 
     @property
     def reference(self) -> ActuatorReference:
         """Reference for another process."""
-        ...
 
     def gears(self) -> Gears:
         """Values that can be set here."""
-        ...
 
     def settings(self) -> Settings:
         """Limits in force, as far as they can be read; clock limits cannot, and are None."""
-        ...
 
     def check_permission(self) -> None:
         """Set a limit to its present value. Raises `ActuatorError` where this process may not."""
-        ...
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; None resets it to the default of the driver. Raises `ActuatorError`."""
-        ...

@@ -1,8 +1,5 @@
-"""Limits of one GPU, read and set through NVML.
-
-Reading (names, values that can be set, the power cap) needs no permission; setting needs root or
-CAP_SYS_ADMIN. NVML has no call that reads a clock limit.
-"""
+"""Limits of one GPU, read and set through NVML, which cannot read a clock limit. Reading needs no permission,
+setting needs root or CAP_SYS_ADMIN."""
 
 from __future__ import annotations
 
@@ -14,14 +11,12 @@ from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
 _VOLTA, _AMPERE = 5, 7
-"""NVML_DEVICE_ARCH values: the first architecture whose SM clock, and the first whose memory clock, can be
-limited."""
+"""NVML_DEVICE_ARCH values of the first architectures whose SM clock and memory clock can be limited."""
 _UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 
 
 def normalize_pci_address(text: str) -> str:
-    """A PCI address as `lspci -D` writes it, with four digits of the domain: some sources leave the domain
-    out, NVML has eight digits."""
+    """A PCI address as `lspci -D` writes it, with a domain of four digits: some have none, NVML eight."""
     parts = text.strip().lower().split(":")
     domain = parts[0] if len(parts) > 2 else ""
     return ":".join((domain[-4:].zfill(4), *parts[-2:]))
@@ -68,8 +63,7 @@ class NvmlLimitReader:
         return normalize_pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
     def _read_power_caps(self) -> tuple[float, ...]:
-        """Power caps up to the default, or up to a higher cap in force: no card gets a higher cap than it
-        had."""
+        """Power caps up to the default, or to a higher cap in force: no card gets more than it had."""
         constraints = self._call_if_supported("nvmlDeviceGetPowerManagementLimitConstraints")
         if not constraints:
             return ()
@@ -94,12 +88,32 @@ class NvmlLimitReader:
         return call_nvml(f"the {quantity} of {self.uuid}", getattr(self.library, function), self.handle)
 
 
-class NvmlLimits:
-    """Sets the limits of one GPU through NVML."""
+class BoardLimits:
+    """The limits of one GPU as NVML reads them, for the classes that set them."""
 
     def __init__(self, uuid: str) -> None:
         self._board = NvmlLimitReader(uuid)
         self._gears = self._board.gears()
+
+    def gears(self) -> Gears:
+        """Values that this card can be set to."""
+        return self._gears
+
+    def settings(self) -> Settings:
+        """The power cap; clock limits cannot be read."""
+        return self._board.settings()
+
+    def _convert_to_milliwatts(self, power_w: float | None) -> int:
+        """A power cap, or the default one for None."""
+        return self._board.read_default_cap_mw() if power_w is None else round(power_w * 1000)
+
+    def _make_clock_range(self, limit: Limit, mhz: float) -> tuple[int, int]:
+        """The lowest clock that can be set, and the upper limit."""
+        return min(min(getattr(self._gears, limit), default=0), int(mhz)), int(mhz)
+
+
+class NvmlLimits(BoardLimits):
+    """Sets the limits of one GPU through NVML."""
 
     @property
     def label(self) -> str:
@@ -110,14 +124,6 @@ class NvmlLimits:
     def reference(self) -> ActuatorReference:
         """Reference by UUID, which does not depend on the order of GPUs."""
         return ActuatorReference("nvml", self._board.uuid)
-
-    def gears(self) -> Gears:
-        """Values that this card can be set to."""
-        return self._gears
-
-    def settings(self) -> Settings:
-        """The power cap; clock limits cannot be read."""
-        return self._board.settings()
 
     def check_permission(self) -> None:
         """Set the power cap to its present value. Raises `ActuatorError` where setting is not permitted."""
@@ -134,15 +140,13 @@ class NvmlLimits:
         what = f"setting {_LIMIT_NAMES[limit]} of {self._board.name}"
         library, handle = self._board.library, self._board.handle
         if limit == "power_w":
-            milliwatts = self._board.read_default_cap_mw() if value is None else round(value * 1000)
+            milliwatts = self._convert_to_milliwatts(value)
             call_nvml(what, library.nvmlDeviceSetPowerManagementLimit, handle, milliwatts)
         elif value is None:
             call_nvml(what, getattr(library, _RESET_FUNCTIONS[limit]), handle)
         else:
-            lowest = min(getattr(self._gears, limit), default=0)
-            call_nvml(
-                what, getattr(library, _LOCK_FUNCTIONS[limit]), handle, min(lowest, int(value)), int(value)
-            )
+            lock = getattr(library, _LOCK_FUNCTIONS[limit])
+            call_nvml(what, lock, handle, *self._make_clock_range(limit, value))
 
 
 _LIMIT_NAMES = {"sm_mhz": "the SM clock", "memory_mhz": "the memory clock", "power_w": "the power limit"}

@@ -9,17 +9,14 @@ from ekc.errors import ActuatorError
 
 
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
-    """An actuator of a kind; "auto" is NVML where this process may set limits, else zeusd where it runs.
-    Nothing is changed.
-
-    Raises `ActuatorError` with every reason why there is none.
-    """
+    """An actuator of a kind; "auto" is NVML where this process may set limits, else a running zeusd. Nothing
+    is changed. Raises `ActuatorError` with every reason why there is none."""
     reasons = []
-    for opened in {"auto": (_open_nvml, _open_zeusd), "nvml": (_open_nvml,), "zeusd": (_open_zeusd,)}[kind]:
+    for open_limits in (_open_nvml, _open_zeusd) if kind == "auto" else (_OPENERS[kind],):
         try:
-            settable = opened(gpu)
-            settable.check_permission()
-            return settable
+            limits = open_limits(gpu)
+            limits.check_permission()
+            return limits
         except ActuatorError as problem:
             reasons.append(str(problem))
     raise ActuatorError("; ".join(reasons))
@@ -36,6 +33,9 @@ def _open_zeusd(gpu: str) -> LimitSetter:
             f"no zeusd at {zeusd.DEFAULT_SOCKET}, and ZEUSD_SOCK_PATH or ZEUSD_HOST_PORT name none"
         )
     return zeusd.ZeusdLimits(gpu, where)
+
+
+_OPENERS = {"nvml": _open_nvml, "zeusd": _open_zeusd}
 
 
 def reopen_actuator(reference: ActuatorReference) -> LimitSetter:

@@ -28,8 +28,7 @@ class RestoreResult:
 
 
 def restore_settings(lease: Lease, limit_setter: LimitSetter) -> None:
-    """Restore all limits that were touched, even where some fail. Raises `ActuatorError` with the first
-    reason."""
+    """Restore all limits that were touched, even where some fail; raises the first `ActuatorError`."""
     problems: list[ActuatorError] = []
     for limit in lease.touched:
         try:
@@ -64,8 +63,7 @@ def end_lease(lease: Lease, limit_setter: LimitSetter | None = None) -> str:
 
 
 def end_stale_lease(gpu: str) -> RestoreResult | None:
-    """Restore the settings that a governor which has ended left behind. The caller holds the `GovernorLock`
-    of the GPU."""
+    """Restore what a governor that has ended left behind. The caller holds the `GovernorLock` of the GPU."""
     stale = lease_file.read_lease(lease_file.make_lease_path(gpu))
     if stale is None:
         return None

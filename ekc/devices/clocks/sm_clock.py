@@ -33,8 +33,7 @@ class SmClockControl:
         detach_in_children(self)
 
     def list_clocks(self) -> Clocks:
-        """Clocks that can be set, ascending, or the reason why none can. Nothing is tried: a driver may still
-        refuse."""
+        """Clocks that can be set, ascending, or why none can. Nothing is tried: a driver may still refuse."""
         current = self._sensors.clock_mhz()
         if self._sensors.explain_sharing():
             return Clocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
@@ -61,11 +60,9 @@ class SmClockControl:
             )
             atexit.register(self.close)
         actuator = self._lease_keeper.actuators[0]
-        gears = actuator.gears().sm_mhz
-        if mhz not in gears:
-            raise DeviceError(
-                f"{self._sensors.name} cannot be set to {mhz} MHz: {_describe_nearest(gears, mhz)}"
-            )
+        offered = Clocks(actuator.gears().sm_mhz, "it has no SM clock that can be limited")
+        if refusal := offered.explain_refusal(mhz):
+            raise DeviceError(f"{self._sensors.name} cannot be set to {mhz} MHz: {refusal}")
         try:
             actuator.apply(Settings(sm_mhz=mhz))
             yield
@@ -83,10 +80,3 @@ class SmClockControl:
             atexit.unregister(self.close)
             for line in keeper.close():
                 warnings.warn(line, stacklevel=2)
-
-
-def _describe_nearest(gears: tuple[int, ...], mhz: int) -> str:
-    if not gears:
-        return "it has no SM clock that can be limited"
-    nearest = min(gears, key=lambda gear: abs(gear - mhz))
-    return f"it offers {gears[0]} to {gears[-1]} MHz; nearest: {nearest}"

@@ -13,31 +13,27 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
-from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader, normalize_pci_address
+from ekc.devices.clocks.limits import ActuatorReference, Limit
+from ekc.devices.clocks.nvml_limits import BoardLimits, normalize_pci_address
 from ekc.errors import ActuatorError
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
-"""Socket of zeusd by default."""
 TIMEOUT_S = 3.0
 _ADDRESS_FORMS = "give /path/of/socket or host:port"
 
 
 def find_daemon_address() -> str | None:
-    """Address of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the default socket; None where there is
-    none."""
+    """Address of the daemon: ZEUSD_SOCK_PATH, ZEUSD_HOST_PORT or the default socket; None without one."""
     address = os.environ.get("ZEUSD_SOCK_PATH") or os.environ.get("ZEUSD_HOST_PORT")
     return address or (DEFAULT_SOCKET if os.path.exists(DEFAULT_SOCKET) else None)
 
 
-class ZeusdLimits:
-    """Sets the limits of one GPU through the daemon; values that can be set and the power cap are read
-    through NVML."""
+class ZeusdLimits(BoardLimits):
+    """Sets the limits of one GPU through the daemon; possible values and the cap are read by NVML."""
 
     def __init__(self, uuid: str, daemon_address: str) -> None:
+        super().__init__(uuid)
         self._daemon_address = daemon_address
-        self._board = NvmlLimitReader(uuid)
-        self._gears = self._board.gears()
         self._daemon_gpu_id = self._find_daemon_gpu_id(_send_request(daemon_address, "GET", "/discover"))
 
     @property
@@ -50,14 +46,6 @@ class ZeusdLimits:
         """Reference by UUID and address of the daemon."""
         return ActuatorReference("zeusd", self._board.uuid, self._daemon_address)
 
-    def gears(self) -> Gears:
-        """Values that this card can be set to."""
-        return self._gears
-
-    def settings(self) -> Settings:
-        """The power cap; clock limits cannot be read."""
-        return self._board.settings()
-
     def check_permission(self) -> None:
         """Set the power cap to its present value. Raises `ActuatorError` where the daemon refuses."""
         if self._gears.power_w:
@@ -66,25 +54,21 @@ class ZeusdLimits:
     def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; returns when the daemon has done it."""
         if limit == "power_w":
-            milliwatts = self._board.read_default_cap_mw() if value is None else round(value * 1000)
-            self._post_request("set_power_limit", power_limit_mw=milliwatts)
+            self._post_request("set_power_limit", power_limit_mw=self._convert_to_milliwatts(value))
             return
         clock = {"sm_mhz": "gpu", "memory_mhz": "mem"}[limit]
         if value is None:
             self._post_request(f"reset_{clock}_locked_clocks")
             return
-        lowest = min(getattr(self._gears, limit), default=0)
-        self._post_request(
-            f"set_{clock}_locked_clocks", min_clock_mhz=min(lowest, int(value)), max_clock_mhz=int(value)
-        )
+        low, high = self._make_clock_range(limit, value)
+        self._post_request(f"set_{clock}_locked_clocks", min_clock_mhz=low, max_clock_mhz=high)
 
     def _post_request(self, name: str, **parameters: int) -> None:
         query = urlencode({"gpu_ids": self._daemon_gpu_id, "block": "true"} | parameters)
         _send_request(self._daemon_address, "POST", f"/gpu/{name}?{query}")
 
     def _find_daemon_gpu_id(self, discovered: Any) -> int:
-        """Number of this GPU in the daemon, found by PCI address: in a container, say, the daemon numbers
-        GPUs differently."""
+        """The daemon's number of this GPU, by PCI address: in a container it may number differently."""
         try:
             groups = discovered.get("enabled_api_groups") or ["gpu-control"]
             numbers_by_address = {

@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.arrays import (
+from ekc.devices.cuda.device import check_compatible
+from ekc.devices.cuda.device_arrays import (
     DeviceArray,
     allocate_like,
     check_addresses,
@@ -20,7 +21,6 @@ from ekc.devices.cuda.arrays import (
     take_array,
     use_device_of,
 )
-from ekc.devices.cuda.device import check_compatible
 from ekc.devices.cuda.driver import Driver
 from ekc.errors import InvalidInput
 from ekc.ir.arrays import detach_tensor
@@ -47,9 +47,8 @@ class FunctionCache:
         # Bytes cache their hash: a call does not read the machine code.
         key = (gpu, compiled.arch, compiled.cubin, *((x.name, x.shared_bytes) for x in compiled.launches))
         if key not in self._functions:
-            major, minor = (
-                cuda_driver.get_attribute(gpu, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR")
-            )
+            names = [f"COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR")]
+            major, minor = (cuda_driver.get_attribute(gpu, name) for name in names)
             check_compatible(compiled, 10 * major + minor, f"{cuda_driver.get_name(gpu)} (cuda:{gpu})")
             module = cuda_driver.load(compiled.cubin)
             self._functions[key] = tuple(
@@ -120,7 +119,5 @@ def _queue_launches(
 
 def _compute_workspace_sizes(compiled: CompiledKernel, addresses: dict[str, int]) -> dict[str, int]:
     """Sizes of the tensors between launches."""
-    sizes: dict[str, int] = {}
-    for one in compiled.launches:
-        sizes |= zip(one.arguments, one.argument_bytes, strict=True)
-    return {name: size for name, size in sizes.items() if name not in addresses}
+    pairs = (zip(one.arguments, one.argument_bytes, strict=True) for one in compiled.launches)
+    return {name: size for sizes in pairs for name, size in sizes if name not in addresses}

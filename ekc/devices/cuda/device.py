@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel, identify_kernel
+from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
 from ekc.devices.cuda.messages import (
@@ -30,7 +31,6 @@ from ekc.devices.cuda.messages import (
     TimingRules,
     TimingSamples,
 )
-from ekc.devices.cuda.target import parse_target
 from ekc.devices.device import (
     Clocks,
     MeasurementConditions,
@@ -54,8 +54,7 @@ from ekc.version import __version__
 WORKER_MODULE = "ekc.devices.cuda.worker"
 """Module that the worker process of a GPU runs."""
 ASSUMED_POWER_CAP_W = 300.0
-"""Power cap in watts that is assumed for a board that does not report one: a ceiling for predictions, no
-measurement uses it."""
+"""Watts assumed as power cap of a board that reports none: a ceiling for predictions, not measurements."""
 
 
 class CudaDevice:
@@ -67,8 +66,7 @@ class CudaDevice:
         self._fixed_mhz: int | None = None
         self._executors: tuple[ThreadPoolExecutor, ...] = ()
         self._latency_by_kernel_s: dict[str, float] = {}
-        """Latency in seconds of kernels timed before, by identity: the meter needs an estimate of the
-        duration of a call."""
+        """Seconds of a call by kernel identity: the meter needs an estimate of a call's duration."""
         self.workers = len(gpus)
         self.uuids = tuple(gpu.properties.uuid for gpu in gpus)
         first = gpus[0].properties
@@ -93,10 +91,8 @@ class CudaDevice:
         return f"{self.name} (cuda:{','.join(str(gpu.index) for gpu in self._gpus)})"
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Median latency of a call, with a 95 % interval; each call measures again, whatever `repeat` is.
-
-        Raises `DeviceError` when the kernel faults or hangs; only its worker is lost then.
-        """
+        """Median latency of a call, with a 95 % interval, measured again whatever `repeat` is. Raises
+        `DeviceError` when the kernel faults or hangs, which costs its worker alone."""
         return self._time_on_gpu(self._gpus[0], kernel)
 
     def submit(self, kernel: Callable[[], CompiledKernel], number: int) -> Future[Timing]:
@@ -112,9 +108,8 @@ class CudaDevice:
     ) -> tuple[NDArray[Any], ...]:
         """Output of each launch, which starts as its blank. Raises `DeviceError`."""
         self._check_arch(kernel)
-        outputs: ExecuteReply = self._gpus[0].query(
-            ExecuteRequest(LoadableKernel.from_kernel(kernel), tuple(arrays), tuple(blanks))
-        )[0]
+        request = ExecuteRequest(LoadableKernel.from_kernel(kernel), tuple(arrays), tuple(blanks))
+        outputs: ExecuteReply = self._gpus[0].query(request)[0]
         return outputs.arrays
 
     def sample(
@@ -122,9 +117,8 @@ class CudaDevice:
     ) -> tuple[OutputSample, ...]:
         """Some elements of the output of each launch; see `ExecutionDevice`. Raises `DeviceError`."""
         self._check_arch(kernel)
-        answer: SampleReply = self._gpus[0].query(
-            SampleRequest(LoadableKernel.from_kernel(kernel), tuple(inputs), tuple(selections))
-        )[0]
+        request = SampleRequest(LoadableKernel.from_kernel(kernel), tuple(inputs), tuple(selections))
+        answer: SampleReply = self._gpus[0].query(request)[0]
         return answer.samples
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
@@ -133,9 +127,8 @@ class CudaDevice:
         Raises `DeviceError` as `time` does, and where neither can be read."""
         check_window_length(seconds)
         gpu = self._gpus[0]
-        call_s = (
-            self._latency_by_kernel_s.get(identify_kernel(kernel)) or self._time_on_gpu(gpu, kernel).latency_s
-        )
+        known_s = self._latency_by_kernel_s.get(identify_kernel(kernel))
+        call_s = known_s or self._time_on_gpu(gpu, kernel).latency_s
         window = gpu.meter(kernel, call_s, seconds, self._fixed_mhz)
         state = SensorState(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
         return window.to_metering(replace(self._make_conditions(gpu, kernel, state), l2="warm"))
@@ -169,13 +162,12 @@ class CudaDevice:
 
     def _time_on_gpu(self, gpu: Gpu, kernel: CompiledKernel) -> Timing:
         self._check_arch(kernel)
-        answer, state = gpu.query(
-            TimingRequest(LoadableKernel.from_kernel(kernel), self._rules), self._fixed_mhz
-        )
+        request = TimingRequest(LoadableKernel.from_kernel(kernel), self._rules)
+        answer, state = gpu.query(request, self._fixed_mhz)
         samples: TimingSamples = answer
-        self._latency_by_kernel_s[identify_kernel(kernel)] = compute_median(samples.samples_s)
+        latency_s = self._latency_by_kernel_s[identify_kernel(kernel)] = compute_median(samples.samples_s)
         return Timing(
-            latency_s=compute_median(samples.samples_s),
+            latency_s=latency_s,
             interval_s=compute_median_interval(samples.samples_s),
             samples=len(samples.samples_s),
             conditions=self._make_conditions(gpu, kernel, state),
@@ -189,44 +181,35 @@ class CudaDevice:
             raise DeviceError(f"{kernel.name} has no input specifications: compile it from a schedule")
         check_compatible(kernel, self._gpus[0].properties.capability, self.label)
 
-    def _make_conditions(
-        self, gpu: Gpu, kernel: CompiledKernel, sensor_state: SensorState
-    ) -> MeasurementConditions:
+    def _make_conditions(self, gpu: Gpu, kernel: CompiledKernel, state: SensorState) -> MeasurementConditions:
         return MeasurementConditions(
             device=self.name,
             simulated=False,
             driver=self.driver,
             nvrtc=kernel.nvrtc_version,
             clock_regime=self.clock_regime,
-            clock_mhz=sensor_state.clock_mhz,
-            temperature_c=sensor_state.temperature_c,
-            throttle=sensor_state.throttle,
+            **vars(state),
             data_policy=self.data_policy,
             ekc_version=__version__,
             l2=self.l2,
             gpu=gpu.properties.uuid,
-            power_cap_w=sensor_state.power_cap_w,
         )
 
 
 def check_same_model(gpus: Sequence[Gpu]) -> None:
     """Raises `DeviceError` for GPUs that differ: figures of unlike GPUs are not figures of one device."""
-    first = gpus[0]
-    for other in gpus[1:]:
-        if (
-            other.properties.attributes != first.properties.attributes
-            or other.properties.name != first.properties.name
-        ):
+    index, first = gpus[0].index, gpus[0].properties
+    for gpu in gpus[1:]:
+        other = gpu.properties
+        if (other.attributes, other.name) != (first.attributes, first.name):
             raise DeviceError(
-                f"cuda:{first.index} is a {first.properties.name}, "
-                f"cuda:{other.index} a {other.properties.name}: "
-                f"trials can be spread over GPUs of one kind only; choose one, such as cuda:{first.index}"
+                f"cuda:{index} is a {first.name}, cuda:{gpu.index} a {other.name}: "
+                f"trials can be spread over GPUs of one kind only; choose one, such as cuda:{index}"
             )
 
 
 def check_compatible(kernel: CompiledKernel, capability: int, label: str) -> None:
-    """Raises `DeviceError` where machine code does not run on a GPU: it runs on GPUs of its own major
-    version, from its own on."""
+    """Raises `DeviceError` unless machine code is of a GPU's major version, and of no later minor one."""
     needed = parse_arch_number(kernel.arch)
     if needed // 10 != capability // 10 or needed > capability:
         raise DeviceError(
@@ -236,8 +219,7 @@ def check_compatible(kernel: CompiledKernel, capability: int, label: str) -> Non
 
 
 def choose_arch(capability: int) -> str:
-    """Architecture to compile for: the GPU's own, or the nearest earlier one of its major version in
-    NVRTC."""
+    """Architecture to compile for: the GPU's own, or the latest earlier one of its major version in NVRTC."""
     supported = [parse_arch_number(arch) for arch in nvrtc.list_supported_archs()]
     fitting = [n for n in supported if n // 10 == capability // 10 and n <= capability]
     if not fitting:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.device import (
-    DATA_CENTER_RATES,
-    GEFORCE_RATES,
-    GEFORCE_TURING_RATES,
-    HOPPER_MMA_SHARE,
-    MMA_SHARE,
-    Peaks,
-)
+from ekc.devices.device import Peaks
+from ekc.devices.throughput import SmThroughput, find_throughput
 from ekc.ir.hardware.target import Limits, make_arch, restrict_to_arch
 
 ATTRIBUTES = (
@@ -39,37 +32,7 @@ ATTRIBUTES = (
 ASSUMED_CLOCK_MHZ = 1000.0
 """Clock in MHz that is assumed for a GPU whose driver does not report its highest clock."""
 ASSUMED_BYTES_PER_FLOP = 0.04
-"""Bytes per fp32 operation that are assumed for a GPU whose driver does not report memory clock or width:
-those of a T4 and Jetson Orin."""
-
-
-@dataclass(frozen=True)
-class SmThroughput:
-    """Operations of one SM per clock, by compute capability."""
-
-    fp32_lanes: int
-    int_lanes: int
-    tensor_fp16: int
-    """Dense operations, fp16 in, fp32 accumulate, of the data sheet."""
-    tensor_rates: Mapping[str, float]
-    """Rates of the tensor cores relative to fp16, by element type."""
-    mma_share: float = 1.0
-    """Share of those rates that `mma.sync` reaches."""
-
-
-_SM_THROUGHPUT = {
-    75: SmThroughput(64, 64, 512, GEFORCE_TURING_RATES),
-    80: SmThroughput(64, 64, 2048, DATA_CENTER_RATES),
-    86: SmThroughput(128, 64, 512, GEFORCE_RATES),
-    89: SmThroughput(128, 64, 512, GEFORCE_RATES),
-    90: SmThroughput(128, 64, 4096, DATA_CENTER_RATES, HOPPER_MMA_SHARE / MMA_SHARE),
-    100: SmThroughput(128, 64, 8192, DATA_CENTER_RATES, HOPPER_MMA_SHARE / MMA_SHARE),
-    120: SmThroughput(128, 64, 512, GEFORCE_RATES),
-}
-"""Lanes: CUDA C++ Programming Guide, throughput of native arithmetic. Tensor cores: the whitepapers that
-`ekc.devices.simulated.specs` names; 10.0 from the B200 data sheet (2.25 PFLOP/s dense fp16), with Hopper's
-share of `mma.sync` (estimate). 8.6, 8.9 and 12.0 as on GeForce boards, where fp32 sums run at half rate.
-These are ceilings of the roofline and of the analytic model; no measurement uses them."""
+"""Bytes per fp32 operation, as of a T4 or Jetson Orin, where a driver reports no memory clock or width."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +76,7 @@ class GpuProperties:
 
     @property
     def assumptions(self) -> str:
-        """Ceilings that are assumed because the driver reports 0 (on Jetson and some virtual GPUs), as a
-        message; "" for none."""
+        """Message on ceilings assumed where the driver reports 0 (Jetson, virtual GPUs), or ""."""
         assumed = [] if self.attributes["CLOCK_RATE"] else [f"a clock of {ASSUMED_CLOCK_MHZ:.0f} MHz"]
         if not self._reported_bytes_per_s:
             assumed.append(f"memory of {self._bytes_per_s / 1e9:.0f} GB/s")
@@ -143,24 +105,13 @@ class GpuProperties:
 
     def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
         """Ceilings at a clock, all above 0; `assumptions` names those that are assumed."""
-        rates, cycles = self._throughput, self._compute_cycles_per_s(clock_mhz)
-        fp32, tensor = cycles * rates.fp32_lanes * 2, cycles * rates.tensor_fp16
-        plain = dict.fromkeys(("float32", "tf32", "bfloat16"), fp32)
-        plain |= dict.fromkeys(("int8", "int32"), cycles * rates.int_lanes * 2)
-        return Peaks(
-            fp32_flops=fp32,
-            flops_by_type=plain | {t: rate * tensor for t, rate in rates.tensor_rates.items()},
-            dram_bytes_per_s=self._bytes_per_s,
-            board_power_w=board_power_w,
-            mma_share=rates.mma_share,
-            source=self.assumptions or "the driver; what an SM does a clock is of NVIDIA's whitepapers",
-        )
+        source = self.assumptions or "the driver; what an SM does a clock is of NVIDIA's whitepapers"
+        cycles = self._compute_cycles_per_s(clock_mhz)
+        return self._throughput.compute_peaks(cycles, self._bytes_per_s, board_power_w, source)
 
     @property
     def _throughput(self) -> SmThroughput:
-        return _SM_THROUGHPUT[
-            max((c for c in _SM_THROUGHPUT if c <= self.capability), default=min(_SM_THROUGHPUT))
-        ]
+        return find_throughput(self.capability)
 
     def _compute_cycles_per_s(self, clock_mhz: float) -> float:
         """Clock cycles of all SMs per second."""

@@ -25,8 +25,7 @@ class DriverError(DeviceError):
 
 
 class Driver(Protocol):
-    """The driver, one GPU at a time; `push_context` chooses it. Work is queued on streams; its errors are
-    raised where it is waited for."""
+    """The driver, one GPU at a time (`push_context`); errors of queued work come where it is waited for."""
 
     def get_version(self) -> int:
         """Highest CUDA version that this driver supports: 13000 is 13.0."""
@@ -47,8 +46,7 @@ class Driver(Protocol):
         """An attribute by CUDA's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
 
     def push_context(self, index: int) -> None:
-        """Make the primary context of a GPU current in this thread; the current context is restored by
-        `pop_context`."""
+        """Make a GPU's primary context current in this thread, until `pop_context` restores the last one."""
 
     def pop_context(self) -> None:
         """Undo the last `push_context`."""

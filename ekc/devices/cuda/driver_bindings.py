@@ -16,7 +16,7 @@ _DEFAULT_SHARED_BYTES = 48 * 1024
 
 
 class CudaBindings:
-    """The real driver, initialised. Raises `DriverError` where there is none."""
+    """The real driver behind `Driver`, initialised. Raises `DriverError` where there is none."""
 
     def __init__(self) -> None:
         try:
@@ -28,56 +28,44 @@ class CudaBindings:
         self._call("cuInit", 0)
 
     def get_version(self) -> int:
-        """See `Driver`."""
         return int(self._call("cuDriverGetVersion"))
 
     def count_gpus(self) -> int:
-        """See `Driver`."""
         return int(self._call("cuDeviceGetCount"))
 
     def get_name(self, index: int) -> str:
-        """See `Driver`."""
         name: bytes = self._call("cuDeviceGetName", 256, self._device(index))
         return name.split(b"\0")[0].decode(errors="replace")
 
     def get_uuid(self, index: int) -> str:
-        """See `Driver`."""
         return str(UUID(bytes=bytes(self._call("cuDeviceGetUuid", self._device(index)).bytes)))
 
     def get_memory_bytes(self, index: int) -> int:
-        """See `Driver`."""
         return int(self._call("cuDeviceTotalMem", self._device(index)))
 
     def get_attribute(self, index: int, name: str) -> int:
-        """See `Driver`."""
         which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._call("cuDeviceGetAttribute", which, self._device(index)))
 
     def push_context(self, index: int) -> None:
-        """See `Driver`."""
         if index not in self._contexts:
             self._contexts[index] = self._call("cuDevicePrimaryCtxRetain", self._device(index))
         self._call("cuCtxPushCurrent", self._contexts[index])
 
     def pop_context(self) -> None:
-        """See `Driver`."""
         self._call("cuCtxPopCurrent")
 
     def find_owner_gpu(self, address: int) -> int:
-        """See `Driver`."""
         which = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._call("cuPointerGetAttribute", which, address))
 
     def load(self, cubin: bytes) -> int:
-        """See `Driver`."""
         return int(self._call("cuModuleLoadData", cubin))
 
     def unload(self, module: int) -> None:
-        """See `Driver`."""
         self._call("cuModuleUnload", self._cuda.CUmodule(module))
 
     def get_function(self, module: int, name: str, shared_bytes: int) -> int:
-        """See `Driver`."""
         found = self._call("cuModuleGetFunction", self._cuda.CUmodule(module), name.encode())
         if shared_bytes > _DEFAULT_SHARED_BYTES:
             which = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -87,7 +75,7 @@ class CudaBindings:
     def launch(
         self, function: int, grid: Shape, block: Shape, shared: int, stream: int, pointers: Sequence[int]
     ) -> None:
-        """See `Driver`. The driver copies the parameters before it returns."""
+        """The driver copies the parameters before it returns."""
         number = len(pointers)
         values = (ctypes.c_uint64 * number)(*pointers)
         first = ctypes.addressof(values)
@@ -97,83 +85,70 @@ class CudaBindings:
         self._call("cuLaunchKernel", start, *grid, *block, shared, queue, ctypes.addressof(places), 0)
 
     def allocate(self, size: int) -> int:
-        """See `Driver`."""
         return int(self._call("cuMemAlloc", size))
 
     def free(self, address: int) -> None:
-        """See `Driver`."""
         self._call("cuMemFree", address)
 
     def allocate_async(self, size: int, stream: int) -> int:
-        """See `Driver`."""
         return int(self._call("cuMemAllocAsync", size, self._cuda.CUstream(stream)))
 
     def free_async(self, address: int, stream: int) -> None:
-        """See `Driver`."""
         self._call("cuMemFreeAsync", address, self._cuda.CUstream(stream))
 
     def upload(self, address: int, array: NDArray[Any]) -> None:
-        """See `Driver`. The driver returns once it has staged pageable memory; the rest goes over the default
+        """The driver returns once it has staged pageable memory; the rest goes over the default
         stream, for which our streams do not wait."""
         self._call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
         self._call("cuStreamSynchronize", self._cuda.CUstream(0))
 
     def download(self, array: NDArray[Any], address: int) -> None:
-        """See `Driver`. Our streams do not wait for the default one, so this waits for all of them."""
+        """Our streams do not wait for the default one, so this waits for all of them."""
         self._call("cuCtxSynchronize")
         self._call("cuMemcpyDtoH", array.ctypes.data, address, array.nbytes)
 
     def fill(self, address: int, byte: int, size: int, stream: int) -> None:
-        """See `Driver`."""
         self._call("cuMemsetD8Async", address, byte, size, self._cuda.CUstream(stream))
 
     def create_stream(self) -> int:
-        """See `Driver`."""
         return int(self._call("cuStreamCreate", self._cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
     def wait_for_stream(self, stream: int, other: int) -> None:
-        """See `Driver`."""
         event = self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._call("cuEventRecord", event, self._cuda.CUstream(other))
         self._call("cuStreamWaitEvent", self._cuda.CUstream(stream), event, 0)
         self._call("cuEventDestroy", event)
 
     def create_event(self) -> int:
-        """See `Driver`. A thread that waits for the event sleeps: a spinning core would heat the machine that
-        is measured."""
+        """A waiting thread sleeps: a spinning core would heat the machine that is measured."""
         return int(self._call("cuEventCreate", self._cuda.CUevent_flags.CU_EVENT_BLOCKING_SYNC))
 
     def record_event(self, event: int, stream: int) -> None:
-        """See `Driver`."""
         self._call("cuEventRecord", self._cuda.CUevent(event), self._cuda.CUstream(stream))
 
     def wait_for_event(self, event: int) -> None:
-        """See `Driver`."""
         self._call("cuEventSynchronize", self._cuda.CUevent(event))
 
     def elapsed_s(self, start: int, end: int) -> float:
-        """See `Driver`; CUDA counts in milliseconds."""
+        """CUDA counts in milliseconds."""
         milliseconds = self._call("cuEventElapsedTime", self._cuda.CUevent(start), self._cuda.CUevent(end))
         return float(milliseconds) / 1000.0
 
     def begin_capture(self, stream: int) -> None:
-        """See `Driver`."""
         mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         self._call("cuStreamBeginCapture", self._cuda.CUstream(stream), mode)
 
     def end_capture(self, stream: int) -> int:
-        """See `Driver`. The captured template is destroyed; the executable graph stays."""
+        """The captured template is destroyed; the executable graph stays."""
         template = self._call("cuStreamEndCapture", self._cuda.CUstream(stream))
         graph = self._call("cuGraphInstantiate", template, 0)
         self._call("cuGraphDestroy", template)
         return int(graph)
 
     def launch_graph(self, graph: int, stream: int) -> None:
-        """See `Driver`."""
         self._call("cuGraphLaunch", self._cuda.CUgraphExec(graph), self._cuda.CUstream(stream))
 
     def destroy_graph(self, graph: int) -> None:
-        """See `Driver`."""
         self._call("cuGraphExecDestroy", self._cuda.CUgraphExec(graph))
 
     def _device(self, index: int) -> Any:

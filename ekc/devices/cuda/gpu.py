@@ -1,7 +1,5 @@
-"""One real GPU: its worker, its properties, and its sensors during a measurement.
-
-Sensors are read while the worker measures: before, the GPU was idle, and soon after it is idle again.
-"""
+"""One real GPU: its worker, its properties, and its sensors, which are read while the worker measures: the
+GPU is idle before and soon after."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from typing import Any, Self
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks.sm_clock import SmClockControl
+from ekc.devices.cuda.cuda_target import explain_old_driver
 from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.messages import (
     CallsStarted,
@@ -22,7 +21,6 @@ from ekc.devices.cuda.messages import (
     StartCallsRequest,
     StopCallsRequest,
 )
-from ekc.devices.cuda.target import explain_old_driver
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
 from ekc.devices.nvml.sensors import GpuSensors, KernelRunner, NvmlBoard
 from ekc.errors import DeviceError
@@ -107,9 +105,8 @@ class RemoteKernelRunner:
         if not self._is_running:
             raise DeviceError(f"{self._remote.name}: no kernel runs; call start() first")
         self._is_running = False
-        calls: CompletedCalls = self._remote.query(
-            StopCallsRequest(), self._remote.timeouts.stop_s + self._queued_s
-        )
+        timeout_s = self._remote.timeouts.stop_s + self._queued_s
+        calls: CompletedCalls = self._remote.query(StopCallsRequest(), timeout_s)
         return calls
 
 
@@ -136,18 +133,15 @@ class Gpu:
     def connect(
         cls, index: int, remote: RemoteWorker, open_sensors: Callable[[str], GpuSensors], nvrtc: str
     ) -> Gpu:
-        """Ask the worker for the properties of the GPU, and find its sensors by the UUID.
-
-        Raises `DeviceError` where there is no GPU, or its driver is too old.
-        """
+        """Ask the worker for the GPU's properties, and find its sensors by UUID. Raises `DeviceError` where
+        there is no GPU, or its driver is too old."""
         facts: GpuProperties = remote.query(DescribeRequest())
         check_driver(facts, nvrtc)
         found = open_sensors(facts.uuid)
         return cls(index, remote, facts, found, SmClockControl(found))
 
     def query(self, request: Any, fixed_mhz: int | None = None) -> tuple[Any, SensorState]:
-        """Reply of the worker, and state of the sensors meanwhile; at a fixed clock, or as the driver
-        chooses."""
+        """Reply of the worker, and the sensors meanwhile; at a fixed clock, or as the driver chooses."""
         with self.lock, self._fix_clock(fixed_mhz):
             with SensorPoller(self.sensors) as watch:
                 answer = self.remote.query(request)
@@ -158,9 +152,8 @@ class Gpu:
     ) -> MeteringWindow:
         """Power of back-to-back calls; see `ekc.devices.metering.meter`."""
         with self.lock, self._fix_clock(fixed_mhz):
-            return meter_kernel(
-                self.make_board(self.sensors, RemoteKernelRunner(self.remote)), kernel, call_s, seconds
-            )
+            board = self.make_board(self.sensors, RemoteKernelRunner(self.remote))
+            return meter_kernel(board, kernel, call_s, seconds)
 
     def _fix_clock(self, mhz: int | None) -> AbstractContextManager[None]:
         return nullcontext() if mhz is None else self.clocks.fix_clock(mhz)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch
-from ekc.devices.cuda.driver import Driver, Shape
+from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.messages import LoadableKernel
 from ekc.devices.cuda.output_samples import OutputSampler, upload_tensor
 from ekc.devices.device import OutputSample, OutputSelection
@@ -19,20 +18,8 @@ from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.random_arrays import InputTensor, make_random_tensors
 
 
-@dataclass(frozen=True)
-class _PreparedLaunch:
-    """One launch with the addresses of its arguments."""
-
-    function: int
-    grid: Shape
-    block: Shape
-    shared_bytes: int
-    pointers: tuple[int, ...]
-
-
 class LoadedKernel:
-    """One kernel and the inputs of one operator at a time; inputs are filled once for all kernels of an
-    operator."""
+    """One kernel and one operator's inputs at a time; inputs are filled once for an operator's kernels."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -42,7 +29,8 @@ class LoadedKernel:
         """Address and size of each buffer, by tensor."""
         self._cubin = b""
         self._module: int | None = None
-        self._prepared_launches: tuple[_PreparedLaunch, ...] = ()
+        self._prepared_launches: tuple[tuple[int, Launch, tuple[int, ...]], ...] = ()
+        """(function, launch, addresses of the arguments)."""
         self._events: list[int] = []
 
     def get_events(self, number: int) -> list[int]:
@@ -78,15 +66,13 @@ class LoadedKernel:
     def sample(
         self, work: LoadableKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
     ) -> tuple[OutputSample, ...]:
-        """Calls on inputs of the caller, one for each blank; returns some elements of the output of each
-        launch."""
+        """Calls on inputs of the caller, one per blank; some elements of the output of each launch."""
         self._free_buffers()
         self._upload_tensors(work.inputs, inputs)
         self._prepare_launches(work)
-        looks = [
-            OutputSampler(self.driver, self._buffers[one.arguments[-1]][0], selection)
-            for one, selection in zip(work.launches, selections, strict=True)
-        ]
+        outputs = [self._buffers[one.arguments[-1]][0] for one in work.launches]
+        pairs = zip(outputs, selections, strict=True)
+        looks = [OutputSampler(self.driver, buffer, selection) for buffer, selection in pairs]
         for turn in range(max(len(selection.blank_words) for selection in selections)):
             for look in looks:
                 look.write_blanks(turn)
@@ -97,15 +83,12 @@ class LoadedKernel:
 
     def queue_launches(self) -> None:
         """Queue all launches of the kernel once."""
-        for start in self._prepared_launches:
-            self.driver.launch(
-                start.function, start.grid, start.block, start.shared_bytes, self.stream, start.pointers
-            )
+        for function, one, pointers in self._prepared_launches:
+            self.driver.launch(function, one.grid, one.block, one.shared_bytes, self.stream, pointers)
 
     @contextmanager
     def capture_graph(self, calls: int) -> Iterator[Callable[[], None]]:
-        """Capture so many calls as a graph, which exists during the block; yields the function that queues
-        it."""
+        """Capture calls as a graph that exists during the block; yields the function that queues it."""
         self.driver.begin_capture(self.stream)
         for _ in range(calls):
             self.queue_launches()
@@ -143,10 +126,6 @@ class LoadedKernel:
             self.driver.free(address)
         self._buffers, self._inputs = {}, ()
 
-    def _prepare_launch(self, module: int, one: Launch) -> _PreparedLaunch:
-        pointers = tuple(
-            self._allocate_buffer(name, size)
-            for name, size in zip(one.arguments, one.argument_bytes, strict=True)
-        )
-        function = self.driver.get_function(module, one.name, one.shared_bytes)
-        return _PreparedLaunch(function, one.grid, one.block, one.shared_bytes, pointers)
+    def _prepare_launch(self, module: int, one: Launch) -> tuple[int, Launch, tuple[int, ...]]:
+        pointers = tuple(map(self._allocate_buffer, one.arguments, one.argument_bytes))
+        return self.driver.get_function(module, one.name, one.shared_bytes), one, pointers

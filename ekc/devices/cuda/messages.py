@@ -87,8 +87,7 @@ class TimingSamples:
 
 @dataclass(frozen=True)
 class ExecuteRequest(KernelRequest):
-    """Asks for the outputs of the launches (`ExecuteReply`) on these inputs; output buffers start as
-    `blanks`."""
+    """Asks for the launches' outputs (`ExecuteReply`) on these inputs; outputs start as `blanks`."""
 
     arrays: tuple[NDArray[Any], ...]
     blanks: tuple[NDArray[Any], ...]
@@ -139,5 +138,4 @@ class CallsStarted:
 
 @dataclass(frozen=True)
 class StopCallsRequest:
-    """Ends `StartCallsRequest`; answered by the meter's `CompletedCalls`, with seconds by the GPU's
-    events."""
+    """Ends `StartCallsRequest`; the answer is the meter's `CompletedCalls`, in seconds of GPU events."""

@@ -33,8 +33,7 @@ WARM_UP_DURATION_S = 0.05
 CODE_LOAD_THRESHOLD_S = 1.0
 """Seconds of a first call above which a second one is measured: the first call also loads the code."""
 MAX_ROUND_DURATION_S = 0.1
-"""Seconds of work queued at once, at most, unless fewer than `TimingRules.min_samples` samples take
-longer."""
+"""Seconds of work queued at once, at most, unless `TimingRules.min_samples` samples take longer."""
 FLUSH_REPEATS = 2
 """Times that the L2 is overwritten: it may consist of halves that each hold a copy."""
 MIN_FLUSH_BYTES = 1 << 26
@@ -62,8 +61,7 @@ class QueueUnit:
 
 
 def choose_graph_calls(call_s: float) -> int:
-    """Calls in one graph, for calls of about that length; the benchmarks use the same number for
-    libraries."""
+    """Calls in one graph, for calls of about that length; benchmarks use the same number for libraries."""
     return min(MAX_GRAPH_CALLS, max(1, round(GRAPH_DURATION_S / max(call_s, 1e-9))))
 
 
@@ -117,8 +115,7 @@ class KernelTimer:
 
     @contextmanager
     def prepare_unit(self, is_single_call: bool = False) -> Iterator[QueueUnit]:
-        """The unit to queue: the launches of one call, or a graph of many short calls (of one call if
-        `is_single_call`)."""
+        """The unit to queue: the launches of a call, or a graph of short calls (one if `is_single_call`)."""
         once = self._time_once(self._loaded_kernel.queue_launches)
         if once < CODE_LOAD_THRESHOLD_S:
             once = self._time_once(self._loaded_kernel.queue_launches)

@@ -47,8 +47,7 @@ def compute_queued_s(unit: QueueUnit) -> float:
 def call_back_to_back(
     loaded_kernel: LoadedKernel, unit: QueueUnit, should_stop: Callable[[], bool]
 ) -> CompletedCalls:
-    """Queue batches until `should_stop()`; returns the number of calls, and the GPU's time from the first to
-    the last."""
+    """Queue batches until `should_stop()`; the number of calls, and the GPU's time for all of them."""
     driver, stream = loaded_kernel.driver, loaded_kernel.stream
     repeats = unit.count_repeats(BATCH_DURATION_S)
     begin, before, after = loaded_kernel.get_events(3)

@@ -41,16 +41,14 @@ STEADY_POWER_TOLERANCE = 0.01
 MIN_CALLS = 5
 """Calls in a window, at least: power may change within a call."""
 ESTIMATOR_TOLERANCE = 0.05
-"""Relative difference of the two estimators above which a note is written: the counter lost ticks, or the
-sensor lags."""
+"""Relative difference of the estimators from which on a note is written: lost ticks, or a sensor's lag."""
 CLOCK_TOLERANCE = 0.02
 """Relative change of the clock within a window above which a note is written."""
 LONG_CALL_S = 0.005
 """Seconds of a call from which aliasing with the sensor is looked for: a sensor that measures for 25 ms at a
 time averages over at least five calls that are shorter."""
 MAX_UNSAMPLED_SHARE = 0.25
-"""Share of a call in which no period of the sensor begins, from which on calls count as in step with the
-sensor."""
+"""Share of a call without a period of the sensor from which on calls count as in step with the sensor."""
 
 Array = NDArray[np.float64]
 
@@ -143,11 +141,8 @@ def check_window_length(seconds: float) -> None:
 
 
 def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> MeteringWindow:
-    """Meter calls of about `call_s` each, over a window of about `seconds` or a little more.
-
-    Raises `DeviceError` where the board reports neither energy nor power, or where the only one it reports
-    does not change.
-    """
+    """Meter calls of about `call_s` over a window of `seconds` or a little more. Raises `DeviceError` where
+    the board reports neither energy nor power, or only one that does not change."""
     board.wait(board.averaging_s)
     idle = _measure_mean_power(board, IDLE_PERIOD_S)
     if math.isnan(idle):
@@ -156,9 +151,8 @@ def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: f
     try:
         board.start(kernel)
         if not _warm_up(board):
-            notes.append(
-                f"power still changed after {WARM_UP_PERIOD_S * MAX_WARM_UP_PERIODS:.0f} s of warming up"
-            )
+            spent_s = WARM_UP_PERIOD_S * MAX_WARM_UP_PERIODS
+            notes.append(f"power still changed after {spent_s:.0f} s of warming up")
         board.stop()
         board.start(kernel)
         board.wait(board.averaging_s)
@@ -173,12 +167,7 @@ def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: f
 
 
 def _make_window(
-    board: Board,
-    log: BoardLog,
-    completed_calls: CompletedCalls,
-    idle_power_w: float,
-    temperature_c: float,
-    notes: list[str],
+    board: Board, log: BoardLog, calls: CompletedCalls, idle_w: float, temperature_c: float, notes: list[str]
 ) -> MeteringWindow:
     counter_estimate = None if log.counter_problem else _estimate_from_counter(log)
     readings = [reading for reading in log.readings if not math.isnan(reading.power_w)]
@@ -191,8 +180,8 @@ def _make_window(
         estimator=ENERGY_COUNTER if counter_estimate else POWER_READINGS,
         counter_power_w=counter_estimate.power_w if counter_estimate else math.nan,
         sampled_power_w=sampled,
-        call_s=completed_calls.seconds / completed_calls.count,
-        idle_power_w=idle_power_w,
+        call_s=calls.seconds / calls.count,
+        idle_power_w=idle_w,
         start_s=best.start_s,
         seconds=best.seconds,
         samples=len(best.samples_w),
@@ -200,11 +189,7 @@ def _make_window(
         clock_mhz=float(np.mean(clocks)) if clocks else math.nan,
         throttle=tuple(sorted(log.throttle)),
         power_cap_w=board.power_cap_w(),
-        notes=(
-            *notes,
-            *_write_notes(log, best.power_w, sampled, clocks),
-            *_find_aliasing(best, completed_calls),
-        ),
+        notes=(*notes, *_write_notes(log, best.power_w, sampled, clocks), *_find_aliasing(best, calls)),
         samples_w=best.samples_w,
     )
 
@@ -241,10 +226,7 @@ def _estimate_from_counter(log: BoardLog) -> _PowerEstimate:
     at = np.array([tick.time_s for tick in log.ticks])
     joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
     spans = np.diff(at)
-    watts, interval = estimate_mean_rate(joules, spans)
-    return _PowerEstimate(
-        watts, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / spans).tolist())
-    )
+    return _make_estimate(at, joules, spans)
 
 
 def _estimate_from_readings(
@@ -259,12 +241,13 @@ def _estimate_from_readings(
     starts = _find_sample_starts(at[:-1], watts[:-1], averaging_s)
     if len(starts) < MIN_AMOUNTS:
         raise DeviceError(f"{counter_problem}, and the power sensor stays at {watts[0]:.1f} W")
-    joules = np.add.reduceat(watts[:-1] * spans, starts)
-    lengths = np.add.reduceat(spans, starts)
-    mean, interval = estimate_mean_rate(joules, lengths)
-    return _PowerEstimate(
-        mean, interval, float(at[0]), float(at[-1] - at[0]), tuple((joules / lengths).tolist())
-    )
+    return _make_estimate(at, np.add.reduceat(watts[:-1] * spans, starts), np.add.reduceat(spans, starts))
+
+
+def _make_estimate(at: Array, joules: Array, spans: Array) -> _PowerEstimate:
+    watts, interval = estimate_mean_rate(joules, spans)
+    samples_w = tuple((joules / spans).tolist())
+    return _PowerEstimate(watts, interval, float(at[0]), float(at[-1] - at[0]), samples_w)
 
 
 def _find_sample_starts(times_s: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
@@ -281,10 +264,9 @@ def _write_notes(
     notes = [f"{log.counter_problem}; energy is from readings of power"] if log.counter_problem else []
     if math.isnan(sampled_power_w):
         notes.append("the board reports no power now; energy is from its counter alone")
-    if abs(sampled_power_w / power_w - 1) > ESTIMATOR_TOLERANCE:
-        notes.append(
-            f"readings of power say {100 * (sampled_power_w / power_w - 1):+.0f} % beside the energy counter"
-        )
+    excess = sampled_power_w / power_w - 1
+    if abs(excess) > ESTIMATOR_TOLERANCE:
+        notes.append(f"readings of power say {100 * excess:+.0f} % beside the energy counter")
     if UNREPORTED in log.throttle:
         notes.append("the driver does not report whether something throttles the clock")
     low, high = min(clocks_mhz, default=0.0), max(clocks_mhz, default=0.0)

@@ -13,8 +13,7 @@ MIN_TICKS = 8
 MIN_AVERAGING_PERIODS = 6
 """Averaging times of the power sensor that a window has, at least."""
 STALL_S = 1.0
-"""Seconds after which a counter that did not move while a kernel ran counts as stalled; counters tick every
-20 to 100 ms."""
+"""Seconds after which an unmoved counter counts as stalled; counters tick every 20 to 100 ms."""
 
 
 class BoardSensors(Protocol):
@@ -30,8 +29,7 @@ class BoardSensors(Protocol):
         """Let time pass."""
 
     def counter_mj(self) -> int | None:
-        """Total energy in millijoules, which changes on its own ticks only. None where there is no
-        counter."""
+        """Total energy in millijoules, which changes only on its own ticks; None without a counter."""
 
     def power_w(self) -> float:
         """Power in watts, as the sensor reports it; NaN where the reading failed."""
@@ -82,11 +80,8 @@ class BoardLog:
 
 
 def record_board(board: BoardSensors, length_s: float) -> BoardLog:
-    """Record the board from the first tick to the first tick after `length_s`.
-
-    Where there is no counter, or the counter stalls or runs backwards: from the first reading, for the same
-    time.
-    """
+    """Record the board from the first tick to the first one after `length_s`; for as long from the first
+    reading where the counter is absent, stalls or runs backwards."""
     log = BoardLog()
     shown = board.counter_mj()
     if shown is None:

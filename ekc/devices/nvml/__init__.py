@@ -1,5 +1,4 @@
-"""GPUs of this machine as NVML, the driver's management library, reports them. Reading needs no
-permission."""
+"""GPUs of this machine by NVML, the driver's management library, which anyone may read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""NVML, the driver's management library: loading it, its GPUs and errors, and the right to set clocks through
-it.
-
-The library is loaded and initialised once per process. Nothing here sets anything.
-"""
+"""NVML, the driver's management library, initialised once per process: its GPUs and errors, and the right to
+set clocks through it. Nothing is set here."""
 
 from __future__ import annotations
 

@@ -42,8 +42,7 @@ _THROTTLE_REASONS = {
     0x200: "board limit",
     0x400: "reliability limit",
 }
-"""Bits of the reasons that throttle the clock. Idleness and clock limits that a user set are left out: they
-are no throttling."""
+"""Bits of the reasons that throttle the clock; idleness and limits set by a user are none."""
 _THROTTLE_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """Drivers up to CUDA 12.1 have only the second function, later ones both; the bits are the same."""
 
@@ -105,8 +104,7 @@ class GpuSensors:
         return _NAN if mhz is None else float(mhz)
 
     def throttle(self) -> tuple[str, ...]:
-        """Reasons why the clock is lower than it could be; `UNREPORTED` where the driver does not report
-        them."""
+        """Reasons why the clock is lower than it could be, or `UNREPORTED` where the driver gives none."""
         for function in _THROTTLE_FUNCTIONS:
             bits = self.query(function)
             if bits is not None:
@@ -123,8 +121,7 @@ class GpuSensors:
         return str(call_nvml("the driver's version", self.library.nvmlSystemGetDriverVersion))
 
     def query(self, function: str, *arguments: Any) -> Any:
-        """Result of an NVML call for this GPU; None where the call failed. Raises `ActuatorError` if the GPU
-        is lost."""
+        """Result of an NVML call for this GPU, None if it failed. Raises `ActuatorError` for a lost GPU."""
         call = getattr(self.library, function, None)
         if call is None:
             self.last_problem = f"the installed nvidia-ml-py does not know {function}"
@@ -140,9 +137,8 @@ class GpuSensors:
         """Keep the reason of a failure; raise it where no later call can succeed."""
         self.last_problem = f"{function}: {problem}"
         if problem.value == self.library.NVML_ERROR_GPU_IS_LOST:
-            raise ActuatorError(
-                f"{self.name}, {self.last_problem}; reset it or restart the machine"
-            ) from problem
+            text = f"{self.name}, {self.last_problem}; reset it or restart the machine"
+            raise ActuatorError(text) from problem
 
     def _switch_to_mig_parent(self) -> Any:
         """For a MIG instance: read its parent GPU from here on, which alone has sensors."""
@@ -176,7 +172,6 @@ class SensorBehaviour:
     """Behaviour of the sensors of a GPU over `WATCHED_S` seconds."""
 
     has_counter: bool
-    """Whether there is an energy counter."""
     tick_interval_s: float | None
     """Seconds between two ticks of the energy counter; None where it did not tick twice."""
     is_instantaneous: bool
@@ -238,8 +233,7 @@ class KernelRunner(Protocol):
 
 
 class NvmlBoard:
-    """A `Board` of the meter. Raises `DeviceError` where the energy of the board is not that of the kernel
-    alone (MIG)."""
+    """A `Board` of the meter. Raises `DeviceError` where the board's energy is not one kernel's (MIG)."""
 
     def __init__(
         self,
@@ -251,15 +245,11 @@ class NvmlBoard:
         if shared := sensors.explain_sharing():
             raise DeviceError(f"{shared}; nothing can be metered, latency can be timed")
         self._sensors, self._kernel_runner = sensors, kernel_runner
-        self.now_s, self.wait = now, sleep
-        self.averaging_s = sensors.averaging_s
-        self.counter_mj = sensors.counter_mj
-        self.power_w = sensors.power_w
-        self.temperature_c = sensors.temperature_c
-        self.clock_mhz = sensors.clock_mhz
+        self.now_s, self.wait, self.start = now, sleep, kernel_runner.start
+        self.averaging_s, self.counter_mj = sensors.averaging_s, sensors.counter_mj
+        self.power_w, self.power_cap_w = sensors.power_w, sensors.power_cap_w
+        self.temperature_c, self.clock_mhz = sensors.temperature_c, sensors.clock_mhz
         self.throttle = sensors.throttle
-        self.power_cap_w = sensors.power_cap_w
-        self.start = kernel_runner.start
 
     def stop(self) -> CompletedCalls:
         """Stop soon, and report the calls."""

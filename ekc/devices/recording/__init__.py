@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ekc.devices.recording.device import TARGET_PREFIX, RecordedDevice
-from ekc.devices.recording.reader import read_recording
-from ekc.devices.recording.rows import Origin, RecordedRow, Recording
+from ekc.devices.recording.reader import TARGET_PREFIX, RecordedDevice, read_recording
+from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording
 from ekc.devices.recording.writer import RecordingWriter
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""Reading a recording: gzip of JSON lines. `docs/recordings.md` describes every field.
+"""Reading a recording, gzip of JSON lines, and replaying it as a device. `docs/recordings.md` describes every
+field.
 
 The first line says what the file is; each further line is one event (operator, schedule, timing, metering,
 failure, check), in the order they happened.
@@ -8,18 +9,20 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ekc.codegen.compiled import Resources
-from ekc.devices.device import MeasurementT, Metering, Timing
+from ekc.codegen.compiled import CompiledKernel, Resources
+from ekc.devices.device import Clocks, MeasurementT, Metering, Timing
 from ekc.devices.measurement_json import dataclass_from_json, metering_from_json, timing_from_json
-from ekc.devices.recording.rows import Origin, RecordedRow, Recording, unpack_members
-from ekc.errors import RecordError
+from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording, unpack_members
+from ekc.errors import DeviceError, RecordError
 from ekc.version import __version__
 
+TARGET_PREFIX = "recorded:"
 FORMAT_NAME = "ekc recording"
 FORMAT_VERSION = 1
 """Version of the format. Raise it when today's reader could not read the file."""
@@ -28,11 +31,8 @@ SQLITE_HEADER = b"SQLite format 3"
 
 
 def read_recording(path: str | Path) -> Recording:
-    """Read a recording. A last event that was cut short (the run was killed) is left out, with a warning.
-
-    Raises `RecordError`, one line, for a file that is absent, no recording, of another format version, or
-    damaged.
-    """
+    """Read a recording, with a warning without a last event that was cut short by a kill. Raises
+    `RecordError` for a file that is absent, no recording, damaged, or of another format version."""
     path = Path(path)
     return parse_recording(path, read_content(path))
 
@@ -181,3 +181,56 @@ def _read_text(event: Mapping[str, Any], name: str) -> str:
     if not isinstance(text, str):
         raise ValueError(f"{name} is {text!r:.40}, which is no text")
     return text
+
+
+_DIGEST = re.compile(r"^// *digest ([0-9a-f]{16})$", re.MULTILINE)
+
+
+class RecordedDevice:
+    """The device of a recording. Nothing is measured, so each answer is the same every time."""
+
+    def __init__(self, recording: Recording) -> None:
+        origin = recording.origin
+        self.recording = recording
+        self.name, self.simulated, self.arch = origin.name, origin.simulated, origin.arch
+        self.limits, self.peaks, self.driver = origin.limits, origin.peaks, origin.driver
+        self.clock_regime, self.data_policy = origin.clock_regime, origin.data_policy
+        self.label, self.memory_bytes = origin.description, origin.memory_bytes
+        self.collect_facts = None
+
+    @classmethod
+    def open(cls, target: str) -> RecordedDevice:
+        """The device "recorded:FILE". Raises `RecordError` for the file."""
+        file = target.removeprefix(TARGET_PREFIX)
+        if not file:
+            raise RecordError(f"target {target!r} names no file; write {TARGET_PREFIX}FILE")
+        return cls(read_recording(Path(file)))
+
+    def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
+        """Recorded timing of the kernel's schedule. Raises `DeviceError` where there is none."""
+        return self._find_row(kernel).find_timing(repeat)
+
+    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
+        """Recorded metering of the kernel's schedule, over the recorded window, whatever `seconds`."""
+        return self._find_row(kernel).find_metering(repeat)
+
+    def clocks(self) -> Clocks:
+        """No clocks: a recording was made at one clock."""
+        return Clocks(reason=f"{self.label} was recorded at {self.clock_regime} only")
+
+    def at_clock(self, mhz: int) -> RecordedDevice:
+        """Raises `DeviceError`."""
+        raise DeviceError(
+            f"{self.label} cannot be set to {mhz} MHz: it was recorded at {self.clock_regime} only"
+        )
+
+    def _find_row(self, kernel: CompiledKernel) -> RecordedRow:
+        found = _DIGEST.search(kernel.cuda_source)
+        row = self.recording.by_digest.get(found[1]) if found else None
+        if row is None:
+            subject = f"schedule {found[1]}" if found else f"{kernel.name}, which names no schedule,"
+            raise DeviceError(
+                f"{self.label}: {subject} was not recorded; {self.recording.path} holds "
+                f"{len(self.recording.rows)} schedules"
+            )
+        return row

@@ -1,7 +1,5 @@
-"""Writing a recording, event by event: each event is in the file before the next measurement begins.
-
-A file is continued if it is a recording of this device in its present state.
-"""
+"""Writing a recording: each event is in the file before the next measurement begins. A file is continued if
+it is a recording of this device in its present state."""
 
 from __future__ import annotations
 
@@ -11,17 +9,16 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Measurement, Metering, PhysicalDevice, Timing
 from ekc.devices.measurement_json import measurement_to_json
 from ekc.devices.recording.reader import FORMAT_NAME, FORMAT_VERSION, parse_recording, read_content
-from ekc.devices.recording.rows import Origin, Recording, pack_line, unpack_members
+from ekc.devices.recording.recorded_rows import Origin, Recording, pack_line, unpack_members
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children
 from ekc.ir.schedule.schedule import Schedule
@@ -83,7 +80,7 @@ class RecordingWriter:
             self._operators = list(existing.operator_texts) if existing else []
             self._written_digests = set(existing.by_digest) if existing else set()
             if existing is None:
-                self._add_event(_make_device_header(device))
+                self._add_event(make_header(describe_origin(device)))
         except BaseException:
             self.close()
             raise
@@ -92,9 +89,7 @@ class RecordingWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -109,11 +104,7 @@ class RecordingWriter:
         self._file.close()
 
     def add_schedule(
-        self,
-        schedule: Schedule,
-        structure: str,
-        figures: Mapping[str, Any],
-        kernel: CompiledKernel | None,
+        self, schedule: Schedule, structure: str, figures: Mapping[str, Any], kernel: CompiledKernel | None
     ) -> None:
         """Add a schedule before it is measured, once; `kernel` is None where it could not be compiled,
         `figures` are the result of `ekc.ir.analysis.analysis.analyse_program`."""
@@ -189,8 +180,7 @@ class RecordingWriter:
             raise
 
     def _lock_file(self) -> None:
-        """Lock the file: two writers would number operators independently. Some file systems have no
-        locks."""
+        """Lock the file: two writers would number operators alike. Some file systems have no locks."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -216,32 +206,19 @@ class RecordingWriter:
 
 def describe_origin(device: Device) -> Origin:
     """Origin of a recording of a device that begins now."""
-    return Origin(
-        name=device.name,
-        simulated=device.simulated,
-        label=device.label,
-        arch=device.arch,
-        driver=device.driver,
-        clock_regime=device.clock_regime,
-        data_policy=device.data_policy,
-        limits=device.limits,
-        peaks=device.peaks,
-        ekc_version=__version__,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        memory_bytes=device.memory_bytes,
-    )
-
-
-def _make_device_header(device: Device) -> dict[str, Any]:
-    return make_header(describe_origin(device))
+    facts: dict[str, Any] = {
+        "ekc_version": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return Origin(**{x.name: getattr(device, x.name) for x in fields(Origin) if x.name not in facts}, **facts)
 
 
 def make_header(origin: Origin) -> dict[str, Any]:
     """First line of a file."""
-    facts = {name: value for name, value in vars(origin).items() if name not in ("ekc_version", "created")}
+    facts = dict(vars(origin))
     facts["limits"] = asdict(origin.limits)
     facts["peaks"] = vars(origin.peaks) | {"flops_by_type": dict(origin.peaks.flops_by_type)}
-    written = {"ekc_version": origin.ekc_version, "created": origin.created}
+    written = {name: facts.pop(name) for name in ("ekc_version", "created")}
     return {"format": FORMAT_NAME, "version": FORMAT_VERSION, **written, "device": facts}
 
 

@@ -1,2 +1,1 @@
-"""Simulated devices: counts of the compiled code, memory traffic, latency, power and sensors of a GPU
-model."""
+"""Simulated devices: counts of the compiled code, memory traffic, latency, power, sensors."""

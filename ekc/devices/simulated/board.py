@@ -147,6 +147,5 @@ class VirtualBoard:
         self._true_energy_j += watts * seconds
         self._time_s += seconds
         settled = self._spec.power.ambient_c + self._spec.power.kelvin_per_w * watts
-        self._temperature_c += (settled - self._temperature_c) * -math.expm1(
-            -seconds / THERMAL_TIME_CONSTANT_S
-        )
+        share = -math.expm1(-seconds / THERMAL_TIME_CONSTANT_S)
+        self._temperature_c += (settled - self._temperature_c) * share

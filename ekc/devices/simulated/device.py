@@ -39,8 +39,7 @@ from ekc.errors import DeviceError
 from ekc.version import __version__
 
 _SETTLING_STEPS = 60
-"""Steps to the temperature at which heat and cooling balance; each step shrinks the error to a fifth or
-less."""
+"""Steps to the temperature where heat and cooling balance; each divides the error by five or more."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,7 @@ def _find_settled_temperature(spec: GpuSpec, state: SteadyState) -> float:
 
 
 def _list_dynamic_causes(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> tuple[EnergyCause, ...]:
-    """Joules by kind of event, all launches together, and the joules of the seeded residuals, which no event
-    explains."""
+    """Joules of all launches by kind of event, and those of the seeded residuals, which no event explains."""
     voltage = spec.voltage.at_clock(clock_mhz)
     launches = [power.compute_event_energies(spec, events) for events, _ in kernel_work.launches]
     causes = []
@@ -110,16 +108,14 @@ def _list_static_causes(
     static = power.compute_static_power(spec, clock, temperature_c)
     constant = spec.power.constant_w
     tree = power.compute_idle_power(spec, clock, temperature_c) - static - constant
-    active = (
-        state.active_power_w - kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock)) / seconds
-    )
+    dynamic_j = kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock))
+    active = state.active_power_w - dynamic_j / seconds
     watts = (("constant power", constant), ("leakage", static), ("clock tree", tree + active))
     return tuple(EnergyCause(f"{name} x time", seconds, "s", w * seconds) for name, w in watts)
 
 
 SIMULATOR_VERSION = 7
-"""Version of the simulator. Raise it whenever a model or a figure changes: records of another version are not
-reused."""
+"""Version of the simulator; raise it when a model or figure changes, so that no older record is reused."""
 RELATIVE_TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %
 (a4000_gemm_noise), event timers and busy machines do worse."""
@@ -169,10 +165,8 @@ class SimulatedDevice:
         state = self._find_steady_state(kernel)
         noise = self._make_noise_generator(kernel, "time", repeat).standard_normal(TIME_SAMPLE_COUNT)
         samples = state.latency_s * (1.0 + RELATIVE_TIME_NOISE * noise)
-        mean = float(np.mean(samples))
-        half = (
-            student_t(TIME_SAMPLE_COUNT - 1) * float(np.std(samples, ddof=1)) / math.sqrt(TIME_SAMPLE_COUNT)
-        )
+        mean, std = float(np.mean(samples)), float(np.std(samples, ddof=1))
+        half = student_t(TIME_SAMPLE_COUNT - 1) * std / math.sqrt(TIME_SAMPLE_COUNT)
         warm = self._make_board(kernel, state, "time", repeat).temperature_c()
         conditions = self._make_conditions(kernel, state.clock_mhz, warm, state.throttle)
         spread = Interval(mean - half, mean + half)
@@ -213,9 +207,8 @@ class SimulatedDevice:
     def _make_board(
         self, kernel: CompiledKernel, state: SteadyState, purpose: str, repeat: int
     ) -> VirtualBoard:
-        return VirtualBoard(
-            self._spec, self._clock_mhz, state, self._make_noise_generator(kernel, f"{purpose} board", repeat)
-        )
+        rng = self._make_noise_generator(kernel, f"{purpose} board", repeat)
+        return VirtualBoard(self._spec, self._clock_mhz, state, rng)
 
     def _make_noise_generator(self, kernel: CompiledKernel, purpose: str, repeat: int) -> np.random.Generator:
         return make_generator(self.name, str(self._clock_mhz), digest_kernel(kernel), purpose, repeat)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
-from ekc.devices.device import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
 from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
 from ekc.devices.simulated.specs import GpuSpec
+from ekc.devices.throughput import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import InstructionCounts
 
@@ -93,7 +93,7 @@ def count_events(
     """Events of one launch with the given occupancy."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
+    counts, warps, sm = profile.counts, float(blocks * occupancy.warps_per_block), spec.throughput
     resident = SmResidency(
         blocks=occupancy.blocks,
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
@@ -116,7 +116,7 @@ def count_events(
         fp16=warps * counts.fp16,
         tensor=warps * counts.tensor,
         tensor_fp16_equivalent_flops=warps
-        * _convert_to_fp16_flops(counts, spec.tensor_rates, spec.mma_share / WGMMA_SHARE),
+        * _convert_to_fp16_flops(counts, sm.tensor_rates, sm.mma_share / WGMMA_SHARE),
         tensor_energy_equivalent_flops=warps * _convert_to_fp16_flops(counts, DATA_CENTER_RATES, 1.0),
         group_waits=counts.group_waits,
         group_products=warps * counts.group_products,
@@ -146,36 +146,29 @@ def _convert_to_fp16_flops(counts: InstructionCounts, rates: Mapping[str, float]
     """Operations of matrix instructions divided by the rates of their types; a type without a rate cannot run
     here. `group_rate` weighs an operation of a warpgroup product."""
     flops_by_type = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
-    return (
-        sum(flops / rates[name] for name, flops in flops_by_type.items() if flops)
-        + group_rate * counts.group_flops
-    )
+    own = sum(flops / rates[name] for name, flops in flops_by_type.items() if flops)
+    return own + group_rate * counts.group_flops
 
 
 def _count_bank_passes(access: AccessGroup) -> float:
     """Passes of a request through the banks that shared memory and L1 share. Bytes that an asynchronous copy
     brings past L1 pass the banks once, into their tile (PTX ISA, `cp.async.cg`; NVIDIA A100 whitepaper,
     "Asynchronous Copy")."""
-    past = (
-        access.is_async and access.space == "global" and access.bytes_per_lane == max(ASYNC_COPIES_BY_BYTES)
-    )
-    return 0.0 if past else access.wavefronts
+    is_past_l1 = access.is_async and access.bytes_per_lane == max(ASYNC_COPIES_BY_BYTES)
+    return 0.0 if is_past_l1 and access.space == "global" else access.wavefronts
 
 
 def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
     """Cycles of the load-store unit for one request: making addresses, and moving data."""
-    capability = spec.capability
-    return max(
-        WARP_SIZE / capability.load_store_units, wavefronts * LINE_BYTES / capability.l1_bytes_per_clock
-    )
+    moving = wavefronts * LINE_BYTES / spec.capability.l1_bytes_per_clock
+    return max(WARP_SIZE / spec.capability.load_store_units, moving)
 
 
 def _count_load_rounds(profile: LaunchProfile, registers: int) -> float:
     """Rounds of loads. Loads between two barriers are in flight together, and so are those of a few loop
     trips, as far as there are registers for their values."""
-    loads = [
-        one for one in profile.accesses if one.space == "global" and one.kind == "load" and not one.is_async
-    ]
+    by_hand = [one for one in profile.accesses if not one.is_async]
+    loads = [one for one in by_hand if one.space == "global" and one.kind == "load"]
     most = max((one.trip_count for one in loads), default=0.0)
     together = max(min(most, profile.counts.barrier), most / UNROLLED_TRIPS)
     words = (profile.counts.bytes_load_global - profile.counts.bytes_async) / 4

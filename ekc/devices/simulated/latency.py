@@ -36,10 +36,8 @@ SHARED_LATENCY_CYCLES = 29.0
 L1_LATENCY_CYCLES = 33.0
 L2_LATENCY_CYCLES = 220.0
 DRAM_LATENCY_S = 280e-9
-"""Seconds of a DRAM access beyond those of L2 (Jia et al. and later microbenchmarks: 400 to 600 cycles in
-all)."""
+"""Seconds of a DRAM access beyond L2's (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
-"""Bytes per clock from L2 to one SM."""
 FP32_SHARE = 0.95
 """Share of the published fp32 rate that the best kernels reach; operand banks and fetches take the rest
 (estimate: the best kernel of the SGEMM ladder and cuBLAS reach a few percent less than the peak)."""
@@ -63,8 +61,7 @@ class LatencyConstants:
 
 
 FITTED_CONSTANTS = LatencyConstants(norm=3.5, global_cycles=0.33)
-"""Fitted by benchmarks/simulator/fidelity.py on half of the CLBlast rows that it samples (A100, RTX 3090,
-RTX 2080 Ti; seed 0), rounded."""
+"""Fitted by benchmarks/simulator/fidelity.py on half of its CLBlast rows (three cards, seed 0), rounded."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,7 @@ class LaunchLatency:
         return max(self.seconds_by_resource, key=lambda part: self.seconds_by_resource[part])
 
     def scale_work(self, factor: float) -> float:
-        """Seconds of the launch if its work takes `factor` times as long; the overhead of the launch
-        stays."""
+        """Seconds of the launch if its work takes `factor` times as long; its overhead stays the same."""
         return LAUNCH_OVERHEAD_S + factor * (self.seconds - LAUNCH_OVERHEAD_S)
 
 
@@ -109,12 +105,10 @@ def estimate_latency(
     seconds = LAUNCH_OVERHEAD_S
     for times, on_device in ((full_waves, capacity), (1, last_blocks)):
         if times and on_device:
-            wave = _compute_wave_seconds(
-                spec, events, block, ceil(on_device / spec.sms), on_device, clock_mhz
-            )
-            pipes = compute_smooth_max(
-                (value for part, value in wave.items() if part != PATH), constants.norm
-            )
+            on_sm = ceil(on_device / spec.sms)
+            wave = _compute_wave_seconds(spec, events, block, on_sm, on_device, clock_mhz)
+            busy = (value for part, value in wave.items() if part != PATH)
+            pipes = compute_smooth_max(busy, constants.norm)
             seconds += times * max(pipes, wave[PATH])
             for part, value in wave.items():
                 parts[part] = parts.get(part, 0.0) + times * value
@@ -123,9 +117,9 @@ def estimate_latency(
 
 def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> float:
     """Lower bound of the latency: arithmetic and DRAM bytes at the best rates ever sustained."""
-    lanes = FP32_SHARE * spec.sms * spec.fp32_lanes_per_sm * clock_mhz * 1e6
+    lanes = FP32_SHARE * spec.sms * spec.throughput.fp32_lanes * clock_mhz * 1e6
     arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP_SIZE / lanes
-    tensor_rate = spec.mma_share * spec.sms * spec.tensor_fp16_flops_per_sm_clock * clock_mhz * 1e6
+    tensor_rate = spec.throughput.mma_share * spec.sms * spec.throughput.tensor_fp16 * clock_mhz * 1e6
     matrices = events.tensor_fp16_equivalent_flops / tensor_rate
     return max(arithmetic, matrices, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
 
@@ -165,9 +159,8 @@ def _compute_block_cycles(
     warp_path, waits = _compute_path_and_stall_cycles(events, clock_mhz)
     share = min(1.0, events.warps_per_block / SCHEDULERS_PER_SM)
     alone = [cycles / share for cycles in pipes.values()]
-    return _BlockCycles(
-        pipes, compute_smooth_max([*alone, warp_path], constants.norm) + waits + BLOCK_START_CYCLES
-    )
+    path = compute_smooth_max([*alone, warp_path], constants.norm)
+    return _BlockCycles(pipes, path + waits + BLOCK_START_CYCLES)
 
 
 def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConstants) -> dict[str, float]:
@@ -175,14 +168,12 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
     moved = events.traffic
     lsu = events.lsu_cycles + constants.global_cycles * moved.requests
     lsu += events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
+    sm, float_operations = spec.throughput, events.fma32 + events.fp32 + events.fp16
     totals = {
-        "fp32": (events.fma32 + events.fp32 + events.fp16)
-        * WARP_SIZE
-        / (FP32_SHARE * spec.fp32_lanes_per_sm),
-        "int": events.int_ops * WARP_SIZE / spec.int_lanes_per_sm,
+        "fp32": float_operations * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
+        "int": events.int_ops * WARP_SIZE / sm.int_lanes,
         "sfu": (events.sfu + events.convert) * WARP_SIZE / SFU_LANES_PER_SM,
-        "tensor": events.tensor_fp16_equivalent_flops
-        / (spec.mma_share * spec.tensor_fp16_flops_per_sm_clock),
+        "tensor": events.tensor_fp16_equivalent_flops / (sm.mma_share * sm.tensor_fp16),
         "lsu": lsu,
         "fill": moved.l2_bytes / L2_TO_SM_BYTES_PER_CLOCK,
         "issue": events.issued_instructions / SCHEDULERS_PER_SM,
@@ -228,6 +219,5 @@ def _estimate_load_cycles(events: Events, clock_mhz: float) -> float:
     moved = events.traffic
     l1_miss = sqrt(min(1.0, moved.l2_bytes / max(moved.sectors * SECTOR_BYTES, 1.0)))
     l2_miss = sqrt(min(1.0, moved.dram_bytes / max(moved.l2_bytes, 1.0)))
-    return L1_LATENCY_CYCLES + l1_miss * (
-        L2_LATENCY_CYCLES - L1_LATENCY_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
-    )
+    beyond_l1 = L2_LATENCY_CYCLES - L1_LATENCY_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
+    return L1_LATENCY_CYCLES + l1_miss * beyond_l1

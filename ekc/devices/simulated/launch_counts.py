@@ -41,10 +41,7 @@ class Occupancy:
 
 
 def compute_occupancy(capability: Capability, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Resident blocks for `threads` per block, `registers` per thread, `shared_bytes` per block.
-
-    Zero blocks means that a single one does not fit.
-    """
+    """Resident blocks by threads a block, registers a thread, shared bytes a block; zero if none fits."""
     warps = _ceil_div(threads, WARP_SIZE)
     bounds = {
         "registers": _limit_by_registers(capability, warps, registers),
@@ -130,15 +127,13 @@ def collect_facts(kernel: CompiledKernel) -> dict[str, tuple[LaunchProfile, ...]
 
 
 def get_launch_profiles(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
-    """The profiles among the facts of a kernel; made here where the compile job did not. Raises
-    `EkcError`."""
+    """The profiles among a kernel's facts; made here if the compile job did not. Raises `EkcError`."""
     profiles: tuple[LaunchProfile, ...] | None = kernel.facts.get(LAUNCH_PROFILES)
     return profile_kernel(kernel) if profiles is None else profiles
 
 
 def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
-    """One profile per launch. Raises `EkcError` for PTX with an unknown instruction or a loop that cannot be
-    counted."""
+    """One profile per launch. Raises `EkcError` for an unknown instruction or an uncountable loop."""
     return tuple(_profile_launch(kernel.ptx, launch) for launch in kernel.launches)
 
 
@@ -155,11 +150,8 @@ def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
         dynamic_shared=launch.shared_bytes,
         blocks=_sample_blocks(launch),
     )
-    return LaunchProfile(
-        sum_instruction_counts(instruction_runs),
-        _group_accesses(launch, survey, times, copies),
-        survey.live_lines,
-    )
+    accesses = _group_accesses(launch, survey, times, copies)
+    return LaunchProfile(sum_instruction_counts(instruction_runs), accesses, survey.live_lines)
 
 
 def _sample_blocks(launch: Launch) -> Iterable[int]:
@@ -177,17 +169,9 @@ def _group_accesses(
     groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
     for touch in address_survey.profiles:
         if touch.space in ("global", "shared"):
-            kind = _classify_access(touch)
-            key = (
-                touch.space,
-                kind,
-                touch.argument_number,
-                touch.bytes_per_lane,
-                touch.line in async_copy_lines,
-            )
-            groups.setdefault((*key, touch.sectors, touch.wavefronts), []).append(
-                (touch, runs_by_line[touch.line])
-            )
+            key = (touch.space, _classify_access(touch), touch.argument_number, touch.bytes_per_lane)
+            pattern = (touch.line in async_copy_lines, touch.sectors, touch.wavefronts)
+            groups.setdefault((*key, *pattern), []).append((touch, runs_by_line[touch.line]))
     return tuple(_make_access_group(launch, group, warps, async_copy_lines) for group in groups.values())
 
 

@@ -7,6 +7,7 @@ everything touched before its next use fits L2. Each launch begins with a cold L
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,12 +39,9 @@ def compute_dram_bytes(
 ) -> tuple[float, ...]:
     """DRAM bytes per footprint, in order, for waves of `wave_blocks` resident blocks."""
     touched = [_count_touched_bytes(footprint, wave_blocks) for footprint in footprints]
-    return tuple(
-        _compute_fetched_bytes(
-            own, _count_waves(footprint, wave_blocks), _estimate_hit_share(own, touched, l2_bytes)
-        )
-        for footprint, own in zip(footprints, touched, strict=True)
-    )
+    waves = [max(1.0, _count_blocks(footprint) / wave_blocks) for footprint in footprints]
+    hits = [_estimate_hit_share(own, touched, l2_bytes) for own in touched]
+    return tuple(_compute_fetched_bytes(*row) for row in zip(touched, waves, hits, strict=True))
 
 
 def compute_compulsory_bytes(footprint: Footprint) -> float:
@@ -65,14 +63,7 @@ def _count_touched_bytes(footprint: Footprint, wave_blocks: float) -> _TouchedBy
 
 
 def _count_blocks(footprint: Footprint) -> float:
-    blocks = 1.0
-    for extent, _ in footprint.block_loops:
-        blocks *= extent
-    return blocks
-
-
-def _count_waves(footprint: Footprint, wave_blocks: float) -> float:
-    return max(1.0, _count_blocks(footprint) / wave_blocks)
+    return float(math.prod(extent for extent, _ in footprint.block_loops))
 
 
 def _estimate_hit_share(own: _TouchedBytes, touched: Sequence[_TouchedBytes], l2_bytes: float) -> float:

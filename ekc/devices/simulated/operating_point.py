@@ -1,5 +1,4 @@
-"""Operating point of a simulated GPU that runs one kernel back to back: clock, time and power under the power
-cap."""
+"""A simulated GPU that runs one kernel back to back: clock, time and power under the power cap."""
 
 from __future__ import annotations
 
@@ -50,17 +49,12 @@ class KernelWork:
 def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]) -> KernelWork:
     """Events and energy of all launches; `profiles` has one entry per launch."""
     launches = _count_launch_events(spec, kernel, profiles)
-    content, looks = (
-        digest_kernel(kernel),
-        [compute_traits(events, resident) for events, resident in launches],
-    )
+    content = digest_kernel(kernel)
+    looks = [compute_traits(events, resident) for events, resident in launches]
     time, energy = sample_own_time_factor(spec.name, content), sample_own_power_factor(spec.name, content)
-    return _apply_residual(
-        spec,
-        launches,
-        tuple(time * sample_shared_time_factor(spec.name, look) for look in looks),
-        tuple(energy * sample_shared_power_factor(spec.name, look) for look in looks),
-    )
+    times = tuple(time * sample_shared_time_factor(spec.name, look) for look in looks)
+    energies = tuple(energy * sample_shared_power_factor(spec.name, look) for look in looks)
+    return _apply_residual(spec, launches, times, energies)
 
 
 def compute_work_without_residual(
@@ -88,10 +82,8 @@ def _apply_residual(
 def _count_launch_events(
     spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]
 ) -> LaunchEvents:
-    return tuple(
-        _count_events_of_launch(spec, launch, resources, one)
-        for launch, resources, one in zip(kernel.launches, kernel.resources, profiles, strict=True)
-    )
+    each = zip(kernel.launches, kernel.resources, profiles, strict=True)
+    return tuple(_count_events_of_launch(spec, *one) for one in each)
 
 
 def _count_events_of_launch(
@@ -118,11 +110,8 @@ def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: flo
     low, high = float(spec.min_mhz), requested_mhz
     for _ in range(_BISECTION_STEPS):
         middle = 0.5 * (low + high)
-        over = (
-            _run_at_clock(spec, kernel_work, middle).active_power_w
-            + power.compute_idle_power(spec, middle, hot)
-            > spec.power.tdp_w
-        )
+        active_w = _run_at_clock(spec, kernel_work, middle).active_power_w
+        over = active_w + power.compute_idle_power(spec, middle, hot) > spec.power.tdp_w
         low, high = (low, middle) if over else (middle, high)
     capped = _run_at_clock(spec, kernel_work, low)
     return SteadyState(capped.latency_s, low, capped.active_power_w, (POWER_CAP,))

@@ -67,10 +67,8 @@ class EventEnergy:
 def compute_dynamic_energy(spec: GpuSpec, events: Events) -> DynamicEnergy:
     """Energy of one launch from its events."""
     parts = compute_event_energies(spec, events)
-    return DynamicEnergy(
-        core_j=sum(part.joules for part in parts if part.is_core),
-        memory_j=sum(part.joules for part in parts if not part.is_core),
-    )
+    core_j, memory_j = (sum(x.joules for x in parts if x.is_core is core) for core in (True, False))
+    return DynamicEnergy(core_j, memory_j)
 
 
 def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, ...]:

@@ -31,8 +31,7 @@ LENGTH_SCALE_OCTAVES = 1.8
 """Length scale of the process: octaves between traits at which most of the factor is still shared."""
 OWN_TIME_SIGMA = 0.005
 SHARED_POWER_SIGMA = 0.03
-"""Standard deviation of the log of the shared factor on energy. Estimate: the meters of comparable recordings
-are too noisy to fit it."""
+"""Standard deviation of the log of the shared factor on energy (estimate: recordings are too noisy)."""
 OWN_POWER_SIGMA = 0.005
 FOURIER_FEATURE_COUNT = 256
 """Cosines of one path of the process."""
@@ -61,9 +60,8 @@ def sample_own_time_factor(device: str, content: str) -> float:
 
 def sample_own_power_factor(device: str, content: str) -> float:
     """Factor on the modelled dynamic energy of one kernel, independent of its traits."""
-    return float(
-        np.exp(OWN_POWER_SIGMA * make_generator(device, content, "power residual").standard_normal())
-    )
+    rng = make_generator(device, content, "power residual")
+    return float(np.exp(OWN_POWER_SIGMA * rng.standard_normal()))
 
 
 def _sample_process(device: str, quantity: str, traits: Vector) -> float:

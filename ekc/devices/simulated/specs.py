@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
-from ekc.devices.device import (
-    DATA_CENTER_RATES,
-    GEFORCE_RATES,
-    GEFORCE_TURING_RATES,
-    HOPPER_MMA_SHARE,
-    MMA_SHARE,
-    Peaks,
-)
+from ekc.devices.device import Peaks, parse_arch_number
+from ekc.devices.throughput import SmThroughput, find_throughput
 from ekc.ir.hardware.target import Limits, find_capabilities, restrict_to_arch
 
 KIB = 1024
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+CLOCK_STEP_MHZ = 15
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,7 @@ class Capability:
     """Registers are allocated per warp, in pieces of this many."""
     warp_granularity: int = 4
     l1_bytes_per_clock: int = 128
-    """Bytes per clock from shared memory and L1 to the registers of one SM (source: GA102, also for
-    Turing)."""
+    """Bytes per clock from shared memory and L1 to one SM's registers (source: GA102, also for Turing)."""
     load_store_units: int = 32
     """Lanes of one SM whose addresses are made each clock (source: the SM diagrams of the whitepapers)."""
 
@@ -91,8 +87,8 @@ class BoardPower:
     """Energy per event relative to TSMC 7 nm."""
     memory_pj_per_byte: float
     """Picojoules to move one byte between DRAM and its interface."""
+    kelvin_per_w: float
     ambient_c: float = 30.0
-    kelvin_per_w: float = 0.16
 
 
 @dataclass(frozen=True)
@@ -103,19 +99,9 @@ class GpuSpec:
     capability: Capability
     sms: int
     boost_mhz: int
-    base_mhz: int
     fixed_mhz: int
     """The clock of the "fixed" regime: below the power cap for most kernels (our choice)."""
-    clock_step_mhz: int
     min_mhz: int
-    fp32_lanes_per_sm: int
-    int_lanes_per_sm: int
-    tensor_fp16_flops_per_sm_clock: int
-    """Dense operations, fp16 in, fp32 accumulate."""
-    tensor_rates: Mapping[str, float]
-    """Rates of the tensor cores relative to fp16, by element type; other types are left out."""
-    mma_share: float
-    """Share of those rates that `mma.sync` can sustain."""
     published_fp32_flops: float
     published_tensor_flops: float
     """Dense fp16 operations per second at `tensor_boost_mhz`."""
@@ -136,26 +122,19 @@ class GpuSpec:
         """The compile target, e.g. "sm_80"."""
         return self.capability.arch
 
+    @cached_property
+    def throughput(self) -> SmThroughput:
+        """Operations of one SM per clock."""
+        return find_throughput(parse_arch_number(self.arch))
+
     def list_clocks_mhz(self) -> tuple[int, ...]:
         """SM clocks in MHz that can be set, ascending."""
-        return tuple(sorted(range(self.boost_mhz, self.min_mhz - 1, -self.clock_step_mhz)))
+        return tuple(sorted(range(self.boost_mhz, self.min_mhz - 1, -CLOCK_STEP_MHZ)))
 
     def peaks(self, clock_mhz: float) -> Peaks:
         """Ceilings of the roofline at a clock."""
-        hertz = clock_mhz * 1e6
-        fp32 = self.sms * self.fp32_lanes_per_sm * 2 * hertz
-        tensor = self.sms * self.tensor_fp16_flops_per_sm_clock * hertz
-        # Types without a tensor core rate are widened to float, or multiplied as int.
-        plain = dict.fromkeys(("float32", "tf32", "float16", "bfloat16"), fp32)
-        plain |= dict.fromkeys(("int8", "int32"), self.sms * self.int_lanes_per_sm * 2 * hertz)
-        return Peaks(
-            fp32_flops=fp32,
-            flops_by_type=plain | {name: rate * tensor for name, rate in self.tensor_rates.items()},
-            dram_bytes_per_s=self.memory_bytes_per_s,
-            board_power_w=self.power.tdp_w,
-            mma_share=self.mma_share / MMA_SHARE,
-            source=self.sources[CEILINGS_SOURCE],
-        )
+        cycles, source = self.sms * clock_mhz * 1e6, self.sources[CEILINGS_SOURCE]
+        return self.throughput.compute_peaks(cycles, self.memory_bytes_per_s, self.power.tdp_w, source)
 
     def limits(self) -> Limits:
         """Limits that a schedule must keep on this GPU."""
@@ -175,257 +154,93 @@ CEILINGS_SOURCE = "counts, clocks, memory"
 """Name of the source of the ceilings."""
 
 
-def _make_sources(ceilings: str, voltage: str, power: str, l2: str) -> Mapping[str, str]:
-    return MappingProxyType(
-        {
-            CEILINGS_SOURCE: ceilings,
-            "per-SM limits": "CUDA C++ Programming Guide, compute capabilities",
-            "l2_bytes_per_clock": l2,
-            "voltage": voltage,
-            "power": power,
-            "fixed_mhz": "our choice: highest clock at which most GEMMs stay under the cap (estimate)",
-        }
-    )
+_NAMES = ("a100", "h100", "h200", "rtx4090", "rtx3090", "rtx2080ti")
+"""Columns of the tables below."""
 
+# fmt: off
+_FIGURES: Mapping[str, tuple[Any, ...]] = {
+    "capability":                (   SM_80,    SM_90,     SM_90,     SM_89,     SM_86,       SM_75),
+    "sms":                       (     108,      132,       132,       128,        82,          68),
+    "boost_mhz":                 (    1410,     1980,      1980,      2520,      1695,        1545),
+    "fixed_mhz":                 (    1275,     1590,      1590,      2235,      1560,        1440),
+    "min_mhz":                   (     210,      345,       345,       210,       210,         300),
+    "published_fp32_flops":      ( 19.5e12,  66.9e12,   66.9e12,   82.6e12,   35.6e12,    13.45e12),
+    "published_tensor_flops":    (  312e12, 989.4e12,  989.4e12,  165.2e12,     71e12,     53.8e12),
+    "tensor_boost_mhz":          (    1410,     1830,      1830,      2520,      1695,        1545),
+    "memory_bytes":              (40 * GIB, 80 * GIB, 141 * GIB,  24 * GIB,  24 * GIB,    11 * GIB),
+    "memory_bytes_per_s":        (  1555e9,   3352e9,    4800e9,    1008e9,     936e9,       616e9),
+    "l2_bytes":                  (40 * MIB, 50 * MIB,  50 * MIB,  72 * MIB,   6 * MIB,  5632 * KIB),
+    "l2_bytes_per_clock":        (  5120.0,   6600.0,    6600.0,    2560.0,    1792.0,      1760.0),
+}
+_VOLTAGES = {
+    "knee_mhz":                  (  1075.0,   1250.0,    1250.0,    1800.0,    1375.0,      1300.0),
+    "slope_per_ghz":             (   1.126,     0.55,      0.55,      0.50,      0.83,        0.75),
+}
+_POWERS = {
+    "tdp_w":                     (   250.0,    700.0,     700.0,     450.0,     350.0,       250.0),
+    "constant_w":                (    18.0,     60.0,      72.0,      38.0,      36.0,        28.0),
+    "static_w":                  (    14.0,     30.0,      34.0,      20.0,      22.0,        20.0),
+    "idle_clock_w_per_ghz":      (     4.0,      8.0,       8.0,       5.0,       5.0,         5.0),
+    "active_clock_w_per_ghz":    (     8.0,     16.0,      16.0,      11.0,      11.0,         9.0),
+    "process_energy_scale":      (     1.0,     0.72,      0.72,      0.62,      1.15,         1.6),
+    "memory_pj_per_byte":        (    45.0,     40.0,      40.0,      80.0,      90.0,        90.0),
+    "kelvin_per_w":              (    0.16,     0.06,      0.06,      0.09,      0.12,        0.16),
+}
+# fmt: on
 
 _A100_FIT = "fit: KernelTuner fp32_power_vs_clock, A100-PCIE-40GB, 10 clocks, rms error 0.8 %"
 _A4000_FIT = "fit: KernelTuner fp32_power_vs_clock, RTX A4000 (GA104), slope 0.83/GHz; knee estimate"
 _H200_FIT = "fit: aiconfigurator h200_gemm_power (floor 126-140 W, power by TFLOP/s); split estimate"
-
-A100 = GpuSpec(
-    name="a100",
-    capability=SM_80,
-    sms=108,
-    boost_mhz=1410,
-    base_mhz=765,
-    fixed_mhz=1275,
-    clock_step_mhz=15,
-    min_mhz=210,
-    fp32_lanes_per_sm=64,
-    int_lanes_per_sm=64,
-    tensor_fp16_flops_per_sm_clock=2048,
-    tensor_rates=DATA_CENTER_RATES,
-    mma_share=MMA_SHARE,
-    published_fp32_flops=19.5e12,
-    published_tensor_flops=312e12,
-    tensor_boost_mhz=1410,
-    memory_bytes=40 * GIB,
-    memory_bytes_per_s=1555e9,
-    l2_bytes=40 * MIB,
-    l2_bytes_per_clock=5120.0,
-    voltage=VoltageCurve(knee_mhz=1075.0, slope_per_ghz=1.126),
-    power=BoardPower(
-        tdp_w=250.0,
-        constant_w=18.0,
-        static_w=14.0,
-        idle_clock_w_per_ghz=4.0,
-        active_clock_w_per_ghz=8.0,
-        process_energy_scale=1.0,
-        memory_pj_per_byte=45.0,
+_SOURCES = {
+    CEILINGS_SOURCE: (
+        "NVIDIA A100 architecture whitepaper and PCIe 40 GB data sheet",
+        "NVIDIA H100 architecture whitepaper, SXM5",
+        "NVIDIA H200 data sheet, SXM; the chip is an H100's",
+        "NVIDIA Ada architecture whitepaper, RTX 4090",
+        "NVIDIA Ampere GA102 architecture whitepaper, RTX 3090",
+        "NVIDIA Turing architecture whitepaper, RTX 2080 Ti reference card",
     ),
-    sources=_make_sources(
-        ceilings="NVIDIA A100 architecture whitepaper and PCIe 40 GB data sheet",
-        voltage=_A100_FIT,
-        power="fit: the same, and CLBlast GEMM a100_gemm_clocks (4 tiles, 7 clocks)",
-        l2="NVIDIA A100 architecture whitepaper",
-    ),
-)
-H100 = GpuSpec(
-    name="h100",
-    capability=SM_90,
-    sms=132,
-    boost_mhz=1980,
-    base_mhz=1590,
-    fixed_mhz=1590,
-    clock_step_mhz=15,
-    min_mhz=345,
-    fp32_lanes_per_sm=128,
-    int_lanes_per_sm=64,
-    tensor_fp16_flops_per_sm_clock=4096,
-    tensor_rates=DATA_CENTER_RATES,
-    mma_share=HOPPER_MMA_SHARE,
-    published_fp32_flops=66.9e12,
-    published_tensor_flops=989.4e12,
-    tensor_boost_mhz=1830,
-    memory_bytes=80 * GIB,
-    memory_bytes_per_s=3352e9,
-    l2_bytes=50 * MIB,
-    l2_bytes_per_clock=6600.0,
-    voltage=VoltageCurve(knee_mhz=1250.0, slope_per_ghz=0.55),
-    power=BoardPower(
-        tdp_w=700.0,
-        constant_w=60.0,
-        static_w=30.0,
-        idle_clock_w_per_ghz=8.0,
-        active_clock_w_per_ghz=16.0,
-        process_energy_scale=0.72,
-        memory_pj_per_byte=40.0,
-        kelvin_per_w=0.06,
-    ),
-    sources=_make_sources(
-        ceilings="NVIDIA H100 architecture whitepaper, SXM5",
-        voltage="estimate: knee and slope as on A100, stretched to the higher boost",
-        power=_H200_FIT,
-        l2="estimate: fast.cu's kernel 6 (H100 SXM, bfloat16 8192^3, 192 x 192 tiles, no multicast) does "
+    "per-SM limits": ("CUDA C++ Programming Guide, compute capabilities",) * len(_NAMES),
+    "l2_bytes_per_clock": (
+        "NVIDIA A100 architecture whitepaper",
+        "estimate: fast.cu's kernel 6 (H100 SXM, bfloat16 8192^3, 192 x 192 tiles, no multicast) does "
         "777.5 TFLOP/s, so L2 gives 8.1 TB/s: 4,620 B a clock at 1,755 MHz, over the share of the best",
+        "estimate: as h100",
+        *("estimate",) * 3,
     ),
-)
-H200 = GpuSpec(
-    name="h200",
-    capability=SM_90,
-    sms=132,
-    boost_mhz=1980,
-    base_mhz=1590,
-    fixed_mhz=1590,
-    clock_step_mhz=15,
-    min_mhz=345,
-    fp32_lanes_per_sm=128,
-    int_lanes_per_sm=64,
-    tensor_fp16_flops_per_sm_clock=4096,
-    tensor_rates=DATA_CENTER_RATES,
-    mma_share=HOPPER_MMA_SHARE,
-    published_fp32_flops=66.9e12,
-    published_tensor_flops=989.4e12,
-    tensor_boost_mhz=1830,
-    memory_bytes=141 * GIB,
-    memory_bytes_per_s=4800e9,
-    l2_bytes=50 * MIB,
-    l2_bytes_per_clock=6600.0,
-    voltage=VoltageCurve(knee_mhz=1250.0, slope_per_ghz=0.55),
-    power=BoardPower(
-        tdp_w=700.0,
-        constant_w=72.0,
-        static_w=34.0,
-        idle_clock_w_per_ghz=8.0,
-        active_clock_w_per_ghz=16.0,
-        process_energy_scale=0.72,
-        memory_pj_per_byte=40.0,
-        kelvin_per_w=0.06,
+    "voltage": (
+        _A100_FIT,
+        "estimate: knee and slope as on A100, stretched to the higher boost",
+        "estimate: as h100",
+        "estimate",
+        _A4000_FIT,
+        "estimate",
     ),
-    sources=_make_sources(
-        ceilings="NVIDIA H200 data sheet, SXM; the chip is an H100's",
-        voltage="estimate: as h100",
-        power=_H200_FIT,
-        l2="estimate: as h100",
+    "power": (
+        "fit: the same, and CLBlast GEMM a100_gemm_clocks (4 tiles, 7 clocks)",
+        *(_H200_FIT,) * 2,
+        *("estimate: A100 energies by process node; GDDR6X per byte",) * 2,
+        "estimate: A100 energies by process node; GDDR6 per byte",
     ),
-)
-RTX4090 = GpuSpec(
-    name="rtx4090",
-    capability=SM_89,
-    sms=128,
-    boost_mhz=2520,
-    base_mhz=2235,
-    fixed_mhz=2235,
-    clock_step_mhz=15,
-    min_mhz=210,
-    fp32_lanes_per_sm=128,
-    int_lanes_per_sm=64,
-    tensor_fp16_flops_per_sm_clock=512,
-    tensor_rates=GEFORCE_RATES,
-    mma_share=MMA_SHARE,
-    published_fp32_flops=82.6e12,
-    published_tensor_flops=165.2e12,
-    tensor_boost_mhz=2520,
-    memory_bytes=24 * GIB,
-    memory_bytes_per_s=1008e9,
-    l2_bytes=72 * MIB,
-    l2_bytes_per_clock=2560.0,
-    voltage=VoltageCurve(knee_mhz=1800.0, slope_per_ghz=0.50),
-    power=BoardPower(
-        tdp_w=450.0,
-        constant_w=38.0,
-        static_w=20.0,
-        idle_clock_w_per_ghz=5.0,
-        active_clock_w_per_ghz=11.0,
-        process_energy_scale=0.62,
-        memory_pj_per_byte=80.0,
-        kelvin_per_w=0.09,
-    ),
-    sources=_make_sources(
-        ceilings="NVIDIA Ada architecture whitepaper, RTX 4090",
-        voltage="estimate",
-        power="estimate: A100 energies by process node; GDDR6X per byte",
-        l2="estimate",
-    ),
-)
-RTX3090 = GpuSpec(
-    name="rtx3090",
-    capability=SM_86,
-    sms=82,
-    boost_mhz=1695,
-    base_mhz=1395,
-    fixed_mhz=1560,
-    clock_step_mhz=15,
-    min_mhz=210,
-    fp32_lanes_per_sm=128,
-    int_lanes_per_sm=64,
-    tensor_fp16_flops_per_sm_clock=512,
-    tensor_rates=GEFORCE_RATES,
-    mma_share=MMA_SHARE,
-    published_fp32_flops=35.6e12,
-    published_tensor_flops=71e12,
-    tensor_boost_mhz=1695,
-    memory_bytes=24 * GIB,
-    memory_bytes_per_s=936e9,
-    l2_bytes=6 * MIB,
-    l2_bytes_per_clock=1792.0,
-    voltage=VoltageCurve(knee_mhz=1375.0, slope_per_ghz=0.83),
-    power=BoardPower(
-        tdp_w=350.0,
-        constant_w=36.0,
-        static_w=22.0,
-        idle_clock_w_per_ghz=5.0,
-        active_clock_w_per_ghz=11.0,
-        process_energy_scale=1.15,
-        memory_pj_per_byte=90.0,
-        kelvin_per_w=0.12,
-    ),
-    sources=_make_sources(
-        ceilings="NVIDIA Ampere GA102 architecture whitepaper, RTX 3090",
-        voltage=_A4000_FIT,
-        power="estimate: A100 energies by process node; GDDR6X per byte",
-        l2="estimate",
-    ),
-)
-RTX2080TI = GpuSpec(
-    name="rtx2080ti",
-    capability=SM_75,
-    sms=68,
-    boost_mhz=1545,
-    base_mhz=1350,
-    fixed_mhz=1440,
-    clock_step_mhz=15,
-    min_mhz=300,
-    fp32_lanes_per_sm=64,
-    int_lanes_per_sm=64,
-    tensor_fp16_flops_per_sm_clock=512,
-    tensor_rates=GEFORCE_TURING_RATES,
-    mma_share=MMA_SHARE,
-    published_fp32_flops=13.45e12,
-    published_tensor_flops=53.8e12,
-    tensor_boost_mhz=1545,
-    memory_bytes=11 * GIB,
-    memory_bytes_per_s=616e9,
-    l2_bytes=5632 * KIB,
-    l2_bytes_per_clock=1760.0,
-    voltage=VoltageCurve(knee_mhz=1300.0, slope_per_ghz=0.75),
-    power=BoardPower(
-        tdp_w=250.0,
-        constant_w=28.0,
-        static_w=20.0,
-        idle_clock_w_per_ghz=5.0,
-        active_clock_w_per_ghz=9.0,
-        process_energy_scale=1.6,
-        memory_pj_per_byte=90.0,
-        kelvin_per_w=0.16,
-    ),
-    sources=_make_sources(
-        ceilings="NVIDIA Turing architecture whitepaper, RTX 2080 Ti reference card",
-        voltage="estimate",
-        power="estimate: A100 energies by process node; GDDR6 per byte",
-        l2="estimate",
-    ),
-)
+    "fixed_mhz": ("our choice: highest clock at which most GEMMs stay under the cap (estimate)",)
+    * len(_NAMES),
+}
+
+
+def _make_spec(name: str) -> GpuSpec:
+    def pick_column(table: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        return {figure: row[_NAMES.index(name)] for figure, row in table.items()}
+
+    return GpuSpec(
+        name=name,
+        voltage=VoltageCurve(**pick_column(_VOLTAGES)),
+        power=BoardPower(**pick_column(_POWERS)),
+        sources=MappingProxyType(pick_column(_SOURCES)),
+        **pick_column(_FIGURES),
+    )
+
+
+A100, H100, H200, RTX4090, RTX3090, RTX2080TI = map(_make_spec, _NAMES)
 
 _SPECS_BY_NAME: Mapping[str, GpuSpec] = MappingProxyType(
     {spec.name: spec for spec in (A100, H100, H200, RTX4090, RTX3090, RTX2080TI)}

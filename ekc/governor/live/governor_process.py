@@ -13,11 +13,11 @@ from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, EkcError
-from ekc.governor.events import EventCallback
+from ekc.governor.event_records import EventCallback
 from ekc.governor.live import gpus
-from ekc.governor.live.job import GovernedJob
+from ekc.governor.live.governed_job import GovernedJob
+from ekc.governor.live.job_report import GovernorLog
 from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
-from ekc.governor.live.report import GovernorLog
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
 from ekc.governor.policy import GovernorRequest, Policy
 from ekc.governor.protocols import Actuator, NullActuator, Probe
@@ -28,7 +28,6 @@ class GovernorListener(SessionListener, Protocol):
 
     def on_note(self, line: str) -> None:
         """A message about leases or permissions."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,8 @@ def govern_job(
     make_probe: ProbeFactory,
     loop: LoopFunction | None = None,
 ) -> GovernorExit:
-    """Govern, or advise, until the job ends; the previous settings are restored when this returns.
-
-    Failures of the GPU raise nothing: the listener gets one line. This thread waits for the job and calls no
-    driver until it has ended.
-    """
+    """Govern, or advise, until the job ends, and restore the previous settings. Failures of the GPU raise
+    nothing: the listener gets one line. This thread calls no driver until the job has ended."""
     opened = _OpenedSession(job, request, listener, make_probe, loop)
     try:
         return _wait_for_job(job, opened, listener)
@@ -79,27 +75,20 @@ def _wait_for_job(
     return GovernorExit(status, logs, opened_session.problem, share)
 
 
+@dataclass
 class _OpenedSession:
     """Leases and session of a governed job; `close` works however far `open` came."""
 
+    _job: GovernedJob
+    _request: GovernorRequest
+    _listener: GovernorListener
+    _make_probe: ProbeFactory
+    _loop: LoopFunction | None
     keeper: LeaseKeeper | None = None
     session: GovernorSession | None = None
     problem: str | None = None
-
-    def __init__(
-        self,
-        job: GovernedJob,
-        request: GovernorRequest,
-        listener: GovernorListener,
-        make_probe: ProbeFactory,
-        loop: LoopFunction | None,
-    ) -> None:
-        self._job = job
-        self._request = request
-        self._listener = listener
-        self._make_probe = make_probe
-        self._loop = loop
-        self._start_s = self._start_core_s = 0.0
+    _start_s: float = 0.0
+    _start_core_s: float = 0.0
 
     def open(self) -> None:
         """Find the GPUs, take leases and start the loops; the listener gets the reason where that fails."""
@@ -152,8 +141,7 @@ class _OpenedSession:
         self.session = GovernorSession(units, loop, self._listener)
 
     def _acquire_leases(self, gpus: Sequence[str]) -> bool:
-        """Lease the GPUs; False where `auto` finds no way to set clocks, so that advice is all that is
-        possible."""
+        """Lease the GPUs; False where `auto` finds no way to set clocks, so that only advice is possible."""
         request, listener = self._request, self._listener
         try:
             settables = [choose_actuator(request.actuator, gpu) for gpu in gpus]

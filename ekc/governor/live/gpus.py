@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.nvml.library import call_nvml, list_uuids
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.live.job import GovernedJob, list_process_family
+from ekc.governor.live.governed_job import GovernedJob, list_process_family
 
 POLL_S = 0.5
 SETTLE_S = 10.0
-"""Seconds without a new GPU after which all are found: processes of a group reach theirs at different
-times."""
+"""Seconds without a new GPU after which all are found: a group's processes reach theirs one by one."""
 MAX_WAIT_S = 120.0
 """Seconds after which a job that has not used a GPU counts as one that uses none."""
 

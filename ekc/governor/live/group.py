@@ -1,8 +1,5 @@
-"""Probe and actuator of several GPUs of one data-parallel job.
-
-All GPUs get the same clock: the slowest rank determines the time of every step, so with different clocks the
-others would wait for it.
-"""
+"""Probe and actuator of the GPUs of a data-parallel job. All get the same clock: others would wait for the
+slowest rank, which determines the time of every step."""
 
 from __future__ import annotations
 
@@ -83,11 +80,8 @@ class GroupProbe:
 
         def stack_readings(name: str) -> Values:
             """Array of (GPU, reading)."""
-            rows = (
-                _interpolate_readings(age_s[0], times, getattr(part, name))
-                for times, part in zip(age_s, parts, strict=True)
-            )
-            return np.array(list(rows))
+            columns = zip(age_s, (getattr(part, name) for part in parts), strict=True)
+            return np.array([_interpolate_readings(age_s[0], times, values) for times, values in columns])
 
         return SensorSamples(
             time_s=parts[0].time_s,
@@ -133,11 +127,8 @@ def _interpolate_readings(times: Values, reading_times: Values, values: Values) 
 
 def intersect_gears(gears: Sequence[Gears]) -> Gears:
     """Values that all cards have."""
-    return Gears(
-        sm_mhz=_intersect([x.sm_mhz for x in gears]),
-        memory_mhz=_intersect([x.memory_mhz for x in gears]),
-        power_w=_intersect([x.power_w for x in gears]),
-    )
+    sm_mhz, memory_mhz = _intersect([x.sm_mhz for x in gears]), _intersect([x.memory_mhz for x in gears])
+    return Gears(sm_mhz, memory_mhz, _intersect([x.power_w for x in gears]))
 
 
 def _intersect(gears: Sequence[tuple[Gear, ...]]) -> tuple[Gear, ...]:

@@ -11,15 +11,15 @@ import numpy as np
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
-from ekc.governor.live.job import GovernedJob
-from ekc.governor.live.sensors import (
+from ekc.governor.live.governed_job import GovernedJob
+from ekc.governor.live.governor_sensors import (
     INSTANT_WINDOW_S,
     BoardEnergy,
     GovernorSensors,
     NvmlReading,
     SensorSampler,
 )
+from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
 from ekc.governor.live.session import GovernedUnit
 from ekc.governor.live.steps import StepReader
 from ekc.governor.protocols import NullActuator, Probe
@@ -92,10 +92,8 @@ class NvmlProbe:
         return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, sensor_s)
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100.
-
-        From GPM, on Hopper and later; None elsewhere, and where it is not permitted.
-        """
+        """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100, by GPM (Hopper
+        and later); None elsewhere, and where it is not permitted."""
         return self._sensors.read_counters(lambda: self._wait(seconds))
 
     def _wait(self, seconds: float, sampler: SensorSampler[NvmlReading] | None = None) -> None:
@@ -114,15 +112,10 @@ def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: boo
     """Units of leased GPUs: one for all of them, or with `each` one per GPU."""
     gpus = [actuator.lease.reference.gpu for actuator in keeper.actuators]
     if each or len(gpus) == 1:
-        return [
-            GovernedUnit(format_gpu_names(g), make_probe(g), a)
-            for g, a in zip(gpus, keeper.actuators, strict=True)
-        ]
-    return [
-        GovernedUnit(
-            format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), GroupActuator(keeper.actuators)
-        )
-    ]
+        pairs = zip(gpus, keeper.actuators, strict=True)
+        return [GovernedUnit(format_gpu_names(gpu), make_probe(gpu), actuator) for gpu, actuator in pairs]
+    group = _make_group_probe(gpus, make_probe)
+    return [GovernedUnit(format_gpu_names(*gpus), group, GroupActuator(keeper.actuators))]
 
 
 def make_watched_units(gpus: Sequence[str], make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
@@ -150,23 +143,16 @@ def make_nvml_probe_factory(
     job: GovernedJob, steps_file: Path | None, on_message: Callable[[str], None]
 ) -> ProbeFactory:
     """Factory of probes that measure while the job runs; `on_message` gets a line where an energy counter
-    stops.
-
-    Raises `InvalidInput` for a file that holds no count of steps.
-    """
-    read_step_count = StepReader(steps_file) if steps_file else _read_no_steps
+    stops. Raises `InvalidInput` for a file without a count of steps."""
+    read_step_count = StepReader(steps_file) if steps_file else lambda: None
     return lambda gpu: NvmlProbe(gpu, job.is_running, read_step_count, on_message)
-
-
-def _read_no_steps() -> None:
-    return None
 
 
 def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
     """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
     from ekc.governor.simulation.card import SIMULATED_CARDS
     from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-    from ekc.governor.simulation.run import SimulatedRun
+    from ekc.governor.simulation.simulated_run import SimulatedRun
 
     if kind not in JOB_KINDS:
         raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")

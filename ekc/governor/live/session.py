@@ -1,5 +1,4 @@
-"""Runs one control loop for each GPU or group in a thread beside the job; its failures never affect the
-job."""
+"""Runs a control loop for each GPU or group in a thread; its failures never affect the job."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ekc.errors import EkcError
-from ekc.governor.events import Event, EventCallback
-from ekc.governor.live.report import GovernorLog
+from ekc.governor.event_records import Event, EventCallback
+from ekc.governor.live.job_report import GovernorLog
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.samples import SensorSamples
 
@@ -19,25 +18,18 @@ from ekc.governor.samples import SensorSamples
 class RecordingProbe:
     """A probe that also adds its samples to a log; `on_samples` is called after each recording."""
 
-    def __init__(
-        self, probe: Probe, governor_log: GovernorLog, on_samples: Callable[[GovernorLog], None]
-    ) -> None:
-        self._probe = probe
-        self._governor_log = governor_log
-        self._on_samples = on_samples
-        self.label = probe.label
-        self.simulated = probe.simulated
-        self.now = probe.now
-        self.read_energy_j = probe.read_energy_j
-        self.is_running = probe.is_running
-        self.read_step_count = probe.read_step_count
+    def __init__(self, probe: Probe, log: GovernorLog, on_samples: Callable[[GovernorLog], None]) -> None:
+        self._probe, self._log, self._on_samples = probe, log, on_samples
+        self.label, self.simulated = probe.label, probe.simulated
+        self.now, self.is_running = probe.now, probe.is_running
+        self.read_energy_j, self.read_step_count = probe.read_energy_j, probe.read_step_count
         self.read_counters = probe.read_counters
 
     def record(self, seconds: float) -> SensorSamples:
         """Record with the probe and add the samples to the log."""
         samples = self._probe.record(seconds)
-        self._governor_log.add_samples(samples)
-        self._on_samples(self._governor_log)
+        self._log.add_samples(samples)
+        self._on_samples(self._log)
         return samples
 
 
@@ -64,15 +56,12 @@ class SessionListener(Protocol):
 
     def on_event(self, governor_log: GovernorLog, event: Event) -> None:
         """An event of a loop."""
-        ...
 
     def on_samples(self, governor_log: GovernorLog) -> None:
         """The log has new samples."""
-        ...
 
     def on_trouble(self, governor_log: GovernorLog, line: str) -> None:
         """Governing ended before the job."""
-        ...
 
 
 class GovernorSession:
@@ -83,12 +72,12 @@ class GovernorSession:
     ) -> None:
         self.logs = [GovernorLog(u.name, u.probe.simulated or u.actuator.simulated) for u in units]
         self._listener = listener
-        self._threads = [
-            threading.Thread(
-                target=self._run_loop, args=(unit, run_loop, log), name=f"ekc-{unit.name}", daemon=True
+        self._threads = []
+        for unit, log in zip(units, self.logs, strict=True):
+            arguments, name = (unit, run_loop, log), f"ekc-{unit.name}"
+            self._threads.append(
+                threading.Thread(target=self._run_loop, args=arguments, name=name, daemon=True)
             )
-            for unit, log in zip(units, self.logs, strict=True)
-        ]
         for thread in self._threads:
             thread.start()
 
@@ -122,8 +111,7 @@ class GovernorSession:
             self._restore_after_failure(unit, governor_log, line)
 
     def _restore_after_failure(self, unit: GovernedUnit, governor_log: GovernorLog, line: str) -> None:
-        """Restore the previous settings now or as soon as possible; the lease restores them again at the
-        end."""
+        """Restore the previous settings as soon as possible; the lease restores them again at the end."""
         if not unit.probe.is_running():
             return  # Failures while the job ends do not matter.
         line += "; the job goes on ungoverned, "

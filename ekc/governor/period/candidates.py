@@ -1,5 +1,4 @@
-"""Candidate periods: peaks of self-similarity, longer periods that contain them, and refinement between
-readings."""
+"""Candidate periods: peaks of self-similarity, longer periods that contain them, and refinement."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from ekc.governor.samples import Values
 MAX_MULTIPLES = 4
 """Number of multiples of a lag whose likeness enters its score; the k-th has weight 1/k."""
 PRIOR_LIKENESS, PRIOR_WEIGHT = 0.3, 0.5
-"""Prior of likeness and its weight in a score: a long lag, which repeats only once, must be more alike than
-a short one."""
+"""Prior of likeness and its weight in a score: a long lag, which repeats once, must be more alike."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,6 @@ class PeriodCandidates:
     """Peaks of likeness, from short to long lags; arrays of one length."""
 
     lag_s: Values
-    """Lags in seconds."""
     score: Values
     """Weighted mean likeness at each lag and its multiples; at most 1."""
 
@@ -34,11 +31,8 @@ def find_candidates(similarity: SelfSimilarity, shortest_s: float, longest_s: fl
     likeness = similarity.likeness
     is_peak = (likeness[1:-1] >= likeness[:-2]) & (likeness[1:-1] > likeness[2:])
     peak = np.flatnonzero(is_peak) + 1
-    peak = peak[
-        (likeness[peak] > 0.0)
-        & (similarity.lag_s[peak] >= shortest_s)
-        & (similarity.lag_s[peak] <= longest_s)
-    ]
+    lags = similarity.lag_s[peak]
+    peak = peak[(likeness[peak] > 0.0) & (lags >= shortest_s) & (lags <= longest_s)]
     lags = _interpolate_peaks(similarity, peak)
     return PeriodCandidates(lags, score_lags(similarity, lags))
 
@@ -69,8 +63,7 @@ the square of update over micro-step, since beats between the two leave about th
 longer period."""
 SIMILARITY_PARTS = 8.0
 FAST_UPDATE_FACTOR = 1.2
-"""Update interval of the views that are used, as a multiple of the shortest one: slower views beat with
-micro-steps."""
+"""Update interval of used views over the shortest one: slower views beat with micro-steps."""
 MIN_SCORE, SINGLE_REPEAT_PENALTY = 0.25, 1.2
 """Least score of the longer period, and its increase for a period as long as the recording."""
 
@@ -117,8 +110,7 @@ def _integrate_around(row: Values, at: Values, half: float) -> Values:
 
 
 PEAK_WINDOW_SHARE = 0.12
-"""Distance of a peak from a multiple of the period, as a share of the period, up to which it belongs to
-it."""
+"""Distance of a peak from a multiple of the period, in periods, up to which it belongs to it."""
 MIN_LIKENESS_SHARE = 0.6
 """Likeness over that of the first peak down to which multiples are used."""
 

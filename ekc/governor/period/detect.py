@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ekc.arguments import format_value, is_number
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.period.candidates import (
     PeriodCandidates,
@@ -28,8 +28,7 @@ class Period:
     """The period of a signal, and a verdict on it."""
 
     seconds: float
-    """Mean period. With a verdict other than `periodic` a guess that is good as the length of a window; NaN
-    without one."""
+    """Mean period; a guess, good as a window's length, unless `periodic`. NaN without one."""
     error: float
     """Difference of adjacent periods: 0 where one repeats the other, 1 where they have nothing in common."""
     verdict: Verdict
@@ -128,10 +127,7 @@ def _decide_period(signals: SignalViews, analyses: list[_ViewAnalysis]) -> Perio
 
 
 def _find_best_score(analyses: list[_ViewAnalysis]) -> float:
-    return max(
-        (float(analysis.candidates.score.max()) for analysis in analyses if len(analysis.candidates.score)),
-        default=0.0,
-    )
+    return max((float(x.candidates.score.max(initial=0.0)) for x in analyses), default=0.0)
 
 
 def _drop_slow_views(analyses: list[_ViewAnalysis], seconds: float) -> list[_ViewAnalysis]:
@@ -144,11 +140,8 @@ def _drop_slow_views(analyses: list[_ViewAnalysis], seconds: float) -> list[_Vie
     period_s, analysis = _find_shortest_lag(fast, NEAR_BEST_SHARE * best)
     if not _is_significant(analysis, period_s, seconds):
         return analyses
-    return [
-        analysis
-        for analysis in analyses
-        if analysis.update_s <= fast_s or MIN_UPDATES_BETWEEN_ALIASES * analysis.update_s <= period_s
-    ]
+    longest_s = max(fast_s, period_s / MIN_UPDATES_BETWEEN_ALIASES)
+    return [analysis for analysis in analyses if analysis.update_s <= longest_s]
 
 
 def _is_significant(analysis: _ViewAnalysis, period_s: float, seconds: float) -> bool:
@@ -161,10 +154,8 @@ def _find_shortest_lag(analyses: list[_ViewAnalysis], min_score: float) -> tuple
     firsts = []
     for analysis in analyses:
         lags = analysis.candidates.lag_s
-        good = lags[
-            analysis.candidates.score
-            >= min_score * (1.0 - NEAR_BEST_UPDATE_DISCOUNT * analysis.update_s / lags)
-        ]
+        least = min_score * (1.0 - NEAR_BEST_UPDATE_DISCOUNT * analysis.update_s / lags)
+        good = lags[analysis.candidates.score >= least]
         firsts += [(float(lag), analysis) for lag in good[:1]]
     return min(firsts, key=lambda pair: pair[0])
 
@@ -173,13 +164,10 @@ def _find_long_repeat(analyses: list[_ViewAnalysis], seconds: float) -> Period |
     """A period whose likeness is high, but which is too long for the recording; None without one."""
     for analysis in analyses:
         is_long = analysis.similarity.lag_s > seconds / MIN_CYCLES
-        if is_long.any() and analysis.similarity.likeness[is_long].max() >= STRONG_LIKENESS:
-            top = np.flatnonzero(is_long)[np.argmax(analysis.similarity.likeness[is_long])]
-            return Period(
-                float(analysis.similarity.lag_s[top]),
-                _compute_error(float(analysis.similarity.likeness[top])),
-                "too_short",
-            )
+        lags, likeness = analysis.similarity.lag_s[is_long], analysis.similarity.likeness[is_long]
+        if likeness.max(initial=0.0) >= STRONG_LIKENESS:
+            top = np.argmax(likeness)
+            return Period(float(lags[top]), _compute_error(float(likeness[top])), "too_short")
     return None
 
 

@@ -20,7 +20,7 @@ MAX_PERIOD_S = 20.0
 """Longest period that is sought, in seconds."""
 STABILITY_PARTS = (0.75, 0.5)
 """Last parts of a recording in which a stable period must be found too, as shares of it."""
-STRICT_SPREAD, NORMAL_SPREAD, RELAXED_SPREAD = 0.10, 0.15, 0.30
+MAX_SPREAD = 0.15
 """Largest relative spread of a stable period (GPOEO)."""
 
 
@@ -29,11 +29,9 @@ class SampleRecorder(Protocol):
 
     def record(self, seconds: float) -> SensorSamples:
         """Wait that long and return the samples."""
-        ...
 
     def is_running(self) -> bool:
         """Whether the job is still running."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -46,30 +44,23 @@ class PeriodRecording:
     is_stable: bool
     """Whether the period is found in all parts, with a small spread. If not, it is good as a window only."""
     samples: SensorSamples
-    """The complete recording."""
 
 
-def find_period(probe: SampleRecorder, max_spread: float = NORMAL_SPREAD) -> PeriodRecording:
-    """Record until the period is stable, or nothing repeats in three times `MAX_PERIOD_S`, or the job ends.
-
-    `max_spread`: largest relative spread of a stable period.
-    """
+def find_period(probe: SampleRecorder) -> PeriodRecording:
+    """Record until the period is stable, nothing repeats in 3 x `MAX_PERIOD_S`, or the job ends."""
     samples = probe.record(FIRST_RECORDING_S)
     while True:
-        found = assess_recording(samples, max_spread)
+        found = assess_recording(samples)
         missing_s = _compute_missing_s(found)
         if missing_s <= 0.0 or not probe.is_running():
             return found
         # At most twice as long: that is often enough.
-        more_s = float(
-            np.clip(
-                missing_s, MIN_EXTENSION_S, min(MAX_EXTENSION_S, max(FIRST_RECORDING_S, _get_span_s(samples)))
-            )
-        )
+        longest_s = min(MAX_EXTENSION_S, max(FIRST_RECORDING_S, _get_span_s(samples)))
+        more_s = float(np.clip(missing_s, MIN_EXTENSION_S, longest_s))
         samples = concatenate_samples(samples, probe.record(more_s))
 
 
-def assess_recording(samples: SensorSamples, max_spread: float = NORMAL_SPREAD) -> PeriodRecording:
+def assess_recording(samples: SensorSamples) -> PeriodRecording:
     """Detect the period of a recording, and whether its last parts have the same."""
     hz = samples.sampling_hz
     period = detect_period(samples, hz)
@@ -79,17 +70,13 @@ def assess_recording(samples: SensorSamples, max_spread: float = NORMAL_SPREAD) 
     seconds = [period.seconds, *(part.seconds for part in parts)]
     spread = (max(seconds) - min(seconds)) / period.seconds
     is_same = all(part.verdict == period.verdict for part in parts) and bool(parts)
-    return PeriodRecording(period, spread, is_same and spread < max_spread, samples)
+    return PeriodRecording(period, spread, is_same and spread < MAX_SPREAD, samples)
 
 
 def _take_last_parts(samples: SensorSamples, min_s: float) -> list[SensorSamples]:
     """The last parts of a recording that last longer than `min_s`."""
-    span = _get_span_s(samples)
-    return [
-        samples.slice_from(samples.time_s[-1] - part * span)
-        for part in STABILITY_PARTS
-        if part * span > min_s
-    ]
+    seconds = [part * _get_span_s(samples) for part in STABILITY_PARTS]
+    return [samples.slice_from(samples.time_s[-1] - s) for s in seconds if s > min_s]
 
 
 def _compute_missing_s(recording: PeriodRecording) -> float:
@@ -97,16 +84,10 @@ def _compute_missing_s(recording: PeriodRecording) -> float:
     span, period = _get_span_s(recording.samples), recording.period
     if recording.is_stable:
         return 0.0
-    if period.verdict in ("periodic", "multiple"):
-        # A period that parts do not share may be chance: it is given up only after the longest recording.
-        wanted_s = (
-            TARGET_PERIODS * period.seconds
-            if span < TARGET_PERIODS * period.seconds
-            else MIN_CYCLES * MAX_PERIOD_S
-        )
-    else:
-        wanted_s = MIN_CYCLES * MAX_PERIOD_S
-    return wanted_s - span
+    if period.verdict in ("periodic", "multiple") and span < TARGET_PERIODS * period.seconds:
+        return TARGET_PERIODS * period.seconds - span
+    # A period that parts do not share may be chance: it is given up only after the longest recording.
+    return MIN_CYCLES * MAX_PERIOD_S - span
 
 
 def _get_span_s(samples: SensorSamples) -> float:

@@ -26,8 +26,7 @@ class SelfSimilarity:
     lag_s: Values
     """Lags in seconds, ascending."""
     likeness: Values
-    """1 where the signal repeats exactly, 0 where it differs as much as at shorter lags on average; may be
-    negative."""
+    """1 where the signal repeats exactly, 0 where it differs as much as at shorter lags; may be negative."""
 
     def interpolate(self, lag_s: Values) -> Values:
         """Likeness at any lags, by linear interpolation."""
@@ -54,10 +53,8 @@ def compute_similarities(signals: SignalViews, parts: Sequence[float]) -> list[l
             lags[n].append(at[in_range])
             likeness[n].append(1.0 - difference[:, in_range])
         width *= 2
-    return [
-        [SelfSimilarity(np.concatenate(lag) * signals.interval_s, row) for row in np.hstack(values)]
-        for lag, values in zip(lags, likeness, strict=True)
-    ]
+    pairs = zip((np.concatenate(lag) * signals.interval_s for lag in lags), likeness, strict=True)
+    return [[SelfSimilarity(lag_s, row) for row in np.hstack(values)] for lag_s, values in pairs]
 
 
 def _compute_difference(signals: SignalViews, width: int, lags: Values, step: float) -> Values:
@@ -79,8 +76,7 @@ def _compute_difference(signals: SignalViews, width: int, lags: Values, step: fl
 
 
 def _find_sparse_lags(pairs: Values, valid_mask: Values, at: Values) -> NDArray[np.bool_]:
-    """Mask of lags with too few valid pairs of readings: the pattern of missing readings would dominate
-    there."""
+    """Mask of lags with too few valid pairs, where the pattern of missing readings would dominate."""
     count, lag = valid_mask.shape[1], np.arange(pairs.shape[1])
     chance = valid_mask.sum(axis=1, keepdims=True) ** 2 / count * np.maximum(1.0 - lag / count, 0.0)
     few = np.asarray(pairs < MIN_PAIR_SHARE * chance, dtype=np.float64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.arguments import format_value, is_number
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.governor.samples import SensorSamples, Values
 
@@ -69,13 +69,7 @@ def resample_signals(samples: SensorSamples | Values, sampling_hz: float) -> lis
     if array.ndim != 2:
         raise InvalidInput(f"samples have {array.ndim} axes; give one signal, (n,), or several, (signals, n)")
     time_s = np.arange(array.shape[1]) / sampling_hz
-    return [
-        EvenSignal(
-            _interpolate_gaps(time_s, time_s, row, MAX_GAP_INTERVALS / sampling_hz),
-            _estimate_update_s(row, time_s),
-        )
-        for row in array
-    ]
+    return [_resample_signal(time_s, time_s, row, sampling_hz) for row in array]
 
 
 def build_views(signals: list[EvenSignal], sampling_hz: float, sensor_s: float) -> SignalViews | None:
@@ -86,11 +80,8 @@ def build_views(signals: list[EvenSignal], sampling_hz: float, sensor_s: float) 
     iteration of a few seconds. Changes faster than a sensor of window `sensor_s` can show are filtered out.
     None where there are too few readings.
     """
-    usable = [
-        row
-        for row in signals
-        if np.isfinite(row.values).sum() > max(MIN_READ_SHARE * len(row.values), MIN_READINGS)
-    ]
+    least = [max(MIN_READ_SHARE * len(row.values), MIN_READINGS) for row in signals]
+    usable = [row for row, n in zip(signals, least, strict=True) if np.isfinite(row.values).sum() > n]
     if not usable:
         return None
     if len(usable) > 1:
@@ -107,18 +98,16 @@ def _extract_signals(samples: SensorSamples, sampling_hz: float) -> list[EvenSig
     signals = (samples.power_w / _compute_watts_per_percent(samples), samples.sm_util, samples.memory_util)
     span = samples.time_s[-1] - samples.time_s[0]
     grid = samples.time_s[0] + np.arange(int(span * sampling_hz) + 1) / sampling_hz
-    return [
-        EvenSignal(
-            _interpolate_gaps(grid, samples.time_s, signal, MAX_GAP_INTERVALS / sampling_hz),
-            _estimate_update_s(signal, samples.time_s),
-        )
-        for signal in signals
-    ]
+    return [_resample_signal(grid, samples.time_s, signal, sampling_hz) for signal in signals]
+
+
+def _resample_signal(grid: Values, time_s: Values, readings: Values, sampling_hz: float) -> EvenSignal:
+    values = _interpolate_gaps(grid, time_s, readings, MAX_GAP_INTERVALS / sampling_hz)
+    return EvenSignal(values, _estimate_update_s(readings, time_s))
 
 
 def _estimate_update_s(readings: Values, time_s: Values) -> float:
-    """Seconds between two updates of a sensor: mean of the shortest times between two changes of the
-    reading."""
+    """Seconds between a sensor's updates: mean of the shortest times between changes of its reading."""
     is_valid = np.isfinite(readings)
     gaps_s = np.diff(time_s[is_valid][1:][np.diff(readings[is_valid]) != 0])
     return float(gaps_s[gaps_s <= 2.0 * np.quantile(gaps_s, 0.1)].mean()) if len(gaps_s) else float("inf")

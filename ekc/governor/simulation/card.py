@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekc.devices.simulated import power
 from ekc.devices.simulated.specs import H200, RTX3090, GpuSpec
@@ -55,18 +54,25 @@ class SimulatedCard:
     def compute_resting_w(self) -> Values:
         """Board watts with a context but no kernel, by memory clock and SM clock."""
         reduction = 1 - np.array(self.memory_mhz) / self.memory_mhz[-1]
-        return (
-            _compute_awake_w(self.name)[None, :]
-            - MEMORY_STANDBY_SHARE * self.spec.power.constant_w * reduction[:, None]
-        )
+        standby_w = MEMORY_STANDBY_SHARE * self.spec.power.constant_w * reduction
+        return self._awake_w[None, :] - standby_w[:, None]
 
-    def compute_clock_tree_w(self) -> Values:
+    @cached_property
+    def _awake_w(self) -> Values:
+        clocks = self.list_sm_clocks_mhz()
+        return np.array([power.compute_idle_power(self.spec, f, DIE_TEMPERATURE_C) for f in clocks])
+
+    @cached_property
+    def clock_tree_w(self) -> Values:
         """Watts of the clock tree while kernels run, by SM clock."""
-        return _compute_clock_tree_w(self.name)
+        clocks = self.list_sm_clocks_mhz()
+        return np.array([power.compute_active_clock_power(self.spec, f, 1.0) for f in clocks])
 
-    def compute_voltage_squared(self) -> Values:
+    @cached_property
+    def voltage_squared(self) -> Values:
         """Square of the voltage relative to the top clock's, by SM clock."""
-        return _compute_voltage_squared(self.name)
+        volts = np.array([self.spec.voltage.at_clock(f) for f in self.list_sm_clocks_mhz()])
+        return np.asarray((volts / volts[-1]) ** 2)
 
 
 SIMULATED_CARDS = {
@@ -77,33 +83,6 @@ SIMULATED_CARDS = {
 }
 
 
-@cache
-def _compute_awake_w(name: str) -> Values:
-    spec = SIMULATED_CARDS[name].spec
-    return np.array(
-        [
-            power.compute_idle_power(spec, f, DIE_TEMPERATURE_C)
-            for f in SIMULATED_CARDS[name].list_sm_clocks_mhz()
-        ]
-    )
-
-
-@cache
-def _compute_clock_tree_w(name: str) -> Values:
-    spec = SIMULATED_CARDS[name].spec
-    return np.array(
-        [power.compute_active_clock_power(spec, f, 1.0) for f in SIMULATED_CARDS[name].list_sm_clocks_mhz()]
-    )
-
-
-@cache
-def _compute_voltage_squared(name: str) -> Values:
-    volts = np.array(
-        [SIMULATED_CARDS[name].spec.voltage.at_clock(f) for f in SIMULATED_CARDS[name].list_sm_clocks_mhz()]
-    )
-    return np.asarray((volts / volts[-1]) ** 2)
-
-
 def find_card(name: str) -> SimulatedCard:
     """The card of a name. Raises `InvalidInput` for an unknown one."""
     if name not in SIMULATED_CARDS:
@@ -111,9 +90,7 @@ def find_card(name: str) -> SimulatedCard:
     return SIMULATED_CARDS[name]
 
 
-SimulatedSensorValues = NDArray[np.float64]
 SAMPLE_S = 0.1
-"""Seconds between two readings."""
 JITTER_S = 0.004
 """Standard deviation of a reading's delay in seconds."""
 LOST_SHARE = 0.005
@@ -126,15 +103,13 @@ UTIL_NOISE = 1.0
 class TrueSignals:
     """True signals of a card, piecewise constant: value i is that between `edge_s[i]` and `edge_s[i + 1]`."""
 
-    edge_s: SimulatedSensorValues
-    watts: SimulatedSensorValues
-    sm_util: SimulatedSensorValues
-    memory_util: SimulatedSensorValues
-    clock_mhz: SimulatedSensorValues
+    edge_s: Values
+    watts: Values
+    sm_util: Values
+    memory_util: Values
+    clock_mhz: Values
 
-    def average_over_windows(
-        self, values: SimulatedSensorValues, end_s: SimulatedSensorValues, window_s: float
-    ) -> SimulatedSensorValues:
+    def average_over_windows(self, values: Values, end_s: Values, window_s: float) -> Values:
         """Means of one signal over windows that end at `end_s`."""
         total = np.concatenate([[0.0], np.cumsum(values * np.diff(self.edge_s))])
         begin = np.maximum(end_s - window_s, self.edge_s[0])
@@ -165,7 +140,7 @@ def sample_sensors(
     )
 
 
-def _round_percent(percent: SimulatedSensorValues, rng: np.random.Generator) -> SimulatedSensorValues:
+def _round_percent(percent: Values, rng: np.random.Generator) -> Values:
     """Noisy integer percent as NVML shows them; 0 and 100 have no noise."""
     noisy = percent + UTIL_NOISE * rng.standard_normal(len(percent)) * (percent > 0) * (percent < 100)
     return np.asarray(np.round(noisy).clip(0, 100))

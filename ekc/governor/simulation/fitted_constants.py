@@ -8,6 +8,7 @@ RTX A4000 (KernelTuner/kernel_tuner, Apache-2.0).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -35,8 +36,7 @@ class TrainingPowerFit:
     power_share: float
     """Power drawn without a cap, as a share of the board's power limit."""
     core_share: float | None
-    """`KernelClockFit.core_share` fitted to the slowdown under caps; None where no cap slowed the job, or
-    the fit had an error of 5 %."""
+    """`KernelClockFit.core_share` of the slowdown under caps; None if none slowed it, or the fit failed."""
 
 
 KERNEL_FITS = (
@@ -52,107 +52,38 @@ KERNEL_FITS = (
     KernelClockFit("FMA RTX A4000", 1.000, 2),
 )
 
-POWER_FITS = (
-    TrainingPowerFit("shufflenetv2", 1024, "A40", 0.730, 0.16),
-    TrainingPowerFit("shufflenetv2", 128, "A40", 0.478, 0.10),
-    TrainingPowerFit("shufflenetv2", 16, "A40", 0.321, None),
-    TrainingPowerFit("shufflenetv2", 2048, "A40", 0.713, None),
-    TrainingPowerFit("shufflenetv2", 256, "A40", 0.626, 0.07),
-    TrainingPowerFit("shufflenetv2", 32, "A40", 0.349, None),
-    TrainingPowerFit("shufflenetv2", 4096, "A40", 0.675, 0.19),
-    TrainingPowerFit("shufflenetv2", 512, "A40", 0.697, 0.18),
-    TrainingPowerFit("shufflenetv2", 64, "A40", 0.389, None),
-    TrainingPowerFit("shufflenetv2", 8, "A40", 0.296, None),
-    TrainingPowerFit("shufflenetv2", 8192, "A40", 0.655, None),
-    TrainingPowerFit("resnet50", 128, "A40", 0.814, None),
-    TrainingPowerFit("resnet50", 16, "A40", 0.803, 0.32),
-    TrainingPowerFit("resnet50", 192, "A40", 0.800, None),
-    TrainingPowerFit("resnet50", 256, "A40", 0.784, None),
-    TrainingPowerFit("resnet50", 32, "A40", 0.809, 0.43),
-    TrainingPowerFit("resnet50", 360, "A40", 0.770, None),
-    TrainingPowerFit("resnet50", 512, "A40", 0.779, None),
-    TrainingPowerFit("resnet50", 64, "A40", 0.813, None),
-    TrainingPowerFit("resnet50", 8, "A40", 0.831, 0.30),
-    TrainingPowerFit("deepspeech2", 128, "A40", 0.576, 0.71),
-    TrainingPowerFit("deepspeech2", 16, "A40", 0.628, 0.21),
-    TrainingPowerFit("deepspeech2", 192, "A40", 0.559, None),
-    TrainingPowerFit("deepspeech2", 32, "A40", 0.591, 0.25),
-    TrainingPowerFit("deepspeech2", 64, "A40", 0.590, 0.16),
-    TrainingPowerFit("deepspeech2", 8, "A40", 0.676, None),
-    TrainingPowerFit("ncf", 1024, "A40", 0.279, None),
-    TrainingPowerFit("ncf", 128, "A40", 0.298, None),
-    TrainingPowerFit("ncf", 16, "A40", 0.298, None),
-    TrainingPowerFit("ncf", 16384, "A40", 0.291, None),
-    TrainingPowerFit("ncf", 2048, "A40", 0.280, None),
-    TrainingPowerFit("ncf", 256, "A40", 0.293, None),
-    TrainingPowerFit("ncf", 32, "A40", 0.297, None),
-    TrainingPowerFit("ncf", 32768, "A40", 0.275, None),
-    TrainingPowerFit("ncf", 4096, "A40", 0.277, None),
-    TrainingPowerFit("ncf", 512, "A40", 0.282, None),
-    TrainingPowerFit("ncf", 64, "A40", 0.303, None),
-    TrainingPowerFit("ncf", 8, "A40", 0.302, None),
-    TrainingPowerFit("ncf", 8192, "A40", 0.282, None),
-    TrainingPowerFit("bert_base_uncased", 12, "A40", 0.885, 0.58),
-    TrainingPowerFit("bert_base_uncased", 16, "A40", 0.817, None),
-    TrainingPowerFit("bert_base_uncased", 24, "A40", 0.891, 0.34),
-    TrainingPowerFit("bert_base_uncased", 32, "A40", 0.868, None),
-    TrainingPowerFit("bert_base_uncased", 48, "A40", 0.895, 0.74),
-    TrainingPowerFit("bert_base_uncased", 56, "A40", 0.897, 0.48),
-    TrainingPowerFit("bert_base_uncased", 72, "A40", 0.888, 0.63),
-    TrainingPowerFit("bert_base_uncased", 8, "A40", 0.740, None),
-    TrainingPowerFit("shufflenetv2", 1024, "V100", 0.765, 1.00),
-    TrainingPowerFit("shufflenetv2", 128, "V100", 0.498, 0.38),
-    TrainingPowerFit("shufflenetv2", 16, "V100", 0.168, None),
-    TrainingPowerFit("shufflenetv2", 2048, "V100", 0.731, 1.00),
-    TrainingPowerFit("shufflenetv2", 256, "V100", 0.719, 0.62),
-    TrainingPowerFit("shufflenetv2", 32, "V100", 0.207, None),
-    TrainingPowerFit("shufflenetv2", 4096, "V100", 0.685, 1.00),
-    TrainingPowerFit("shufflenetv2", 512, "V100", 0.762, 0.77),
-    TrainingPowerFit("shufflenetv2", 64, "V100", 0.363, None),
-    TrainingPowerFit("shufflenetv2", 8, "V100", 0.157, None),
-    TrainingPowerFit("resnet50", 128, "V100", 0.890, 0.74),
-    TrainingPowerFit("resnet50", 16, "V100", 0.893, 1.00),
-    TrainingPowerFit("resnet50", 192, "V100", 0.882, 0.78),
-    TrainingPowerFit("resnet50", 256, "V100", 0.881, 0.76),
-    TrainingPowerFit("resnet50", 32, "V100", 0.909, 1.00),
-    TrainingPowerFit("resnet50", 360, "V100", 0.870, 0.78),
-    TrainingPowerFit("resnet50", 64, "V100", 0.892, 0.71),
-    TrainingPowerFit("resnet50", 8, "V100", 0.883, 1.00),
-    TrainingPowerFit("deepspeech2", 12, "V100", 0.683, 0.65),
-    TrainingPowerFit("deepspeech2", 128, "V100", 0.669, 1.00),
-    TrainingPowerFit("deepspeech2", 156, "V100", 0.649, 1.00),
-    TrainingPowerFit("deepspeech2", 16, "V100", 0.680, 0.77),
-    TrainingPowerFit("deepspeech2", 192, "V100", 0.642, 1.00),
-    TrainingPowerFit("deepspeech2", 2, "V100", 0.622, 0.44),
-    TrainingPowerFit("deepspeech2", 24, "V100", 0.790, 1.00),
-    TrainingPowerFit("deepspeech2", 32, "V100", 0.818, 1.00),
-    TrainingPowerFit("deepspeech2", 4, "V100", 0.612, 0.42),
-    TrainingPowerFit("deepspeech2", 48, "V100", 0.782, 1.00),
-    TrainingPowerFit("deepspeech2", 56, "V100", 0.771, 1.00),
-    TrainingPowerFit("deepspeech2", 64, "V100", 0.765, 1.00),
-    TrainingPowerFit("deepspeech2", 72, "V100", 0.749, 1.00),
-    TrainingPowerFit("deepspeech2", 8, "V100", 0.659, 0.55),
-    TrainingPowerFit("deepspeech2", 96, "V100", 0.702, 1.00),
-    TrainingPowerFit("ncf", 1024, "V100", 0.152, None),
-    TrainingPowerFit("ncf", 128, "V100", 0.154, None),
-    TrainingPowerFit("ncf", 16, "V100", 0.156, None),
-    TrainingPowerFit("ncf", 16384, "V100", 0.145, None),
-    TrainingPowerFit("ncf", 2048, "V100", 0.156, None),
-    TrainingPowerFit("ncf", 256, "V100", 0.160, None),
-    TrainingPowerFit("ncf", 32, "V100", 0.151, None),
-    TrainingPowerFit("ncf", 4, "V100", 0.152, None),
-    TrainingPowerFit("ncf", 4096, "V100", 0.153, None),
-    TrainingPowerFit("ncf", 512, "V100", 0.151, None),
-    TrainingPowerFit("ncf", 64, "V100", 0.150, None),
-    TrainingPowerFit("ncf", 8, "V100", 0.151, None),
-    TrainingPowerFit("ncf", 8192, "V100", 0.147, None),
-    TrainingPowerFit("bert_base_uncased", 12, "V100", 0.904, 1.00),
-    TrainingPowerFit("bert_base_uncased", 16, "V100", 0.909, 1.00),
-    TrainingPowerFit("bert_base_uncased", 24, "V100", 0.911, 1.00),
-    TrainingPowerFit("bert_base_uncased", 32, "V100", 0.908, 0.95),
-    TrainingPowerFit("bert_base_uncased", 48, "V100", 0.905, 1.00),
-    TrainingPowerFit("bert_base_uncased", 56, "V100", 0.907, 1.00),
-    TrainingPowerFit("bert_base_uncased", 8, "V100", 0.863, 1.00),
-    TrainingPowerFit("bert_base_uncased", 128, "V100", 0.894, 0.96),
-    TrainingPowerFit("bert_base_uncased", 64, "V100", 0.882, 1.00),
-)
+_POWER_TABLE = """
+shufflenetv2 A40 | 1024 0.730 0.16 | 128 0.478 0.10 | 16 0.321 - | 2048 0.713 - | 256 0.626 0.07
+shufflenetv2 A40 | 32 0.349 - | 4096 0.675 0.19 | 512 0.697 0.18 | 64 0.389 - | 8 0.296 - | 8192 0.655 -
+resnet50 A40 | 128 0.814 - | 16 0.803 0.32 | 192 0.800 - | 256 0.784 - | 32 0.809 0.43 | 360 0.770 -
+resnet50 A40 | 512 0.779 - | 64 0.813 - | 8 0.831 0.30
+deepspeech2 A40 | 128 0.576 0.71 | 16 0.628 0.21 | 192 0.559 - | 32 0.591 0.25 | 64 0.590 0.16 | 8 0.676 -
+ncf A40 | 1024 0.279 - | 128 0.298 - | 16 0.298 - | 16384 0.291 - | 2048 0.280 - | 256 0.293 - | 32 0.297 -
+ncf A40 | 32768 0.275 - | 4096 0.277 - | 512 0.282 - | 64 0.303 - | 8 0.302 - | 8192 0.282 -
+bert_base_uncased A40 | 12 0.885 0.58 | 16 0.817 - | 24 0.891 0.34 | 32 0.868 - | 48 0.895 0.74
+bert_base_uncased A40 | 56 0.897 0.48 | 72 0.888 0.63 | 8 0.740 -
+shufflenetv2 V100 | 1024 0.765 1.00 | 128 0.498 0.38 | 16 0.168 - | 2048 0.731 1.00 | 256 0.719 0.62
+shufflenetv2 V100 | 32 0.207 - | 4096 0.685 1.00 | 512 0.762 0.77 | 64 0.363 - | 8 0.157 -
+resnet50 V100 | 128 0.890 0.74 | 16 0.893 1.00 | 192 0.882 0.78 | 256 0.881 0.76 | 32 0.909 1.00
+resnet50 V100 | 360 0.870 0.78 | 64 0.892 0.71 | 8 0.883 1.00
+deepspeech2 V100 | 12 0.683 0.65 | 128 0.669 1.00 | 156 0.649 1.00 | 16 0.680 0.77 | 192 0.642 1.00
+deepspeech2 V100 | 2 0.622 0.44 | 24 0.790 1.00 | 32 0.818 1.00 | 4 0.612 0.42 | 48 0.782 1.00
+deepspeech2 V100 | 56 0.771 1.00 | 64 0.765 1.00 | 72 0.749 1.00 | 8 0.659 0.55 | 96 0.702 1.00
+ncf V100 | 1024 0.152 - | 128 0.154 - | 16 0.156 - | 16384 0.145 - | 2048 0.156 - | 256 0.160 - | 32 0.151 -
+ncf V100 | 4 0.152 - | 4096 0.153 - | 512 0.151 - | 64 0.150 - | 8 0.151 - | 8192 0.147 -
+bert_base_uncased V100 | 12 0.904 1.00 | 16 0.909 1.00 | 24 0.911 1.00 | 32 0.908 0.95 | 48 0.905 1.00
+bert_base_uncased V100 | 56 0.907 1.00 | 8 0.863 1.00 | 128 0.894 0.96 | 64 0.882 1.00
+"""
+"""A network and a board, then the batch size, power share and core share of each job, "-" for None."""
+
+
+def _parse_power_table() -> Iterator[TrainingPowerFit]:
+    for line in _POWER_TABLE.strip().splitlines():
+        job, *fits = line.split(" | ")
+        network, board = job.split()
+        for batch, power_share, core_share in map(str.split, fits):
+            core = None if core_share == "-" else float(core_share)
+            yield TrainingPowerFit(network, int(batch), board, float(power_share), core)
+
+
+POWER_FITS = tuple(_parse_power_table())

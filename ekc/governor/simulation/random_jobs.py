@@ -11,7 +11,7 @@ from ekc.devices.simulated.residual import make_generator
 from ekc.errors import InvalidInput
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.fitted_constants import KERNEL_FITS, POWER_FITS
-from ekc.governor.simulation.job import JobStage, SimulatedJob, compute_costs
+from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob, compute_costs
 from ekc.governor.simulation.timeline import (
     Timeline,
     insert_evaluations,
@@ -104,14 +104,12 @@ def _sample_stages(rng: np.random.Generator, kind: str) -> list[JobStage]:
     fits = [d for d in POWER_FITS if d.power_share > 0.45] if bound == "compute" else list(POWER_FITS)
     share = min(1.05, fits[rng.integers(len(fits))].power_share * _sample_factor(rng))
     tensor = float(rng.choice((0.0, 0.9)))
-    main = [
-        _sample_kernel_stage(rng, name, bound, share * _sample_factor(rng, 0.05), tensor)
-        for name in ("forward", "backward")
-    ]
-    rest = [
-        _sample_kernel_stage(rng, name, "memory", 0.85 * share, 0.0) for name in ("optimiser", "exchange")
-    ]
-    return [HOST_STAGE, *main, *rest]
+    stages = [HOST_STAGE]
+    for name in ("forward", "backward"):
+        stages.append(_sample_kernel_stage(rng, name, bound, share * _sample_factor(rng, 0.05), tensor))
+    for name in ("optimiser", "exchange"):
+        stages.append(_sample_kernel_stage(rng, name, "memory", 0.85 * share, 0.0))
+    return stages
 
 
 def _sample_factor(rng: np.random.Generator, spread: float = CONSTANT_SPREAD) -> float:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.governor.samples import Values
 from ekc.governor.simulation.card import SimulatedCard
-from ekc.governor.simulation.job import JobStage, SimulatedJob, Values
+from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob
 
 ITERATION_JITTER = 0.006
 """Standard deviation of the log length of an iteration (estimate)."""
@@ -37,23 +38,21 @@ class Timeline:
     def split(self, share: float) -> tuple[Timeline, Timeline]:
         """Split in two between two iterations."""
         place = int(np.searchsorted(self.iteration, int(share * self.iteration[-1]) or 1))
-        first, rest = slice(None, place), slice(place, None)
-        parts = [
-            (self.stage_indices[p], self.seconds[p], self.iteration[p], self.regime[p]) for p in (first, rest)
-        ]
-        late = parts[1][2] - parts[1][2][0]
-        return Timeline(*parts[0]), Timeline(*parts[1][:2], late, parts[1][3])
+        first, rest = (
+            Timeline(self.stage_indices[p], self.seconds[p], self.iteration[p], self.regime[p])
+            for p in (slice(None, place), slice(place, None))
+        )
+        return first, replace(rest, iteration=rest.iteration - rest.iteration[0])
 
     @staticmethod
     def concatenate(parts: Sequence[Timeline]) -> Timeline:
         """Timelines one after the other."""
         begins = np.concatenate([[0], np.cumsum([p.iteration[-1] + 1 for p in parts])])
+        iterations = [p.iteration + b for p, b in zip(parts, begins[:-1], strict=True)]
         return Timeline(
             np.concatenate([p.stage_indices for p in parts]),
             np.concatenate([p.seconds for p in parts]),
-            np.concatenate([p.iteration + b for p, b in zip(parts, begins[:-1], strict=True)]).astype(
-                np.int32
-            ),
+            np.concatenate(iterations).astype(np.int32),
             np.concatenate([p.regime for p in parts]),
         )
 
@@ -61,19 +60,14 @@ class Timeline:
         self, name: str, kind: str, card: SimulatedCard, stages: tuple[JobStage, ...], swing_w: float
     ) -> SimulatedJob:
         """The timeline as a job on a card."""
-        return SimulatedJob(
-            name, kind, card, stages, self.stage_indices, self.seconds, self.iteration, self.regime, swing_w
-        )
+        stretches = self.stage_indices, self.seconds, self.iteration, self.regime
+        return SimulatedJob(name, kind, card, stages, *stretches, swing_w)
 
 
 def _make_timeline(stage_indices: NDArray[np.integer], seconds: Values, per_iteration: int) -> Timeline:
-    iteration = np.arange(len(stage_indices)) // per_iteration
-    return Timeline(
-        stage_indices.astype(np.int32),
-        seconds,
-        iteration.astype(np.int32),
-        np.zeros(len(stage_indices), np.int16),
-    )
+    iteration = (np.arange(len(stage_indices)) // per_iteration).astype(np.int32)
+    regime = np.zeros(len(stage_indices), np.int16)
+    return Timeline(stage_indices.astype(np.int32), seconds, iteration, regime)
 
 
 def make_pause(seconds: float) -> Timeline:
@@ -88,8 +82,7 @@ def sample_iterations(
     seconds: float,
     drift: float = 0.0,
 ) -> Timeline:
-    """Iterations of the same stages, the host first; `drift`: relative change of their length over the
-    job."""
+    """Iterations of the same stages, the host first; `drift`: relative change of their length by the end."""
     count = max(2, round(seconds / stage_seconds.sum()))
     jitter = np.exp(ITERATION_JITTER * rng.standard_normal((count, 1)) * np.ones(len(stages)))
     jitter[:, 0] = np.exp(HOST_JITTER * rng.standard_normal(count))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ekc.arguments import check_flag, check_text
+from ekc.argument_checks import check_flag, check_text
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import TensorSpec

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ekc.arguments import check_choice, format_value
+from ekc.argument_checks import check_choice, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS

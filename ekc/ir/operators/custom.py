@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ekc.arguments import check_mapping
+from ekc.argument_checks import check_mapping
 from ekc.ir import expr as ex
 from ekc.ir.compute import TensorSpec
 from ekc.ir.compute_builder import check_shape, make_compute

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ekc.arguments import format_value, is_number
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute_builder import Tensor, check_shape

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.arguments import check_choice, check_flag, format_value
+from ekc.argument_checks import check_choice, check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute_builder import Tensor, check_shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ekc.arguments import check_text, format_value
+from ekc.argument_checks import check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.program import Program
 from ekc.ir.refusal import make_schedule_error

@@ -105,11 +105,8 @@ class PredictedFigures:
     """Log of the probability that the figure follows the prediction: a kernel that spills is much slower."""
 
     def score(self, variance_share: Array | float = 1.0, best: float | None = None) -> Array:
-        """Negative log of the expected improvement; lower is better.
-
-        `variance_share`: share of the variance that a measurement would still remove. `best`: another figure
-        to improve on.
-        """
+        """Negative log of the expected improvement, also on `best`; lower is better. `variance_share`: share
+        of the variance that a measurement would still remove."""
         std = np.hypot(self.std * np.sqrt(variance_share), self.unobserved_std)
         best = self.best if best is None else best
         gain = log_expected_improvement(self.mean, std, best)
@@ -121,10 +118,8 @@ class PredictedFigures:
         return -(gain + reachable + self.log_feasibility)
 
     def __getitem__(self, rows: NDArray[np.intp]) -> PredictedFigures:
-        columns = (
-            x if isinstance(x, float) else x[rows]
-            for x in (self.unobserved_std, self.lower_bound, self.log_feasibility)
-        )
+        others = self.unobserved_std, self.lower_bound, self.log_feasibility
+        columns = (x if isinstance(x, float) else x[rows] for x in others)
         return PredictedFigures(self.mean[rows], self.std[rows], self.best, *columns)
 
     def pick_batch(self, count: int, correlation: Array) -> list[int]:
@@ -181,8 +176,7 @@ class Acquisition(ABC):
         count: int,
         batch: Sequence[Population],
     ) -> NDArray[np.intp]:
-        """Pick up to `count` of some rows by the predicted figures of the population. `batch`: genomes that
-        are in the batch already."""
+        """Pick up to `count` rows by the population's predicted figures. `batch`: genomes picked already."""
         correlation = self.predict_correlation(sum(batch, population[rows]))
         return rows[figures[rows].pick_batch(count, correlation)]
 

@@ -26,8 +26,7 @@ _SCHEDULERS_PER_SM = 4.0
 
 
 def predict_latency_s(quantities: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray[np.float64]:
-    """Expected latency of a call in seconds: the p-norm of the times that each resource needs, and the
-    launch."""
+    """Expected seconds of a call: the p-norm of the times that each resource needs, and the launch."""
     parts = _predict_resource_times_s(quantities, peaks)
     norm = ANALYTIC.overlap_norm
     work = sum(p**norm for p in parts.values()) ** (1 / norm)
@@ -44,8 +43,7 @@ def predict_power_w(quantities: Mapping[str, NDArray[np.float64]], peaks: Peaks)
 
 
 def predict_standby_w(balance: NDArray[Any], peaks: Peaks) -> NDArray[np.float64]:
-    """Board power in watts without work. `balance`: share of their time in which the SMs have blocks, if each
-    has one at a time."""
+    """Watts without work. `balance`: share of their time in which the SMs have a block each."""
     idle = 1.0 - np.asarray(balance, np.float64)
     return (ANALYTIC.static_power_share - ANALYTIC.sleep_power_share * idle) * peaks.board_power_w
 
@@ -53,8 +51,7 @@ def predict_standby_w(balance: NDArray[Any], peaks: Peaks) -> NDArray[np.float64
 def scale_power(
     power_w: NDArray[np.float64], log_latency_residual: NDArray[np.float64], standby_w: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Power of the same work in exp(`log_latency_residual`) times the latency. Only the power above
-    `standby_w` changes."""
+    """Power of the same work in exp(`log_latency_residual`) times the latency; `standby_w` stays."""
     return np.asarray(standby_w + (power_w - standby_w) * np.exp(-log_latency_residual))
 
 

@@ -63,11 +63,8 @@ class MeteringShare:
         """Update the share from the last energies, at most `verdict_window` of them, as predicted before
         metering and as measured. `new_count`: how many of them are new."""
         self._new_prediction_count += new_count
-        if (
-            not self.is_adaptive
-            or len(measured) < METERING.min_predictions
-            or self._new_prediction_count < METERING.min_new_predictions
-        ):
+        has_few_new = self._new_prediction_count < METERING.min_new_predictions
+        if not self.is_adaptive or len(measured) < METERING.min_predictions or has_few_new:
             return
         self._new_prediction_count = 0
         accurate = is_accurate(predicted, measured)
@@ -131,11 +128,9 @@ def select_for_metering(
     taken whose prediction is uncertain and whose features are far from those selected. Ties go to the first.
     """
     # Without a metered kernel that may win, there is no best to improve on.
-    improvement = (
-        log_expected_improvement(mean_log_energy, std, best_log_energy)
-        if np.isfinite(best_log_energy)
-        else -mean_log_energy
-    )
+    improvement = -mean_log_energy
+    if np.isfinite(best_log_energy):
+        improvement = log_expected_improvement(mean_log_energy, std, best_log_energy)
     order = np.argsort(-improvement, kind="stable").tolist()
     chosen = order[: count - exploration_count]
     unit = feature_rows.std(axis=0)
@@ -184,7 +179,6 @@ class PredictionBatch:
     line_mean: Array
     """Log energy by the line of the power model."""
     constant_power_w: float
-    """Median power in watts."""
     feature_rows: NDArray[np.float32]
 
     @classmethod

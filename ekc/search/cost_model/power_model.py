@@ -57,8 +57,7 @@ class PowerModel:
         return float(np.median([c.power_w for c in self._metered])) if self._metered else float("nan")
 
     def learn(self, metered: Sequence[Candidate], timed: Sequence[Candidate] = ()) -> None:
-        """Learn from newly metered kernels, weighted towards low energy, and from the throttled ones among
-        all `timed` kernels."""
+        """Learn from newly metered kernels (low energy counts more) and the throttled among all `timed`."""
         self._metered += metered
         throttled = [c for c in timed if _is_capped(c)]
         if not self._metered or not (metered or len(throttled) != len(self._throttled)):
@@ -90,9 +89,8 @@ class PowerModel:
     def _fit_line(self, metered: Sequence[Candidate], at_cap: Sequence[Candidate] = ()) -> None:
         """Fit the line and its error to metered kernels, and to kernels at the power of the cap."""
         _, priors, watts, joules = self._make_training_data(metered, at_cap)
-        weights = (
-            np.ones(len(watts)) if self.is_constant else (joules.min() / joules) ** POWER_MODEL.sharpness
-        )
+        sharpness = 0.0 if self.is_constant else POWER_MODEL.sharpness
+        weights = (joules.min() / joules) ** sharpness
         self._slope = 0.0 if self.is_constant else _fit_slope(np.log(priors), np.log(watts), weights)
         rest = np.log(watts) - self._slope * np.log(priors)
         self._intercept = float(np.median(rest) if self.is_constant else np.average(rest, weights=weights))
@@ -174,9 +172,8 @@ class PowerModel:
         measured: it begins where the surrogate ranks kernels badly and no better than the line."""
         rank = spearman(model, measured)
         if rank is not None and len(measured) >= POWER_MODEL.min_rows:
-            self.is_quarantined = rank < POWER_MODEL.quarantine_rank and rank <= (
-                spearman(line, measured) or 0.0
-            )
+            line_rank = spearman(line, measured) or 0.0
+            self.is_quarantined = rank < POWER_MODEL.quarantine_rank and rank <= line_rank
 
     def _predict_line(self, priors: Array) -> Array:
         """Log watts by the line."""

@@ -35,8 +35,7 @@ def has_spilled(resources: Sequence[Resources]) -> bool:
 
 
 def count_needed_registers(resources: Sequence[Resources]) -> float:
-    """Registers per thread that the largest launch needs: those it has, and its stack in units of a
-    register."""
+    """Registers per thread of the largest launch: those it has, and its stack in registers."""
     return max(r.registers + r.stack_bytes / 4 for r in resources)
 
 

@@ -31,7 +31,6 @@ class MeasuredGroup:
     """Operator and device in words."""
     inputs: ModelInputs
     latency_s: Array
-    """Measured latency in seconds."""
     power_w: Array
     """Measured power in watts; NaN for kernels that were not metered."""
     peaks: Peaks
@@ -55,8 +54,7 @@ class TransferModel:
 
     trees: ResidualModel
     trust: float
-    """Share of the trees' prediction that is used, 0 to 1: measured on groups that the trees had not
-    learned."""
+    """Share of the trees' prediction that is used, 0 to 1: measured on groups not learned from."""
     row_count: int
     """Kernels that the trees learned from."""
 
@@ -107,12 +105,8 @@ def learn_transfer_prior(groups: Sequence[MeasuredGroup], peaks: Peaks, seed: in
             energy_j = (g.latency_s * g.power_w)[is_metered]
             residuals = g.log_power_residual[is_metered]
             metered.append(_GroupResiduals(g.inputs.features[is_metered], residuals, energy_j))
-    return TransferPrior(
-        _learn_transfer_model(timed, seed),
-        _learn_transfer_model(metered, seed),
-        tuple(g.name for g in groups),
-        peaks,
-    )
+    models = _learn_transfer_model(timed, seed), _learn_transfer_model(metered, seed)
+    return TransferPrior(*models, tuple(g.name for g in groups), peaks)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,6 @@ class Candidate:
     status: str = "ok"
     """"ok", or the failure, as `Trial.status`."""
     predicted_power_w: float = float("nan")
-    """Board power that the power model predicts."""
     timings: list[Timing] = field(default_factory=list)
     """Latency measurements, in order."""
     meterings: list[Metering] = field(default_factory=list)
@@ -71,9 +70,9 @@ class Candidate:
     @property
     def power_w(self) -> float:
         """Mean metered power, or the predicted power before the first metering."""
-        return (
-            statistics.fmean(m.power_w for m in self.meterings) if self.meterings else self.predicted_power_w
-        )
+        if not self.meterings:
+            return self.predicted_power_w
+        return statistics.fmean(m.power_w for m in self.meterings)
 
     @property
     def energy_j(self) -> float:

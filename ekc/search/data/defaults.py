@@ -1,7 +1,8 @@
 """All tunable numbers of the search: one frozen dataclass for each mechanism, and its default instance.
 
-Each field says what it does and where its value comes from. "Chosen by us" means that no paper and no
-measurement gives the value; docs/search.md has the measurements that exist. Other values make an ablation:
+Each field says what it does and where its value comes from. A value without a source was chosen by us: no
+paper and no measurement gives it; docs/search.md has the measurements that exist. Other values make an
+ablation:
 
     SearchMethod(breeding=replace(BREEDING, generations=1))
 """
@@ -20,30 +21,26 @@ class BreedingSettings:
     """Genomes bred at a time, at most. With 8,192, runs of 256 trials found nothing better in 1.5 times the
     CPU seconds (docs/search.md)."""
     min_population: int = 512
-    """Genomes bred at a time in a short run, at least. Chosen by us."""
+    """Genomes bred at a time in a short run, at least."""
     population_per_trial: int = 32
     """Genomes bred at a time for each trial of the run, between those bounds. A short run could not use the
-    schedules that a large population finds. Chosen by us."""
+    schedules that a large population finds."""
     generations: int = 3
-    """Generations bred between two rounds of measurements. 0: each round scores a random population.
-    Chosen by us."""
+    """Generations bred between rounds of measurements. 0: rounds score random genomes."""
     crossover_share: float = 0.4
-    """Share of each new generation that is crossed and then mutated. Chosen by us."""
+    """Share of each new generation that is crossed and then mutated."""
     mutation_share: float = 0.4
-    """Share of each new generation that is mutated only; the rest is sampled at random. Chosen by us."""
+    """Share of each new generation that is mutated only; the rest is sampled at random."""
     selection_pressure: float = 2
-    """Exponent p of rank selection: parent rank = u^p, with u uniform from 0 to 1. 1 picks every rank
-    equally often. Chosen by us."""
+    """Exponent p of rank selection: parent rank = u^p, u uniform in 0 to 1; 1: all alike."""
     immigrant_share: float = 1 / 2
-    """Random genomes added to the parents at the start of a round, as a share of the population. Chosen by
-    us."""
+    """Random genomes added to a round's first parents, as a share of the population."""
     survivor_share: float = 1 / 2
-    """Best genomes of a round that are parents of the next, as a share of the population. Chosen by us."""
+    """Best genomes of a round that are parents of the next, as a share of the population."""
     elite_count: int = 12
-    """Measured genomes that each round breeds from, beside the survivors. Chosen by us."""
+    """Measured genomes that each round breeds from, beside the survivors."""
     neighbour_share: float = 1 / 4
-    """Mutated copies of the elites that are parents of a round, as a share of the population. Chosen by
-    us."""
+    """Mutated copies of the elites among a round's parents, as a share of the population."""
 
 
 BREEDING = BreedingSettings()
@@ -51,34 +48,31 @@ BREEDING = BreedingSettings()
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """Number and kind of the trials in each round (`loop/generations.py`).
-
-    The defaults are for trials that are prepared in parallel, as schedules are compiled.
-    """
+    """Number and kind of each round's trials (`loop/generations.py`), by default for trials that are prepared
+    in parallel, as schedules are compiled."""
 
     first_round_share: float = 1 / 8
-    """Size of the first round, which no measurement guides, as a share of all trials. Chosen by us."""
+    """Size of the first round, which no measurement guides, as a share of all trials."""
     min_first_round: int = 4
-    """Trials of the first round, at least. Chosen by us."""
+    """Trials of the first round, at least."""
     max_first_round: int = 64
-    """Trials of the first round, at most. Chosen by us."""
+    """Trials of the first round, at most."""
     first_round_random_share: float = 0.5
-    """Share of the first round that is sampled at random. Chosen by us."""
+    """Share of the first round that is sampled at random."""
     round_share: float = 1 / 32
     """Size of every other round as a share of all trials. Small, so that the models have learned from nearly
-    all earlier trials. Chosen by us."""
+    all earlier trials."""
     min_trials: int = 4
-    """Trials of every other round, at least. Chosen by us."""
+    """Trials of every other round, at least."""
     max_trials: int = 32
-    """Trials of every other round, at most. Chosen by us."""
+    """Trials of every other round, at most."""
     random_share: float = 0.15
     """Share of the trials after the first round that is sampled at random, so that the models learn from more
-    than their own favourites. Chosen by us."""
+    than their own favourites."""
     closing_share: float = 1 / 16
-    """Share of all trials, the last ones, that looks for schedules as good as the best that take fewer issue
-    slots. Chosen by us."""
+    """Share of all trials, the last ones, that looks for as good schedules with fewer slots."""
     shortlist_per_trial: int = 32
-    """Best genomes by acquisition that a batch is picked from, for each trial of the batch. Chosen by us."""
+    """Best genomes by acquisition that a batch is picked from, for each trial of the batch."""
 
 
 PARALLEL_ROUNDS = RoundSettings()
@@ -86,7 +80,7 @@ SEQUENTIAL_ROUNDS = RoundSettings(
     round_share=1 / 100, min_trials=1, max_trials=32, random_share=0.0, closing_share=0.0
 )
 """For a table of figures, which answers at once: each trial can be picked with knowledge of all earlier ones.
-No random trials: the Gaussian process says itself where it is unsure. Chosen by us."""
+No random trials: the Gaussian process says itself where it is unsure."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +89,12 @@ class AcquisitionSettings:
 
     initial_log_best: float = 20.0
     """Natural log of the incumbent objective before anything was measured: any schedule improves on it, so
-    the least expected figure scores best. Chosen by us."""
+    the least expected figure scores best."""
     min_log_feasibility: float = math.log(0.5)
-    """Closing rounds: log of the probability of no register spill, below which no schedule counts as tied
-    with the best. Chosen by us."""
+    """Closing rounds: log probability of no spill below which schedules do not tie."""
     tie_priority: float = 1000.0
     """Closing rounds: subtracted from the score of schedules that are expected to tie with the best. More
-    than logs of figures and of issue slots can differ. Chosen by us."""
+    than logs of figures and of issue slots can differ."""
 
 
 ACQUISITION = AcquisitionSettings()
@@ -112,16 +105,15 @@ class SelectionSettings:
     """Comparison of measured schedules (`data/selection.py`, `cost_model/incumbent.py`)."""
 
     tie_tolerance: float = 0.01
-    """Relative latency difference above which two schedules are never tied, however uncertain the timings.
-    Chosen by us."""
+    """Relative latency difference above which two schedules never tie, however uncertain."""
     prefetch_discount: float = 1 / 300
     """Share of its issue slots that a schedule is credited for each tile it prefetches: it can wait longer
-    for memory. With three tiles 1 %, the accuracy of the counts. Chosen by us."""
+    for memory. With three tiles 1 %, the accuracy of the counts."""
     max_discounted_stages: float = 3.0
-    """Prefetched tiles that are credited, at most. Chosen by us."""
+    """Prefetched tiles that are credited, at most."""
     infeasibility_exponent: float = 2
     """Exponent p of the penalty on schedules slower than `max_slowdown` allows: the objective is multiplied
-    by (latency / allowed latency)^p. Chosen by us."""
+    by (latency / allowed latency)^p."""
 
 
 SELECTION = SelectionSettings()
@@ -137,13 +129,13 @@ class MeasuringSettings:
     final_window_s: float = 5.0
     """Metering window in seconds of a figure that is reported. Fifty or more updates of the counter."""
     meterings_per_run: int = 16
-    """Number of times that a run stops timing in order to meter. Chosen by us."""
+    """Number of times that a run stops timing in order to meter."""
     min_trials_per_metering: int = 4
-    """Trials between two such times, at least. Chosen by us."""
+    """Trials between two such times, at least."""
     max_trials_per_metering: int = 64
-    """Trials between two such times, at most. Chosen by us."""
+    """Trials between two such times, at most."""
     max_clocks_tried: int = 8
-    """Clocks at which the best schedule is measured with clocks="search". Chosen by us."""
+    """Clocks at which the best schedule is measured with clocks="search"."""
 
 
 MEASURING = MeasuringSettings()
@@ -154,11 +146,11 @@ class FinalsSettings:
     """The last comparison of a run (`loop/finals.py`)."""
 
     finalist_count: int = 4
-    """Schedules measured again because they are best by the objective. Chosen by us."""
+    """Schedules measured again because they are best by the objective."""
     fastest_count: int = 2
-    """Schedules measured again because they are fastest. Chosen by us."""
+    """Schedules measured again because they are fastest."""
     repeats: int = 3
-    """Measurements of each finalist: A B C, C B A, A B C. Chosen by us."""
+    """Measurements of each finalist: A B C, C B A, A B C."""
     max_metering_gap_s: float = 60.0
     """Seconds between two meterings above which they do not count as taken in turn. One takes about 7 s."""
 
@@ -171,7 +163,7 @@ class StoppingSettings:
     """The stopping rule of `effort` (`loop/stopping.py`)."""
 
     initial_credit: float = 0.1
-    """Relative improvement that counts as predicted and as achieved before the first round. Chosen by us."""
+    """Relative improvement that counts as predicted and as achieved before the first round."""
     compile_wait_s: float = 0.5
     """Seconds that the board idles for one compile. A round figure and no measured one, so that the same seed
     stops at the same trial everywhere."""
@@ -185,7 +177,7 @@ class ForecastSettings:
     """The forecast of a run's duration (`forecast.py`)."""
 
     probe_count: int = 4
-    """Schedules compiled to estimate the seconds of one compile. Chosen by us."""
+    """Schedules compiled to estimate the seconds of one compile."""
 
 
 FORECAST = ForecastSettings()
@@ -197,16 +189,16 @@ class ReplaySettings:
 
     std_scale: float = 1.5
     """Factor on the standard deviation of the Gaussian process. It learns from rows that the search chose, so
-    its own estimate is too small. Chosen by us."""
+    its own estimate is too small."""
     clip_quantile: float = 0.8
-    """Figures above this quantile of those measured are learned as if they were at it: the process is to
-    tell good from better, not bad from worse. Chosen by us."""
+    """Figures above this quantile of those measured are learned as if they were at it: the process is to tell
+    good from better, not bad from worse."""
     neighbour_count: int = 8
-    """Recorded schedules of most similar features that a mutation may move to. Chosen by us."""
+    """Recorded schedules of most similar features that a mutation may move to."""
     far_move_share: float = 0.5
-    """Share of mutations to any row or value instead of a nearby one. Chosen by us."""
+    """Share of mutations to any row or value instead of a nearby one."""
     second_move_share: float = 0.4
-    """Share of mutations that change two columns of a table instead of one. Chosen by us."""
+    """Share of mutations that change two columns of a table instead of one."""
 
 
 REPLAY = ReplaySettings()
@@ -217,42 +209,38 @@ class TilingSettings:
     """Tile sizes and other decisions of the structures (`sketches/`). Larger values make larger spaces."""
 
     max_vthreads: int = 8
-    """Virtual threads along an axis, at most; a quarter of it where more than two spatial axes are tiled.
-    Chosen by us."""
+    """Virtual threads along an axis, at most; a quarter beyond two tiled spatial axes."""
     max_threads: int = 256
-    """Threads along an axis, at most. Chosen by us."""
+    """Threads along an axis, at most."""
     max_tile: int = 16
-    """Elements of a thread along an axis, at most; half of it where more than two spatial axes are tiled.
-    Chosen by us."""
+    """Elements of a thread along an axis, at most; half beyond two tiled spatial axes."""
     max_reduce: int = 64
-    """Steps of the inner loop of a reduction, at most. Chosen by us."""
+    """Steps of the inner loop of a reduction, at most."""
     column_lanes: int = 4
     """Lanes of a warp along the columns of a matrix whose rows are summed. With 16 bytes each they read two
     sectors of 32 bytes, a burst of DRAM."""
     max_table_rows: int = 4096
-    """Rows in the table of one decision, at most; the rows with least padding stay. Chosen by us."""
+    """Rows in the table of one decision, at most; the rows with least padding stay."""
     max_padding_ratio: float = 1.34
-    """Factor by which the tiles may round an axis up, at most. A tiny axis may be rounded up to its next
-    legal size. Chosen by us."""
+    """Factor by which tiles may round an axis up, at most, but for a tiny axis's next size."""
     movable_factors: tuple[int, ...] = (2, 3, 5, 7)
-    """Factors that a mutation may move between two levels of a tile. Chosen by us."""
+    """Factors that a mutation may move between two levels of a tile."""
     max_short_terms: int = 8
     """Terms of a sum up to which a group counts as short, so that a block computes several groups. A sector
     of 32 bytes holds 8 terms of 4 bytes, or 16 of 2 bytes."""
     max_staging_plans: int = 32
-    """Combinations of staging for the tensors of one compute that become structures, at most. Chosen by
-    us."""
+    """Combinations of staging for one compute's tensors that become structures, at most."""
     max_staged_row_bytes: int = 36 * 1024
     """Bytes of a row that may go through shared memory in a normalization: with `max_padding_ratio` 48 KiB,
     the shared memory that every block can have."""
     pads: tuple[int, ...] = (0, 1, 2, 4, 8)
-    """Elements added to each row of a tile in shared memory, against bank conflicts. Chosen by us."""
+    """Elements added to each row of a tile in shared memory, against bank conflicts."""
     buffer_counts: tuple[int, ...] = (1, 2)
     """Copies of a tile in shared memory without `cp.async`: single or double buffering."""
     pipeline_depths: tuple[int, ...] = (2, 3, 4, 6)
-    """Copies of a tile in shared memory with `cp.async`. Chosen by us."""
+    """Copies of a tile in shared memory with `cp.async`."""
     unroll_factors: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Factors by which the inner loop of a reduction is unrolled. Chosen by us."""
+    """Factors by which the inner loop of a reduction is unrolled."""
     row_warps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     """Warps that reduce one row of a normalization. 32 are the most that a block can have."""
 
@@ -265,20 +253,19 @@ class TensorCoreSettings:
     """Tile sizes of structures for tensor cores (`sketches/tensor_cores.py`)."""
 
     warps: tuple[int, ...] = (1, 2, 4, 8)
-    """Warps along the rows or the columns, with `mma`. Chosen by us."""
+    """Warps along the rows or the columns, with `mma`."""
     tiles: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
-    """Instructions of a warp along the rows or the columns, with `mma`. Chosen by us."""
+    """Instructions of a warp along the rows or the columns, with `mma`."""
     depths: tuple[int, ...] = (1, 2, 4, 8)
-    """Instructions along the depth of a shared tile, with `mma`. Chosen by us."""
+    """Instructions along the depth of a shared tile, with `mma`."""
     raster_sizes: tuple[int, ...] = (1, 2, 4, 8)
-    """Consecutive blocks along the rows with the same columns, so that resident blocks share rows and columns
-    in L2. Chosen by us."""
+    """Consecutive blocks along the rows with the same columns, which share both in L2."""
     warpgroups: tuple[int, ...] = (1, 2, 3, 4)
-    """Warpgroups along the rows, with `wgmma`. Chosen by us."""
+    """Warpgroups along the rows, with `wgmma`."""
     warpgroup_tiles: tuple[int, ...] = (1, 2)
-    """Instructions of a warpgroup along the rows, with `wgmma`. Chosen by us."""
+    """Instructions of a warpgroup along the rows, with `wgmma`."""
     warpgroup_depths: tuple[int, ...] = (2, 4, 8)
-    """Instructions along the depth of a shared tile, with `wgmma`. Chosen by us."""
+    """Instructions along the depth of a shared tile, with `wgmma`."""
 
 
 TENSOR_CORES = TensorCoreSettings()
@@ -289,18 +276,17 @@ class SplitKSettings:
     """Sums cut over blocks (`sketches/split_k.py`)."""
 
     tile_outputs: int = 64 * 64
-    """Outputs that one multiprocessor computes at a time where outputs share their reads. Chosen by us."""
+    """Outputs that one multiprocessor computes at a time where outputs share their reads."""
     warp_outputs: int = 64
-    """Outputs that one multiprocessor computes at a time where each output reads its own data: the warps that
-    fit. Chosen by us."""
+    """Outputs that one SM computes at a time if each reads its own data: the warps that fit."""
     min_sum_terms: int = 2048
-    """Terms that a sum must have to be cut. A shorter one is not worth a second launch. Chosen by us."""
+    """Terms that a sum must have to be cut. A shorter one is not worth a second launch."""
     min_part_terms: int = 128
-    """Terms that each part must have. Chosen by us."""
+    """Terms that each part must have."""
     part_alignment: int = 32
     """Terms of which the length of a part should be a multiple: whole warps, whole `mma` instructions."""
     fill_divisors: tuple[int, ...] = (1, 4)
-    """Numbers of parts that are tried: as many as fill the device, divided by each of these. Chosen by us."""
+    """Numbers of parts that are tried: as many as fill the device, divided by each of these."""
 
 
 SPLIT_K = SplitKSettings()
@@ -311,15 +297,15 @@ class SpaceSettings:
     """Work on populations (`space/`). None but the repair settings changes what a search finds."""
 
     chunk_rows: int = 8192
-    """Genomes analysed at once, so that temporary arrays stay in cache. Chosen by us."""
+    """Genomes analysed at once, so that temporary arrays stay in cache."""
     trace_sample_rows: int = 97
-    """Random genomes with which the rules and the analysis are recorded. Chosen by us."""
+    """Random genomes with which the rules and the analysis are recorded."""
     repair_rounds: int = 12
-    """Attempts to repair a genome that breaks a rule. Chosen by us."""
+    """Attempts to repair a genome that breaks a rule."""
     unrepaired_share: float = 0.01
-    """Share of a population below which the genomes still illegal are dropped, not repaired. Chosen by us."""
+    """Share of a population below which the genomes still illegal are dropped, not repaired."""
     max_halvings: int = 6
-    """Halvings of tile levels in one attempt of repair, at most. Chosen by us."""
+    """Halvings of tile levels in one attempt of repair, at most."""
 
 
 SPACE = SpaceSettings()
@@ -332,14 +318,11 @@ class AnalyticSettings:
     launch_latency_s: float = 2e-6
     """Latency of an empty kernel in seconds, about the same on all recent GPUs."""
     overlap_norm: float = 4.0
-    """Exponent p of the p-norm that combines the times of all resources: 1 adds them, large values take the
-    longest. Chosen by us."""
+    """Exponent of the p-norm over all resources' times: 1 adds, large values take the longest."""
     warps_to_hide: float = 16.0
-    """Warp instructions in flight per multiprocessor that keep the arithmetic pipes busy: 4 schedulers times
-    4 cycles."""
+    """Warp instructions in flight per SM that keep arithmetic pipes busy: 4 schedulers times 4 cycles."""
     static_power_share: float = 1 / 3
-    """Standby power of a board whose multiprocessors all have blocks, as a share of its power cap. Chosen by
-    us."""
+    """Standby power of a board with blocks on all SMs, as a share of its power cap."""
     sleep_power_share: float = 1 / 10
     """Reduction of the standby power where no multiprocessor has blocks, as a share of the power cap. A guess
     that no recording of ours can test. The simulated devices use a similar guess and so flatter it."""
@@ -350,8 +333,7 @@ class AnalyticSettings:
     integer_pj: float = 11.0
     """Energy in picojoules of an integer operation of one lane. Source: as `float_pj`."""
     tensor_energy_ratio: float = 10.0
-    """Energy of float32 operations on lanes over the energy of as many operations in tensor cores. An
-    estimate."""
+    """Energy of float32 operations on lanes over that of as many in tensor cores. An estimate."""
     shared_pj: float = 6.0
     """Energy in picojoules of a byte from shared memory. Source: as `float_pj`."""
     l1_pj: float = 30.0
@@ -385,18 +367,18 @@ class SurrogateSettings:
     """The surrogate (`cost_model/surrogate.py`)."""
 
     min_rows: int = 8
-    """Measured rows below which only the prior is used. Chosen by us."""
+    """Measured rows below which only the prior is used."""
     prior_std: float = 0.5
-    """Standard deviation of the log of a figure while only the prior is used. Chosen by us."""
+    """Standard deviation of the log of a figure while only the prior is used."""
     residual_clip: float = math.log(4)
     """Log distance above the median residual from which on residuals are clipped. Exact values of bad figures
-    help little to predict good ones, and make the Gaussian process uncertain everywhere. Chosen by us."""
+    help little to predict good ones, and make the Gaussian process uncertain everywhere."""
     latency_residual_clip: float = 0.3
     """The same for the latency. Larger residuals are of kernels with effects that the prior does not model,
-    such as bank conflicts. Chosen by us."""
+    such as bank conflicts."""
     lower_bound_stds: float = 2.0
     """Standard deviations below the mean at which a prediction counts as a lower bound: kernels that are
-    feasible only below it are predicted by the line of the power model alone. Chosen by us."""
+    feasible only below it are predicted by the line of the power model alone."""
 
 
 SURROGATE = SurrogateSettings()
@@ -408,15 +390,15 @@ class GaussianProcessSettings:
 
     max_rows: int = 320
     """Rows that it learns from, at most; the time of a fit grows with their cube. Half are the best rows,
-    half are spread evenly over the rest. Chosen by us."""
+    half are spread evenly over the rest."""
     initial_adam_steps: int = 60
-    """Optimisation steps of the first fit. Chosen by us."""
+    """Optimisation steps of the first fit."""
     adam_steps: int = 8
-    """Optimisation steps of every later fit, which continues the one before. Chosen by us."""
+    """Optimisation steps of every later fit, which continues the one before."""
     learning_rate: float = 0.1
-    """Learning rate of Adam. Chosen by us."""
+    """Learning rate of Adam."""
     chunk_rows: int = 1024
-    """Rows predicted at once, so that their covariances stay in cache. Chosen by us."""
+    """Rows predicted at once, so that their covariances stay in cache."""
 
 
 GAUSSIAN_PROCESS = GaussianProcessSettings()
@@ -441,8 +423,7 @@ class BoostedTreeSettings:
     colsample_bytree: float = 0.7
     """Share of the features that each tree may use."""
     sharpness: float = 2.0
-    """A row of twice the best objective has weight 2**-sharpness. The weighted loss is that of arXiv
-    2411.18873."""
+    """A row of twice the best objective has weight 2**-sharpness; the loss is that of arXiv 2411.18873."""
     min_weight: float = 0.1
     """Weight of the worst rows. Trees that never learn bad rows predict good figures everywhere."""
 
@@ -461,16 +442,13 @@ class PowerModelSettings:
     (`benchmarks/cost_model/analytic.py`). With 0.7, a run where power is constant needs three times as many
     meterings to find that out, and other runs hardly rank better."""
     prior_slope_variance: float = 0.003
-    """Variance of the log prior at which the metered kernels and `prior_slope` have equal weight. Chosen by
-    us."""
+    """Variance of the log prior at which metered kernels and `prior_slope` weigh the same."""
     tree_share: float = 0.25
-    """Weight of the trees in the surrogate: few kernels are metered, and trees need many rows. Chosen by
-    us."""
+    """Weight of the trees in the surrogate: few kernels are metered, trees need many."""
     min_rows: int = 4
-    """Metered kernels from which on the line's error is used, and the quarantine is judged. Chosen by us."""
+    """Metered kernels from which on the line's error is used, and the quarantine is judged."""
     quarantine_rank: float = 0.5
-    """Rank correlation below which a surrogate that ranks no better than the line is not used. Chosen by
-    us."""
+    """Rank correlation below which a surrogate no better than the line is not used."""
     min_std: float = 0.02
     """Standard deviation of log watts, at least: kernels of equal features differ by about as much."""
 
@@ -485,8 +463,7 @@ class SpillSettings:
     stack_bytes: int = 64
     """Bytes of stack above which a kernel counts as spilled. ptxas uses a few bytes for other reasons."""
     min_feasibility: float = 1e-6
-    """Probability of no spill, at least, so that infeasible kernels keep the order of their scores. Chosen by
-    us."""
+    """Probability of no spill, at least: infeasible kernels keep their order by score."""
 
 
 SPILLS = SpillSettings()
@@ -500,7 +477,6 @@ class MeteringSettings:
     initial_share: float = 0.13
     """Metered kernels per timed kernel at the start."""
     min_share: float = 0.05
-    """Least share."""
     max_share: float = 1.0
     """Largest share: every timed kernel is metered."""
     shrink_factor: float = 0.7
@@ -520,8 +496,7 @@ class MeteringSettings:
     min_new_predictions: int = 3
     """Predictions since the last verdict that a verdict needs."""
     accurate_rank: float = 0.7
-    """Rank correlation from which on predictions are accurate, if the signal-to-noise ratio is at least
-    `inaccurate_snr`."""
+    """Rank correlation of accurate predictions, if their signal-to-noise is at least `inaccurate_snr`."""
     accurate_snr: float = 2.0
     """Signal-to-noise ratio from which on predictions are accurate."""
     inaccurate_rank: float = 0.5
@@ -531,8 +506,7 @@ class MeteringSettings:
     negligible_error: float = 0.01
     """Relative error that does not matter: the figures of a run are hardly more precise."""
     error_quantile: float = 0.75
-    """Share of the predictions that must have at most that error. The first of a window may be of a model
-    with few rows."""
+    """Share of predictions within that error; the first of a window may be of a model with few rows."""
     useless_error_std: float = 0.25
     """Standard deviation of the log error above which predictions are useless: kernels of equal latency
     hardly differ by more in power. The rank correlation does not show this: where latencies differ, energies
@@ -540,8 +514,7 @@ class MeteringSettings:
     exploration_share: float = 0.3
     """Share of the metered kernels that is chosen to learn from, not for its expected improvement."""
     latency_slack: float = 1.1
-    """Factor on the latency limit up to which kernels are metered: they too teach the model, and timings have
-    noise."""
+    """Factor on the latency limit up to which kernels are metered: they teach the model, timings vary."""
 
 
 METERING = MeteringSettings()
@@ -552,7 +525,7 @@ class TransferSettings:
     """Transfer learning from recorded kernels (`cost_model/transfer.py`)."""
 
     single_group_trust: float = 0.5
-    """Trust in what was learned from a single group, which no other group can test. Chosen by us."""
+    """Trust in what was learned from a single group, which no other group can test."""
 
 
 TRANSFER = TransferSettings()

@@ -64,7 +64,6 @@ class TuningEvent:
     """The best trial so far by the objective, among those at most `max_slowdown` slower than the fastest."""
     fastest: Trial | None = None
     trial: Trial | None = None
-    """The trial that the event is about."""
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:

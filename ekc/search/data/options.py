@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ekc.arguments import check_choice, check_path, format_value, is_number
+from ekc.argument_checks import check_choice, check_path, format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
@@ -23,8 +23,7 @@ class Effort:
     trials: int
     """Schedules to compile and time, at most."""
     expected_calls: float | None
-    """Calls of the kernel over its life, over which a round must save more than it costs. None: no stopping
-    rule."""
+    """Calls of the kernel in its life over which a round must save its cost. None: no stopping rule."""
 
 
 EFFORTS = {
@@ -56,11 +55,9 @@ class SearchMethod:
     breeding: BreedingSettings = BREEDING
     rounds: RoundSettings = PARALLEL_ROUNDS
     metered_share: float | None = None
-    """Share of the timed kernels that is metered. 1 meters all; None adapts the share to the error of the
-    energy model."""
+    """Share of timed kernels that is metered. 1: all; None: as the energy model's error requires."""
     power_source: Literal["learned", "constant"] = "learned"
-    """Power of the kernels that are not metered: predicted by the power model, or the median of the metered
-    ones."""
+    """Power of kernels not metered: by the power model, or the median of the metered ones."""
 
     def __post_init__(self) -> None:
         if self.metered_share is not None and not 0 < self.metered_share <= 1:
@@ -86,8 +83,7 @@ class TuneOptions:
     seed: int
     time_budget_s: float | None
     expected_calls: float | None = None
-    """Calls of the kernel over its life, over which a round must save more than it costs. None: all trials
-    are used."""
+    """Calls of the kernel in its life over which a round must save its cost. None: use all trials."""
     requested_at_s: float = field(default_factory=time.monotonic, compare=False)
     """Time in seconds of `time.monotonic` at which the run was requested. The seconds of the run and its time
     budget count from it, preparation included."""

@@ -11,6 +11,7 @@ First words of the status of a schedule that has no valid figures: "compile: ...
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,17 +49,15 @@ class MeasurementCost:
     def add_metering(self, metering: Metering) -> None:
         """Add one metering: idle, warm-up and window."""
         self.metering_s += estimate_metering_s(metering.window_s)
-        self.joules += (
-            metering.power_w * (metering.window_s + MIN_WARM_UP_S) + metering.idle_power_w * IDLE_PERIOD_S
-        )
+        self.joules += metering.power_w * (metering.window_s + MIN_WARM_UP_S)
+        self.joules += metering.idle_power_w * IDLE_PERIOD_S
         self.idle_w = metering.idle_power_w
 
 
 def compute_break_even_calls(
     search_energy_j: float, best_j: float | None, other_j: float | None
 ) -> float | None:
-    """Calls of the best kernel instead of another that save the energy of the search; None if it saves
-    none."""
+    """Calls of the best kernel, not another, that save the search's energy; None if it saves none."""
     if best_j is None or other_j is None or best_j >= other_j:
         return None
     return search_energy_j / (other_j - best_j)
@@ -109,10 +108,8 @@ class RooflineBound:
 
 def compute_roofline_bound(op: Operator, peaks: Peaks) -> RooflineBound:
     """Compute the bound of an operator: by arithmetic or by memory, whichever takes longer."""
-    compute_s, memory_s = (
-        float(compute_min_latency_s(op, op.flops, peaks)),
-        op.min_bytes / peaks.dram_bytes_per_s,
-    )
+    compute_s = float(compute_min_latency_s(op, op.flops, peaks))
+    memory_s = op.min_bytes / peaks.dram_bytes_per_s
     if compute_s < memory_s:
         return RooflineBound("memory", memory_s, peaks.dram_bytes_per_s, "B/s", "", peaks.source)
     of = get_arithmetic_type(op)
@@ -139,7 +136,6 @@ class Trial:
     latency_s: float | None = None
     """Mean latency of the timings."""
     latency_interval_s: Interval | None = None
-    """95 % confidence interval of `latency_s`."""
     power_w: float | None = None
     """Mean board power, metered or predicted."""
     energy_j: float | None = None
@@ -151,7 +147,6 @@ class Trial:
     in_turn: bool = False
     """Whether the finalists were metered in turn, so that `energies_j` of two of them are pairs."""
     metered: bool = False
-    """Whether the energy was measured."""
     notes: tuple[str, ...] = ()
     """Notes of the meter on its figures, each once."""
     clock_mhz: float | None = None
@@ -172,25 +167,15 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values under the attribute names."""
-        return {
-            "schedule": [s.to_json() for s in self.schedule.steps],
-            "digest": self.schedule.digest,
-            "structure": self.structure,
-            "status": self.status,
-            "latency_s": self.latency_s,
+        steps = [s.to_json() for s in self.schedule.steps]
+        return {"schedule": steps, "digest": self.schedule.digest} | {
+            **vars(self),
+            "schedule": steps,
             "latency_interval_s": _interval_to_json(self.latency_interval_s),
-            "power_w": self.power_w,
-            "energy_j": self.energy_j,
             "energy_interval_j": _interval_to_json(self.energy_interval_j),
             "energies_j": [[m.value, m.interval.low, m.interval.high] for m in self.energies_j],
-            "in_turn": self.in_turn,
-            "metered": self.metered,
             "notes": list(self.notes),
-            "clock_mhz": self.clock_mhz,
             "throttle": list(self.throttle),
-            "round": self.round,
-            "checked": self.checked,
-            "measured_elsewhere": self.measured_elsewhere,
         }
 
 
@@ -209,9 +194,7 @@ class DeviceInfo:
     clock_regime: str = ""
     """Clock setting under which the figures were measured, such as "1410 MHz"."""
     arch: str = "sm_80"
-    """Architecture that kernels are compiled for."""
     replayed: bool = False
-    """Whether the figures come from a recording."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +231,6 @@ class TuningData:
     best: Trial
     """The least by the objective among kernels at most `max_slowdown` slower than the fastest."""
     fastest: Trial
-    """The kernel of least latency."""
     baseline: Trial
     """The naive schedule: one output element per thread, nothing staged."""
     trials: tuple[Trial, ...]
@@ -256,8 +238,7 @@ class TuningData:
     seconds: float
     """Duration of the run on the host."""
     roof: RooflineBound
-    """Roofline bound of the operator: arithmetic as written, masked taps of a transposed convolution
-    included, or compulsory traffic."""
+    """Roofline bound: arithmetic as written (with a transposed convolution's masked taps) or traffic."""
     model_cards: tuple[ModelCard, ...] = ()
     """Accuracy of the energy model, one card for each round with meterings."""
     refusals: Mapping[str, int] = field(default_factory=dict)
@@ -293,26 +274,25 @@ class TuningData:
 
     @property
     def break_even_calls(self) -> dict[str, float | None]:
-        """Calls after which `best` has saved the energy of the search, compared with "fastest" and
-        "baseline"; None if it saves nothing."""
-        others = {"fastest": self.fastest, "baseline": self.baseline}
-        return {
-            name: compute_break_even_calls(self.spent.joules, self.best.energy_j, other.energy_j)
-            for name, other in others.items()
-        }
+        """Calls after which `best` saved the search's energy against "fastest", "baseline"; None: never."""
+        joules, best_j = self.spent.joules, self.best.energy_j
+        others = {"fastest": self.fastest.energy_j, "baseline": self.baseline.energy_j}
+        return {name: compute_break_even_calls(joules, best_j, other_j) for name, other_j in others.items()}
 
     @property
     def pareto(self) -> tuple[Trial, ...]:
         """Pareto front of latency and energy among the metered trials, fastest first."""
         metered = [
-            t
+            (t.latency_s, t.energy_j, t)
             for t in self.trials
             if t.ok and t.metered and t.latency_s is not None and t.energy_j is not None
         ]
         front: list[Trial] = []
-        for trial in sorted(metered, key=lambda t: (t.latency_s or 0.0, t.energy_j or 0.0)):
-            if not front or (trial.energy_j or 0.0) < (front[-1].energy_j or 0.0):
+        least_j = math.inf
+        for _, energy_j, trial in sorted(metered, key=lambda row: row[:2]):
+            if energy_j < least_j:
                 front.append(trial)
+                least_j = energy_j
         return tuple(front)
 
     def provenance(self) -> dict[str, str]:
@@ -326,21 +306,16 @@ class TuningData:
         if best.latency_s is not None:
             figures["latency"] = f"{best.latency_s * 1e6:.2f} us"
         if best.energy_j is not None:
-            figures["energy"] = (
-                f"{best.energy_j * 1e3:.4g} mJ a call ({'metered' if best.metered else 'predicted'})"
-            )
+            how = "metered" if best.metered else "predicted"
+            figures["energy"] = f"{best.energy_j * 1e3:.4g} mJ a call ({how})"
         return figures | {"result": best.checked or "not executed"}
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object under the attribute names."""
         return {
             "operator": self.op.to_json(),
-            "device": {
-                "name": self.device.name,
-                "simulated": self.device.simulated,
-                # The label of a recording says that it is one.
-                "label": self.device.label,
-            },
+            # The label of a recording says that it is one.
+            "device": {key: getattr(self.device, key) for key in ("name", "simulated", "label")},
             "clock_regime": self.device.clock_regime,
             "objective": self.objective,
             "max_slowdown": self.max_slowdown,

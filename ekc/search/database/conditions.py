@@ -19,13 +19,10 @@ class RecordConditions:
     """The conditions of a measurement, besides operator and schedule."""
 
     device: str
-    """Name of the device."""
     simulated: bool
-    """Whether the device is simulated."""
     clock_regime: str
     """Clock setting, such as "fixed 1410 MHz"."""
     data_policy: str
-    """Kind of the input data."""
     driver: str
     """Version of the driver, or of the simulator."""
     nvrtc: str
@@ -60,11 +57,8 @@ class RecordConditions:
     def describe_differences(self, others: Iterable[RecordConditions]) -> str:
         """Describe the parts in which any other conditions on this device differ; "" if none does."""
         theirs = [other._describe_parts() for other in others if other.is_same_device(self)]
-        return ", ".join(
-            text
-            for name, text in self._describe_parts().items()
-            if any(other[name] != text for other in theirs)
-        )
+        mine = self._describe_parts().items()
+        return ", ".join(text for name, text in mine if any(other[name] != text for other in theirs))
 
     def _describe_parts(self) -> dict[str, str]:
         return {
@@ -77,17 +71,14 @@ class RecordConditions:
 
 def read_conditions(key: RecordKey) -> RecordConditions:
     """Read the conditions of a row."""
-    return RecordConditions(
-        *(key.device, key.simulated, key.clock_regime, key.data_policy, key.driver, key.nvrtc)
-    )
+    policies = key.clock_regime, key.data_policy
+    return RecordConditions(key.device, key.simulated, *policies, key.driver, key.nvrtc)
 
 
 def get_present_conditions(device: Device) -> RecordConditions:
     """Return the conditions of a measurement on this device now."""
-    return RecordConditions(
-        *(device.name, device.simulated, device.clock_regime, device.data_policy),
-        *(device.driver, describe_toolchain()),
-    )
+    policies = device.clock_regime, device.data_policy
+    return RecordConditions(device.name, device.simulated, *policies, device.driver, describe_toolchain())
 
 
 def group_rows(rows: Iterable[RecordRow]) -> dict[RecordConditions, list[RecordRow]]:
@@ -95,9 +86,7 @@ def group_rows(rows: Iterable[RecordRow]) -> dict[RecordConditions, list[RecordR
     found: dict[RecordConditions, list[RecordRow]] = {}
     for row in rows:
         conditions = read_conditions(row.key)
-        group = found.pop(conditions, [])
-        group.append(row)
-        found[conditions] = group
+        found[conditions] = [*found.pop(conditions, []), row]
     return found
 
 

@@ -22,7 +22,6 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ekc.errors import RecordError
@@ -130,9 +129,7 @@ class RecordStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -163,13 +160,9 @@ class RecordStore:
     def read_rows(
         self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
     ) -> Iterator[RecordRow]:
-        """Read all rows, oldest first; only those of an operator (canonical JSON), a device or a kind if
-        given."""
-        wanted = {
-            "operator_hash": None if operator is None else hash_operator(operator),
-            "device": device,
-            "kind": kind,
-        }
+        """Read all rows, oldest first; only of an operator (canonical JSON), device or kind if given."""
+        digest = None if operator is None else hash_operator(operator)
+        wanted = {"operator_hash": digest, "device": device, "kind": kind}
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " and ".join(f"{column} = ?" for column in given) or "true"
         query = f"{sql.SELECT} where {where} order by id"

@@ -115,10 +115,8 @@ def _make_measured_set(source: str, candidates: Sequence[Candidate], device: Dev
         inputs = make_model_inputs(figures, device.peaks)
         for i, c in enumerate(good):
             c.features = inputs.features[i]
-            c.expected_latency_s, c.expected_power_w = (
-                float(inputs.expected_latency_s[i]),
-                float(inputs.expected_power_w[i]),
-            )
+            c.expected_latency_s = float(inputs.expected_latency_s[i])
+            c.expected_power_w = float(inputs.expected_power_w[i])
     return MeasuredSet(source, good, figures, failures)
 
 
@@ -160,10 +158,9 @@ def find_recorded_schedule(
     if word not in ("best", "fastest"):
         return _match_digest(word, {row.digest: row.schedule_json for row in recording.rows}, recording.path)
     if op is None:
-        metered = {row.operator for row in recording.rows if row.meterings}
-        op = _require_single_operator(
-            word, [recording.operators[n] for n in sorted(metered)], device, recording.path
-        )
+        metered = sorted({row.operator for row in recording.rows if row.meterings})
+        operators = [recording.operators[n] for n in metered]
+        op = _require_single_operator(word, operators, device, recording.path)
     found = [make_recorded_candidate(row) for row in recording.find_rows(op)]
     trials = [c.to_trial() for c in found if c.ok and c.metered]
     if not trials:
@@ -208,9 +205,8 @@ def _require_single_operator(
 
 def _find_by_digest(word: str, records: str | Path) -> Schedule:
     with RecordStore(records, create=False) as store:
-        return _match_digest(
-            word, {row.key.schedule_digest: row.schedule for row in store.read_rows()}, records
-        )
+        schedules = {row.key.schedule_digest: row.schedule for row in store.read_rows()}
+    return _match_digest(word, schedules, records)
 
 
 def _match_digest(word: str, schedules_by_digest: Mapping[str, str], file: str | Path) -> Schedule:

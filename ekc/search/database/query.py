@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ekc import devices
-from ekc.arguments import check_flag, check_path
+from ekc.argument_checks import check_flag, check_path
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput, RecordError, ScheduleError
@@ -178,8 +178,7 @@ def load_finalists(
 
 
 def _choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
-    """Choose the schedules that were measured in finals, or all if there were none: a first timing may be
-    fast by chance."""
+    """Choose the schedules measured in finals, or all without finals: one first timing may be luck."""
     complete = [t for t in rows_to_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
     finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}
     return [t for t in complete if t.schedule.digest in finals] or complete
@@ -188,8 +187,7 @@ def _choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
 def _list_other_conditions(
     groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions
 ) -> str:
-    """Make the end of an error message: the conditions of the operator's stored schedules; "" if there are
-    none."""
+    """End of an error message: the conditions of the operator's stored schedules; "" without any."""
     metered = {there: [row for row in rows if row.kind == "metering"] for there, rows in groups.items()}
     counts = describe_counts({there: rows for there, rows in metered.items() if rows}, here)
     if counts:
@@ -213,8 +211,6 @@ def _list_other_operators(store: RecordStore, file: str | Path) -> str:
     names = [str(read_operator(text, file)).splitlines()[0] for text in texts]
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     listed = (
-        f"; it holds those of {', '.join(names[:MAX_LISTED])}{more}"
-        if names
-        else "; nothing was metered in it"
+        f"it holds those of {', '.join(names[:MAX_LISTED])}{more}" if names else "nothing was metered in it"
     )
-    return f"{listed}; run ekc tune with --records"
+    return f"; {listed}; run ekc tune with --records"

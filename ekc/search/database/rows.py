@@ -61,11 +61,8 @@ class RecordKey:
     operator: str
     """JSON text of the operator, from `to_canonical_json`."""
     schedule_digest: str
-    """Digest of the schedule."""
     device: str
-    """Name of the device."""
     simulated: bool
-    """Whether the device is simulated."""
     driver: str
     """Version of the driver; of a simulated device, version of the simulator."""
     nvrtc: str
@@ -73,7 +70,6 @@ class RecordKey:
     clock_regime: str
     """Clock setting, such as "fixed 1410 MHz"."""
     data_policy: str
-    """Kind of the input data."""
     draw: int = 0
     """Number of the repeat; 0 for the first measurement of a kernel."""
     window_s: float | None = None
@@ -94,7 +90,6 @@ class RecordRow:
     """Figures as JSON values: the fields of a Timing, a Metering or a failure. NaN stays NaN (a card without
     a thermometer); tuples become lists."""
     ekc_version: str = __version__
-    """Version of ekc that measured."""
     created: str = ""
     """Time of the measurement: UTC, ISO 8601. Set by the store."""
     id: int = 0
@@ -119,9 +114,8 @@ class RecordRow:
         try:
             return read(self.payload)
         except InvalidInput as problem:
-            raise RecordError(
-                f"{self.source} is damaged: row {self.id} holds no {self.kind}: {problem}"
-            ) from problem
+            what = f"row {self.id} holds no {self.kind}: {problem}"
+            raise RecordError(f"{self.source} is damaged: {what}") from problem
 
 
 def to_canonical_json(value: object) -> str:
@@ -145,15 +139,13 @@ def key_to_sql(kind: RecordKind, key: RecordKey) -> tuple[object, ...]:
 def row_to_sql(row: RecordRow) -> tuple[object, ...]:
     """Make the values of `INSERT`, in its order. Raises InvalidInput for values that SQLite would change."""
     key = row.key
-    if row.kind not in get_args(RecordKind):
-        raise InvalidInput(
-            f"kind of a record is {row.kind!r}; it must be one of {', '.join(get_args(RecordKind))}"
-        )
-    if key.window_s is not None and not math.isfinite(key.window_s):
+    kinds = get_args(RecordKind)
+    if row.kind not in kinds:
+        raise InvalidInput(f"kind of a record is {row.kind!r}; it must be one of {', '.join(kinds)}")
+    window = key.window_s
+    if window is not None and not math.isfinite(window):
         # SQLite would turn NaN into null, which means that there is no window.
-        raise InvalidInput(
-            f"window_s of a record is {key.window_s}; it must be finite, or None for no window"
-        )
+        raise InvalidInput(f"window_s of a record is {window}; it must be finite, or None for no window")
     try:
         payload = to_canonical_json(dict(row.payload))
     except (TypeError, ValueError) as error:
@@ -161,7 +153,7 @@ def row_to_sql(row: RecordRow) -> tuple[object, ...]:
     return (
         row.created, row.kind, key.operator, hash_operator(key.operator), key.schedule_digest, row.schedule,
         key.device, key.simulated, key.driver, key.nvrtc, key.clock_regime, key.data_policy, row.ekc_version,
-        key.draw, key.window_s, payload, row.status,
+        key.draw, window, payload, row.status,
     )  # fmt: skip
 
 
@@ -171,21 +163,8 @@ def row_from_sql(values: tuple[Any, ...], source: str) -> RecordRow:
         number, created, kind, operator, _, digest, schedule, device, simulated,
         driver, nvrtc, regime, policy, version, draw, window, text, status,
     ) = values  # fmt: skip
-    texts = (
-        created,
-        kind,
-        operator,
-        digest,
-        schedule,
-        device,
-        driver,
-        nvrtc,
-        regime,
-        policy,
-        version,
-        status,
-    )
-    if not all(isinstance(value, str) for value in texts):
+    names = operator, digest, schedule, device, driver, nvrtc, regime, policy, version
+    if not all(isinstance(value, str) for value in (created, kind, status, *names)):
         raise RecordError(f"{source} is damaged: row {number} holds bytes where a text belongs")
     try:
         datetime.fromisoformat(created)
@@ -196,8 +175,7 @@ def row_from_sql(values: tuple[Any, ...], source: str) -> RecordRow:
         if not isinstance(payload, dict):
             raise TypeError("not an object")
     except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(
-            f"{source} is damaged: the payload of row {number} is not JSON ({error})"
-        ) from error
+        what = f"the payload of row {number} is not JSON ({error})"
+        raise RecordError(f"{source} is damaged: {what}") from error
     key = RecordKey(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)
     return RecordRow(kind, key, schedule, status, payload, version, created, number, source)

@@ -31,8 +31,7 @@ from ekc.search.database.query import rows_to_trials
 from ekc.search.database.rows import RecordKey, RecordRow, to_canonical_json
 
 MAX_GROUPS, MAX_ROWS_PER_GROUP = 6, 64
-"""Pairs of operator and device that are learned from, those measured last, and kernels of each. Analysing
-them takes a few seconds."""
+"""Pairs of operator and device measured last that are learned from, and kernels of each (seconds of work)."""
 MAX_REASONS = 4
 """Reasons in one line why rows are not learned from."""
 

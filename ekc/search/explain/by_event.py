@@ -21,17 +21,11 @@ class CauseEnergy:
     """Count and energy of one kind of event in both schedules."""
 
     cause: str
-    """Name of the kind of event."""
     unit: str
-    """Unit of the counts."""
     count_a: float
-    """Events of schedule A."""
     count_b: float
-    """Events of schedule B."""
     energy_a_j: float
-    """Joules of these events in schedule A."""
     energy_b_j: float
-    """Joules of these events in schedule B."""
 
     @property
     def difference_j(self) -> float:
@@ -46,9 +40,7 @@ class SimulatedExplanation:
     device: str
     """Label of the device, such as "a100 (simulated)"."""
     a: EnergyBreakdown
-    """Energies of schedule A."""
     b: EnergyBreakdown
-    """Energies of schedule B."""
     lines: tuple[CauseEnergy, ...]
     """Causes, the largest difference first."""
 
@@ -59,17 +51,10 @@ class SimulatedExplanation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        sides = {
-            name: {
-                "latency_s": side.latency_s,
-                "power_w": side.power_w,
-                "energy_j": side.energy_j,
-                "clock_mhz": side.clock_mhz,
-            }
-            for name, side in (("a", self.a), ("b", self.b))
-        }
+        figures = ("latency_s", "power_w", "energy_j", "clock_mhz")
+        a, b = ({figure: getattr(side, figure) for figure in figures} for side in (self.a, self.b))
         lines = [vars(line) | {"difference_j": line.difference_j} for line in self.lines]
-        return sides | {"difference_j": self.difference_j, "causes": lines}
+        return {"a": a, "b": b, "difference_j": self.difference_j, "causes": lines}
 
 
 def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:
@@ -86,14 +71,12 @@ def explain(a: Schedule, b: Schedule, device: Device) -> SimulatedExplanation:
         CauseEnergy(x.name, x.unit, x.count, y.count, x.joules, y.joules)
         for x, y in zip(one.causes, other.causes, strict=True)
     ]
-    return SimulatedExplanation(
-        device.label, one, other, tuple(sorted(lines, key=lambda x: -abs(x.difference_j)))
-    )
+    lines.sort(key=lambda x: -abs(x.difference_j))
+    return SimulatedExplanation(device.label, one, other, tuple(lines))
 
 
 def can_explain(device: Device) -> TypeGuard[SimulatedDevice]:
-    """Whether a device can break down its energy. A recording of a simulated device cannot: it has only the
-    measurements."""
+    """Whether a device can break down its energy; the recording of a simulated one cannot."""
     return isinstance(device, SimulatedDevice)
 
 

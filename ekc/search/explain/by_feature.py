@@ -128,11 +128,9 @@ def _sample_orders(sizes: Sequence[int]) -> NDArray[np.int64]:
     random = np.random.default_rng(0)
     ends = np.cumsum(sizes)
     members = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    shuffles = (random.permutation(len(members)) for _ in range(ORDER_COUNT))
     sampled = np.stack(
-        [
-            np.concatenate([random.permutation(members[g]) for g in random.permutation(len(members))])
-            for _ in range(ORDER_COUNT)
-        ]
+        [np.concatenate([random.permutation(members[g]) for g in order]) for order in shuffles]
     )
     return np.concatenate([sampled, sampled[:, ::-1]])
 
@@ -149,15 +147,10 @@ class ExplainedSchedule:
     """Figures of one of the two schedules, per call: measured, or predicted by the model."""
 
     digest: str
-    """Digest of the schedule."""
     latency_s: float
-    """Latency in seconds."""
     power_w: float
-    """Board power in watts."""
     timed: bool
-    """Whether the latency was measured."""
     metered: bool
-    """Whether the power was measured."""
     energy_interval_j: Interval | None
     """95 % confidence interval of the metered energy in joules; None without a metering."""
 
@@ -172,11 +165,8 @@ class FeatureContribution:
     """One quantity of both schedules, and its part of the log of the energy ratio."""
 
     name: str
-    """Name of the quantity as printed."""
     a: float
-    """Value in schedule A."""
     b: float
-    """Value in schedule B."""
     energy: float
     """Part of the natural log of the energy of B over A."""
 
@@ -207,9 +197,7 @@ class EnergyAccount:
     """The parts of the latency, power and energy ratios of two schedules."""
 
     a: ExplainedSchedule
-    """Figures of schedule A."""
     b: ExplainedSchedule
-    """Figures of schedule B."""
     lines: tuple[GroupContribution, ...]
     """Parts that add up to the logs of the ratios, largest first; the unexplained part last."""
 
@@ -268,28 +256,16 @@ class LearnedExplanation:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values. Logs are natural ones, of B over A."""
         of = self.account
-        lines = [
-            dataclasses.asdict(line)
-            | {
-                "energy": line.energy,
-                "difference_j": line.energy * of.joules_per_log,
-                "share_of_a": of.compute_share_of_a(line.energy),
-            }
-            for line in of.lines
-        ]
-        sides = {
-            name: dataclasses.asdict(side) | {"energy_j": side.energy_j}
-            for name, side in (("a", of.a), ("b", of.b))
-        }
+        lines = []
+        for line in of.lines:
+            figures = {"difference_j": line.energy * of.joules_per_log}
+            figures["share_of_a"] = of.compute_share_of_a(line.energy)
+            lines.append(dataclasses.asdict(line) | {"energy": line.energy} | figures)
+        a, b = (dataclasses.asdict(side) | {"energy_j": side.energy_j} for side in (of.a, of.b))
         learned = {"source": self.source, "timed": self.timed, "metered": self.metered, "failed": self.failed}
-        return sides | {
-            "difference_j": of.difference_j,
-            "log_ratio": of.log_ratio,
-            "lines": lines,
-            "learned_from": learned,
-            "quality": dataclasses.asdict(self.quality),
-            "doubt": self.doubt,
-        }
+        head = {"a": a, "b": b, "difference_j": of.difference_j, "log_ratio": of.log_ratio, "lines": lines}
+        quality = dataclasses.asdict(self.quality)
+        return head | {"learned_from": learned, "quality": quality, "doubt": self.doubt}
 
 
 def explain_learned(
@@ -357,10 +333,8 @@ def _make_side(
     )
 
 
-def _make_lines(
-    model: ScheduleModel, peaks: Peaks, pair: Mapping[str, NDArray[np.float64]]
-) -> list[GroupContribution]:
-    def logs(figures: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+def _make_lines(model: ScheduleModel, peaks: Peaks, pair: Mapping[str, Array]) -> list[GroupContribution]:
+    def logs(figures: Mapping[str, Array]) -> Array:
         inputs = make_model_inputs(figures, peaks)
         predicted = model.predict_inputs(inputs)
         by_prior = predict_by_prior(inputs).log_energy
@@ -374,21 +348,16 @@ def _make_lines(
 def _make_line(
     cause: str,
     names: tuple[str, ...],
-    parts: Mapping[str, NDArray[np.float64]],
+    parts: Mapping[str, Array],
     a: Mapping[str, float],
     b: Mapping[str, float],
 ) -> GroupContribution:
     latency, power, prior = (float(x) for x in sum(parts[name] for name in names))  # type: ignore[union-attr]
-    found = [
-        FeatureContribution(format_figure_name(n), a[n], b[n], float(parts[n][0] + parts[n][1]))
-        for n in names
-    ]
+    energy = {n: float(parts[n][0] + parts[n][1]) for n in names}
+    found = [FeatureContribution(format_figure_name(n), a[n], b[n], energy[n]) for n in names]
     found.sort(key=lambda f: -abs(f.energy))
-    strong = [
-        f
-        for f in found[:MAX_NAMED_FEATURES]
-        if f.energy and abs(f.energy) >= MIN_NAMED_SHARE * abs(found[0].energy)
-    ]
+    least = MIN_NAMED_SHARE * abs(found[0].energy)
+    strong = (f for f in found[:MAX_NAMED_FEATURES] if f.energy and abs(f.energy) >= least)
     return GroupContribution(cause, latency, power, prior, tuple(strong))
 
 

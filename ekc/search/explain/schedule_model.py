@@ -49,8 +49,9 @@ class _LogLinearModel:
         self._slope = _fit_slope(physics, logs)
         self._intercept = float(np.median(logs - self._slope * physics))
         self._surrogate = Surrogate(seed)
+        weights = np.ones(len(logs))
         self._surrogate.learn(
-            rows, np.exp(self._predict_line(physics)), np.exp(logs), objective_values=np.ones(len(logs))
+            rows, np.exp(self._predict_line(physics)), np.exp(logs), objective_values=weights
         )
 
     def _predict_line(self, physics: Array) -> Array:
@@ -73,19 +74,13 @@ class ScheduleModel:
 
     def __init__(self, candidates: Sequence[Candidate], peaks: Peaks, seed: int) -> None:
         self._peaks = peaks
-        metered = [c for c in candidates if c.metered]
+        expected, latency = np.log([(c.expected_latency_s, c.latency_s) for c in candidates]).T
         self._latency_model = _LogLinearModel(
-            np.stack([c.features for c in candidates]),
-            np.log([c.expected_latency_s for c in candidates]),
-            np.log([c.latency_s for c in candidates]),
-            seed,
+            np.stack([c.features for c in candidates]), expected, latency, seed
         )
-        self._power_model = _LogLinearModel(
-            np.stack([c.features for c in metered]),
-            np.log([c.expected_power_w for c in metered]),
-            np.log([c.power_w for c in metered]),
-            seed,
-        )
+        metered = [c for c in candidates if c.metered]
+        expected, power = np.log([(c.expected_power_w, c.power_w) for c in metered]).T
+        self._power_model = _LogLinearModel(np.stack([c.features for c in metered]), expected, power, seed)
 
     def predict(self, quantities: Quantities) -> LogPrediction:
         """Predict schedules from the quantities of their analysis."""
@@ -121,17 +116,11 @@ class ModelQuality:
     median ratio of the rows learned from."""
 
     energy: PredictionScore
-    """Error of the model in energy."""
     latency: PredictionScore
-    """Error of the model in latency."""
     power: PredictionScore
-    """Error of the model in power."""
     energy_by_prior: PredictionScore
-    """Error of the prior in energy."""
     latency_by_prior: PredictionScore
-    """Error of the prior in latency."""
     power_by_prior: PredictionScore
-    """Error of the prior in power."""
 
 
 def cross_validate(measured_set: MeasuredSet, peaks: Peaks, seed: int) -> ModelQuality:
@@ -174,6 +163,5 @@ def _assign_folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
 
 
 def _score_predictions(predicted: Array, measured: Array) -> PredictionScore:
-    return PredictionScore(
-        spearman(predicted, measured), float(np.median(np.abs(np.expm1(predicted - measured))))
-    )
+    error = float(np.median(np.abs(np.expm1(predicted - measured))))
+    return PredictionScore(spearman(predicted, measured), error)

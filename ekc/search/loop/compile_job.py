@@ -9,11 +9,13 @@ from __future__ import annotations
 import platform
 import traceback
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ekc.arguments import format_value
+from ekc.argument_checks import format_value
 from ekc.codegen import generate, nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
@@ -21,7 +23,15 @@ from ekc.devices.device import Device, FactCollector
 from ekc.errors import EkcError, ToolchainError
 from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
 from ekc.version import __version__
+
+MAX_WORKERS = 32
+"""Worker processes at most. Only the first round of a long run has more trials to compile
+(`ekc.search.loop.generations`), and each process has the memory of a Python interpreter."""
+MIN_TRIALS_FOR_PROCESSES = 32
+"""Trials of a run from which processes pay: each needs about two seconds of a core to import its modules, and
+saves about a tenth of a second a trial."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +41,7 @@ class ToolchainVersions:
     nvrtc: str
     """Version of NVRTC, such as "13.5", or "not installed"."""
     generator: int
-    """Version of the CUDA generator."""
     ekc: str
-    """Version of ekc."""
 
     def __str__(self) -> str:
         return f"NVRTC {self.nvrtc}, generator {self.generator}, ekc {self.ekc}"
@@ -44,13 +52,10 @@ class CompileResult:
     """The result of a compile job. A worker with other versions returns the versions and its host only."""
 
     versions: ToolchainVersions
-    """Versions of the worker."""
     host: str
     """Name of the worker's machine."""
     kernel: CompiledKernel | None = None
-    """The kernel with its facts, if it compiled."""
     error: Exception | None = None
-    """Exception that the compile raised."""
 
     def unwrap(self, local_versions: ToolchainVersions) -> CompiledKernel:
         """Return the kernel with its facts. Raises the exception of the compile, and `ToolchainError` if the
@@ -176,8 +181,7 @@ class CompileJob:
 
 @dataclass
 class KernelCompiler:
-    """The compile jobs of one run. Each schedule is compiled once, when its kernel is first requested or
-    ahead."""
+    """The compile jobs of one run: a schedule is compiled once, when first requested or ahead."""
 
     executor: Executor
     device: Device
@@ -199,3 +203,24 @@ class KernelCompiler:
 def _describe_error(problem: Exception) -> str:
     """Type and text of an exception on one line."""
     return " ".join(f"{type(problem).__name__}: {problem}".split())
+
+
+@contextmanager
+def open_worker_pool(device: Device, trials: int, worker_count: int | None = None) -> Iterator[Executor]:
+    """The executor of a run with so many trials on a device. The default number of workers is the number of
+    cores, `MAX_WORKERS` at most. Jobs that still wait when the run ends are dropped."""
+    worker_count = min(worker_count or count_cores(), MAX_WORKERS)
+    pool: WorkerThreads
+    if device.collect_facts is not None and worker_count > 1 and trials >= MIN_TRIALS_FOR_PROCESSES:
+        pool = WorkerProcesses(worker_count, _import_job_modules)
+    else:
+        pool = WorkerThreads(worker_count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _import_job_modules() -> None:
+    """Import the modules that compile jobs need, beside this one."""
+    import ekc.devices.simulated.launch_counts  # noqa: F401

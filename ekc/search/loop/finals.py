@@ -36,7 +36,6 @@ class Finals:
     op: Operator
     measurer: Measurer
     get_kernel: Callable[[Schedule], CompiledKernel]
-    """Returns the compiled kernel of a schedule."""
     objective: str
     max_slowdown: float
     report: Callable[[str, Candidate], None] = lambda name, about: None
@@ -68,8 +67,7 @@ class Finals:
 
     @property
     def _needs_energy(self) -> bool:
-        """Whether a finalist must be metered. A MIG instance cannot be, and can still be tuned for
-        latency."""
+        """Whether a finalist must be metered: a MIG instance can be tuned for latency alone."""
         return self.objective != "latency"
 
     def pick_finalists(self, candidates: list[Candidate]) -> list[Candidate]:
@@ -94,8 +92,7 @@ class Finals:
         return found
 
     def check(self, candidate: Candidate) -> bool:
-        """Execute the kernel on chosen blocks, once per schedule, and store the verdict. Returns whether the
-        candidate is ok."""
+        """Execute the kernel on chosen blocks, once per schedule, and store the verdict; whether it is ok."""
         if not candidate.checked:
             self._verify(candidate)
             self.report("check", candidate)

@@ -44,8 +44,7 @@ class StoppingRule(Protocol):
     """A rule that may end a search early. The loop asks it once a round."""
 
     def should_stop(self, batch: Sequence[Population], trial_count: int) -> str | None:
-        """Return why the search should end before a batch of `trial_count` trials is measured; None if it
-        should go on."""
+        """Why the search should end before a batch of `trial_count` trials; None if it should go on."""
 
 
 @dataclass
@@ -135,8 +134,7 @@ class SearchLoop(Generic[CandidateT]):
         count: int,
         picked: Sequence[tuple[CandidateT, Population]],
     ) -> list[tuple[CandidateT, Population]]:
-        """Pick `count` genomes that were not tried, given those picked already: by their predicted figures,
-        or in order without them."""
+        """Pick `count` untried genomes besides those picked: by predicted figures, or else in order."""
         keys = self.breeder.space.compute_keys(population)
         order = np.arange(len(keys)) if figures is None else np.argsort(figures.score(), kind="stable")
         new: list[tuple[CandidateT, Population]] = []
@@ -172,11 +170,9 @@ def compute_round_size(
     round_number: int, trials_done: int, trials: int, settings: RoundSettings = PARALLEL_ROUNDS
 ) -> int:
     """Compute the trials of one round of a search that has used `trials_done` of its `trials`."""
-    share, fewest, most = (
-        (settings.first_round_share, settings.min_first_round, settings.max_first_round)
-        if round_number == 1
-        else (settings.round_share, settings.min_trials, settings.max_trials)
-    )
+    first = settings.first_round_share, settings.min_first_round, settings.max_first_round
+    later = settings.round_share, settings.min_trials, settings.max_trials
+    share, fewest, most = first if round_number == 1 else later
     # A round ends where the closing rounds begin.
     left = compute_closing_start(trials, settings) - trials_done
     return min(max(math.ceil(share * trials), fewest), most, left if left > 0 else trials - trials_done)

@@ -80,12 +80,9 @@ class Measurer:
         """Find the stored compile failure of a schedule. Failures of the device, and failures stored by
         another version of ekc, are tried again."""
         row = self.store.find("failure", key)
-        same = (
-            row is not None
-            and row.status.startswith(COMPILE_FAILURE_PREFIX)
-            and row.ekc_version == __version__
-        )
-        return MeasurementFailure(row.status) if row is not None and same else None
+        if row is None or row.ekc_version != __version__:
+            return None
+        return MeasurementFailure(row.status) if row.status.startswith(COMPILE_FAILURE_PREFIX) else None
 
     def time(
         self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int = 0
@@ -117,7 +114,7 @@ class Measurer:
             return self.record_failure(schedule, f"{COMPILE_FAILURE_PREFIX}{problem}")
         except EkcError as problem:
             return self.record_failure(schedule, f"device: {problem}")
-        self._add_row("timing", key, schedule, measurement_to_json(timing))
+        self._add_row("timing", key, schedule, measurement_to_json(timing), "ok")
         return timing
 
     def meter(
@@ -142,7 +139,7 @@ class Measurer:
             raise
         except EkcError as problem:
             return self.record_failure(schedule, f"device: {problem}")
-        self._add_row("metering", key, schedule, measurement_to_json(metering))
+        self._add_row("metering", key, schedule, measurement_to_json(metering), "ok")
         return metering
 
     def find_metering_time(self, schedule: Schedule, window_s: float, repeat: int) -> datetime | None:
@@ -164,12 +161,9 @@ class Measurer:
 
     def record_verdict(self, schedule: Schedule, verdict: str) -> None:
         """Store the verdict of executing a kernel."""
-        by = (
-            f"{self.device.executed_by}; {EXECUTED_BY}"
-            if isinstance(self.device, ExecutionDevice)
-            else EXECUTED_BY
-        )
-        self._add_row("check", self._make_key(schedule), schedule, {"executed_by": by}, verdict)
+        by = [self.device.executed_by] if isinstance(self.device, ExecutionDevice) else []
+        payload = {"executed_by": "; ".join([*by, EXECUTED_BY])}
+        self._add_row("check", self._make_key(schedule), schedule, payload, verdict)
 
     def _make_key(self, schedule: Schedule, repeat: int = 0, window_s: float | None = None) -> RecordKey:
         device = self.device
@@ -187,11 +181,6 @@ class Measurer:
         )
 
     def _add_row(
-        self,
-        kind: RecordKind,
-        key: RecordKey,
-        schedule: Schedule,
-        payload: dict[str, Any],
-        status: str = "ok",
+        self, kind: RecordKind, key: RecordKey, schedule: Schedule, payload: dict[str, Any], status: str
     ) -> None:
         self.store.add(RecordRow(kind, key, schedule.to_json(), status, payload))

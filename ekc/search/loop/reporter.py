@@ -31,7 +31,6 @@ class Reporter:
     options: TuneOptions
     listeners: tuple[EventListener, ...] = ()
     candidates: Sequence[Candidate] = ()
-    """Trials so far."""
     stage: str = "prepare"
     """Current stage, one of `data.events.STAGES`."""
     round: int = 0
@@ -46,9 +45,8 @@ class Reporter:
 
     def report(self, name: str, candidate: Candidate | None = None, text: str = "") -> None:
         """Make one event and call the listeners. An exception of a listener ends the run."""
-        listeners = (
-            (*self.listeners, log_event) if LOGGER.isEnabledFor(_get_log_level(name)) else self.listeners
-        )
+        is_logged = LOGGER.isEnabledFor(_get_log_level(name))
+        listeners = (*self.listeners, log_event) if is_logged else self.listeners
         if not listeners:
             return
         event = self._make_event(name, candidate, text)
@@ -86,17 +84,15 @@ class Reporter:
 def _select_leaders(
     candidates: Sequence[Candidate], options: TuneOptions
 ) -> tuple[Candidate | None, Candidate | None]:
-    """Select (the best by the objective among those at most `max_slowdown` slower than the fastest, the
-    fastest)."""
+    """Select (the best among those within `max_slowdown` of the fastest, the fastest)."""
     if not candidates:
         return None, None
     fastest = min(candidates, key=lambda c: c.latency_s)
     if options.objective == "latency":
         return fastest, fastest
     limit_s = fastest.latency_s * (1 + options.max_slowdown)
-    return min(
-        (c for c in candidates if c.latency_s <= limit_s), key=lambda c: make_rank_key(c, options.objective)
-    ), fastest
+    fast = [c for c in candidates if c.latency_s <= limit_s]
+    return min(fast, key=lambda c: make_rank_key(c, options.objective)), fastest
 
 
 def log_event(event: TuningEvent) -> None:

@@ -34,9 +34,7 @@ class CostBenefitRule:
     _energy_before_j: float | None = None
     """Joules used before the first round, for the baseline."""
     _predicted_total: float = 0.0
-    """Sum of the improvements predicted so far."""
     _achieved_total: float = 0.0
-    """Sum of the improvements achieved so far."""
     _pending: tuple[float, float] | None = None
     """(predicted improvement, best score before) of the batch that was allowed last."""
 

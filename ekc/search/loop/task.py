@@ -111,8 +111,7 @@ class ScheduleTask:
         return [c for c in self.candidates if c.ok]
 
     def measure(self, candidates: Sequence[Candidate], round_number: int) -> list[float]:
-        """Compile candidates together, time them one by one and learn; when due, meter a share of the
-        fast."""
+        """Compile candidates together, time them one by one and learn; meter a share of the fast if due."""
         for c in candidates:
             if self.measurer.find_first_timing(c.schedule) is None:
                 self.compiler.submit(c.schedule)
@@ -161,13 +160,12 @@ class ScheduleTask:
         schedule = candidate.schedule
         get_kernel = partial(self.compiler.get_kernel, schedule)
         outcome = self.measurer.meter(schedule, get_kernel, MEASURING.label_window_s)
-        metered = not isinstance(outcome, MeasurementFailure)
         if isinstance(outcome, MeasurementFailure):
             candidate.status = outcome.status
         else:
             candidate.meterings.append(outcome)
         self.reporter.report("metering", candidate)
-        return metered
+        return not isinstance(outcome, MeasurementFailure)
 
     def can_continue(self) -> bool:
         """Whether there is time left and no callback asked to end. One schedule is tried in any case."""

@@ -51,9 +51,8 @@ class RecordedScheduleSpace:
 
     def mutate(self, random: np.random.Generator, parents: Population) -> Population:
         """Move to another row: one of the nearest, or any."""
-        near = self._neighbours[
-            parents.genes[:, 0], random.integers(0, self._neighbours.shape[1], len(parents))
-        ]
+        columns = random.integers(0, self._neighbours.shape[1], len(parents))
+        near = self._neighbours[parents.genes[:, 0], columns]
         far = random.integers(0, len(self.rows), len(parents))
         return _make_population(np.where(random.random(len(parents)) < REPLAY.far_move_share, far, near))
 
@@ -87,8 +86,7 @@ def _make_population(rows: NDArray[np.int64]) -> Population:
 
 
 def _find_neighbours(rows: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Find the nearest other rows of each row, nearest first: [n, at most `neighbour_count`]. A lone row is
-    its own neighbour."""
+    """Nearest other rows of each row, nearest first: [n, at most `neighbour_count`]; a lone row: itself."""
     std = rows.std(axis=0)
     scaled = (rows / np.where(std > 0, std, 1.0)).astype(np.float64)
     count = max(1, min(REPLAY.neighbour_count, len(rows) - 1))

@@ -40,9 +40,8 @@ class TableAcquisition(Acquisition):
 
     def predict_correlation(self, population: Population) -> NDArray[np.float64]:
         """Predict correlations by the Gaussian process."""
-        return self.gaussian_process.predict_correlation(
-            self._features[self.space.find_rows(population.genes)]
-        )
+        rows = self.space.find_rows(population.genes)
+        return self.gaussian_process.predict_correlation(self._features[rows])
 
     def learn(self, rows: Sequence[int], figures: NDArray[np.float64]) -> None:
         """Learn the figures of rows. A failed row counts as the worst figure so far."""

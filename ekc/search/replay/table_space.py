@@ -75,8 +75,7 @@ def _parse_settings(name: str, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def parse_figure(text: str) -> float:
-    """Parse a figure above 0. Other text is a failure, NaN: tuners write it empty, as a word or as a huge
-    constant."""
+    """Parse a figure above 0; other text is a failure, NaN: tuners write nothing, a word or 1e20."""
     try:
         value = float(text)
     except ValueError:
@@ -104,10 +103,8 @@ class TableSpace:
         keys = self.genes @ self._radix_weights
         self._sorted_rows = np.argsort(keys, kind="stable")
         self._sorted_keys = keys[self._sorted_rows]
-        self._axis_lines = [
-            _group_lines(keys - self.genes[:, i] * self._radix_weights[i], self.genes[:, i])
-            for i in range(len(self.value_counts))
-        ]
+        axes = zip(self.genes.T, self._radix_weights, strict=True)
+        self._axis_lines = [_group_lines(keys - genes * weight, genes) for genes, weight in axes]
         self._features = compute_table_features(table.settings)
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
@@ -140,8 +137,7 @@ class TableSpace:
         return self._make_population(self._find_nearby_rows(random, population.genes)), Counter()
 
     def _find_nearby_rows(self, random: np.random.Generator, genes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find the row of each genome. For a genome that is no row, find one that agrees with it in the first
-        columns of a random order."""
+        """Row of each genome, or a row that agrees with it in the first columns of a random order."""
         rows = self.find_rows(genes)
         missing = np.flatnonzero(rows < 0)
         if missing.size:

@@ -65,8 +65,7 @@ class StructureBuilder:
         self.short_group_axes = frozenset(name[:-1] + "1" for name in short)
         """Inner axes of short groups. A block computes several such groups, each of them completely."""
         self.exact_axes = frozenset(f"{step.axis}.1" for step in divide_steps)
-        """Axes that must be tiled by exact divisors. They are the inner axes of `divide`; a partial tile
-        would run into the next group."""
+        """Inner axes of `divide`, tiled by exact divisors: a partial tile would run into the next group."""
         self.uncut_axes = frozenset(
             name for name in self.exact_axes if find_quotient_period(self.compute, name) > 1
         )
@@ -86,8 +85,7 @@ class StructureBuilder:
         """Axis name -> elements that its tiles must be a multiple of. Absent: 1."""
 
     def tile_axis(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
-        """Split an axis by a new decision with these largest factors per level; loop names, outer to
-        inner."""
+        """Split an axis by a new decision with these largest factors per level; loop names, outer first."""
         columns = tuple(make_level(kind, axis.extent, max_factor) for kind, max_factor in levels.items())
         alignment = self.alignments.get(axis.name, 1)
         name = f"{name}.{axis.name}" + (f".by{alignment}" if alignment > 1 else "")
@@ -114,8 +112,7 @@ class StructureBuilder:
         return self.split_axis(axis, make_tiling(f"{name}.{axis.name}", axis.extent, columns))
 
     def split_row(self, axis: Axis, vector_widths: tuple[int, ...]) -> list[str]:
-        """Split an axis that one block covers: iterations, threads in whole warps, and vectors if widths are
-        given (rule 7)."""
+        """Split an axis of one block: iterations, threads in whole warps, vectors by widths (rule 7)."""
         top = max(WARP_LANES, min(1024, axis.extent))
         threads = TileLevel("thread", tuple(n for n in (32, 64, 128, 256, 512, 1024) if n <= top))
         columns = (threads, TileLevel("vector", vector_widths)) if vector_widths else (threads,)
@@ -158,8 +155,8 @@ class StructureBuilder:
         return Hole(decision.name)
 
     def find_reader(self, tensor: str, at: str | None) -> str:
-        """Name of the output to give a `CacheRead` outside all loops, where several computes read the tensor;
-        otherwise ""."""
+        """Output to name in a `CacheRead` outside all loops, where several computes read the tensor, or
+        ""."""
         readers = [c for c in self.op.computes if tensor in {x.tensor for x in ex.find_loads(c.body)}]
         return self.compute.output.name if at is None and len(readers) > 1 else ""
 
@@ -207,23 +204,12 @@ class StructureBuilder:
         self.assign_roles(outer=outer, inner=inner)
 
     def order_and_bind(self, lane_loops: tuple[str, ...] = ()) -> None:
-        """Order the loops and bind them to blocks, threads and vthreads. `lane_loops` vary fastest among the
-        threads."""
-        self.steps.append(
-            Reorder(
-                (
-                    *self.block_loops,
-                    *self.thread_loops,
-                    *lane_loops,
-                    *self.outer_loops,
-                    *self.inner_loops,
-                    *self.vthread_loops,
-                    *self.tile_loops,
-                )
-            )
-        )
+        """Order the loops and bind them to blocks, threads and vthreads; `lane_loops` vary fastest."""
+        threads = (*self.thread_loops, *lane_loops)
+        serial = (*self.outer_loops, *self.inner_loops, *self.vthread_loops, *self.tile_loops)
+        self.steps.append(Reorder((*self.block_loops, *threads, *serial)))
         self.steps += [Bind(x, "block.x") for x in self.block_loops]
-        self.steps += [Bind(x, "thread.x") for x in (*self.thread_loops, *lane_loops)]
+        self.steps += [Bind(x, "thread.x") for x in threads]
         self.steps += [Bind(x, "vthread") for x in self.vthread_loops]
 
     def cache_results(self, vector: Hole | int | None = None) -> None:

@@ -98,8 +98,7 @@ def keep_exact_rows(decision: Decision, extent: int) -> Decision:
 
 
 def make_level(kind: str, extent: int, max_value: int) -> TileLevel:
-    """A level with powers of two, three times powers of two, and divisors of the extent, up to
-    `max_value`."""
+    """A level with powers of two, three times those, and divisors of the extent, up to `max_value`."""
     top = min(max_value, extent)
     divisors = [d for d in range(1, top + 1) if extent % d == 0]
     powers = [2**e for e in range(12)] + [3 * 2**e for e in range(8)]

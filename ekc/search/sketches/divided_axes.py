@@ -44,8 +44,7 @@ def find_contiguous_axis(compute: Compute, index: ex.Expr) -> str | None:
 
 
 def find_part_axes(compute: Compute) -> frozenset[str]:
-    """Spatial axes that number the parts of a sum: in every read the outer digit of a reduction axis, and in
-    no other place."""
+    """Spatial axes that number the parts of a sum: in every read the outer digit of a reduction axis only."""
     sums = {a.name for a in compute.reduction_axes}
     part_axes = frozenset(a.name for a in compute.spatial_axes)
     for load in ex.find_loads(compute.body):

@@ -143,11 +143,9 @@ def _derive_divided(
         return []
     tables = {d.name: d.table for s in undivided for d in s.decisions}
     divided = _derive_candidates(op, (compute, *chain[1:]), prefix, limits)
-    named = [
-        rename_conflicting_decisions(replace(s, name=f"{s.name} divided"), tables, "divided/")
-        for s in divided
-    ]
-    return [s for s in named if is_buildable(op, s) and has_legal_member(op, s, limits)]
+    named = (replace(s, name=f"{s.name} divided") for s in divided)
+    found = [rename_conflicting_decisions(s, tables, "divided/") for s in named]
+    return [s for s in found if is_buildable(op, s) and has_legal_member(op, s, limits)]
 
 
 def _derive_candidates(op: Operator, chain: ComputeChain, prefix: str, limits: Limits) -> list[Structure]:
@@ -223,8 +221,7 @@ def _enumerate_staging_plans(
 def _can_copy_plan_async(
     op: Operator, compute: Compute, routes: tuple[StagingRoute, ...], reads: dict[str, ex.Load]
 ) -> bool:
-    """Whether every tensor with reuse goes through shared memory and registers, and asynchronous copies can
-    bring it (rule 6)."""
+    """Whether each tensor with reuse is staged by asynchronous copies in shared memory (rule 6)."""
     reused = [r for r in routes if _is_reused(compute, reads[r.tensor])]
     return bool(reused) and all(
         r.uses_shared and r.uses_registers and can_copy_async(op, compute, reads[r.tensor], r.dimension_order)
@@ -284,11 +281,9 @@ def _build_tiled(
 def _add_copy_width(builder: StructureBuilder, route: StagingRoute) -> Hole | int:
     """Elements that one asynchronous copy moves: one if the copy changes the dimension order."""
     alignment = find_copy_alignment(builder.op, route.tensor)
-    return (
-        1
-        if route.dimension_order
-        else builder.add_vector_width("vector" if alignment == 1 else "flight", route.tensor, alignment)
-    )
+    if route.dimension_order:
+        return 1
+    return builder.add_vector_width("vector" if alignment == 1 else "flight", route.tensor, alignment)
 
 
 def _build_over_lanes(
@@ -343,11 +338,8 @@ def _derive_single_launch(op: Operator) -> list[Structure]:
         return []
     reduced_inputs = dict.fromkeys(x.tensor for c in before for x in ex.find_loads(c.body))
     last_inputs = {x.tensor for x in ex.find_loads(last.body)} - reduced
-    staged = tuple(
-        t
-        for t in reduced_inputs
-        if t in last_inputs and _count_row_bytes(op, t, rows) <= TILING.max_staged_row_bytes
-    )
+    shared = [t for t in reduced_inputs if t in last_inputs]
+    staged = tuple(t for t in shared if _count_row_bytes(op, t, rows) <= TILING.max_staged_row_bytes)
     found = [_build_single_launch(op, rows, tensors) for tensors in dict.fromkeys((staged, ()))]
     return [s for s in found if is_buildable(op, s)]
 

@@ -43,18 +43,13 @@ def derive_packed(
         program = step.apply(program)
     tables = {d.name: d.table for s in base_structures for d in s.decisions}
     name = "packed " + " ".join(step.tensor for step in steps)
-    return [
-        rename_conflicting_decisions(
-            replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)), tables, "packed/"
-        )
-        for s in derive(program.op, limits)
-        if _uses_tensor_cores(s, depth)
-    ]
+    derived = [s for s in derive(program.op, limits) if _uses_tensor_cores(s, depth)]
+    packed = (replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)) for s in derived)
+    return [rename_conflicting_decisions(s, tables, "packed/") for s in packed]
 
 
 def _uses_tensor_cores(structure: Structure, depth: Axis) -> bool:
-    """Whether a structure has tensor cores sum along the depth. Another launch of it may use them too, for
-    another sum."""
+    """Whether tensor cores sum along a structure's depth; another launch may use them for another sum."""
     tensorized = [step for step in structure.steps if isinstance(step, Tensorize)]
     return any(step.loop.rpartition(".")[0] == depth.name for step in tensorized)
 
@@ -65,17 +60,13 @@ def _make_pack_steps(op: Operator, compute: Compute, depth: Axis) -> list[Pack]:
     shared = [a for a in compute.reduction_axes if all(a.name in ex.find_variables(x) for x in loads)]
     taps = {a.name for a in shared if a is not depth and a.extent > 1}
     inputs = {t.name for t in op.inputs}
-    found = [
-        _make_pack_step(compute, x, depth)
-        for x in loads
-        if ex.find_variables(x.index[-1]) & taps and x.tensor in inputs
-    ]
+    moved = [x for x in loads if ex.find_variables(x.index[-1]) & taps and x.tensor in inputs]
+    found = [_make_pack_step(compute, x, depth) for x in moved]
     return [step for step in found if step is not None and op.tensors[step.tensor].dtype.is_writable]
 
 
 def _make_pack_step(compute: Compute, load: ex.Load, depth: Axis) -> Pack | None:
-    """A copy of an input with the depth last. None where no single dimension, or already the last one, is
-    contiguous along the depth."""
+    """A copy of an input with the depth last; None if it is last, or no single dimension is contiguous."""
     deep = [d for d, form in enumerate(load.index) if find_contiguous_axis(compute, form) == depth.name]
     if len(deep) != 1 or deep[0] == len(load.index) - 1:
         return None

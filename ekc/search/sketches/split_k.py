@@ -67,8 +67,7 @@ def _count_resident_outputs(compute: Compute) -> int:
 
 
 def _measure_distance(parts: int, target: float, axis: Axis) -> tuple[int, bool, float]:
-    """Octaves between a number of parts and the target, rounded; then whether parts are unaligned, then the
-    octaves themselves."""
+    """Octaves from a number of parts to the target, rounded; whether unaligned; the octaves."""
     octaves = abs(log2(parts / target))
     return round(octaves), axis.extent // parts % SPLIT_K.part_alignment != 0, octaves
 

@@ -63,6 +63,9 @@ from ekc.search.sketches.decisions import Decision, TileLevel, make_tiling
 from ekc.search.sketches.divided_axes import find_contiguous_axis
 
 AxisGroup = tuple[Axis, ...]
+_LANE_ROWS = (MMA_ROWS // LANE_GROUPS, LANE_GROUPS)
+_LANE_COLUMNS = (LANES_PER_GROUP, MMA_COLUMNS // LANES_PER_GROUP)
+"""Rows and columns of one instruction, cut into the parts that lanes hold."""
 
 
 def select_fusible(axes: Sequence[Axis]) -> AxisGroup:
@@ -180,8 +183,7 @@ def _has_full_instructions(op: Operator, compute: Compute, depth: Axis, product:
 
 
 def _list_tile_orders(op: Operator, load: ex.Load, roles: ContractionRoles) -> list[tuple[int, ...]]:
-    """Dimension orders of a shared tile: the tensor's own, and with the depth last if `ldmatrix` cannot load
-    the tensor's own."""
+    """Dimension orders of a shared tile: the tensor's own, and the depth last where `ldmatrix` needs it."""
     last = load.index[-1]
     # `ldmatrix` transposes elements of 2 bytes only.
     can_transpose = op.tensors[load.tensor].dtype.bytes == 2
@@ -200,9 +202,8 @@ def can_copy_tile_async(
     them contiguous along a tiled axis, or along the last axis fused into one."""
     inner = {fuse_group(group).name: group[-1].name for group in roles.fused_groups}
     tiled = {inner.get(x.name, x.name) for x in (roles.rows, roles.columns, roles.depth)}
-    contiguous = (
-        find_copy_alignment(op, load.tensor) == 1 or find_contiguous_axis(compute, load.index[-1]) in tiled
-    )
+    is_single = find_copy_alignment(op, load.tensor) == 1
+    contiguous = is_single or find_contiguous_axis(compute, load.index[-1]) in tiled
     return contiguous and can_copy_async(op, compute, load, order)
 
 
@@ -219,16 +220,9 @@ def _build_mma_structure(
     compute, product = chain[0], roles.product
     b.steps += make_fuse_steps(compute, roles.fused_groups)
     levels = (TileLevel("thread", TENSOR_CORES.warps), TileLevel("tile", TENSOR_CORES.tiles))
-    i = cut_for_instruction(
-        b,
-        "tensor",
-        roles.rows,
-        (TileLevel("raster", TENSOR_CORES.raster_sizes), *levels),
-        (MMA_ROWS // LANE_GROUPS, LANE_GROUPS),
-    )
-    j = cut_for_instruction(
-        b, "tensor", roles.columns, levels, (LANES_PER_GROUP, MMA_COLUMNS // LANES_PER_GROUP)
-    )
+    row_levels = (TileLevel("raster", TENSOR_CORES.raster_sizes), *levels)
+    i = cut_for_instruction(b, "tensor", roles.rows, row_levels, _LANE_ROWS)
+    j = cut_for_instruction(b, "tensor", roles.columns, levels, _LANE_COLUMNS)
     deep = (TileLevel("reduce", TENSOR_CORES.depths), TileLevel("lane", (product.depth,)))
     k = b.split_axis(roles.depth, make_tiling(f"tile.tensor.{roles.depth.name}", roles.depth.extent, deep))
     inner = (k[1], i[3], j[2], i[4], j[4], k[2])
@@ -240,12 +234,8 @@ def _build_mma_structure(
         b.steps.append(CacheRead(load.tensor, "shared", k[0], vector, order, pad, swizzle))
     for load in (roles.a, roles.b):
         b.steps.append(CacheRead(f"{load.tensor}.shared", "fragment", k[1]))
-    stages = (
-        b.add_choice("depth", TILING.pipeline_depths)
-        if is_async
-        else b.add_choice("stages", TILING.buffer_counts)
-    )
-    b.steps.append(Pipeline(k[0], stages, "async" if is_async else "register"))
+    choice = ("depth", TILING.pipeline_depths) if is_async else ("stages", TILING.buffer_counts)
+    b.steps.append(Pipeline(k[0], b.add_choice(*choice), "async" if is_async else "register"))
     b.steps.append(Unroll(k[1], b.add_choice("unroll", TILING.unroll_factors)))
     if roles.fused_groups:
         b.steps.append(Unroll(k[0], b.add_choice("written", (1, 16))))
@@ -262,8 +252,7 @@ def cut_for_instruction(
     own_levels: tuple[TileLevel, ...],
     instruction: tuple[int, ...],
 ) -> list[str]:
-    """Split rows or columns into blocks, the levels of the search, and the extents of the instruction; loop
-    names, outer to inner."""
+    """Split rows or columns into blocks, search levels, instruction extents; loop names, outer first."""
     columns = (*own_levels, *(TileLevel("lane", (extent,)) for extent in instruction))
     return builder.split_axis(axis, make_tiling(f"tile.{kind}.{axis.name}", axis.extent, columns))
 
@@ -276,8 +265,7 @@ def bind_contraction_loops(
     lanes: tuple[str, ...],
     inner: tuple[str, ...],
 ) -> None:
-    """Order the loops and bind them. Spatial axes without a role are blocks too; reduction axes without a
-    role run outside the tiles."""
+    """Order and bind the loops; spatial axes without a role are blocks, such reduction axes run outside."""
     tiled = (roles.rows, roles.columns, roles.depth, *(a for group in roles.fused_groups for a in group))
     others = [x.name for x in builder.compute.spatial_axes if x not in tiled]
     sums = [x.name for x in builder.compute.reduction_axes if x not in tiled]
@@ -307,10 +295,8 @@ def add_copy_width(
 
 def _add_bank_decision(builder: StructureBuilder, tensor: str) -> tuple[Hole, Hole]:
     """Add a decision against bank conflicts: nothing, a pad of 16 bytes per row, or a swizzle."""
-    name, row = (
-        f"{builder.prefix}banks.{tensor}",
-        LDMATRIX_ROW_BYTES // builder.op.tensors[tensor].dtype.bytes,
-    )
+    name = f"{builder.prefix}banks.{tensor}"
+    row = LDMATRIX_ROW_BYTES // builder.op.tensors[tensor].dtype.bytes
     table = np.array([(0, 1), (0, SWIZZLE_CHUNKS[-1]), (row, 1)], dtype=np.int64)
     builder.decisions.append(Decision(name, (f"{name}.pad", f"{name}.swizzle"), table))
     return Hole(f"{name}.pad"), Hole(f"{name}.swizzle")
@@ -329,9 +315,8 @@ def derive_warpgroup(op: Operator, chain: ComputeChain, prefix: str, limits: Lim
         can_be_async = all(can_copy_tile_async(op, chain[0], roles, load, ()) for load in loads)
         is_large = all(_fills_panel(axis) for axis in (roles.rows, roles.columns))
         if product and can_be_async and is_large and None not in along_depth:
-            found.append(
-                _build_wgmma_structure(op, chain, roles, product, list(map(bool, along_depth)), prefix)
-            )
+            runs = list(map(bool, along_depth))
+            found.append(_build_wgmma_structure(op, chain, roles, product, runs, prefix))
     return found
 
 
@@ -341,8 +326,7 @@ def _fills_panel(axis: Axis) -> bool:
 
 
 def _runs_along_depth(op: Operator, compute: Compute, roles: ContractionRoles, load: ex.Load) -> bool | None:
-    """Whether a factor is contiguous along the depth (True) or along its own axis (False); None where it is
-    contiguous along neither."""
+    """Whether a factor is contiguous along the depth (True), its own axis (False) or neither (None)."""
     inner = {group[-1].name: fuse_group(group).name for group in roles.fused_groups}
     last = find_contiguous_axis(compute, load.index[-1])
     if last == roles.depth.name:
@@ -364,31 +348,18 @@ def _build_wgmma_structure(
     panel = count_panel_elements(product.dtype.bytes)
     b.steps += make_fuse_steps(compute, roles.fused_groups)
     # A panel row must be within one tile: of the depth if contiguous along it, else of the rows or columns.
-    strips = (
-        range(STRIP_COLUMNS, MAX_STRIPS + 1, STRIP_COLUMNS)
-        if not runs_along_depth[1]
-        else (2, 4, *range(8, MAX_STRIPS + 1, 4))
-    )
+    across, along = range(STRIP_COLUMNS, MAX_STRIPS + 1, STRIP_COLUMNS), (2, 4, *range(8, MAX_STRIPS + 1, 4))
+    column_levels = (TileLevel("tile", tuple(along if runs_along_depth[1] else across)),)
     min_depth = panel // product.depth if any(runs_along_depth) else 1
     row_levels = (
         TileLevel("raster", TENSOR_CORES.raster_sizes),
         TileLevel("thread", TENSOR_CORES.warpgroups),
         TileLevel("tile", TENSOR_CORES.warpgroup_tiles),
     )
-    i = cut_for_instruction(
-        b, "group", roles.rows, row_levels, (WARPGROUP_WARPS, MMA_ROWS // LANE_GROUPS, LANE_GROUPS)
-    )
-    j = cut_for_instruction(
-        b,
-        "group",
-        roles.columns,
-        (TileLevel("tile", tuple(strips)),),
-        (LANES_PER_GROUP, MMA_COLUMNS // LANES_PER_GROUP),
-    )
-    deep = (
-        TileLevel("reduce", tuple(d for d in TENSOR_CORES.warpgroup_depths if d % min_depth == 0)),
-        TileLevel("lane", (product.depth,)),
-    )
+    i = cut_for_instruction(b, "group", roles.rows, row_levels, (WARPGROUP_WARPS, *_LANE_ROWS))
+    j = cut_for_instruction(b, "group", roles.columns, column_levels, _LANE_COLUMNS)
+    depths = tuple(d for d in TENSOR_CORES.warpgroup_depths if d % min_depth == 0)
+    deep = (TileLevel("reduce", depths), TileLevel("lane", (product.depth,)))
     k = b.split_axis(roles.depth, make_tiling(f"tile.group.{roles.depth.name}", roles.depth.extent, deep))
     inner = (k[1], i[3], j[1], i[5], j[3], k[2])
     bind_contraction_loops(b, roles, (i[0], j[0], i[1]), (i[2], i[4]), (i[6], j[2]), (k[0], *inner))

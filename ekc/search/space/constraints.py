@@ -49,12 +49,10 @@ class RuleViolation:
     """A rule and the rows that break it. A row that fails two checks of the rule is listed twice."""
 
     rule: str
-    """Name of the rule."""
     rows: NDArray[np.intp]
     """Indices of the genomes that break it."""
     failed_checks: Sequence[tuple[NDArray[np.intp], Any, Any]]
-    """(positions of the failing rows, needed values, limits) of every failed check, in the order of
-    `rows`."""
+    """(rows that fail, needed values, limits) of every failed check, in the order of `rows`."""
 
     @cached_property
     def violation(self) -> NDArray[np.float64]:
@@ -137,11 +135,8 @@ class StructureEvaluator:
     def _make_walk(self, structure: int) -> Walk:
         def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[tuple[str, tuple[Any, ...]]]]:
             program = self.build_program(structure, columns)
-            yield [
-                (c.rule, _get_check_values(c))
-                for c in iterate_checks(program, self.limits)
-                if not _always_holds(c.ok)
-            ]
+            checks = (c for c in iterate_checks(program, self.limits) if not _always_holds(c.ok))
+            yield [(c.rule, _get_check_values(c)) for c in checks]
             yield [(name, (value,)) for name, value in quantities(program, self.limits).items()]
 
         return walk

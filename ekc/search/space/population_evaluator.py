@@ -120,8 +120,7 @@ class PopulationEvaluator:
 
 
 def merge_decisions(structures: Sequence[Structure]) -> tuple[Decision, ...]:
-    """The decisions of all structures, each name once, in order of first appearance. Decisions of one name
-    must have one table."""
+    """Decisions of all structures, each name once, in order of first use; a name must have one table."""
     merged: dict[str, Decision] = {}
     for structure in structures:
         for decision in structure.decisions:

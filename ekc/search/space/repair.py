@@ -99,12 +99,8 @@ class RepairOperator:
     def _halving_tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(columns of `halvings`, first element of each table, all tables end to end)."""
         columns = np.array([column for column, _ in self.halvings])
-        lengths = [len(smaller) for _, smaller in self.halvings]
-        return (
-            columns,
-            np.cumsum([0, *lengths[:-1]]),
-            np.concatenate([smaller for _, smaller in self.halvings]),
-        )
+        tables = [smaller for _, smaller in self.halvings]
+        return columns, np.cumsum([0, *map(len, tables[:-1])]), np.concatenate(tables)
 
 
 def _pick_columns(

@@ -11,9 +11,9 @@ from ekc.errors import InvalidInput
 from ekc.governor.policy import Policy
 from ekc.governor.response_curve import SM_CLOCK, ResponsePrior
 from ekc.governor.samples import SensorSamples
-from ekc.governor.simulation.job import compute_costs
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_job import compute_costs
+from ekc.governor.simulation.simulated_run import SimulatedRun
 
 
 class NoModel:

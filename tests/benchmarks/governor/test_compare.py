@@ -17,10 +17,10 @@ from benchmarks.governor.compare import (
     summarise,
 )
 from benchmarks.governor.predict import BoostedModel
-from ekc.governor.events import Shifted
+from ekc.governor.event_records import Shifted
 from ekc.governor.policy import Policy
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.benchmarks.governor.helpers import run_benchmark
 
 

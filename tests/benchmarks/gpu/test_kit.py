@@ -25,7 +25,7 @@ from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versu
 from benchmarks.gpu.kit import Kit, conditions
 from ekc import devices
 from ekc.devices.recording import read_recording
-from ekc.devices.recording.rows import pack_line, unpack_members
+from ekc.devices.recording.recorded_rows import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import SensorSamples
 from ekc.search.data.defaults import FINALS, MEASURING

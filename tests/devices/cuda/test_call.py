@@ -15,7 +15,7 @@ import pytest
 
 import ekc
 from ekc.devices.cuda import call
-from ekc.devices.cuda.arrays import find_widest_access
+from ekc.devices.cuda.device_arrays import find_widest_access
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.runtime.kernel import Kernel

@@ -11,8 +11,8 @@ import pytest
 from ekc import devices
 from ekc.codegen.nvrtc import version
 from ekc.devices import nvml
+from ekc.devices.cuda.cuda_target import CUDA_12_INSTALL_COMMAND, CudaTarget, explain_old_driver, parse_target
 from ekc.devices.cuda.device import CudaDevice
-from ekc.devices.cuda.target import CUDA_12_INSTALL_COMMAND, CudaTarget, explain_old_driver, parse_target
 from ekc.devices.device import Peaks
 from ekc.devices.measurement_json import dataclass_from_json
 from ekc.errors import DeviceError

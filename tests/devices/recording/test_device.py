@@ -12,7 +12,7 @@ from ekc import devices
 from ekc.cli import main
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import read_recording
-from ekc.devices.recording.rows import pack_line, unpack_members
+from ekc.devices.recording.recorded_rows import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
 from ekc.search.loop import compile_job
 from ekc.search.tuning_result import TuningResult

@@ -55,8 +55,8 @@ def test_latency_respects_the_rate_of_the_tensor_cores() -> None:
     assert rates["tf32"] < rates["float16"] < rates["int8"]
     assert rates["float16"] > 3 * device.peaks.fp32_flops
     for dtype, rate in rates.items():
-        assert rate < 1.02 * A100.mma_share * device.peaks.flops_by_type[dtype]
-    assert H100.mma_share < A100.mma_share
+        assert rate < 1.02 * A100.throughput.mma_share * device.peaks.flops_by_type[dtype]
+    assert H100.throughput.mma_share < A100.throughput.mma_share
 
 
 def test_products_of_a_warpgroup_are_counted_a_quarter_for_each_warp() -> None:

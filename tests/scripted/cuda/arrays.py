@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.devices.cuda.arrays import _DlpackTensor
+from ekc.devices.cuda.device_arrays import _DlpackTensor
 from tests.scripted.cuda.driver import ScriptedDriver
 
 CODES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int8": (0, 8), "int32": (0, 32)}

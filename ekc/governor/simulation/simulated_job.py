@@ -8,19 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.governor.protocols import Settings
+from ekc.governor.samples import Values
 from ekc.governor.simulation.card import SimulatedCard
 
-Values = NDArray[np.float64]
 PAUSED_POWER_SHARE = 0.6
 """Share of the constant power that a board draws after a while without work (estimate)."""
 
 
 @dataclass(frozen=True)
 class JobStage:
-    """A stretch of an iteration with kernels of one kind, or the host alone (`sm_util` 0).
-
-    Figures are those at the top clocks without a power cap.
-    """
+    """A stretch of an iteration with kernels of one kind, or the host alone (`sm_util` 0), at the top clocks
+    without a power cap."""
 
     name: str
     core_share: float
@@ -48,7 +46,6 @@ class StageTables:
     stretch: Values
     """Seconds over the seconds at the top clocks without a cap."""
     watts: Values
-    """Power of the board."""
     clock_mhz: Values
     """SM clock under the power cap."""
 
@@ -62,11 +59,8 @@ def compute_tables(card: SimulatedCard, stages: tuple[JobStage, ...], cap_w: flo
     # The highest clock within limit and cap; the lowest one where none is within the cap.
     places = np.where(watts <= cap_w, np.arange(watts.shape[2]), 0)
     gear = np.where(is_within, np.maximum.accumulate(places, axis=2), 0)
-    return StageTables(
-        stretch=np.take_along_axis(stretch, gear, axis=2),
-        watts=np.take_along_axis(watts, gear, axis=2),
-        clock_mhz=card.list_sm_clocks_mhz()[gear],
-    )
+    stretch, watts = (np.take_along_axis(table, gear, axis=2) for table in (stretch, watts))
+    return StageTables(stretch, watts, card.list_sm_clocks_mhz()[gear])
 
 
 def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Values]:
@@ -80,20 +74,16 @@ def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Val
     memory_ratio = card.memory_mhz[-1] / np.array(card.memory_mhz, float)[:, None]
     p = stage.sharpness
     stretch = (stage.core_share * sm_ratio**p + (1 - stage.core_share) * memory_ratio**p) ** (1 / p)
-    awake_w = resting + card.compute_clock_tree_w()[None, :]
-    memory_w = (
-        stage.memory_util / 100 * card.spec.memory_bytes_per_s * card.spec.power.memory_pj_per_byte * 1e-12
-    )
-    core_w = max(0.0, stage.power_share * card.spec.power.tdp_w - awake_w[-1, -1] - memory_w)
-    return stretch, awake_w + (core_w * card.compute_voltage_squared()[None, :] + memory_w) / stretch
+    awake_w, spec = resting + card.clock_tree_w[None, :], card.spec
+    memory_w = stage.memory_util / 100 * spec.memory_bytes_per_s * spec.power.memory_pj_per_byte * 1e-12
+    core_w = max(0.0, stage.power_share * spec.power.tdp_w - awake_w[-1, -1] - memory_w)
+    return stretch, awake_w + (core_w * card.voltage_squared[None, :] + memory_w) / stretch
 
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """All work of a job, the same at all clocks.
-
-    Stretch i is `seconds[i]` of stage `stage_indices[i]` at the top clocks without a power cap.
-    """
+    """All work of a job at any clock. Stretch i is `seconds[i]` of stage `stage_indices[i]` at the top clocks
+    without a power cap."""
 
     name: str
     kind: str
@@ -106,7 +96,7 @@ class SimulatedJob:
     regime: NDArray[np.int16]
     """Number of the true phase of each stretch; a job without a change has one phase."""
     swing_w: float = 0.0
-    """Amplitude of a slow swing of power at all clocks, from the room and other cards (`run.py`)."""
+    """Amplitude of a slow swing of power at all clocks, from the room and other cards (`SWING_PERIOD_S`)."""
 
     def count_regimes(self) -> int:
         """Number of true phases."""

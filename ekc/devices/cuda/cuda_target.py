@@ -53,8 +53,7 @@ def parse_target(text: str) -> CudaTarget:
 CUDA_12_INSTALL_COMMAND = (
     "pip uninstall -y nvidia-cuda-nvrtc && pip install 'cuda-python>=12.9,<13' nvidia-cuda-nvrtc-cu12"
 )
-"""Command that installs NVRTC of CUDA 12, whose drivers are common: the other NVRTC must be uninstalled, or
-the bindings load it."""
+"""Installs NVRTC of CUDA 12, whose drivers are common; the bindings load the other one if it stays."""
 
 
 def explain_old_driver(driver: int, nvrtc: str) -> str | None:

@@ -48,8 +48,7 @@ class DeviceArray:
     strides: tuple[int, ...] | None
     """Strides in elements; None for row-major without gaps."""
     stream: int | None
-    """Stream that a user of the array must wait for; None where the owner has already made the caller's
-    stream wait."""
+    """Stream that a user must wait for; None where the owner made the caller's stream wait already."""
     is_read_only: bool
     owner: Any
 
@@ -84,10 +83,8 @@ def is_on_gpu(array: Any) -> bool:
 
 
 def take_array(array: Any, spec: TensorSpec, stream: int) -> DeviceArray:
-    """An array of a tensor's shape and type, for use on a stream.
-
-    Raises `InvalidInput` for another shape or type, for gaps between elements, and where the owner refuses.
-    """
+    """An array of a tensor's shape and type, for use on a stream. Raises `InvalidInput` for another shape or
+    type, for gaps, and where the owner refuses."""
     try:
         found = _read_dlpack(array, stream) if hasattr(array, "__dlpack__") else _read_cuda_interface(array)
     except (BufferError, RuntimeError, TypeError, AttributeError) as problem:
@@ -165,16 +162,14 @@ def find_current_stream(array: Any) -> int:
 
 
 def use_device_of(array: Any) -> AbstractContextManager[Any]:
-    """Within the block the array's GPU is the current one of its library: PyTorch gives out arrays of the
-    current GPU only."""
+    """Make the array's GPU the current one of its library, since PyTorch allocates on that GPU only."""
     if _find_library(array) == "torch":
         return sys.modules["torch"].cuda.device(array.device)  # type: ignore[no-any-return]
     return nullcontext()
 
 
 def allocate_like(array: Any, spec: TensorSpec) -> Any:
-    """A new array for a tensor, of the array's library and on its GPU. `InvalidInput` for an unknown
-    library."""
+    """A new array for a tensor, of the array's library and GPU. `InvalidInput` for an unknown library."""
     library, name = sys.modules.get(_find_library(array)), spec.dtype.numpy_dtype.name
     match _find_library(array):
         case "torch":
@@ -207,8 +202,7 @@ def check_addresses(
     inputs: tuple[TensorSpec, ...],
     out: TensorSpec,
 ) -> None:
-    """Raises `InvalidInput` for an address that the kernel's widest access cannot use, and for a result that
-    overlaps an input."""
+    """Raises `InvalidInput` for an address unfit for the widest access, and for a result over an input."""
     width = find_widest_access(compiled.ptx)
     for name, array in arrays_by_name.items():
         if array.address % width:
@@ -226,8 +220,6 @@ def check_addresses(
 @lru_cache(maxsize=1024)
 def find_widest_access(ptx: str) -> int:
     """Bytes of the widest access to global memory; addresses must be multiples of it."""
-    found = [
-        int(lanes or 1) * int(bits) * int(pair or 1) // 8
-        for lanes, bits, pair in _ACCESS_PATTERN.findall(ptx)
-    ]
-    return max([1, *found, *map(int, _ASYNC_COPY_PATTERN.findall(ptx))])
+    accesses = _ACCESS_PATTERN.findall(ptx)
+    widths = [int(lanes or 1) * int(bits) * int(pair or 1) // 8 for lanes, bits, pair in accesses]
+    return max([1, *widths, *map(int, _ASYNC_COPY_PATTERN.findall(ptx))])

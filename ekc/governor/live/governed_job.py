@@ -1,5 +1,4 @@
-"""The governed job: a command that the governor starts, or a running process. The governor never changes or
-stops it."""
+"""The governed job: a command of the governor, or a running process, which it never changes or stops."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from ekc.errors import InvalidInput
-from ekc.processes.signals import EXTERNAL_SIGNALS, GroupSignalDetector
+from ekc.processes.group_signals import EXTERNAL_SIGNALS, GroupSignalDetector
 
 SignalHandler = Callable[[int, FrameType | None], Any] | int | None
 """A signal handler, as `signal.signal` takes and returns it."""
@@ -39,23 +38,18 @@ class GovernedJob(Protocol):
 
     def read_variable(self, name: str) -> str:
         """Variable of the job's environment; empty if it is not set or may not be read."""
-        ...
 
     def is_running(self) -> bool:
         """Whether the job is still running."""
-        ...
 
     def wait(self) -> int:
         """Wait until the job ends or the governor leaves it; returns the exit status for the governor."""
-        ...
 
     def stop_waiting(self) -> None:
         """Stop waiting for a process that the governor did not start: there is nothing to govern."""
-        ...
 
     def restore_signals(self) -> None:
         """Restore the previous signal handlers."""
-        ...
 
 
 class CommandJob:
@@ -95,10 +89,8 @@ class CommandJob:
     def _install_handlers(self, ignored: bool) -> None:
         """Handle the signals that are ignored so far (`ignored`), or all others."""
         for number in EXTERNAL_SIGNALS:
-            if (
-                number not in self._previous_handlers
-                and (signal.getsignal(number) == signal.SIG_IGN) == ignored
-            ):
+            is_ignored = signal.getsignal(number) == signal.SIG_IGN
+            if number not in self._previous_handlers and is_ignored == ignored:
                 self._previous_handlers[number] = signal.signal(number, self._receive_signal)
 
     def restore_signals(self) -> None:
@@ -147,8 +139,7 @@ class CommandJob:
             self._process.send_signal(number)
 
     def _receive_signal(self, number: int, frame: FrameType | None) -> None:
-        """Queue a signal. A second one of the same number counts as the first: `timeout` signals its child,
-        then the group."""
+        """Queue a signal once while it is pending: `timeout` signals its child, then the group."""
         if number not in self._pending_signals:
             self._pending_signals.append(number)
         if self._is_started and not self._is_forwarding:

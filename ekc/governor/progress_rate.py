@@ -1,5 +1,4 @@
-"""Progress rate of a job from the best available source: its steps, its period, or the bytes that it
-moves."""
+"""Progress rate of a job by the best available source: its steps, its period, or the bytes it moves."""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ MIN_MEMORY_UTIL = 3.0
 BLOCK_S = 2.5
 """Least length of the blocks whose scatter gives the variance of bytes and watts, in seconds."""
 MIN_RATE_ERROR = 0.002
-"""Least relative error of a progress rate."""
 MIN_BLOCKS = 2
 """Least number of blocks for a variance; two suffice, since variances are pooled over the phase."""
 STEP_POLL_S = 0.2
@@ -37,24 +35,18 @@ DEFAULT_JITTER = 0.015
 
 @dataclass(frozen=True)
 class VarianceRate:
-    """Variance of a measure per second, pooled over stretches.
-
-    The variance of a single stretch is unreliable: its few blocks may agree by chance, and the stretch would
-    then get too much weight.
-    """
+    """Variance of a measure per second, pooled over stretches: the few blocks of a single stretch may agree
+    by chance, which would give it too much weight."""
 
     variance_per_s: float = 0.0
     stretch_count: int = 0
-    """Number of stretches in the mean."""
 
     def add_stretch(self, variance_per_s: float) -> VarianceRate:
         """The mean with one more stretch; NaN leaves it unchanged."""
         if not variance_per_s >= 0:
             return self
-        return VarianceRate(
-            (self.variance_per_s * self.stretch_count + variance_per_s) / (self.stretch_count + 1),
-            self.stretch_count + 1,
-        )
+        total, count = self.variance_per_s * self.stretch_count + variance_per_s, self.stretch_count + 1
+        return VarianceRate(total / count, count)
 
     def compute_error(self, seconds: float) -> float:
         """Standard error of a mean over so many seconds."""
@@ -69,7 +61,6 @@ class ProgressSource:
     period_s: float = float("nan")
     """Seconds of a step or period at the default limits; NaN for the other kinds."""
     verdict: str = "aperiodic"
-    """Verdict of `detect_period`."""
     timing_variance: VarianceRate = VarianceRate()
     """Variance of the timing of steps or periods (`TrackedPeriod.timing_variance_per_s`)."""
     bytes_variance: VarianceRate = VarianceRate()
@@ -117,19 +108,15 @@ class StepMark:
 def measure_progress_rate(
     source: ProgressSource, samples: SensorSamples, max_stretch: float, steps: Sequence[StepMark] = ()
 ) -> tuple[ProgressRate, ProgressSource]:
-    """Progress rate over a stretch, and `source` with updated variances.
-
-    `max_stretch`: largest possible length of an iteration, as a multiple of its length at the default.
-    """
+    """Progress rate over a stretch, and `source` with updated variances. `max_stretch`: largest length of an
+    iteration over that at the default."""
     rate, source = _measure_beats(source, samples, max_stretch, steps)
     # Blocks are complete iterations at their present length; parts of iterations would differ in their work.
     period = rate.period_s if rate.period_s > 0 else source.period_s
-    moved, bytes_variance = _measure_memory_rate(samples, period)
-    source = replace(
-        source,
-        bytes_variance=source.bytes_variance.add_stretch(bytes_variance),
-        power_variance=source.power_variance.add_stretch(_estimate_power_variance(samples, period)),
-    )
+    moved, variance = _measure_memory_rate(samples, period)
+    bytes_variance = source.bytes_variance.add_stretch(variance)
+    power_variance = source.power_variance.add_stretch(_estimate_power_variance(samples, period))
+    source = replace(source, bytes_variance=bytes_variance, power_variance=power_variance)
     if not np.isfinite(moved):
         return rate, source
     seconds = float(samples.time_s[-1] - samples.time_s[0])
@@ -202,8 +189,7 @@ def _estimate_power_variance(samples: SensorSamples, period_s: float) -> float:
 
 
 def _split_blocks(samples: SensorSamples, period_s: float) -> tuple[float, list[slice]]:
-    """(seconds of a block, slices of the samples); a block is a whole number of periods where there are
-    any."""
+    """(seconds of a block, slices of the samples); a block is a whole number of periods, if any."""
     length = BLOCK_S if not period_s > 0 else period_s * max(1.0, np.ceil(BLOCK_S / period_s))
     edges = np.searchsorted(samples.time_s, np.arange(samples.time_s[0], samples.time_s[-1] + 1e-9, length))
     return length, [slice(a, b) for a, b in pairwise(edges) if b - a > 1]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.governor.advise import Advised
-from ekc.governor.events import (
+from ekc.governor.event_records import (
     Applied,
     Checked,
     Chosen,
@@ -21,7 +21,6 @@ from ekc.governor.events import (
     Shifted,
     Skipped,
     format_settings,
-    to_plain_json,
 )
 from ekc.governor.samples import SensorSamples, finite_mean
 
@@ -35,9 +34,7 @@ class GovernorLog:
     """Events and trace of one GPU or group, filled while the loop runs."""
 
     name: str
-    """Name of the GPUs for people."""
     simulated: bool
-    """Whether the GPU is simulated."""
     events: list[Event] = field(default_factory=list)
     trace: list[tuple[float, float, float]] = field(default_factory=list)
     """(seconds on the probe's clock, watts of the board, SM clock in MHz)."""
@@ -64,9 +61,7 @@ class GovernorReport:
     """Report on one GPU or group. Power and energy are the board's; None where something was not measured."""
 
     name: str
-    """Name of the GPUs for people."""
     simulated: bool
-    """Whether the GPU is simulated."""
     seconds: float | None
     """Seconds that the job was governed."""
     joules: float | None
@@ -84,11 +79,9 @@ class GovernorReport:
     checks: int
     """Number of A/B/A checks."""
     search_s: float
-    """Seconds of all searches."""
     search_j: float
     """Joules of the board during all searches."""
     shifts: int
-    """Number of changes of the job."""
     problem: str | None
     """Reason why governing ended before the job; None where it did not."""
 
@@ -98,11 +91,6 @@ class GovernorReport:
         if self.problem:
             rows.append(("not to the end", self.problem))
         return [f"  {name:15} {text}" for name, text in rows]
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON."""
-        data: dict[str, Any] = to_plain_json(self)
-        return data
 
     def _format_energy(self) -> list[tuple[str, str]]:
         if self.seconds is None or self.joules is None:
@@ -116,14 +104,11 @@ class GovernorReport:
             return [*rows, ("limits", "none chosen: the job ended first, or a search would not have paid")]
         rows.append(("limits", self.choice))
         if self.slowdown is not None and self.saving is not None:
-            rows += [
-                ("time per step", self._format_interval(self.slowdown)),
-                ("energy per step", f"{-self.saving:+.1%}"),
-            ]
+            rows.append(("time per step", self._format_interval(self.slowdown)))
+            rows.append(("energy per step", f"{-self.saving:+.1%}"))
         if self.search_s:
-            rows.append(
-                ("search", f"{self.search_s:.0f} s, {self.search_j:,.0f} J; {self.shifts} changes of the job")
-            )
+            cost = f"{self.search_s:.0f} s, {self.search_j:,.0f} J"
+            rows.append(("search", f"{cost}; {self.shifts} changes of the job"))
         return rows
 
     def _format_interval(self, slowdown: float) -> str:
@@ -133,22 +118,19 @@ class GovernorReport:
         return f"{slowdown:+.1%} (95 %: {low:+.1%} to {high:+.1%}, {self.checks} A/B/A checks)"
 
 
-def build_report(governor_log: GovernorLog) -> GovernorReport:
+def build_report(log: GovernorLog) -> GovernorReport:
     """The report of a log."""
-    ended, chosen, periods = (
-        governor_log.select_events(Ended),
-        governor_log.select_events(Chosen),
-        governor_log.select_events(PeriodFound),
-    )
-    checks = _list_checks(governor_log)
-    outcome = checks[-1] if checks else _find_expectation(governor_log)
+    ended, periods = log.select_events(Ended), log.select_events(PeriodFound)
+    chosen = log.select_events(Chosen)
+    checks = _list_checks(log)
+    outcome = checks[-1] if checks else _find_expectation(log)
     return GovernorReport(
-        name=governor_log.name,
-        simulated=governor_log.simulated,
+        name=log.name,
+        simulated=log.simulated,
         seconds=ended[-1].seconds if ended else None,
         joules=ended[-1].joules if ended else None,
         iterations=periods[-1].format_line().removeprefix("iterations: ") if periods else None,
-        choice=_format_choice(governor_log),
+        choice=_format_choice(log),
         slowdown=outcome.slowdown if outcome else None,
         half_width=checks[-1].half_width if checks else None,
         saving=outcome.saving if outcome else None,
@@ -156,81 +138,70 @@ def build_report(governor_log: GovernorLog) -> GovernorReport:
         search_s=sum(x.search_s for x in chosen),
         search_j=sum(x.search_j for x in chosen),
         # A change to an earlier phase is reported twice.
-        shifts=sum(x.level != "known" for x in governor_log.select_events(Shifted)),
-        problem=governor_log.problem,
+        shifts=sum(x.level != "known" for x in log.select_events(Shifted)),
+        problem=log.problem,
     )
 
 
-def _find_last_decision(governor_log: GovernorLog) -> Chosen | Advised | Skipped | Shifted | None:
+def _find_last_decision(log: GovernorLog) -> Chosen | Advised | Skipped | Shifted | None:
     """The event by which limits were decided last: a search, a skipped one, advice, or a returned phase."""
-    for event in reversed(governor_log.events):
-        if isinstance(event, Chosen | Advised | Skipped) or (
-            isinstance(event, Shifted) and event.level == "known"
-        ):
+    for event in reversed(log.events):
+        if isinstance(event, Chosen | Advised | Skipped):
+            return event
+        if isinstance(event, Shifted) and event.level == "known":
             return event
     return None
 
 
-def _list_checks(governor_log: GovernorLog) -> list[Checked]:
+def _list_checks(log: GovernorLog) -> list[Checked]:
     """Checks since the last decision; earlier ones belong to another phase."""
-    decision = _find_last_decision(governor_log)
-    return [x for x in governor_log.select_events(Checked) if decision is None or x.at_s >= decision.at_s]
+    decision = _find_last_decision(log)
+    return [x for x in log.select_events(Checked) if decision is None or x.at_s >= decision.at_s]
 
 
-def _find_expectation(governor_log: GovernorLog) -> Chosen | Advised | None:
+def _find_expectation(log: GovernorLog) -> Chosen | Advised | None:
     """The expected outcome where nothing was checked; for a returned phase, that of its own search."""
-    decision = _find_last_decision(governor_log)
+    decision = _find_last_decision(log)
     if isinstance(decision, Skipped):
         return None
     if not isinstance(decision, Shifted):
         return decision
-    same = [
-        x
-        for x in governor_log.select_events(Chosen)
-        if format_settings(x.settings) == _format_choice(governor_log)
-    ]
+    same = [x for x in log.select_events(Chosen) if format_settings(x.settings) == _format_choice(log)]
     return same[-1] if same else None
 
 
-def _format_choice(governor_log: GovernorLog) -> str | None:
+def _format_choice(log: GovernorLog) -> str | None:
     """The last choice for people, as moved by checks since."""
-    choices: list[Chosen | Advised] = [
-        *governor_log.select_events(Chosen),
-        *governor_log.select_events(Advised),
-    ]
-    if not choices or isinstance(_find_last_decision(governor_log), Skipped):
+    choices = log.select_events(Chosen) + log.select_events(Advised)
+    if not choices or isinstance(_find_last_decision(log), Skipped):
         return None
     if isinstance(choices[-1], Advised):
         return f"advised, not set: {format_settings(choices[-1].settings)}"
-    applied = [x for x in governor_log.select_events(Applied) if x.at_s >= choices[-1].at_s]
+    applied = [x for x in log.select_events(Applied) if x.at_s >= choices[-1].at_s]
     settings = [x.settings for x in applied if x.why.startswith(("the choice", "the check moved"))]
     return format_settings((settings or [choices[-1].settings])[-1])
 
 
-def plot_log(governor_log: GovernorLog, file: Path) -> None:
-    """Plot clock, power and period over minutes. Raises `InvalidInput` without matplotlib, or for a bad
-    file."""
+def plot_log(log: GovernorLog, file: Path) -> None:
+    """Plot clock, power and period over minutes. Raises `InvalidInput` as `check_plot_file` does."""
     check_plot_file(file)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")
     clock, power, period = figure.subplots(3, sharex=True)
-    trace = np.array(governor_log.trace or [(0.0, np.nan, np.nan)])
+    trace = np.array(log.trace or [(0.0, np.nan, np.nan)])
     minutes = (trace[:, 0] - trace[0, 0]) / 60
     clock.plot(minutes, trace[:, 2], linewidth=0.8, label="SM clock")
-    _plot_limits(clock, governor_log, trace[0, 0], minutes[-1])
+    _plot_limits(clock, log, trace[0, 0], minutes[-1])
     power.plot(minutes, trace[:, 1], linewidth=0.8)
-    periods = [
-        (x.reading.at_s, 1 / x.reading.pace.beats)
-        for x in governor_log.select_events(Measured)
-        if x.reading.pace.beats > 0
-    ]
+    readings = [x.reading for x in log.select_events(Measured)]
+    periods = [(reading.at_s, 1 / reading.pace.beats) for reading in readings if reading.pace.beats > 0]
     at, seconds = np.array(periods or [(np.nan, np.nan)]).T
     period.plot((at - trace[0, 0]) / 60, seconds, "o", markersize=3)
-    for shift in governor_log.select_events(Shifted):
+    for shift in log.select_events(Shifted):
         for axes in (clock, power, period):
             axes.axvline((shift.at_s - trace[0, 0]) / 60, color="gray", linestyle=":")
-    clock.set(ylabel="MHz", title=governor_log.name)
+    clock.set(ylabel="MHz", title=log.name)
     power.set(ylabel="W, whole board", ylim=(0, None))
     period.set(ylabel="iteration [s]", xlabel="minutes", ylim=(0, None))
     figure.savefig(file)
@@ -241,9 +212,8 @@ def check_plot_file(file: Path) -> None:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as problem:
-        raise InvalidInput(
-            "--plot needs matplotlib: pip install matplotlib, or leave --plot out"
-        ) from problem
+        need = "--plot needs matplotlib: pip install matplotlib, or leave --plot out"
+        raise InvalidInput(need) from problem
     kinds = FigureCanvasBase.get_supported_filetypes()
     if file.suffix.removeprefix(".") not in kinds:
         raise InvalidInput(f"--plot {file}: it must end in one of {', '.join(sorted(kinds))}")
@@ -251,11 +221,9 @@ def check_plot_file(file: Path) -> None:
         raise InvalidInput(f"--plot {file}: there is no folder {file.parent}")
 
 
-def _plot_limits(axes: Any, governor_log: GovernorLog, start_s: float, end_min: float) -> None:
+def _plot_limits(axes: Any, log: GovernorLog, start_s: float, end_min: float) -> None:
     """Plot the SM limit in force, where there is one."""
-    limits = [
-        ((x.at_s - start_s) / 60, x.settings.sm_mhz or np.nan) for x in governor_log.select_events(Applied)
-    ]
+    limits = [((x.at_s - start_s) / 60, x.settings.sm_mhz or np.nan) for x in log.select_events(Applied)]
     if limits:
         at, limit = np.array([*limits, (end_min, limits[-1][1])]).T
         axes.step(at, limit, where="post", color="black", linewidth=1.2, label="limit set")

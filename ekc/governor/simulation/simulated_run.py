@@ -9,14 +9,17 @@ from numpy.typing import NDArray
 
 from ekc.devices.simulated.residual import make_generator
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.samples import SensorSamples
+from ekc.governor.samples import SensorSamples, Values
 from ekc.governor.simulation.card import TrueSignals, sample_sensors
-from ekc.governor.simulation.job import SimulatedJob, StageTables, compute_tables, find_clock_indices
+from ekc.governor.simulation.simulated_job import (
+    SimulatedJob,
+    StageTables,
+    compute_tables,
+    find_clock_indices,
+)
 
-Values = NDArray[np.float64]
 SWITCH_RANGE_S = (0.02, 0.3)
-"""Range of the seconds until a new limit takes effect, which differ from clock to clock (arXiv
-2502.20075)."""
+"""Range of the seconds until a new limit takes effect (differs by clock, arXiv 2502.20075)."""
 COUNTER_GAIN = 0.01
 """Standard deviation of the constant relative error of a card's energy counter."""
 COUNTER_NOISE = 0.03
@@ -28,10 +31,8 @@ CHUNK_SIZE = 2048
 
 
 class SimulatedRun:
-    """Runs one job once. Probe and actuator.
-
-    `true_j`, `counter_windows`, `get_regime` and `get_progress` are the truth, for benchmarks and tests only.
-    """
+    """Runs one job once: probe and actuator. `true_j`, `counter_windows` and `get_regime` are the truth, for
+    benchmarks and tests only."""
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         self._job = job
@@ -106,26 +107,20 @@ class SimulatedRun:
         self.counter_windows.append((self._now_s, self.get_regime()))
         begin = len(self._recent_spans)
         self._run_until(self._now_s + seconds, self._job.card.counter_slowdown)
-        spans = np.concatenate(self._recent_spans[begin:])
-        return self._sample_counters(spans)
+        return self._sample_counters(np.concatenate(self._recent_spans[begin:]))
 
     def _sample_counters(self, spans: Values) -> dict[str, float]:
         stages = self._job.stages
-        which = spans[:, 4].astype(int)
-        weight = (
-            np.bincount(which, weights=spans[:, 0] / spans[:, 3], minlength=len(stages)) / spans[:, 0].sum()
-        )
+        seconds, which = spans[:, 0], spans[:, 4].astype(int)
+        work = np.bincount(which, weights=seconds / spans[:, 3], minlength=len(stages)) / seconds.sum()
+        busy_s = np.bincount(which, weights=seconds, minlength=len(stages))
         pipe = np.array([s.pipe_util for s in stages])
         tensor = np.array([s.tensor_share for s in stages])
         exact = {
-            "sm_active": float(
-                np.bincount(which, weights=spans[:, 0], minlength=len(stages))
-                @ np.array([s.sm_util for s in stages])
-                / spans[:, 0].sum()
-            ),
-            "dram": float(weight @ np.array([s.memory_util for s in stages])),
-            "tensor": float(weight @ (pipe * tensor)),
-            "fma": float(weight @ (pipe * (1 - tensor))),
+            "sm_active": float(busy_s @ np.array([s.sm_util for s in stages]) / seconds.sum()),
+            "dram": float(work @ np.array([s.memory_util for s in stages])),
+            "tensor": float(work @ (pipe * tensor)),
+            "fma": float(work @ (pipe * (1 - tensor))),
         }
         return {k: v * float(self._rng.normal(1.0, COUNTER_NOISE)) for k, v in exact.items()}
 
@@ -161,9 +156,8 @@ class SimulatedRun:
     def _record_spans(self, stage: NDArray[np.int32], seconds: Values, stretch: Values) -> None:
         """Add the joules of what ran, and keep it for the sensors."""
         begins = self._now_s + np.concatenate([[0.0], np.cumsum(seconds)[:-1]])
-        watts = self._current_tables.watts[stage] + self._job.swing_w * np.sin(
-            2 * math.pi * begins / SWING_PERIOD_S
-        )
+        swing_w = self._job.swing_w * np.sin(2 * math.pi * begins / SWING_PERIOD_S)
+        watts = self._current_tables.watts[stage] + swing_w
         self.true_j += float(watts @ seconds)
         clock = self._current_tables.clock_mhz[stage]
         self._recent_spans.append(np.stack([seconds, watts, clock, stretch[: len(seconds)], stage], axis=1))

@@ -1,7 +1,5 @@
-"""Content of a recording: its origin, and for each schedule all that was measured.
-
-Lines in a gzip file that grows by one compressed member at a time: a kill loses the last one only.
-"""
+"""Content of a recording: its origin, and all that was measured of each schedule, as lines in a gzip file
+that grows by one member at a time: a kill loses the last one only."""
 
 from __future__ import annotations
 
@@ -135,8 +133,7 @@ class Recording:
         return frozenset(filter(None, (*timings, *meterings)))
 
     def find_rows(self, op: Operator) -> tuple[RecordedRow, ...]:
-        """Rows of an operator. Raises `RecordError`, with the operators of the recording, where there are
-        none."""
+        """Rows of an operator. Raises `RecordError`, with the recorded operators, without any."""
         if op not in self.operators:
             operators = "; ".join(str(one).splitlines()[0] for one in self.operators) or "none at all"
             raise RecordError(f"{self.path} has no row of {str(op).splitlines()[0]}; it holds {operators}")

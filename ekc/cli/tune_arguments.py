@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,30 +49,13 @@ class TuneArguments:
         """Run `ekc.tune` and write its events to the log, with the name of the layer if there is one."""
         import ekc
         from ekc import devices
-        from ekc.search.compile_pool import open_worker_pool
         from ekc.search.data.options import parse_effort
+        from ekc.search.loop.compile_job import open_worker_pool
 
         trials = self.trials or parse_effort(self.effort).trials
-        # Without --workers, `ekc.tune` opens its own pool.
-        pool = (
-            nullcontext()
-            if self.workers is None
-            else open_worker_pool(devices.open(self.target), trials, self.workers)
-        )
-        with pool as executor:
-            return ekc.tune(
-                op,
-                target=self.target,
-                effort=self.effort,
-                trials=self.trials,
-                objective=self.objective,
-                max_slowdown=self.max_slowdown,
-                clocks=self.clocks,
-                seed=self.seed,
-                records=self.records,
-                warm_start=self.warm_start,
-                time_budget_s=self.time_budget_s,
-                executor=executor,
-                progress=not self.quiet,
-                callback=event_log.make_listener(layer),
-            )
+        options = {name: value for name, value in vars(self).items() if name not in ("workers", "quiet")}
+        options |= {"progress": not self.quiet, "callback": event_log.make_listener(layer)}
+        if self.workers is None:  # `ekc.tune` opens its own pool.
+            return ekc.tune(op, **options)
+        with open_worker_pool(devices.open(self.target), trials, self.workers) as executor:
+            return ekc.tune(op, executor=executor, **options)

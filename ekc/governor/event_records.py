@@ -1,7 +1,5 @@
-"""Events of the governor: one frozen record for each measurement, decision and setting.
-
-Each event has its time on the probe's clock, and `format_line()`, one line for people.
-"""
+"""Events of the governor: a frozen record of each measurement, decision and setting, with its time on the
+probe's clock, and as a line for people."""
 
 from __future__ import annotations
 
@@ -77,7 +75,8 @@ class PeriodFound(Event):
 
     def format_line(self) -> str:
         """Verdict, period and source of progress."""
-        length = f" of {self.seconds:.2f} s" if self.verdict in ("periodic", "multiple") else ""
+        has_length = self.verdict in ("periodic", "multiple") and math.isfinite(self.seconds)
+        length = f" of {self.seconds:.2f} s" if has_length else ""
         return f"iterations: {self.verdict}{length}; progress by {self.progress}"
 
 
@@ -140,7 +139,6 @@ class Chosen(Event):
     points: int
     """Settings measured, the default not counted."""
     search_s: float
-    """Seconds of the search."""
     search_j: float
     """Joules of the board during the search."""
 
@@ -156,11 +154,9 @@ class Skipped(Event):
     """No search, since it would not pay."""
 
     remaining_s: float
-    """Expected remaining seconds of the job."""
     saving_w: float
     """Watts that the choice would save at best."""
     search_s: float
-    """Expected seconds of a search."""
 
     def format_line(self) -> str:
         """Expected remaining time, search time and saving."""

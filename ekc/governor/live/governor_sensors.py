@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from ekc.devices.nvml.sensors import GpuSensors
@@ -143,9 +142,8 @@ class BoardEnergy:
         if at_s - self._update_counter(at_s) < STALL_S:
             return
         self._is_counter_trusted = False
-        why = (
-            "counts no energy" if self._read_counter_j() is None else "has an energy counter that has stopped"
-        )
+        has_counter = self._read_counter_j() is not None
+        why = "has an energy counter that has stopped" if has_counter else "counts no energy"
         self._on_message(f"{self._name} {why}; its power readings are added up instead")
 
     def _update_counter(self, at_s: float) -> float:
@@ -160,9 +158,8 @@ class BoardEnergy:
 
     def _integrate_until(self, at_s: float) -> float:
         """Integral of power up to a time; the last reading continues until the next one."""
-        return self._integrated_j + (
-            0.0 if self._last_reading is None else self._last_reading[1] * (at_s - self._last_reading[0])
-        )
+        last_s, last_w = self._last_reading or (at_s, 0.0)
+        return self._integrated_j + last_w * (at_s - last_s)
 
 
 T = TypeVar("T")
@@ -201,9 +198,7 @@ class SensorSampler(Generic[T]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop_event.set()
         self._thread.join(max(0.0, EXIT_TIMEOUT_S - self.compute_pending_s()))
 

@@ -13,29 +13,12 @@ import os
 import signal
 from pathlib import Path
 
-_UNHANDLABLE = {signal.SIGKILL, signal.SIGSTOP}
-_FAULT_SIGNALS = {
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGTRAP,
-    signal.SIGSYS,
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-}
+_UNHANDLABLE = "SIGKILL", "SIGSTOP"
+_FAULTS = "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGXFSZ"
 """The kernel sends them to a process for what it did."""
-_CHILD_AND_FILE_SIGNALS = {signal.SIGCHLD, signal.SIGURG}
-_TERMINAL_ACCESS_SIGNALS = {signal.SIGTTIN, signal.SIGTTOU}
-EXTERNAL_SIGNALS = tuple(
-    sorted(
-        signal.valid_signals()
-        - _UNHANDLABLE
-        - _FAULT_SIGNALS
-        - _CHILD_AND_FILE_SIGNALS
-        - _TERMINAL_ACCESS_SIGNALS
-    )
-)
+_CHILD_AND_FILE, _TERMINAL_ACCESS = ("SIGCHLD", "SIGURG"), ("SIGTTIN", "SIGTTOU")
+_INTERNAL = {signal.Signals[name] for name in (*_UNHANDLABLE, *_FAULTS, *_CHILD_AND_FILE, *_TERMINAL_ACCESS)}
+EXTERNAL_SIGNALS = tuple(sorted(signal.valid_signals() - _INTERNAL))
 """Real-time signals and those that stop and continue too."""
 
 
@@ -75,11 +58,8 @@ class GroupSignalDetector:
 def _start_member() -> tuple[int | None, int]:
     """Process id, and the pipe that ends it; it keeps no file of ours open."""
     reading, writing = os.pipe()
-    files = [
-        (os.POSIX_SPAWN_DUP2, reading, 0),
-        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-    ]
+    null = os.devnull, os.O_WRONLY, 0
+    files = [(os.POSIX_SPAWN_DUP2, reading, 0), *((os.POSIX_SPAWN_OPEN, fd, *null) for fd in (1, 2))]
     try:
         blocked = signal.valid_signals()
         return os.posix_spawnp(

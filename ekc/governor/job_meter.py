@@ -1,5 +1,4 @@
-"""Takes readings of a job: set limits, wait until they take effect, record until progress is measured well
-enough."""
+"""Takes readings of a job: set limits, wait for them, record until progress is measured well enough."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ from functools import reduce
 
 import numpy as np
 
-from ekc.governor.events import Applied, EventCallback
+from ekc.governor.event_records import Applied, EventCallback
 from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
-from ekc.governor.progress import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
+from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 
@@ -19,7 +18,6 @@ SETTLE_S = 2.0
 MAX_EXTENSION = 2.5
 """Longest reading, as a multiple of its first length."""
 MAX_READING_S = 60.0
-"""Longest reading in seconds."""
 
 
 class JobEnded(Exception):
@@ -32,7 +30,7 @@ class JobMeter:
     def __init__(self, probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
         self.probe = probe
         self.actuator = actuator
-        self._on_event = on_event
+        self.on_event = on_event
         self.seconds_by_settings: dict[Settings, float] = {}
         """Seconds under each setting; callers replace the dict to start a new account."""
 
@@ -57,7 +55,7 @@ class JobMeter:
         if settings == self.actuator.settings():
             return
         self.actuator.apply(settings)
-        self._on_event(Applied(self.probe.now(), settings, why))
+        self.on_event(Applied(self.probe.now(), settings, why))
         self.record(SETTLE_S)
 
     def take_reading(
@@ -101,11 +99,8 @@ class JobMeter:
 
 
 class WatchedStretch:
-    """Samples recorded under one choice without interruption: a long reading at no cost.
-
-    For work without a beat, where a reading of a minute has a large error. It uses bytes alone: a beat
-    tracked over a quarter of an hour may drift.
-    """
+    """Samples recorded under one choice without interruption, for work whose readings of a minute have a
+    large error: a long reading at no cost, of bytes alone, since a beat drifts in a quarter of an hour."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
