@@ -32,7 +32,6 @@ from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0
 """Seconds within which the previous settings must be back."""
-BEFORE = (None, None, 280_000)
 JOB = "import time, sys; time.sleep(float(sys.argv[1])); print('job done')"
 JOB_S = "4"
 LATEST_S = 0.6
@@ -76,11 +75,11 @@ class GovernedProcesses:
         """Kill processes at once; whether a limit differed from the previous settings."""
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        return self.boards.read_limits() != BEFORE
+        return not self.boards.are_limits_back()
 
     def wait_for_restore(self) -> float:
         """Seconds until the previous settings were back and no lease was left."""
-        return self.boards.wait_for(_is_restored, 2 * BAR_S)
+        return self.boards.wait_for(ScriptedBoards.is_restored, 2 * BAR_S)
 
     def wait_for_job(self) -> bool:
         """Wait until the job has ended; whether it ended normally with its complete output."""
@@ -182,10 +181,6 @@ def _run_cases(name: str, kills: int, rng: random.Random) -> dict[str, object]:
         "pass": is_within_bar,
         "cases": [asdict(x) for x in cases],
     }
-
-
-def _is_restored(boards: ScriptedBoards) -> bool:
-    return boards.read_limits() == BEFORE and not list(boards.leases.glob("*.json"))
 
 
 def _read_command(pid: int) -> str:

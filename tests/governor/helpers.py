@@ -69,10 +69,6 @@ class DisturbedRun(SimulatedRun):
         return replace(samples, sm_util=np.where(is_idle, 0.0, samples.sm_util))
 
 
-LIMITS_BEFORE = (None, None, 280_000)
-"""Limits of a scripted board before it is governed: no locks, and a cap in milliwatts."""
-
-
 def start_govern(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
     """A running `ekc govern`, without the terminal of the test run."""
     json_lines = ("--json", str(boards.folder / "events"))
@@ -89,11 +85,6 @@ def extract_messages(text: str) -> list[str]:
     """Lines of the governor before its report."""
     head = text.partition("ekc govern: report")[0]
     return [line for line in head.splitlines() if line.startswith("ekc")]
-
-
-def is_restored(boards: ScriptedBoards) -> bool:
-    """Whether the limits are restored and no lease is left."""
-    return boards.read_limits() == LIMITS_BEFORE and not list(boards.leases.glob("*.json"))
 
 
 def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:

@@ -18,7 +18,6 @@ from ekc.devices.clocks import lease_file
 from ekc.governor.protocols import Settings
 from tests.governor.helpers import (
     extract_messages,
-    is_restored,
     python_command,
     read_until,
     start_govern,
@@ -64,7 +63,7 @@ def test_short_job_keeps_its_output_and_status(one: ScriptedBoards) -> None:
     assert (done.returncode, done.stdout) == (7, "to stdout\n")
     assert "to stderr\n" in done.stderr
     assert "Traceback" not in done.stderr
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 def test_quiet_prints_nothing(one: ScriptedBoards) -> None:
@@ -105,7 +104,7 @@ def test_missing_permission_leads_to_advice(one: ScriptedBoards) -> None:
     line = read_first_message(start_govern(one, *python_command(PATIENT_JOB)))
     assert "may not set clocks here, so this is advice only" in line
     assert "CAP_SYS_ADMIN" in line
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 def test_requested_actuator_without_permission_is_reported(one: ScriptedBoards) -> None:
@@ -173,7 +172,7 @@ def test_second_governor_of_a_gpu_is_refused(one: ScriptedBoards) -> None:
     assert line.endswith("the job runs ungoverned\n")
     first.terminate()
     first.communicate(timeout=30)
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -188,7 +187,7 @@ def test_signals_reach_the_job(one: ScriptedBoards, number: signal.Signals) -> N
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (5, "got it\n")
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 def test_killed_job_has_the_exit_status_of_shells(one: ScriptedBoards) -> None:
@@ -201,7 +200,7 @@ def test_killed_job_has_the_exit_status_of_shells(one: ScriptedBoards) -> None:
     os.kill(job, signal.SIGKILL)
     process.communicate(timeout=30)
     assert process.returncode == 137
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 @pytest.mark.parametrize("stdin", ["/dev/tty", "/dev/null"])
@@ -286,7 +285,7 @@ def test_running_process_is_governed(one: ScriptedBoards) -> None:
     assert job.poll() is None
     job.kill()
     job.wait()
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 def test_nohup_is_respected(one: ScriptedBoards) -> None:
@@ -303,7 +302,7 @@ def test_nohup_is_respected(one: ScriptedBoards) -> None:
     assert process.returncode == 0
     job.kill()
     job.wait()
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 def test_running_process_that_cannot_be_governed_is_a_failure(one: ScriptedBoards) -> None:

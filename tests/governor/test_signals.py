@@ -21,7 +21,6 @@ from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.processes.signals import EXTERNAL_SIGNALS
 from tests.governor.helpers import (
     extract_messages,
-    is_restored,
     python_command,
     read_until,
     start_govern,
@@ -155,7 +154,7 @@ def test_signal_that_ends_the_job_is_the_exit_status(
     process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert not Path(f"/proc/{job}").exists()
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 def test_governor_stops_and_continues_with_the_job(one: ScriptedBoards) -> None:
