@@ -13,7 +13,6 @@ too, whichever took longer), and whether the job was unharmed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -25,9 +24,10 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.common.script import make_main
 from ekc.governor.live.job import list_process_family
-from ekc.version import __version__
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0
@@ -133,23 +133,6 @@ def kill_all(g: GovernedProcesses) -> Case:
 CASES = {"job": kill_job, "governor": kill_governor, "guard": kill_guard, "all": kill_all}
 
 
-def main() -> int:
-    """Run all kills, print the table, write JSON; exit status 1 where a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    rng = random.Random(options.seed)
-    print(f"ekc {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
-    print(f"scripted NVML, {options.kills} kills each, seed {options.seed}; bar: back within {BAR_S:g} s\n")
-    print(f"{'killed':10}{'kills':>6}{'while set':>11}{'back, median':>14}{'worst':>9}{'job unharmed':>14}")
-    rows = [_run_cases(name, options.kills, rng) for name in CASES]
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "pass": all(row["pass"] for row in rows)}))
-    return 0 if all(row["pass"] for row in rows) else 1
-
-
 def _clock_was_set(boards: ScriptedBoards) -> bool:
     return any("Locked" in call[2] for call in boards.read_calls())
 
@@ -189,6 +172,24 @@ def _read_command(pid: int) -> str:
     except OSError:
         return ""
 
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--kills", type=int, default=20)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all kills and print the table."""
+    rng = random.Random(arguments.seed)
+    print(platform.platform(terse=True))
+    print(
+        f"scripted NVML, {arguments.kills} kills each, seed {arguments.seed}; bar: back within {BAR_S:g} s\n"
+    )
+    print(f"{'killed':10}{'kills':>6}{'while set':>11}{'back, median':>14}{'worst':>9}{'job unharmed':>14}")
+    return {"lines": [_run_cases(name, arguments.kills, rng) for name in CASES]}
+
+
+main = make_main(__doc__, measure, {"back_s": BAR_S}, add_options)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.common import script
 from benchmarks.search import paper_figures, paper_runs
 from ekc.errors import InvalidInput
-from tests.benchmarks.helpers import ROOT, run_inline
+from tests.benchmarks.helpers import ROOT, Run
 
 SCRIPTS = sorted(
     ".".join(file.relative_to(ROOT / "benchmarks").with_suffix("").parts)
@@ -222,8 +222,7 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         None,
     ),
 }
-"""Script -> options, functions that are replaced, text that is printed, verdict. `search.ablation` has tests
-of its own."""
+"""Script -> options, functions that are replaced, text that is printed, verdict."""
 
 
 def test_readme_has_every_script_and_no_other() -> None:
@@ -236,18 +235,19 @@ def test_readme_has_every_script_and_no_other() -> None:
 
 
 def test_every_script_has_a_stub() -> None:
-    assert set(SCRIPTS) == {*STUBS, "search.ablation"}
+    have_tests = {f"governor.{name}" for name in ("compare", "cost", "kills", "model", "period", "replay")}
+    assert set(SCRIPTS) == {*STUBS, *have_tests, "search.ablation"}
 
 
 @pytest.mark.parametrize("name", STUBS)
 def test_script_prints_a_table_and_writes_its_bar_and_verdict(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, stubs, text, verdict = STUBS[name]
     monkeypatch.setattr(paper_figures, "RESAMPLED", 20)
     for attribute, stub in stubs.items():
         monkeypatch.setattr(load(name), attribute, stub)
-    printed, figures = run_inline(name, tmp_path, capsys, *options)
+    printed, figures = run(name, *options)
     assert printed.startswith("ekc ")
     assert text in printed
     assert printed.splitlines()[-1] == {True: "pass", False: "FAIL", None: "no bar here"}[verdict]

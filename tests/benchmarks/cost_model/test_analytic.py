@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import write_gemm
 
 
-def test_prior_is_ranked_against_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prior_is_ranked_against_recordings(run: Run, tmp_path: Path) -> None:
     write_gemm(tmp_path)
-    text, figures = run_inline(
-        "cost_model.analytic", tmp_path, capsys, "--data", str(tmp_path), "--rows", "6"
-    )
+    text, figures = run("cost_model.analytic", "--data", str(tmp_path), "--rows", "6")
     assert "recordings of real GPUs" in text
     lines = figures["lines"]
     assert [line["rows"] for line in lines] == [6, 2] * 3 + [8]

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 from benchmarks.cost_model import energy, energy_rows
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import COLUMNS, write_timed_hotspot
 
 
-def test_energy_model_beats_constant_power(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_energy_model_beats_constant_power(run: Run, tmp_path: Path) -> None:
     write_timed_hotspot(tmp_path, twice=True)
-    text, figures = run_inline(
-        "cost_model.energy", tmp_path, capsys, "--data", str(tmp_path), "--only", "hotspot A4000 energy"
-    )
+    text, figures = run("cost_model.energy", "--data", str(tmp_path), "--only", "hotspot A4000 energy")
     lines = {line["prediction"]: line for line in figures["lines"]}
     ours, rule = lines["ekc, time known"], lines["latency x constant power"]
     assert rule["rows"] == 252

@@ -9,14 +9,14 @@ import pytest
 
 from benchmarks.cost_model import recording
 from ekc.devices.recording import read_recording
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 from tests.devices.recording.helpers import COUNT, record
 
 
 @pytest.mark.slow
-def test_model_is_compared_with_constant_power(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_is_compared_with_constant_power(run: Run, tmp_path: Path) -> None:
     file = record(tmp_path / "all.jsonl.gz", every=1)
-    text, figures = run_inline("cost_model.recording", tmp_path, capsys, str(file))
+    text, figures = run("cost_model.recording", str(file))
     assert "a100 (simulated), recorded" in text
     assert "Simulated: the energies are those of a model, not of a GPU." in text
     model, rule, prior, other = figures["lines"]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.emulator import rate
-from tests.benchmarks.helpers import run
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_kernels_are_right_and_counted(tmp_path: Path) -> None:
-    text, figures = run(
-        "emulator.rate", tmp_path, "--side", "128", "--large", "256", "--naive", "20", "--seed", "3"
-    )
+def test_kernels_are_right_and_counted(run: Run) -> None:
+    text, figures = run("emulator.rate", "--side", "128", "--large", "256", "--naive", "20", "--seed", "3")
     whole, unwatched, chosen, *naives = figures["lines"]
     assert "lane instr./s" in text
     assert "CUDA simulator" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -21,14 +20,14 @@ from ekc.governor.events import Shifted
 from ekc.governor.policy import Policy
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.run import SimulatedRun
-from tests.benchmarks.governor.helpers import run_benchmark
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_comparison_figures_follow_from_the_jobs(tmp_path: Path) -> None:
-    text, figures = run_benchmark("compare", tmp_path, "--seeds", "1", "--seconds", "600")
+def test_comparison_figures_follow_from_the_jobs(run: Run) -> None:
+    text, figures = run("governor.compare", "--seeds", "1", "--seconds", "600")
     assert "simulated" in text
-    rows = {row["governor"]: row for row in figures["rows"]}
+    rows = {row["governor"]: row for row in figures["lines"]}
     assert set(rows) == {
         "ekc govern",
         "ekc govern, model",

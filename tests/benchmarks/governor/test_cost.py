@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.governor.cost import measure_cost
-from tests.benchmarks.governor.helpers import run_benchmark
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_cost_verdict_follows_from_the_shares(tmp_path: Path) -> None:
-    text, figures = run_benchmark("cost", tmp_path, "--seconds", "20")
+def test_cost_verdict_follows_from_the_shares(run: Run) -> None:
+    text, figures = run("governor.cost", "--seconds", "20")
     assert "scripted NVML, a job of 20 s" in text
-    assert len(figures["rows"]) == 2
-    for row in figures["rows"]:
+    assert len(figures["lines"]) == 2
+    for row in figures["lines"]:
         assert row["governor"] > 0
         assert row["pass"] == (row["governor"] + row["guard"] <= row["bar"]["share"] == 0.01)
 

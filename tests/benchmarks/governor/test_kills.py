@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.governor import kills
-from tests.benchmarks.governor.helpers import run_benchmark
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_kills_restore_the_settings(tmp_path: Path) -> None:
-    text, figures = run_benchmark("kills", tmp_path, "--kills", "1", "--seed", "3")
+def test_kills_restore_the_settings(run: Run, tmp_path: Path) -> None:
+    text, figures = run("governor.kills", "--kills", "1", "--seed", "3")
     assert "scripted NVML, 1 kills each, seed 3" in text
-    assert [row["killed"] for row in figures["rows"]] == ["job", "governor", "guard", "all"]
-    for row in figures["rows"]:
+    assert [row["killed"] for row in figures["lines"]] == ["job", "governor", "guard", "all"]
+    for row in figures["lines"]:
         (case,) = row["cases"]
         assert case["restored"] == (row["killed"] == "all")
         assert row["bar"]["back_s"] == (None if row["killed"] == "all" else 5.0)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.benchmarks.governor.helpers import run_benchmark
+from tests.benchmarks.helpers import Run
 
 
-def test_model_verdict_follows_from_the_errors(tmp_path: Path) -> None:
-    text, figures = run_benchmark("model", tmp_path, "--card", "h200", "--seeds", "2")
+def test_model_verdict_follows_from_the_errors(run: Run) -> None:
+    text, figures = run("governor.model", "--card", "h200", "--seeds", "2")
     assert "simulated" in text
-    sources = [row["from"] for row in figures["rows"]]
+    sources = [row["from"] for row in figures["lines"]]
     assert sources == ["counters and signals", "signals alone", "mean of other jobs"]
-    assert figures["pass"] == all(row.get("pass", True) for row in figures["rows"])
+    assert figures["pass"] == all(row.get("pass", True) for row in figures["lines"])

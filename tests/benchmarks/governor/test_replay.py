@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.governor.replay import read_zeus
 from ekc.errors import InvalidInput
-from tests.benchmarks.governor.helpers import run_benchmark
+from tests.benchmarks.helpers import Run
 
 
 def write_sweeps(folder: Path) -> None:
@@ -34,11 +34,11 @@ def write_sweeps(folder: Path) -> None:
                 )
 
 
-def test_replay_finds_the_best_rows(tmp_path: Path) -> None:
+def test_replay_finds_the_best_rows(run: Run, tmp_path: Path) -> None:
     write_sweeps(tmp_path)
-    text, figures = run_benchmark("replay", tmp_path, "--data", str(tmp_path))
+    text, figures = run("governor.replay", "--data", str(tmp_path))
     assert "rows of real GPUs" in text
-    rows = {row["recording"]: row for row in figures["rows"]}
+    rows = {row["recording"]: row for row in figures["lines"]}
     assert set(rows) == {
         "Zeus caps, V100",
         "V100, no cap felt",

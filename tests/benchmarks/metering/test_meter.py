@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_meter_errors_are_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_meter_errors_are_small(run: Run) -> None:
     options = ("--draws", "3", "--seconds", "1", "--seed", "2")
-    text, figures = run_inline("metering.meter", tmp_path, capsys, *options)
+    text, figures = run("metering.meter", *options)
     assert "scripted NVML (no GPU), windows of 1 s, 3 draws a row, seed 2" in text
     assert [row["pass"] for row in figures["rows"] if row["kind"].startswith("a quarter")] == [None, None]
     for row in figures["rows"]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.helpers import run
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_depth_is_the_ratio_to_a_longer_run(tmp_path: Path) -> None:
+def test_depth_is_the_ratio_to_a_longer_run(run: Run, tmp_path: Path) -> None:
     options = ("--only", "MV", "--seeds", "2", "--trials", "8", "--long", "16", "--random", "40")
-    text, figures = run("search.depth", tmp_path, *options, "--records", str(tmp_path / "kept"))
+    text, figures = run("search.depth", *options, "--records", str(tmp_path / "kept"))
     (line,) = figures["lines"]
     assert "a100 (simulated)" in text
     assert len(line["winners_s"]) == 2
@@ -23,11 +23,9 @@ def test_depth_is_the_ratio_to_a_longer_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_depth_without_residual_has_no_luck(tmp_path: Path) -> None:
+def test_depth_without_residual_has_no_luck(run: Run, tmp_path: Path) -> None:
     options = ("--only", "MV", "--seeds", "1", "--trials", "4", "--long", "8", "--random", "20")
-    text, figures = run(
-        "search.depth", tmp_path, *options, "--no-residual", "--records", str(tmp_path / "kept")
-    )
+    text, figures = run("search.depth", *options, "--no-residual", "--records", str(tmp_path / "kept"))
     (line,) = figures["lines"]
     assert "a100 (simulated, no residual)" in text
     assert line["without_luck"] is None

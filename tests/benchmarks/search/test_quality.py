@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.helpers import run
+from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import write_hotspot
 
 
 @pytest.mark.slow
-def test_search_beats_random_search_on_a_smooth_table(tmp_path: Path) -> None:
+def test_search_beats_random_search_on_a_smooth_table(run: Run, tmp_path: Path) -> None:
     write_hotspot(tmp_path)
     options = ("--data", str(tmp_path), "--only", "hotspot A4000 energy", "--seeds", "3", "--trials", "24")
-    text, figures = run("search.quality", tmp_path, *options, "--kernel-tuner", "/bin/false")
+    text, figures = run("search.quality", *options, "--kernel-tuner", "/bin/false")
     ours, drawn = figures["lines"]
     assert [ours["search"], drawn["search"]] == ["ekc", "random search"]
     assert "Kernel Tuner not installed" in text

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.benchmarks.helpers import run
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_rate_is_distinct_candidates_over_seconds(tmp_path: Path) -> None:
-    text, figures = run("search.rate", tmp_path, "--seconds", "0.1", "--population", "512", "--seed", "1")
+def test_rate_is_distinct_candidates_over_seconds(run: Run) -> None:
+    text, figures = run("search.rate", "--seconds", "0.1", "--population", "512", "--seed", "1")
     assert "candidates/s" in text
     assert "a100 (simulated)" in text
     (row,) = figures["rows"]

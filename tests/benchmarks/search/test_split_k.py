@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.benchmarks.helpers import run
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_search_without_split_sums_has_fewer_structures(tmp_path: Path) -> None:
+def test_search_without_split_sums_has_fewer_structures(run: Run) -> None:
     options = ("--only", "MV", "--trials", "4", "--seed", "1")
-    text, figures = run("search.split_k", tmp_path, *options)
+    text, figures = run("search.split_k", *options)
     assert "a100 (simulated)" in text
     (line,) = figures["lines"]
     whole, both = line["structures"]

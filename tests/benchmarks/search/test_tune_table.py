@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import ekc
 from benchmarks.search import tune_table
 from ekc.search.data.result import Trial
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.benchmarks.helpers import run
+from tests.benchmarks.helpers import Run
 
 
 @pytest.mark.slow
-def test_kept_kernels_are_verified(tmp_path: Path) -> None:
-    text, figures = run("search.tune_table", tmp_path, "--only", "MM 127x255x63", "--trials", "8")
+def test_kept_kernels_are_verified(run: Run) -> None:
+    text, figures = run("search.tune_table", "--only", "MM 127x255x63", "--trials", "8")
     (line,) = figures["lines"]
     assert "a100 (simulated)" in text
     assert "PTX was executed on the CPU" in text
@@ -29,10 +27,8 @@ def test_kept_kernels_are_verified(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_winner_is_compared_with_the_schedule_by_hand(tmp_path: Path) -> None:
-    text, figures = run(
-        "search.tune_table", tmp_path, "--only", "MM 4096^3 by hand", "--trials", "4", "--side", "256"
-    )
+def test_winner_is_compared_with_the_schedule_by_hand(run: Run) -> None:
+    text, figures = run("search.tune_table", "--only", "MM 4096^3 by hand", "--trials", "4", "--side", "256")
     (line,) = figures["lines"]
     assert "by hand" in text
     assert line["operator"] == "MM 256^3"

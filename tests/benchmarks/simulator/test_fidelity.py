@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import write_gemm
 
 
 @pytest.mark.slow
-def test_fidelity_scores_rows_that_were_not_fitted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fidelity_scores_rows_that_were_not_fitted(run: Run, tmp_path: Path) -> None:
     write_gemm(tmp_path)
     options = ("--only", "clblast", "--rows", "6")
-    text, figures = run_inline("simulator.fidelity", tmp_path, capsys, "--data", str(tmp_path), *options)
+    text, figures = run("simulator.fidelity", "--data", str(tmp_path), *options)
     assert "all predictions are simulated" in text
     latency = [line for line in figures["lines"] if line["what"].startswith("latency")]
     assert [line["how"] for line in latency] == ["6 compiled", "not compiled, estimated"] * 3

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.simulator import h200
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import write_products
 
 
 @pytest.mark.slow
-def test_recorded_shape_is_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_shape_is_tuned(run: Run, tmp_path: Path) -> None:
     write_products(tmp_path)
     options = ("--only", "h200", "--shapes", "1", "--trials", "4", "--seed", "1")
-    text, figures = run_inline("simulator.fidelity", tmp_path, capsys, "--data", str(tmp_path), *options)
+    text, figures = run("simulator.fidelity", "--data", str(tmp_path), *options)
     assert "h200 (simulated)" in text
     result = figures["h200"]
     assert result["rows"] == 400

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 
 NAMES = "MWG NWG KWG MDIMC NDIMC MDIMA NDIMB KWI VWM VWN STRM STRN SA SB"
 FILES = ("a100_gemm_energy.csv.gz", "clblast_gemm_rtx_3090.csv.gz", "clblast_gemm_rtx_2080_ti.csv.gz")
 
 
-def test_pairs_are_counted_by_staging(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_are_counted_by_staging(run: Run, tmp_path: Path) -> None:
     """Wider is faster by a quarter where the operand is shared, slower by as much where it is not."""
     rows = []
     for vwn in (1, 2):
@@ -27,9 +27,7 @@ def test_pairs_are_counted_by_staging(tmp_path: Path, capsys: pytest.CaptureFixt
             writer = csv.DictWriter(stream, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    text, figures = run_inline(
-        "simulator.load_width", tmp_path, capsys, "--data", str(tmp_path), "--pairs", "2"
-    )
+    text, figures = run("simulator.load_width", "--data", str(tmp_path), "--pairs", "2")
     assert "of 6 pairs the wider was faster in 50%" in text
     assert [(x["way"], x["pairs"], x["faster"]) for x in figures["lines"]] == [
         ("shared", 1, 1.0),

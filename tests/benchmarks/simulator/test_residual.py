@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.common.recordings import RECORDINGS, Recording
 from benchmarks.simulator import learner, residual
 from benchmarks.simulator.learner import measure_space
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import make_rows
 
 
@@ -79,7 +79,7 @@ def test_repeats_of_a_kernel_count_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_residual_of_few_pairs_fails_its_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_residual_of_few_pairs_fails_its_bar(run: Run, tmp_path: Path) -> None:
     for recording in RECORDINGS:
         rows = make_rows()
         if "SA" not in recording.decisions:
@@ -91,7 +91,7 @@ def test_residual_of_few_pairs_fails_its_bar(tmp_path: Path, capsys: pytest.Capt
             writer.writeheader()
             writer.writerows(row | figures | {"power_w": 200.0 + n} for n, row in enumerate(rows))
     options = ("--data", str(tmp_path), "--only", "residual", "--rows", "8")
-    text, found = run_inline("simulator.fidelity", tmp_path, capsys, *options)
+    text, found = run("simulator.fidelity", *options)
     result = found["residual"]
     spaces = [(one["space"], one["figure"]) for one in result["learner"]]
     assert len(spaces) == len(set(spaces)) == 8
