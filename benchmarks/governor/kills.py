@@ -121,9 +121,7 @@ def kill_all(g: GovernedProcesses) -> Case:
     touched = g.kill(g.guard, g.process.pid, g.job)
     g.process.wait()
     began = time.monotonic()
-    restore = g.boards.start_python(
-        "-m", "ekc", "govern", "--restore", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    restore = g.boards.start_python("-m", "ekc", "govern", "--restore")
     restore.communicate()
     g.wait_for_restore()
     seconds = time.monotonic() - began if restore.returncode == 0 else float("inf")

@@ -72,8 +72,34 @@ class DisturbedRun(SimulatedRun):
 def start_govern(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
     """A running `ekc govern`, without the terminal of the test run."""
     json_lines = ("--json", str(boards.folder / "events"))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return boards.start_python("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
+    return boards.start_python("-m", "ekc", "govern", *json_lines, *words, start_new_session=True)
+
+
+def start_governing(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
+    """A running `ekc govern` whose control loop runs."""
+    process = start_govern(boards, *words)
+    wait_until_governed(boards, process)
+    return process
+
+
+def run_govern(boards: ScriptedBoards, *words: str) -> tuple[int, str, str]:
+    """Exit status and output of `ekc govern`."""
+    process = start_govern(boards, *words)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def end_job(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit status and remaining output of `ekc govern` after SIGTERM."""
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def wait_until_ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """Wait until a job prints "ready"."""
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
 def python_command(code: str) -> tuple[str, ...]:

@@ -25,9 +25,7 @@ def check_all_limits(settable: LimitSetter, boards: ScriptedBoards) -> None:
 
 
 def make_keeper(
-    boards: ScriptedBoards,
-    before: Settings | None = None,
-    on_message: Callable[[str], object] = lambda line: None,
+    boards: ScriptedBoards, before: Settings | None = None, on_message: Callable[[str], object] = str
 ) -> LeaseKeeper:
     """A keeper of the lease of the first board."""
     return LeaseKeeper([NvmlLimits(boards.get_uuid())], before, on_message)

@@ -24,9 +24,7 @@ class RestlessGovernor:
 
     def __init__(self, boards: ScriptedBoards) -> None:
         self.boards = boards
-        self.process = boards.start_python(
-            RESTLESS_SCRIPT, "60", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        self.process = boards.start_python(RESTLESS_SCRIPT, "60", stderr=subprocess.DEVNULL)
         self.guard_pid = self.read_next_guard_pid()
         assert boards.wait_for(_are_clocks_set, 20) < 20
 
@@ -58,7 +56,7 @@ def _are_clocks_set(boards: ScriptedBoards) -> bool:
 
 def _run_restore(boards: ScriptedBoards) -> str:
     program = "from ekc.devices.clocks.lease import restore_all; print(*restore_all(), sep='\\n')"
-    done = boards.start_python("-c", program, stdout=subprocess.PIPE)
+    done = boards.start_python("-c", program)
     return done.communicate(timeout=20)[0]
 
 
@@ -133,9 +131,7 @@ def test_restore_leaves_a_running_governor_alone(restless: RestlessGovernor) -> 
 
 
 def test_gpu_has_one_governor(restless: RestlessGovernor) -> None:
-    second = restless.boards.start_python(
-        RESTLESS_SCRIPT, "1", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    second = restless.boards.start_python(RESTLESS_SCRIPT, "1")
     _, error = second.communicate(timeout=20)
     assert second.returncode != 0
     assert f"is governed by process {restless.process.pid} already" in error

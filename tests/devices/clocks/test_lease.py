@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings, strategies
 from hypothesis.strategies import SearchStrategy
 
+from ekc.devices.clocks import lease as leases
 from ekc.devices.clocks import lease_file
-from ekc.devices.clocks.lease import HEARTBEAT_INTERVAL_S, LeasedActuator, restore_all
+from ekc.devices.clocks.lease import LeasedActuator, restore_all
 from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Gears, Limit, Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
@@ -148,7 +149,7 @@ def test_lost_lease_is_renewed_with_the_last_settings(
         monkeypatch.setattr(keeper, "_restart_guard", meanwhile)
         end_lease(actuator.lease, NvmlLimits(here.get_uuid()))
         assert here.wait_for(lambda b: b.read_limits()[0] == [300, 1200], 10) < 10
-        time.sleep(2 * HEARTBEAT_INTERVAL_S)
+        time.sleep(2 * leases.HEARTBEAT_INTERVAL_S)
         assert here.read_limits()[0] == [300, 1200]
         assert actuator.settings() == Settings(sm_mhz=1200)
 

@@ -12,8 +12,8 @@ import warnings
 
 import pytest
 
-from ekc.devices.clocks import lease_file
-from ekc.devices.clocks.lease import HEARTBEAT_INTERVAL_S, LeaseKeeper
+from ekc.devices.clocks import lease, lease_file
+from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import find_governor_pid
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
@@ -46,7 +46,7 @@ def _slow_guard_start(keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch) -> N
     start = keeper._start_guard
 
     def slow() -> subprocess.Popen[bytes]:
-        time.sleep(1.5 * HEARTBEAT_INTERVAL_S)
+        time.sleep(1.5 * lease.HEARTBEAT_INTERVAL_S)
         return start()
 
     monkeypatch.setattr(keeper, "_start_guard", slow)
@@ -64,7 +64,7 @@ def test_heartbeat_waits_while_leases_are_renewed(
         for mhz in (1185, 1170):
             lease_file.erase_lease(here.get_uuid())
             actuator.apply(Settings(sm_mhz=mhz))
-            time.sleep(1.2 * HEARTBEAT_INTERVAL_S)
+            time.sleep(1.2 * lease.HEARTBEAT_INTERVAL_S)
             assert keeper._heartbeat_thread.is_alive()
             assert keeper._guard_process.poll() is None
             assert here.read_limits()[0] == [300, mhz]
@@ -73,7 +73,7 @@ def test_heartbeat_waits_while_leases_are_renewed(
 
 @pytest.mark.parametrize("stop_count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_heartbeat_survives_repeated_stops(boards: ScriptedBoards, stop_count: int) -> None:
-    busy = boards.start_python("-c", BUSY_SCRIPT, boards.get_uuid(), stdout=subprocess.PIPE)
+    busy = boards.start_python("-c", BUSY_SCRIPT, boards.get_uuid())
     for _ in range(stop_count):
         assert boards.wait_for(lambda b: b.read_limits()[0] is not None, 20) < 20
         busy.send_signal(signal.SIGSTOP)
@@ -81,7 +81,7 @@ def test_heartbeat_survives_repeated_stops(boards: ScriptedBoards, stop_count: i
         busy.send_signal(signal.SIGCONT)
         assert busy.stdout.readline() == f"{SET_AGAIN_MESSAGE}\n"
     busy.kill()
-    assert busy.communicate(timeout=20) == ("", None)
+    assert busy.communicate(timeout=20)[0] == ""
     assert boards.wait_for(lambda b: not b.has_lease(), 20) < 20
     assert boards.read_limits()[0] is None
 
@@ -168,8 +168,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_forked_child_neither_ends_nor_keeps_the_lease(boards: ScriptedBoards) -> None:
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    parent = boards.start_python("-c", FORKED_SCRIPT, boards.get_uuid(), **pipes, start_new_session=True)
+    options = {"stdin": subprocess.PIPE, "start_new_session": True}
+    parent = boards.start_python("-c", FORKED_SCRIPT, boards.get_uuid(), **options)
     assert parent.stdout.readline() == "a child has ended\n"
     assert boards.read_limits()[0] == [300, 1200]
     parent.stdin.write("\n")

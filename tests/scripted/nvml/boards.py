@@ -49,7 +49,8 @@ class ScriptedBoards:
         }
 
     def start_python(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """A Python process that sees the boards."""
+        """A Python process that sees the boards, by default with its output in pipes."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return subprocess.Popen(
             [sys.executable, *words], env=self.environment, text=True, cwd=self.folder, **options
         )
