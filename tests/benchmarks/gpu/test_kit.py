@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 import time
@@ -19,33 +18,31 @@ import pytest
 from benchmarks.gpu import trace_file, traces, tune, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
+from benchmarks.gpu.check import DRAWN, POPULATION
 from benchmarks.gpu.contenders import ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
-from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versus_items
+from benchmarks.gpu.items import CHECKED, recorded_items, small_items, tuned_items, versus_items
 from benchmarks.gpu.kit import Kit, conditions
+from benchmarks.gpu.sampling import draws
 from ekc import devices
 from ekc.devices.recording import read_recording
 from ekc.devices.recording.rows import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import SensorSamples
+from ekc.ir.schedule import Tensorize
 from ekc.search.data.defaults import FINALS, MEASURING
+from tests.benchmarks.helpers import ROOT
 from tests.devices.recording.full_disk import no_room_beyond
 
-ROOT = Path(__file__).parents[3]
+KIT = (sys.executable, "-m", "benchmarks.gpu")
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one dry run of everything."""
     folder = tmp_path_factory.mktemp("kit") / "out"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "all", "--dry-run", "--minutes", "40", "--out", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    words = ("all", "--dry-run", "--minutes", "40", "--out", str(folder))
+    done = subprocess.run(KIT + words, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "DRY RUN: every figure is simulated. Nothing ran on a GPU." in done.stdout
     for part in PARTS:
@@ -114,10 +111,10 @@ def test_report_has_the_sample_rate(out: Path) -> None:
 def test_loops_share_the_time_and_those_left_out_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, asked = [0.0], []
+    clock, recorded_s = [0.0], []
 
     def record(seconds: float) -> Any:
-        asked.append(seconds)
+        recorded_s.append(seconds)
         clock[0] += seconds + traces.BEGIN_S
         return SensorSamples(*np.tile([0.0, 1.0], (5, 1))), np.array([0.0, 1.0])
 
@@ -127,11 +124,11 @@ def test_loops_share_the_time_and_those_left_out_are_named(
     device = SimpleNamespace(simulated=False, label="x")
     kit: Any = SimpleNamespace(folder=Folder(tmp_path, {"device": "x"}), device=device, dry=False)
     traces.run(kit, Budget(110.0, lambda: clock[0]))
-    assert asked == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
+    assert recorded_s == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
     statuses = {row["item"]: row["status"] for row in kit.folder.of("traces")}
     assert statuses == dict.fromkeys("abcd", "ok") | dict.fromkeys("efgh", "not run")
     traces.run(kit, Budget(540.0, lambda: clock[0]))
-    assert asked[4:] == [traces.LONGEST_S] * 4
+    assert recorded_s[4:] == [traces.LONGEST_S] * 4
     assert {row["status"] for row in kit.folder.of("traces")} == {"ok"}
 
 
@@ -152,10 +149,10 @@ def test_git_ignores_no_output_file(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
 
     def ignored(*names: str) -> str:
-        asked = ["git", "check-ignore", *(f"gpu-out/{name}" for name in names)]
-        said = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True)
-        assert said.returncode <= 1, said.stderr
-        return said.stdout
+        words = ["git", "check-ignore", *(f"gpu-out/{name}" for name in names)]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode <= 1, done.stderr
+        return done.stdout
 
     assert ignored(*FILES) == ""
     assert ignored("tuning.db")
@@ -177,13 +174,8 @@ def test_folder_opens_without_its_gpu(
     facts = conditions(devices.open("a100"), dry=False, seed=0)
     folder = Folder(tmp_path, facts | {"device": "NVIDIA H200 (cuda:9)", "simulated": False})
     folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
-    row = {
-        "operator": "mm",
-        "latency_s": 1.0,
-        "simulated_s": 1.0,
-        "prior_s": 1.0,
-        "model": "h200 (simulated)",
-    }
+    row = dict.fromkeys(("latency_s", "simulated_s", "prior_s"), 1.0)
+    row |= {"operator": "mm", "model": "h200 (simulated)"}
 
     def simulated(kit: Kit, budget: Budget) -> None:
         with pytest.raises(DeviceError, match=r"was opened without NVIDIA H200 \(cuda:9\)"):
@@ -337,12 +329,8 @@ def test_report_names_a_part_that_was_cut(
 
 @pytest.mark.slow
 def test_ended_run_still_has_a_report(tmp_path: Path) -> None:
-    run = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu", "check", "--dry-run", "--out", str(tmp_path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    words = ("check", "--dry-run", "--out", str(tmp_path))
+    run = subprocess.Popen(KIT + words, cwd=ROOT, stdout=subprocess.PIPE)
     rows = tmp_path / "rows.jsonl"
     while run.poll() is None and not (rows.exists() and '"check"' in rows.read_text()):
         time.sleep(0.05)
@@ -388,38 +376,29 @@ def test_item_without_library_is_compared_again(tmp_path: Path, monkeypatch: pyt
     assert compared == [first.name]
 
 
-def test_item_that_does_not_fit_is_not_begun() -> None:
-    clock = [0.0]
-    budget = Budget(100.0, lambda: clock[0])
-    taken = []
-    for item in budget.affordable(range(10)):
-        taken.append(item)
-        clock[0] += 30.0
-    assert taken == [0, 1, 2]
+SHORT = [30.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "items", "taken"),
+    [
+        pytest.param(100.0, [30.0] * 10, [30.0] * 3, id="item that does not fit"),
+        # By the longest of all it would have stopped at two.
+        pytest.param(
+            360.0, [30.0, 120.0, 120.0, *SHORT], [30.0, 120.0, 120.0, 30.0, 30.0], id="short after long"
+        ),
+        pytest.param(150.0, [30.0, 30.0, 120.0, *SHORT], [30.0] * 4, id="item with a long estimate"),
+    ],
+)
+def test_items_that_fit_are_taken(budget_s: float, items: list[float], taken: list[float]) -> None:
+    clock, begun = [0.0], []
+    budget = Budget(budget_s, lambda: clock[0])
+    for seconds in budget.affordable(items, lambda seconds: 90.0 * (seconds > 30.0)):
+        begun.append(seconds)
+        clock[0] += seconds
+    assert begun == taken
     assert budget.cut
-    assert clock[0] <= 100.0 * (1 - RESERVE)
-
-
-def test_long_item_leaves_time_for_short_ones() -> None:
-    clock = [0.0]
-    budget = Budget(360.0, lambda: clock[0])
-    taken = []
-    for took in budget.affordable([30.0, 120.0, 120.0, *[30.0] * 8], lambda took: 90.0 * (took > 30.0)):
-        taken.append(took)
-        clock[0] += took
-    assert taken == [30.0, 120.0, 120.0, 30.0, 30.0], "by the longest of all it would have stopped at two"
-    assert budget.cut
-
-
-def test_item_with_long_estimate_is_skipped() -> None:
-    clock = [0.0]
-    budget = Budget(150.0, lambda: clock[0])
-    taken = []
-    for took in budget.affordable([30.0, 30.0, 120.0, *[30.0] * 8], lambda took: 90.0 * (took > 30.0)):
-        taken.append(took)
-        clock[0] += took
-    assert taken == [30.0] * 4
-    assert budget.cut
+    assert clock[0] <= budget_s * (1 - RESERVE)
 
 
 def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
@@ -438,13 +417,11 @@ def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
 
 def test_ratio_needs_more_than_its_scatter() -> None:
     even = [[1.0, 0.99, 1.01]] * 5
-    found = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
-    assert found is not None
-    assert found.is_significant
-    assert found.ratio == pytest.approx(1.15, abs=0.01)
-    near = ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
-    assert near is not None
-    assert not near.is_significant
+    larger = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
+    assert larger.is_significant
+    assert larger.ratio == pytest.approx(1.15, abs=0.01)
+    scattered = ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
+    assert not scattered.is_significant
     assert ratio(even, []) is None
 
 
@@ -459,3 +436,11 @@ def test_item_lists_have_the_promised_operators() -> None:
     assert names[0] == "MM 4096^3 float32"
     assert {item.kind for item in recorded_items()} == {"matmul", "matvec", "conv2d"}
     assert len(tuned_items()) == 3
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul, both transposed", "conv2d, 64 channels, NHWC"])
+def test_samples_have_each_tensor_core_instruction(name: str) -> None:
+    h200 = devices.open("h200")
+    drawn = draws(CHECKED[name]("float16"), h200.limits, h200.peaks, 0, POPULATION, 1 + DRAWN)
+    instructions = [[s.instruction for s in x.steps if isinstance(s, Tensorize)] for x in drawn]
+    assert instructions == [[], ["wgmma.m64nNk16"], ["mma.m16n8k16"], []]
