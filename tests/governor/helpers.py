@@ -9,8 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ekc.governor import phase as phases
 from ekc.governor.events import Event
 from ekc.governor.loop import govern
+from ekc.governor.measure import JobMeter
+from ekc.governor.phase import Phase
+from ekc.governor.policy import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.job import JobStage, SimulatedJob
@@ -41,9 +45,23 @@ def run_governed(
     job: SimulatedJob, hooks: bool = False, **options: object
 ) -> tuple[SimulatedRun, list[Event]]:
     run = SimulatedRun(job, has_hooks=hooks)
+    return run, govern_run(run, **options)
+
+
+def govern_run(run: SimulatedRun, **options: object) -> list[Event]:
+    """Events of the control loop over a run."""
     events: list[Event] = []
-    govern(run, run, on_event=events.append, **options)  # type: ignore[arg-type]
-    return run, events
+    govern(run, run, on_event=events.append, **options)
+    return events
+
+
+def ignore(event: Event) -> None: ...
+
+
+def begin_phase(run: SimulatedRun) -> tuple[JobMeter, Phase]:
+    """The first phase of a run, and its meter."""
+    meter = JobMeter(run, run, ignore)
+    return meter, phases.begin_phase(meter, Policy(), run.gears(), ignore)
 
 
 def run_at_default(job: SimulatedJob) -> SimulatedRun:

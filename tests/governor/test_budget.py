@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from ekc.governor import phase as phases
 from ekc.governor.budget import TimeLoss, compute_affordable_slowdown, estimate_time_loss
-from ekc.governor.measure import JobMeter
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.run import SimulatedRun
+from tests.governor.helpers import begin_phase, ignore
 
 HOUR = 3600.0
 
@@ -42,13 +42,12 @@ def test_affordable_slowdown_never_exceeds_the_policy() -> None:
 
 def test_time_loss_follows_the_present_expectation() -> None:
     run = SimulatedRun(sample_job(0, "compute", "h200", 600.0))
-    meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears(), lambda event: None)
+    meter, phase = begin_phase(run)
     phase.seconds_by_settings = meter.seconds_by_settings
     assert estimate_time_loss([phase]).seconds == 0.0
     low = Settings(sm_mhz=1200)
     before = run.now()
-    assert phases.measure_settings(meter, phase, low, "candidate", lambda event: None)
+    assert phases.measure_settings(meter, phase, low, "candidate", ignore)
     assert meter.seconds_by_settings[low] == pytest.approx(run.now() - before)
     assert sum(meter.seconds_by_settings.values()) == pytest.approx(run.now())
     lost = estimate_time_loss([phase])
