@@ -74,7 +74,6 @@ def test_regret_of_one_job_is_split_by_cause() -> None:
     row = summarise("ekc govern", [result])
     assert row["counter_windows"] == 0
     assert row["regret"] == pytest.approx(oracle.saving - result.saving)
-    assert result.regret_by_cause is not None
     assert sum(result.regret_by_cause.values()) == pytest.approx(oracle.saving - result.saving, abs=1e-3)
     assert "ekc govern" in format_table([row], oracle.saving, oracle.slowdown)
 
@@ -177,7 +176,6 @@ def test_verdicts_follow_from_the_figures(run: Run) -> None:
 def test_wrong_and_missing_periods_count_as_off() -> None:
     trace = make_periodic_trace("plain", 0, 1.0)
     true_s = trace.period_s
-    assert true_s is not None
     results = [(true_s, "periodic"), (1.2 * true_s, "periodic"), (true_s, "multiple"), (true_s, "aperiodic")]
     judged = [JudgedTrace(trace, 1.0, Period(s, 0.0, v), 0.0, true_s) for s, v in results]
     assert make_row("x", judged)["off"] == 0.75
@@ -193,7 +191,6 @@ def test_load_is_averaged_over_the_window() -> None:
 @pytest.mark.parametrize("kind", ["plain", "sub-periods", "drift", "all at once"])
 def test_periodic_trace_repeats_with_its_period(kind: str) -> None:
     trace = make_periodic_trace(kind, 3, 0.1)
-    assert trace.period_s is not None
     at, power = trace.samples.time_s, trace.samples.power_w
     assert (np.diff(at) >= 0).all()
     assert trace.samples.sensor_s == 0.1

@@ -68,7 +68,6 @@ def test_power_is_scored_against_rows_of_equal_rates(tmp_path: Path) -> None:
     ours = [like | {"simulated_w": watt} for watt in (400.0, 410.0, 420.0, 430.0, 440.0)]
     assert h200.score_power(rows, [*ours[1:], other], 0) is None
     found = h200.score_power(rows, [*ours, other], 0)
-    assert found is not None
     # Rows of 300 TFLOP/s take 3.7 ms and draw about 443 W.
     assert found["shipped"]["rows"] == found["trivial"]["table by TFLOP/s"]["rows"] == 5
     assert found["shipped"]["median_error"] == pytest.approx(0.05, abs=0.02)

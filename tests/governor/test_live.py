@@ -250,7 +250,6 @@ def test_group_is_set_alike_and_its_power_is_summed() -> None:
     assert samples.power_limit_w == pytest.approx(2 * one.power_limit_w, nan_ok=True)
     assert probe.read_energy_j() - joules == pytest.approx(2 * alone.read_energy_j(), rel=0.05)
     counted = probe.read_counters(5.0)
-    assert counted is not None
     assert set(counted) == set(alone.read_counters(5.0) or ())
     assert actuator.simulated
     assert probe.simulated

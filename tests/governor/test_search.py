@@ -99,7 +99,6 @@ def test_search_for_speed_keeps_the_energy_budget() -> None:
     law = ClockLaw(0.9, 1.0, 350.0)
     search, ledger = run_search(law, Policy(objective="speed", min_saving=0.1))
     clock = search.choose_gear(ledger)
-    assert clock is not None
     saving = 1 - law.compute_seconds(clock) * law.compute_watts(clock) / law.compute_watts(TOP_MHZ)
     assert saving >= 0.085
     energy = law.compute_seconds(GEARS) * law.compute_watts(GEARS) / law.compute_watts(TOP_MHZ)
