@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.gpu import cublas
 from benchmarks.gpu.graphs import GraphContender
-from benchmarks.gpu.items import Item, conv, matmul, matvec
+from benchmarks.gpu.items import Item, make_conv, make_matmul, make_matvec
 from ekc import devices
 from ekc.devices.cuda.timing import GRAPH_DURATION_S
 from ekc.errors import DeviceError
@@ -80,7 +80,7 @@ def _graph(item: Item, status: int = 0) -> tuple[Library, cublas.BlasGraph]:
 
 @pytest.mark.parametrize("dtype", cublas.TYPES)
 def test_cublas_matches_the_operator_and_is_timed(dtype: str) -> None:
-    library, graph = _graph(matmul(24, 40, 56, dtype))
+    library, graph = _graph(make_matmul(24, 40, 56, dtype))
     assert library.computed == {77 if dtype == "tf32" else 68}
     timing = GraphContender("cuBLAS", devices.open("a100"), graph).time(0)
     assert graph.calls == round(GRAPH_DURATION_S / CALL_S), "a graph as long as ours"
@@ -89,22 +89,22 @@ def test_cublas_matches_the_operator_and_is_timed(dtype: str) -> None:
 
 
 def test_vector_is_a_matrix_of_one_column() -> None:
-    _graph(matvec(24, 56, "float32"))
+    _graph(make_matvec(24, 56, "float32"))
 
 
 def test_status_has_a_name() -> None:
     with pytest.raises(DeviceError, match="cublasGemmEx: status 15"):
-        _graph(matmul(24, 40, 56, "float16"), status=15)
+        _graph(make_matmul(24, 40, 56, "float16"), status=15)
 
 
 def test_missing_library_has_a_reason() -> None:
     kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
-    item = conv(1, 4, 8, 4, 3, 1, "float32")
-    assert cublas.rivals(kit, item, expect(item)) == ([], {"cuDNN": "PyTorch is not installed"})
-    triton = replace(matmul(8, 8, 8, "float32"), triton=True)
-    assert cublas.rivals(kit, triton, expect(item)) == ([], {"Triton": "PyTorch is not installed"})
+    item = make_conv(1, 4, 8, 4, 3, 1, "float32")
+    assert cublas.find_rivals(kit, item, expect(item)) == ([], {"cuDNN": "PyTorch is not installed"})
+    triton = replace(make_matmul(8, 8, 8, "float32"), triton=True)
+    assert cublas.find_rivals(kit, triton, expect(item)) == ([], {"Triton": "PyTorch is not installed"})
     if devices.open("auto").simulated:
-        item = matmul(8, 8, 8, "float32")
-        contenders, absent = cublas.rivals(kit, item, expect(item))
+        item = make_matmul(8, 8, 8, "float32")
+        contenders, absent = cublas.find_rivals(kit, item, expect(item))
         assert not contenders
         assert absent["cuBLAS"].startswith("PyTorch is not installed, and called directly: ")

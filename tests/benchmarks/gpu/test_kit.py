@@ -19,11 +19,17 @@ from benchmarks.gpu import trace_file, traces, tune, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.check import DRAWN, POPULATION
-from benchmarks.gpu.contenders import ratio
+from benchmarks.gpu.contenders import compute_ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
-from benchmarks.gpu.items import CHECKED, recorded_items, small_items, tuned_items, versus_items
-from benchmarks.gpu.kit import Kit, conditions
-from benchmarks.gpu.sampling import draws
+from benchmarks.gpu.items import (
+    CHECKED,
+    list_recorded_items,
+    list_small_items,
+    list_tuned_items,
+    list_versus_items,
+)
+from benchmarks.gpu.kit import Kit, describe_conditions
+from benchmarks.gpu.sampling import sample_schedules
 from ekc import devices
 from ekc.devices.recording import read_recording
 from ekc.devices.recording.rows import pack_line, unpack_members
@@ -91,7 +97,7 @@ def test_dry_run_has_no_library_rows(out: Path) -> None:
 
 @pytest.mark.slow
 def test_traces_say_that_they_are_simulated(out: Path) -> None:
-    header, traces = trace_file.read(out / "traces.json.gz")
+    header, traces = trace_file.read_traces(out / "traces.json.gz")
     assert header["simulated"]
     assert traces
     for trace in traces:
@@ -118,25 +124,25 @@ def test_loops_share_the_time_and_those_left_out_are_named(
         clock[0] += seconds + traces.BEGIN_S
         return SensorSamples(*np.tile([0.0, 1.0], (5, 1))), np.array([0.0, 1.0])
 
-    monkeypatch.setattr(traces, "_jobs", lambda kit: dict.fromkeys("abcdefgh", record))
-    monkeypatch.setattr(traces, "start", lambda kit: None)
+    monkeypatch.setattr(traces, "_list_jobs", lambda kit: dict.fromkeys("abcdefgh", record))
+    monkeypatch.setattr(traces, "wake_gpu", lambda kit: None)
     monkeypatch.setattr(traces.importlib.util, "find_spec", lambda name: object())
     device = SimpleNamespace(simulated=False, label="x")
     kit: Any = SimpleNamespace(folder=Folder(tmp_path, {"device": "x"}), device=device, dry=False)
     traces.run(kit, Budget(110.0, lambda: clock[0]))
     assert recorded_s == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
-    statuses = {row["item"]: row["status"] for row in kit.folder.of("traces")}
+    statuses = {row["item"]: row["status"] for row in kit.folder.list_rows("traces")}
     assert statuses == dict.fromkeys("abcd", "ok") | dict.fromkeys("efgh", "not run")
     traces.run(kit, Budget(540.0, lambda: clock[0]))
     assert recorded_s[4:] == [traces.LONGEST_S] * 4
-    assert {row["status"] for row in kit.folder.of("traces")} == {"ok"}
+    assert {row["status"] for row in kit.folder.list_rows("traces")} == {"ok"}
 
 
 def test_tuning_keeps_time_for_checks_of_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     monkeypatch.setattr(tune, "_tune", lambda kit, item, seconds: given.append(seconds))
     clock = [0.0]
-    folder = SimpleNamespace(find=lambda part, item: None)
+    folder = SimpleNamespace(find_row=lambda part, item: None)
     tune.run(SimpleNamespace(folder=folder, dry=False), Budget(540.0, lambda: clock[0]))  # type: ignore[arg-type]
     assert len(given) == 3, "as many operators as the page promises"
     metered = (1 + FINALS.finalist_count + FINALS.fastest_count) * (MEASURING.final_window_s + 2.0)
@@ -171,16 +177,16 @@ def test_second_run_repeats_nothing(out: Path) -> None:
 def test_folder_opens_without_its_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = conditions(devices.open("a100"), dry=False, seed=0)
+    facts = describe_conditions(devices.open("a100"), dry=False, seed=0)
     folder = Folder(tmp_path, facts | {"device": "NVIDIA H200 (cuda:9)", "simulated": False})
-    folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
+    folder.add_row("check", "matmul, float32", "ok", kernels=[], right=0)
     row = dict.fromkeys(("latency_s", "simulated_s", "prior_s"), 1.0)
     row |= {"operator": "mm", "model": "h200 (simulated)"}
 
     def simulated(kit: Kit, budget: Budget) -> None:
         with pytest.raises(DeviceError, match=r"was opened without NVIDIA H200 \(cuda:9\)"):
             print(kit.device)
-        kit.folder.add("fidelity", "digest", "ok", **row)
+        kit.folder.add_row("fidelity", "digest", "ok", **row)
 
     _instead(monkeypatch, "fidelity", simulated)
     recorded = SimpleNamespace(origin=SimpleNamespace(simulated=False))
@@ -240,11 +246,11 @@ def test_kit_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_cut_row_is_dropped(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("check", "a", "ok")
+    folder.add_row("check", "a", "ok")
     file = tmp_path / "rows.jsonl"
     file.write_text(file.read_text() + '{"part": "che')
     again = Folder(tmp_path, {"device": "x"})
-    assert again.find("check", "a") is not None
+    assert again.find_row("check", "a") is not None
     assert len(_rows(tmp_path)) == 3
     file.write_text("{]\n")
     with pytest.raises(RecordError, match="is damaged"):
@@ -253,13 +259,13 @@ def test_cut_row_is_dropped(tmp_path: Path) -> None:
 
 def test_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("check", "a", "ok")
+    folder.add_row("check", "a", "ok")
     size = (tmp_path / "rows.jsonl").stat().st_size
     with no_room_beyond(size + 10), pytest.raises(RecordError, match="cannot be written"):
-        folder.add("check", "b", "ok")
-    folder.add("check", "c", "ok")
+        folder.add_row("check", "b", "ok")
+    folder.add_row("check", "c", "ok")
     again = Folder(tmp_path, {"device": "x"})
-    assert [row["item"] for row in again.of("check")] == ["a", "c"]
+    assert [row["item"] for row in again.list_rows("check")] == ["a", "c"]
 
 
 @pytest.mark.slow
@@ -303,9 +309,9 @@ def test_full_disk_is_an_error_after_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def filled(kit: Kit, budget: Budget) -> None:
-        kit.folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
+        kit.folder.add_row("check", "matmul, float32", "ok", kernels=[], right=0)
         with no_room_beyond((tmp_path / "rows.jsonl").stat().st_size):
-            kit.folder.note("check", "more", "than there is room for")
+            kit.folder.add_note("check", "more", "than there is room for")
 
     _instead(monkeypatch, "check", filled)
     (tmp_path / "report.txt").mkdir()
@@ -355,22 +361,22 @@ def test_part_without_enough_time_is_not_begun(
 
 def test_items_not_run_are_tried_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("versus", "a", "not run", reason="no time")
-    assert folder.find("versus", "a") is None
-    folder.add("versus", "a", "ok")
-    assert folder.find("versus", "a") is not None
-    assert [r["status"] for r in folder.of("versus")] == ["ok"]
+    folder.add_row("versus", "a", "not run", reason="no time")
+    assert folder.find_row("versus", "a") is None
+    folder.add_row("versus", "a", "ok")
+    assert folder.find_row("versus", "a") is not None
+    assert [r["status"] for r in folder.list_rows("versus")] == ["ok"]
 
 
 def test_item_without_library_is_compared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = list(small_items())
+    first, second = list(list_small_items())
     device = SimpleNamespace(simulated=False, clock_regime="free")
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("versus", first.name, "ok", figures={"ekc": {}})
-    folder.add("versus", second.name, "ok", figures={"ekc": {}, "cuBLAS": {}})
+    folder.add_row("versus", first.name, "ok", figures={"ekc": {}})
+    folder.add_row("versus", second.name, "ok", figures={"ekc": {}, "cuBLAS": {}})
     kit: Any = SimpleNamespace(folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0")
     compared: list[str] = []
-    monkeypatch.setattr(versus, "versus_items", small_items)
+    monkeypatch.setattr(versus, "list_versus_items", list_small_items)
     monkeypatch.setattr(versus, "_compare", lambda kit, item: compared.append(item.name))
     versus.run(kit, Budget(60.0))
     assert compared == [first.name]
@@ -393,7 +399,7 @@ SHORT = [30.0] * 8
 def test_items_that_fit_are_taken(budget_s: float, items: list[float], taken: list[float]) -> None:
     clock, begun = [0.0], []
     budget = Budget(budget_s, lambda: clock[0])
-    for seconds in budget.affordable(items, lambda seconds: 90.0 * (seconds > 30.0)):
+    for seconds in budget.take_affordable(items, lambda seconds: 90.0 * (seconds > 30.0)):
         begun.append(seconds)
         clock[0] += seconds
     assert begun == taken
@@ -405,42 +411,42 @@ def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
     clock = [0.0]
     budget = Budget(540.0, lambda: clock[0])
     taken = []
-    for item, share in budget.shared("abc", 160.0, 120.0):
+    for item, share in budget.share_time("abc", 160.0, 120.0):
         taken.append(item)
         clock[0] += share + 3.0
     assert taken == ["a", "b", "c"], "three seconds more than its share keep no part out"
     assert not budget.cut
     budget = Budget(360.0, lambda: clock[0])
-    assert [round(share) for _, share in budget.shared("abc", 160.0, 0.0)] == [175, 349]
+    assert [round(share) for _, share in budget.share_time("abc", 160.0, 0.0)] == [175, 349]
     assert budget.cut
 
 
 def test_ratio_needs_more_than_its_scatter() -> None:
     even = [[1.0, 0.99, 1.01]] * 5
-    larger = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
+    larger = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
     assert larger.is_significant
     assert larger.ratio == pytest.approx(1.15, abs=0.01)
-    scattered = ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
+    scattered = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
     assert not scattered.is_significant
-    assert ratio(even, []) is None
+    assert compute_ratio(even, []) is None
 
 
 def test_item_lists_have_the_promised_operators() -> None:
-    names = [item.row for item in versus_items()]
+    names = [item.row for item in list_versus_items()]
     assert len(names) == len(set(names))
-    late = [number for number, item in enumerate(versus_items()) if item.triton]
+    late = [number for number, item in enumerate(list_versus_items()) if item.triton]
     assert late == [11, 12], "behind the most telling ones, each of which takes a third as long"
     for side in (512, 1024, 2048, 4096, 8192):
         for dtype in ("float32", "tf32", "float16", "bfloat16"):
             assert f"MM {side}^3 {dtype}" in names
     assert names[0] == "MM 4096^3 float32"
-    assert {item.kind for item in recorded_items()} == {"matmul", "matvec", "conv2d"}
-    assert len(tuned_items()) == 3
+    assert {item.kind for item in list_recorded_items()} == {"matmul", "matvec", "conv2d"}
+    assert len(list_tuned_items()) == 3
 
 
 @pytest.mark.parametrize("name", ["matmul", "matmul, both transposed", "conv2d, 64 channels, NHWC"])
 def test_samples_have_each_tensor_core_instruction(name: str) -> None:
     h200 = devices.open("h200")
-    drawn = draws(CHECKED[name]("float16"), h200.limits, h200.peaks, 0, POPULATION, 1 + DRAWN)
+    drawn = sample_schedules(CHECKED[name]("float16"), h200.limits, h200.peaks, 0, POPULATION, 1 + DRAWN)
     instructions = [[s.instruction for s in x.steps if isinstance(s, Tensorize)] for x in drawn]
     assert instructions == [[], ["wgmma.m64nNk16"], ["mma.m16n8k16"], []]

@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks.gpu import graphs, pytorch, versus
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import interleaved
+from benchmarks.gpu.contenders import measure_in_turn
 from benchmarks.gpu.folder import Folder
-from benchmarks.gpu.items import Item, conv, matmul, matvec
+from benchmarks.gpu.items import Item, make_conv, make_matmul, make_matvec
 from ekc import devices
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
@@ -43,8 +43,8 @@ def _rivals(
     monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", off: float = 0.0, triton: bool = False
 ) -> tuple[Any, Any, Any]:
     torch = module(off)
-    item = replace(matmul(64, 48, 80, dtype), triton=triton)
-    return torch, *pytorch.rivals(_make_kit(monkeypatch, torch), item, expect(item))
+    item = replace(make_matmul(64, 48, 80, dtype), triton=triton)
+    return torch, *pytorch.find_rivals(_make_kit(monkeypatch, torch), item, expect(item))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
@@ -72,8 +72,8 @@ def test_triton_has_items_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("float32", ""), ("float16", " (as a GEMM)")])
 def test_float16_matvec_is_named_a_gemm(dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    item = matvec(64, 48, dtype)
-    (cublas,), _ = pytorch.rivals(_make_kit(monkeypatch, module()), item, expect(item))
+    item = make_matvec(64, 48, dtype)
+    (cublas,), _ = pytorch.find_rivals(_make_kit(monkeypatch, module()), item, expect(item))
     assert cublas.name == f"cuBLAS of CUDA 0.0{suffix}, PyTorch 0.scripted"
 
 
@@ -129,18 +129,18 @@ def test_library_graph_has_at_most_our_calls(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
 def test_rival_with_narrower_factors_is_refused(dtype: str) -> None:
-    item = matmul(64, 64, 1024, dtype)
+    item = make_matmul(64, 64, 1024, dtype)
     expected = expect(item)
     factors = [array.astype(np.float32) for array in expected.arrays]
-    graphs.check("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
+    graphs.check_result("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
     for narrower in (_rounded_to_tf32, lambda array: array.astype(np.float16).astype(np.float32)):
         a, b = (narrower(array) for array in factors)
         got = (a @ b).astype(expected.arrays[0].dtype)
         if dtype == "float32":
             with pytest.raises(DeviceError, match="narrow is off by"):
-                graphs.check("narrow", got, item, expected)
+                graphs.check_result("narrow", got, item, expected)
         else:
-            graphs.check("narrow", got, item, expected)
+            graphs.check_result("narrow", got, item, expected)
 
 
 def _rounded_to_tf32(array: Any) -> Any:
@@ -155,8 +155,8 @@ def test_pytorch_fault_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     torch.cuda.set_device = faulty
-    item = matmul(8, 8, 8, "float32")
-    contenders, absent = pytorch.rivals(_make_kit(monkeypatch, torch), item, expect(item))
+    item = make_matmul(8, 8, 8, "float32")
+    contenders, absent = pytorch.find_rivals(_make_kit(monkeypatch, torch), item, expect(item))
     assert not contenders
     assert "illegal memory access" in absent["cuBLAS"]
 
@@ -204,8 +204,8 @@ def test_other_conditions_are_not_compared(
     device = devices.open("a100")
     monkeypatch.setattr(device, "simulated", simulated)
     kit: Any = SimpleNamespace(device=device, gpu=0, dry=False, set_clocks=set_clocks, target=target)
-    item = matmul(64, 48, 80, "float32")
-    contenders, absent = versus.rivals(kit, item, expect(item))
+    item = make_matmul(64, 48, 80, "float32")
+    contenders, absent = versus.find_rivals(kit, item, expect(item))
     assert not contenders
     assert set(absent.values()) == {reason}
 
@@ -213,8 +213,8 @@ def test_other_conditions_are_not_compared(
 def test_failed_import_of_pytorch_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
-    item = matmul(8, 8, 8, "float32")
-    contenders, absent = pytorch.rivals(kit, item, expect(item))
+    item = make_matmul(8, 8, 8, "float32")
+    contenders, absent = pytorch.find_rivals(kit, item, expect(item))
     assert not contenders
     assert absent["cuBLAS"].startswith("PyTorch is installed and does not work (import of torch halted")
 
@@ -225,7 +225,7 @@ def test_failing_library_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> N
 
     _, (cublas,), _ = _rivals(monkeypatch)
     other = SimpleNamespace(name="other", time=no_memory, meter=no_memory)
-    figures = interleaved([cublas, other], 3, 0, 1.0)
+    figures = measure_in_turn([cublas, other], 3, 0, 1.0)
     assert len(figures[cublas.name]["latency_s"]) == 3
     assert figures["other"] == {
         "latency_s": [],
@@ -243,15 +243,15 @@ def test_older_pytorch_is_set_by_its_own_switches() -> None:
 def test_missing_library_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices.open("a100")
     kit: Any = SimpleNamespace(device=device, gpu=0)
-    item = conv(1, 4, 8, 4, 3, 1, "float32")
+    item = make_conv(1, 4, 8, 4, 3, 1, "float32")
     expected = expect(item)
     torch = module()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    _, absent = pytorch.rivals(kit, item, expected)
+    _, absent = pytorch.find_rivals(kit, item, expected)
     assert absent["cuDNN"] == "PyTorch's GPU 0 is a Scripted GPU, not a a100"
     torch.cuda.is_available = lambda: False  # type: ignore[attr-defined]
-    assert pytorch.rivals(kit, item, expected) == (
+    assert pytorch.find_rivals(kit, item, expected) == (
         [],
         {"cuDNN": "PyTorch 0.scripted sees no GPU"},
     )
-    assert pytorch.gpu_uuid(torch) == f"GPU-{UUID}"
+    assert pytorch.read_gpu_uuid(torch) == f"GPU-{UUID}"
