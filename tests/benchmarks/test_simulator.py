@@ -121,11 +121,11 @@ def test_pairs_are_counted_by_staging(run: Run, tmp_path: Path) -> None:
 
 
 def sample_path(
-    traits: NDArray[np.float64], alike: float, random: np.random.Generator
+    traits: NDArray[np.float64], length_scale: float, random: np.random.Generator
 ) -> NDArray[np.float64]:
     """A smooth function of variance 1, by the covariance itself."""
     squared = np.sum((traits[:, None] - traits[None]) ** 2, axis=2)
-    covariance = np.exp(-0.5 * squared / alike**2) + 1e-6 * np.eye(len(traits))
+    covariance = np.exp(-0.5 * squared / length_scale**2) + 1e-6 * np.eye(len(traits))
     return np.asarray(np.linalg.cholesky(covariance) @ random.standard_normal(len(traits)))
 
 
@@ -138,7 +138,7 @@ def test_fit_recovers_known_sizes(own: float, shared: float) -> None:
         bins += list(residual.compute_variogram(residual.Errors(logs, traits)))
     found = residual.fit_sizes(bins, "robust")
     assert found.shared == pytest.approx(shared, rel=0.2)
-    assert found.alike == pytest.approx(1.5, rel=0.3)
+    assert found.length_scale == pytest.approx(1.5, rel=0.3)
     assert found.own == pytest.approx(own, abs=0.01)
 
 
