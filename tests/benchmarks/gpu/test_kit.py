@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -188,7 +187,7 @@ def test_folder_opens_without_its_gpu(
             print(kit.device)
         kit.folder.add_row("fidelity", "digest", "ok", **row)
 
-    _instead(monkeypatch, "fidelity", simulated)
+    monkeypatch.setattr(PARTS["fidelity"], "run", simulated)
     recorded = SimpleNamespace(origin=SimpleNamespace(simulated=False))
     monkeypatch.setattr(PARTS["fidelity"], "read_recording", lambda path: recorded)
     assert main(["fidelity", "--out", str(tmp_path)]) == 0
@@ -283,10 +282,6 @@ def test_error_in_one_part_keeps_the_others(
     assert "Traceback" in printed.err
 
 
-def _instead(monkeypatch: pytest.MonkeyPatch, part: str, run: Callable[[Kit, Budget], None]) -> None:
-    monkeypatch.setattr(PARTS[part], "run", run)
-
-
 def test_bad_file_keeps_the_other_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "recording.jsonl.gz").write_text("no recording")
     assert main(["record", "traces", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
@@ -313,7 +308,7 @@ def test_full_disk_is_an_error_after_the_report(
         with no_room_beyond((tmp_path / "rows.jsonl").stat().st_size):
             kit.folder.add_note("check", "more", "than there is room for")
 
-    _instead(monkeypatch, "check", filled)
+    monkeypatch.setattr(PARTS["check"], "run", filled)
     (tmp_path / "report.txt").mkdir()
     assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 2
     printed = capsys.readouterr()
@@ -328,7 +323,7 @@ def test_report_names_a_part_that_was_cut(
     def cut(kit: Kit, budget: Budget) -> None:
         budget.cut = True
 
-    _instead(monkeypatch, "check", cut)
+    monkeypatch.setattr(PARTS["check"], "run", cut)
     assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 0
     assert "cut short: there was no time for the rest" in capsys.readouterr().out
 
@@ -351,7 +346,7 @@ def test_part_without_enough_time_is_not_begun(
 ) -> None:
     begun: list[str] = []
     for part in PARTS:
-        _instead(monkeypatch, part, lambda kit, budget, part=part: begun.append(part))
+        monkeypatch.setattr(PARTS[part], "run", lambda kit, budget, part=part: begun.append(part))
     assert main(["all", "--device", "a100", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert "versus" not in begun
     assert "tune" not in begun
