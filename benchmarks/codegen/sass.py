@@ -158,7 +158,7 @@ class Account:
     instructions: int
     names: Counter[str]
     shared_loads: Counter[int]
-    """By bytes for each lane."""
+    """Number of loads by bytes for each lane."""
     global_loads: Counter[int]
     async_copies: Counter[int]
     matrix_loads: int

@@ -43,7 +43,7 @@ def make_main(
             description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-        parser.add_argument("--seed", type=int, default=0, help="first random seed, default 0")
+        parser.add_argument("--seed", type=int, default=0, help="first random seed, default %(default)s")
         add_options(parser)
         arguments = parser.parse_args(words)
         print(describe_versions(), flush=True)

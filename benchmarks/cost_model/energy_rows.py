@@ -58,7 +58,7 @@ def read_kernels(folder: Path, recording: Recording) -> Kernels:
 
 
 def compute_deviations(values: Array, group: NDArray[np.int64]) -> Array:
-    """How far, relatively, measurements lie from the true value of their kernel, as those of one kernel tell:
+    """Relative errors of measurements, by repeated measurements of one kernel:
     distances from their mean, widened because the mean is of few. Groups of one say nothing."""
     _, place, size = np.unique(group, return_inverse=True, return_counts=True)
     mean = np.bincount(place, values) / size

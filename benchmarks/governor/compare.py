@@ -14,16 +14,14 @@ doing. All of it is simulated: jobs and cards answer to clocks as recordings of 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import ekc
+from benchmarks.common.script import format_verdict, make_main
 from benchmarks.governor.baselines import (
     OracleResult,
     find_oracle_clocks,
@@ -34,6 +32,7 @@ from benchmarks.governor.baselines import (
 from benchmarks.governor.baselines.odpp import GpoeoRule
 from benchmarks.governor.predict import BoostedModel, train_simulated_model
 from benchmarks.governor.regret import CAUSES, Regret
+from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen, Event, Shifted
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
@@ -209,7 +208,7 @@ def format_table(rows: list[dict[str, object]], oracle_saving: float, oracle_slo
         else:
             line += f" {'':8s} {'':8s} {r['counter_windows']:>4} (+{r['extra_windows']})"
         if "pass" in r:
-            line += f"  {'pass' if r['pass'] else 'FAIL'}"
+            line += f"  {format_verdict(r)}"
         out.append(line)
     return "\n".join(out)
 
@@ -237,26 +236,31 @@ def format_kinds(results_by_name: dict[str, list[JobResult]]) -> str:
     return "\n".join(out)
 
 
-def main() -> None:
-    """Run all jobs, print the tables, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.set_defaults(seed=100)
     parser.add_argument("--seeds", type=int, default=6, help="jobs of each kind on each card")
-    parser.add_argument("--seed", type=int, default=100, help="first seed")
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
     parser.add_argument("--only", default=",".join(GOVERNORS).replace(", ", "; "), help="governors, by comma")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    names = [name.strip().replace("; ", ", ") for name in options.only.split(",")]
-    unknown = [name for name in names if name not in GOVERNORS]
-    if unknown:
-        parser.error(
-            f"--only {unknown[0]!r}: there are {', '.join(GOVERNORS)} (write ; for the comma in a name)"
-        )
 
+
+def parse_names(text: str) -> list[str]:
+    """Names of governors from a list by comma. Raises `InvalidInput` for a name that does not exist."""
+    names = [name.strip().replace("; ", ", ") for name in text.split(",")]
+    for name in names:
+        if name not in GOVERNORS:
+            known = ", ".join(GOVERNORS)
+            raise InvalidInput(f"--only {name!r}: there are {known} (write ; for the comma in a name)")
+    return names
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all jobs and print the tables."""
+    names = parse_names(arguments.only)
     models = {device: train_simulated_model(device) for device in DEVICES}
     results: dict[str, list[JobResult]] = {name: [] for name in names}
     best: list[OracleResult] = []
-    for job in sample_jobs(options.seed, options.seeds, options.seconds):
+    for job in sample_jobs(arguments.seed, arguments.seeds, arguments.seconds):
         best.append(find_oracle_clocks(job, Policy()))
         bill = measure_default(job)
         for name in names:
@@ -265,23 +269,21 @@ def main() -> None:
     rows = [summarise(name, results[name]) for name in names]
     add_verdicts(rows)
     saving, slowdown = (float(np.mean([getattr(b, n) for b in best])) for n in ("saving", "slowdown"))
-    print(f"ekc {ekc.__version__}, Python {platform.python_version()}; everything below is simulated")
-    first, last = options.seed, options.seed + options.seeds - 1
-    print(f"{len(best)} jobs of {options.seconds:.0f} s, seeds {first} to {last}, on {', '.join(DEVICES)}")
+    first, last = arguments.seed, arguments.seed + arguments.seeds - 1
+    print("everything below is simulated")
+    print(f"{len(best)} jobs of {arguments.seconds:.0f} s, seeds {first} to {last}, on {', '.join(DEVICES)}")
     print(format_table(rows, saving, slowdown))
     print(format_causes(rows, saving))
     print(format_kinds(results))
-    if options.json:
-        figures = {
-            "version": ekc.__version__,
-            "simulated": True,
-            "rows": rows,
-            "oracle": {"mean_saving": saving, "mean_slowdown": slowdown},
-            "jobs": {name: [asdict(result) for result in results[name]] for name in names},
-            "pass": all(bool(r.get("pass", True)) for r in rows),
-        }
-        options.json.write_text(json.dumps(figures, indent=1))
+    return {
+        "simulated": True,
+        "lines": rows,
+        "oracle": {"mean_saving": saving, "mean_slowdown": slowdown},
+        "jobs": {name: [asdict(result) for result in results[name]] for name in names},
+    }
 
+
+main = make_main(__doc__, measure, BARS, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.script import format_verdict, make_main
 from ekc.governor.live.governed_job import list_process_family
-from ekc.version import __version__
 from tests.scripted.nvml.boards import ScriptedBoards
 
 BAR = 0.01
@@ -56,32 +56,6 @@ def measure_cost(instant: bool, seconds: float) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Measure both kinds of cards, print the table, write JSON; exit status 1 where the bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=180.0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    print(f"ekc {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
-    print(f"scripted NVML, a job of {options.seconds:g} s; bar: {BAR:.0%} of one core for both\n")
-    print(f"{'card':26}{'governor':>10}{'guard':>9}{'both':>9}{'measured':>10}")
-    with ThreadPoolExecutor() as pool:
-        # At the same time: processor time is billed to each process, and nearly all of the time they sleep.
-        figures = pool.map(lambda instant: measure_cost(instant, options.seconds), CARDS.values())
-    rows = [{"card": name} | own for name, own in zip(CARDS, figures, strict=True)]
-    for row in rows:
-        name = row["card"]
-        both = row["governor"] + row["guard"]
-        verdict = "pass" if row["pass"] else "FAIL"
-        print(
-            f"{name:26}{row['governor']:10.2%}{row['guard']:9.2%}{both:9.2%}{row['measured']:10}  {verdict}",
-            flush=True,
-        )
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "pass": all(row["pass"] for row in rows)}))
-    return 0 if all(row["pass"] for row in rows) else 1
-
-
 def _find_guards(governor: int) -> list[int]:
     return [
         pid
@@ -105,6 +79,31 @@ def _read_core_s(pid: int) -> float:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--seconds", type=float, default=180.0)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure both kinds of cards and print the table."""
+    print(platform.platform(terse=True))
+    print(f"scripted NVML, a job of {arguments.seconds:g} s; bar: {BAR:.0%} of one core for both\n")
+    print(f"{'card':26}{'governor':>10}{'guard':>9}{'both':>9}{'measured':>10}")
+    with ThreadPoolExecutor() as pool:
+        # At the same time: processor time is billed to each process, and nearly all of the time they sleep.
+        figures = pool.map(lambda instant: measure_cost(instant, arguments.seconds), CARDS.values())
+    rows = [{"card": name} | shares for name, shares in zip(CARDS, figures, strict=True)]
+    for row in rows:
+        both = row["governor"] + row["guard"]
+        print(
+            f"{row['card']:26}{row['governor']:10.2%}{row['guard']:9.2%}{both:9.2%}{row['measured']:10}"
+            f"  {format_verdict(row)}"
+        )
+    return {"lines": rows}
+
+
+main = make_main(__doc__, measure, {"share": BAR}, add_options)
 
 if __name__ == "__main__":
     sys.exit(main())

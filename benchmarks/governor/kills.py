@@ -13,7 +13,6 @@ too, whichever took longer), and whether the job was unharmed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -25,14 +24,14 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.common.script import make_main
 from ekc.governor.live.governed_job import list_process_family
-from ekc.version import __version__
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0
 """Seconds within which the previous settings must be back."""
-BEFORE = (None, None, 280_000)
 JOB = "import time, sys; time.sleep(float(sys.argv[1])); print('job done')"
 JOB_S = "4"
 LATEST_S = 0.6
@@ -76,11 +75,11 @@ class GovernedProcesses:
         """Kill processes at once; whether a limit differed from the previous settings."""
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        return self.boards.read_limits() != BEFORE
+        return not self.boards.are_limits_back()
 
     def wait_for_restore(self) -> float:
         """Seconds until the previous settings were back and no lease was left."""
-        return self.boards.wait_for(_is_restored, 2 * BAR_S)
+        return self.boards.wait_for(ScriptedBoards.is_restored, 2 * BAR_S)
 
     def wait_for_job(self) -> bool:
         """Wait until the job has ended; whether it ended normally with its complete output."""
@@ -122,9 +121,7 @@ def kill_all(g: GovernedProcesses) -> Case:
     touched = g.kill(g.guard, g.process.pid, g.job)
     g.process.wait()
     began = time.monotonic()
-    restore = g.boards.start_python(
-        "-m", "ekc", "govern", "--restore", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    restore = g.boards.start_python("-m", "ekc", "govern", "--restore")
     restore.communicate()
     g.wait_for_restore()
     seconds = time.monotonic() - began if restore.returncode == 0 else float("inf")
@@ -132,23 +129,6 @@ def kill_all(g: GovernedProcesses) -> Case:
 
 
 CASES = {"job": kill_job, "governor": kill_governor, "guard": kill_guard, "all": kill_all}
-
-
-def main() -> int:
-    """Run all kills, print the table, write JSON; exit status 1 where a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    rng = random.Random(options.seed)
-    print(f"ekc {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
-    print(f"scripted NVML, {options.kills} kills each, seed {options.seed}; bar: back within {BAR_S:g} s\n")
-    print(f"{'killed':10}{'kills':>6}{'while set':>11}{'back, median':>14}{'worst':>9}{'job unharmed':>14}")
-    rows = [_run_cases(name, options.kills, rng) for name in CASES]
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "pass": all(row["pass"] for row in rows)}))
-    return 0 if all(row["pass"] for row in rows) else 1
 
 
 def _clock_was_set(boards: ScriptedBoards) -> bool:
@@ -184,16 +164,30 @@ def _run_cases(name: str, kills: int, rng: random.Random) -> dict[str, object]:
     }
 
 
-def _is_restored(boards: ScriptedBoards) -> bool:
-    return boards.read_limits() == BEFORE and not list(boards.leases.glob("*.json"))
-
-
 def _read_command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
         return ""
 
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--kills", type=int, default=20)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all kills and print the table."""
+    rng = random.Random(arguments.seed)
+    print(platform.platform(terse=True))
+    print(
+        f"scripted NVML, {arguments.kills} kills each, seed {arguments.seed}; bar: back within {BAR_S:g} s\n"
+    )
+    print(f"{'killed':10}{'kills':>6}{'while set':>11}{'back, median':>14}{'worst':>9}{'job unharmed':>14}")
+    return {"lines": [_run_cases(name, arguments.kills, rng) for name in CASES]}
+
+
+main = make_main(__doc__, measure, {"back_s": BAR_S}, add_options)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,13 +11,12 @@ clock, which knows nothing of the job.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-from pathlib import Path
+import sys
+from typing import Any
 
 import numpy as np
 
-import ekc
+from benchmarks.common.script import format_verdict, make_main
 from benchmarks.governor.predict import TrainingRow, build_rows, leave_one_out
 from benchmarks.governor.predict.train import JOB_SECONDS, TRAINING_SEEDS
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
@@ -69,28 +68,28 @@ def add_verdicts(rows: list[dict[str, object]]) -> None:
             row["pass"] = all(float(str(row[name])) < float(str(mean[name])) for name in figures)
 
 
-def main() -> None:
-    """Train, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("--seeds", type=int, default=len(TRAINING_SEEDS), help="training jobs of each kind")
     parser.add_argument("--card", choices=CARDS, help="only this card")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    cards = (options.card,) if options.card else CARDS
-    rows = [row for card in cards for row in judge_card(card, options.seeds)]
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train and judge the trees of each card, and print the table."""
+    cards = (arguments.card,) if arguments.card else CARDS
+    rows = [row for card in cards for row in judge_card(card, arguments.seeds)]
     add_verdicts(rows)
-    print(f"ekc {ekc.__version__}, Python {platform.python_version()}; simulated jobs on simulated cards")
+    print("simulated jobs on simulated cards")
     print(f"{'card':8s} {'from':21s} {'jobs':>4s} {'time':>6s} {'p90':>6s} {'energy':>7s} {'p90':>6s}")
     for r in rows:
-        verdict = "" if "pass" not in r else "  pass" if r["pass"] else "  FAIL"
         print(
             f"{r['card']:8s} {r['from']:21s} {r['jobs']:4d} {r['time_median']:6.1%} {r['time_p90']:6.1%}"
-            f" {r['energy_median']:7.1%} {r['energy_p90']:6.1%}{verdict}"
+            f" {r['energy_median']:7.1%} {r['energy_p90']:6.1%}  {format_verdict(r)}"
         )
-    if options.json:
-        passed = all(bool(r.get("pass", True)) for r in rows)
-        options.json.write_text(json.dumps({"simulated": True, "rows": rows, "pass": passed}, indent=1))
+    return {"simulated": True, "lines": rows}
 
+
+main = make_main(__doc__, measure, {"errors": "below those of the mean of other jobs"}, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

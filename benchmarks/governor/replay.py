@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
-import platform
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-import ekc
+from benchmarks.common.script import format_verdict, make_main
 from benchmarks.governor.baselines.gpoeo import BracketSearch
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule
 from ekc.errors import InvalidInput
@@ -217,38 +217,41 @@ def summarise(name: str, results: list[ReplayResult]) -> dict[str, object]:
     return row
 
 
-def main() -> None:
-    """Replay all sweeps, print the table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
     parser.add_argument("--data", type=Path, required=True, help="folder with the recordings")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Replay all sweeps and print the table."""
     recordings: dict[str, list[Sweep]] = {}
     for board in ("V100", "A40"):
-        sweeps = read_zeus(options.data, board.lower())
+        sweeps = read_zeus(arguments.data, board.lower())
         recordings[f"Zeus caps, {board}"] = [s for s in sweeps if s.is_limited()]
         recordings[f"{board}, no cap felt"] = [s for s in sweeps if not s.is_limited()]
-    recordings["Perseus clocks, A100"] = read_perseus(options.data)
+    recordings["Perseus clocks, A100"] = read_perseus(arguments.data)
     policy = Policy()
     results = {
         name: [replay_sweep(s, policy) for s in sweeps] for name, sweeps in recordings.items() if sweeps
     }
     results[THEIRS] = [bracket_sweep(s, policy) for s in recordings["Perseus clocks, A100"]]
     rows = [summarise(name, each) for name, each in results.items()]
-    print(f"ekc {ekc.__version__}, Python {platform.python_version()}; rows of real GPUs, replayed")
+    print("rows of real GPUs, replayed")
     print(f"{'recording':22s} " + " ".join(f"{name:>{width}s}" for name, width in COLUMNS.items()))
     for r in rows:
-        verdict = "pass" if r.get("pass") else "FAIL" if "pass" in r else "(no bar)"
         print(
             f"{r['recording']:22s} {r['jobs']:5d} {r['points']:8.1f} {r['rows']:8.1f} {r['mean_saving']:7.1%}"
             f" {r['best_saving']:7.1%} {r['share_of_best']:7.1%} {r['worst_regret']:7.1%}"
-            f" {r['mean_slowdown']:7.1%} {r['worst_slowdown']:7.1%} {r['found_best']:11d}  {verdict}"
+            f" {r['mean_slowdown']:7.1%} {r['worst_slowdown']:7.1%} {r['found_best']:11d}"
+            f"  {format_verdict(r) or '(no bar)'}"
         )
-    if options.json:
-        jobs = {name: [d.__dict__ for d in each] for name, each in results.items()}
-        passed = all(bool(r.get("pass", True)) for r in rows)
-        options.json.write_text(json.dumps({"rows": rows, "jobs": jobs, "pass": passed}, indent=1))
+    return {
+        "lines": rows,
+        "jobs": {name: [result.__dict__ for result in each] for name, each in results.items()},
+    }
 
+
+main = make_main(__doc__, measure, BARS, add_options)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,7 +22,7 @@ from types import ModuleType
 from benchmarks.gpu import check, fidelity, plan, record, traces, tune, versus
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import AWAY, REPORT
-from benchmarks.gpu.kit import Kit, here
+from benchmarks.gpu.kit import Kit, describe_machine
 from ekc.errors import EkcError, RecordError
 
 PARTS: dict[str, ModuleType] = {
@@ -33,32 +33,40 @@ PARTS: dict[str, ModuleType] = {
     "traces": traces,
     "fidelity": fidelity,
 }
-"""Most valuable first; what needs no GPU last."""
+"""Parts by value; those that need no GPU are last."""
 FIRST_S = {"check": 5.0, "versus": 60.0, "record": 20.0, "fidelity": 5.0, "tune": 130.0, "traces": 30.0}
-"""Guessed, on the long side: what the first item of a part takes, all that comes before it included."""
+"""Estimated seconds, rather too long, of the first item of a part with all preparations."""
 OTHERS = {"prepare": plan}
-TOLD = "report"
-AWAY_PARTS = {"fidelity", TOLD}
-"""These alone want a folder and no device."""
+REPORT_PART = "report"
+AWAY_PARTS = {"fidelity", REPORT_PART}
+"""Parts that need a folder and no device."""
 DRY_MINUTES = 1.8
 INTERRUPTED, BAD_INPUT = 130, 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the parts; the tables, printed and in the folder."""
-    asked = _asked(words)
-    names = list(PARTS) if "all" in asked.parts else [n for n in dict.fromkeys(asked.parts) if n != TOLD]
+    arguments = _parse_arguments(words)
+    names = (
+        list(PARTS)
+        if "all" in arguments.parts
+        else [n for n in dict.fromkeys(arguments.parts) if n != REPORT_PART]
+    )
     try:
-        if set(asked.parts) <= AWAY_PARTS:
-            kit = Kit.reopened(asked.out)
+        if set(arguments.parts) <= AWAY_PARTS:
+            kit = Kit.reopen(arguments.out)
             if names:
-                kit.folder.begin(kit.folder.measured | here() | {AWAY: True})
+                kit.folder.begin_run(kit.folder.measured | describe_machine() | {AWAY: True})
         else:
-            kit = Kit.opened(asked.device, asked.out, asked.dry_run, asked.seed, asked.set_clocks)
+            kit = Kit.open(
+                arguments.device, arguments.out, arguments.dry_run, arguments.seed, arguments.set_clocks
+            )
     except EkcError as problem:
         print(f"benchmarks.gpu: {problem}", file=sys.stderr)
         return BAD_INPUT
-    minutes = asked.minutes or (DRY_MINUTES if kit.dry else sum(_part(name).MINUTES for name in names))
+    minutes = arguments.minutes or (
+        DRY_MINUTES if kit.dry else sum(_find_part(name).MINUTES for name in names)
+    )
     status = 0
     try:
         _run(kit, names, minutes)
@@ -69,52 +77,54 @@ def main(words: Sequence[str] | None = None) -> int:
         status = BAD_INPUT
     finally:
         kit.close()
-    if TOLD in asked.parts:
+    if REPORT_PART in arguments.parts:
         names = [name for name in PARTS if any(row["part"] == name for row in kit.folder.rows)]
-    report = "\n\n".join([_head(kit), *(_format_part(kit, name) for name in names)])
+    report = "\n\n".join([_format_head(kit), *(_format_part(kit, name) for name in names)])
     print(report)
     try:
         (kit.folder.path / REPORT).write_text(report + "\n")
     except OSError as problem:
         print(f"benchmarks.gpu: {REPORT} cannot be written: {problem.strerror}", file=sys.stderr)
         status = status or BAD_INPUT
-    rows = [row for name in names for row in (*kit.folder.of(name), *kit.folder.notes(name))]
+    rows = [row for name in names for row in (*kit.folder.list_rows(name), *kit.folder.list_notes(name))]
     return status or int(any(row["status"] == "FAIL" for row in rows))
 
 
 def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
-    """Each part gets what it asks for, as long as there are minutes; in a dry run, its share of them.
+    """Run each part for its minutes, as long as there are any; in a dry run, for its share of them.
 
     A part begins its first item in any case, so one for which too little is left is not begun."""
     end = time.monotonic() + 60 * minutes
-    asked = {name: _part(name).MINUTES for name in names}
+    minutes_by_part = {name: _find_part(name).MINUTES for name in names}
     if kit.dry or len(names) == 1:
-        asked = dict.fromkeys(names, minutes / len(names))
+        minutes_by_part = dict.fromkeys(names, minutes / len(names))
     for name in names:
-        seconds = min(60 * asked[name], end - time.monotonic())
+        seconds = min(60 * minutes_by_part[name], end - time.monotonic())
         if seconds <= (0 if kit.dry or len(names) == 1 else FIRST_S.get(name, 0.0)):
-            kit.folder.note(name, "not run", f"the {minutes:g} minutes are used")
+            kit.folder.add_note(name, "not run", f"the {minutes:g} minutes are used")
             continue
         print(f"{name}: {seconds:.0f} s on {kit.label}", file=sys.stderr)
         try:
             budget = Budget(seconds)
-            _part(name).run(kit, budget)
+            _find_part(name).run(kit, budget)
             if budget.cut:
-                kit.folder.note(name, "cut short", "there was no time for the rest; a further run goes on")
+                kit.folder.add_note(
+                    name, "cut short", "there was no time for the rest; a further run goes on"
+                )
         except RecordError as problem:
-            # The others do not need this part's file; where nothing can be written, the note says so.
-            kit.folder.note(name, "FAIL", str(problem))
+            # Other parts do not need this part's file; where nothing can be written, the note says so.
+            kit.folder.add_note(name, "FAIL", str(problem))
         except Exception as problem:
             # A mistake in one part must not cost the minutes of those after it.
             traceback.print_exc()
-            kit.folder.note(name, "FAIL", f"{type(problem).__name__}: {problem}")
+            kit.folder.add_note(name, "FAIL", f"{type(problem).__name__}: {problem}")
 
 
 def _format_part(kit: Kit, name: str) -> str:
-    """The table of a part, and what is to be said of it."""
-    notes = [f"  {row['status']}: {row['reason']}" for row in kit.folder.notes(name)]
+    """The table of a part, and its notes."""
+    notes = [f"  {row['status']}: {row['reason']}" for row in kit.folder.list_notes(name)]
     try:
-        table = _part(name).table(kit)
+        table = _find_part(name).make_table(kit)
     except RecordError as problem:
         table = f"{name}: {problem}"
     except Exception as problem:
@@ -124,12 +134,12 @@ def _format_part(kit: Kit, name: str) -> str:
     return "\n".join([table, *notes])
 
 
-def _part(name: str) -> ModuleType:
+def _find_part(name: str) -> ModuleType:
     return (PARTS | OTHERS)[name]
 
 
-def _head(kit: Kit) -> str:
-    first, last = kit.folder.measured, kit.folder.runs()[-1]
+def _format_head(kit: Kit) -> str:
+    first, last = kit.folder.measured, kit.folder.list_runs()[-1]
     facts = ("driver", "nvrtc", "arch", "clock_regime", "data_policy", "ekc", "python", "numpy", "machine")
     lines = [f"{first['device']}, {first['created']}", ", ".join(f"{fact} {first[fact]}" for fact in facts)]
     if last.get(AWAY):
@@ -141,23 +151,23 @@ def _head(kit: Kit) -> str:
     return "\n".join(lines)
 
 
-def _asked(words: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, *OTHERS, TOLD, "all"))
+    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, *OTHERS, REPORT_PART, "all"))
     parser.add_argument("--minutes", type=float, help="for all parts together; default: what they ask for")
     parser.add_argument("--out", type=Path, default=Path("gpu-out"), help="folder; default: gpu-out")
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry-run", action="store_true", help="everything on a simulated device, in minutes")
     parser.add_argument("--set-clocks", action="store_true", help="allow setting the clock, put back after")
-    asked = parser.parse_args(words)
-    if asked.minutes is not None and not asked.minutes > 0:
-        parser.error(f"--minutes {asked.minutes:g}: above 0")
-    return asked
+    arguments = parser.parse_args(words)
+    if arguments.minutes is not None and not arguments.minutes > 0:
+        parser.error(f"--minutes {arguments.minutes:g}: above 0")
+    return arguments
 
 
 if __name__ == "__main__":

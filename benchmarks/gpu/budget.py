@@ -13,7 +13,7 @@ RESERVE = 0.03
 
 
 class Budget:
-    """Runs from when it is made. An item is begun only where it would still fit."""
+    """Time of a part, from its creation. An item is begun only where it would still fit."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._now = seconds, now
@@ -22,11 +22,11 @@ class Budget:
         self.cut = False
         """Whether there was no time for some items."""
 
-    def left(self) -> float:
-        """Seconds, the reserve taken off; below 0 when it is late."""
+    def compute_left_s(self) -> float:
+        """Remaining seconds without the reserve; below 0 after the end."""
         return self._end - self._now()
 
-    def affordable(
+    def take_affordable(
         self, items: Iterable[Item], guess_s: Callable[[Item], float] = lambda item: 0.0
     ) -> Iterator[Item]:
         """The items in order, as far as the time goes. Those of one guess are of a kind: one is begun only
@@ -34,21 +34,23 @@ class Budget:
         is too long is passed over while there is time for a shorter kind."""
         for item in items:
             kind = guess_s(item)
-            if self.left() <= self._longest.get(kind, kind):
+            if self.compute_left_s() <= self._longest.get(kind, kind):
                 self.cut = True
-                if self.left() <= min(self._longest.values(), default=0.0):
+                if self.compute_left_s() <= min(self._longest.values(), default=0.0):
                     return
                 continue
             began = self._now()
             yield item
             self._longest[kind] = max(self._longest.get(kind, 0.0), self._now() - began)
 
-    def shared(self, items: Sequence[Item], good_s: float, least_s: float) -> Iterator[tuple[Item, float]]:
+    def share_time(
+        self, items: Sequence[Item], good_s: float, least_s: float
+    ) -> Iterator[tuple[Item, float]]:
         """Items with a share of the time each: as many as can have `good_s`. One that took longer than its
         share keeps out no other that can still have `least_s`. The first is begun in any case."""
-        chosen = items[: max(1, int(self.left() // good_s))]
+        chosen = items[: max(1, int(self.compute_left_s() // good_s))]
         for n, item in enumerate(chosen):
-            share = self.left() / (len(chosen) - n)
+            share = self.compute_left_s() / (len(chosen) - n)
             if n and share < least_s:
                 break
             yield item, share

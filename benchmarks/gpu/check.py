@@ -1,4 +1,4 @@
-"""Every operator and element type, executed on the device and held against float64."""
+"""Every operator and element type, executed on the device and compared with float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.items import CHECKED, DTYPES
 from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.sampling import draws
+from benchmarks.gpu.sampling import sample_schedules
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
@@ -24,27 +24,30 @@ DRAWN = 3
 POPULATION = 48
 """Genomes drawn for them: breeding would cost more than it shows here."""
 PROCESSES = min(count_cores(), 16)
-"""That draw ahead."""
+"""Number of processes that sample schedules ahead."""
 DRY = 9
-"""A dry run takes each so many-th of the operators and types."""
+"""A dry run checks one in this many operators and types."""
 
 
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each operator and type that exists."""
-    every = list(_operators())[:: DRY if kit.dry else 1]
-    todo = [one for one in every if kit.folder.find("check", one[0]) is None]
-    asked = kit.device.limits, kit.device.peaks, kit.seed, POPULATION
+    every = list(_list_operators())[:: DRY if kit.dry else 1]
+    todo = [one for one in every if kit.folder.find_row("check", one[0]) is None]
+    settings = kit.device.limits, kit.device.peaks, kit.seed, POPULATION
     # Sampling takes a core seconds per operator: far longer than the GPU needs for the samples.
     pool = ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"))
     try:
-        drawn = {item: pool.submit(draws, op, *asked, 2 if kit.dry else 1 + DRAWN) for item, op in todo}
-        for item, op in budget.affordable(todo):
+        drawn = {
+            item: pool.submit(sample_schedules, op, *settings, 2 if kit.dry else 1 + DRAWN)
+            for item, op in todo
+        }
+        for item, op in budget.take_affordable(todo):
             _check(kit, item, op, drawn[item].result)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _operators() -> Iterator[tuple[str, Operator]]:
+def _list_operators() -> Iterator[tuple[str, Operator]]:
     """Types in turn, so that a part cut short has seen each of them."""
     for name, make in CHECKED.items():
         for dtype in DTYPES:
@@ -57,24 +60,26 @@ def _operators() -> Iterator[tuple[str, Operator]]:
 
 def _check(kit: Kit, item: str, op: Operator, schedules: Callable[[], list[Schedule]]) -> None:
     expected = ReferenceEvaluator.from_seed(op, DATA_SEED)
-    said: list[dict[str, str]] = []
-    for schedule, kernel in kit.kernels(schedules()):
+    verdicts: list[dict[str, str]] = []
+    for schedule, kernel in kit.compile_ahead(schedules()):
         try:
-            fault, verdict = kit.verdict(schedule, kernel(), expected)
+            fault, verdict = kit.judge(schedule, kernel(), expected)
         except EkcError as problem:
-            fault, verdict = _kind(schedule, problem), str(problem)
-        said.append({"digest": schedule.digest, "fault": fault, "verdict": verdict})
-    bad = [one for one in said if one["fault"]]
-    kit.folder.add("check", item, "FAIL" if bad else "ok", kernels=said, right=len(said) - len(bad))
+            fault, verdict = _describe_failure(schedule, problem), str(problem)
+        verdicts.append({"digest": schedule.digest, "fault": fault, "verdict": verdict})
+    bad = [one for one in verdicts if one["fault"]]
+    kit.folder.add_row(
+        "check", item, "FAIL" if bad else "ok", kernels=verdicts, right=len(verdicts) - len(bad)
+    )
 
 
-def _kind(schedule: Schedule, problem: EkcError) -> str:
+def _describe_failure(schedule: Schedule, problem: EkcError) -> str:
     return f"{type(problem).__name__} of {schedule.digest}"
 
 
-def table(kit: Kit) -> str:
+def make_table(kit: Kit) -> str:
     """The table of operators, and the failures below it."""
-    rows = kit.folder.of("check")
+    rows = kit.folder.list_rows("check")
     by_name: dict[str, list[str]] = {}
     for row in rows:
         name, dtype = row["item"].rsplit(", ", 1)

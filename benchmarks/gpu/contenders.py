@@ -42,37 +42,46 @@ class Ours:
         return self.device.meter(self.kernel, seconds=seconds, repeat=turn)
 
 
-def ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Difference | None:
-    """theirs / ours: above 1, ours is the better one. None where a measurement is missing."""
+def compute_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Difference | None:
+    """Ratio of the rival's figure to ours: above 1, ours is better. None where a measurement is missing."""
     if not ours or len(ours) != len(theirs):
         return None
-    return compare_pairwise([_measured(x) for x in theirs], [_measured(x) for x in ours])
+    return compare_pairwise([_make_value(x) for x in theirs], [_make_value(x) for x in ours])
 
 
-def _measured(figure: Sequence[float]) -> MeasuredValue:
+def _make_value(figure: Sequence[float]) -> MeasuredValue:
     value, low, high = figure
     return MeasuredValue(value, Interval(low, high))
 
 
-def middle(figures: Sequence[Sequence[float]], scale: float) -> str:
+def format_median(figures: Sequence[Sequence[float]], scale: float) -> str:
     """The median of the turns, as text."""
     return f"{scale * statistics.median(value for value, _, _ in figures):.4g}" if figures else "-"
 
 
-def interleaved(contenders: Sequence[Contender], turns: int, windows: int, window_s: float) -> dict[str, Any]:
+def measure_in_turn(
+    contenders: Sequence[Contender], turns: int, windows: int, window_s: float
+) -> dict[str, Any]:
     """A B, B A, and so on: first latencies, then energies. By contender: figures turn by turn, each with its
-    95 % interval as [value, low, high], and what went wrong."""
-    found: dict[str, Any] = {one.name: {"latency_s": [], "energy_j": [], "problem": ""} for one in contenders}
+    95 % interval as [value, low, high], and the problem, if any."""
+    figures_by_name: dict[str, Any] = {
+        one.name: {"latency_s": [], "energy_j": [], "problem": ""} for one in contenders
+    }
     for turn in range(turns):
         for one in contenders[:: -1 if turn % 2 else 1]:
-            _note(found[one.name], lambda one=one, turn=turn: _timed(one.time(turn)))
+            _collect_figures(
+                figures_by_name[one.name], lambda one=one, turn=turn: _describe_timing(one.time(turn))
+            )
     for turn in range(windows):
         for one in contenders[:: -1 if turn % 2 else 1]:
-            _note(found[one.name], lambda one=one, turn=turn: _metered(one.meter(turn, window_s)))
-    return found
+            _collect_figures(
+                figures_by_name[one.name],
+                lambda one=one, turn=turn: _describe_metering(one.meter(turn, window_s)),
+            )
+    return figures_by_name
 
 
-def _note(into: dict[str, Any], measure: Any) -> None:
+def _collect_figures(into: dict[str, Any], measure: Any) -> None:
     if into["problem"]:
         return
     try:
@@ -81,20 +90,20 @@ def _note(into: dict[str, Any], measure: Any) -> None:
         into["problem"] = str(problem)
         return
     except Exception as problem:
-        # Whatever a library raises (no memory, a lost GPU), the others are compared all the same.
+        # A library may raise anything (no memory, a lost GPU); other contenders are compared all the same.
         into["problem"] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
         return
     for name, value in figures.items():
         into[name] = [*into[name], value] if isinstance(into.get(name), list) else value
 
 
-def _timed(timing: Timing) -> dict[str, Any]:
+def _describe_timing(timing: Timing) -> dict[str, Any]:
     conditions, span = timing.conditions, timing.interval_s
     figure = (timing.latency_s, span.low, span.high)
     return {"latency_s": figure, "clock_mhz": conditions.clock_mhz, "method": timing.method}
 
 
-def _metered(metering: Metering) -> dict[str, Any]:
+def _describe_metering(metering: Metering) -> dict[str, Any]:
     conditions, span = metering.conditions, metering.energy_interval_j
     return {
         "energy_j": (metering.energy_j, span.low, span.high),

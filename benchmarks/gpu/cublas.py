@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.contenders import Contender
-from benchmarks.gpu.graphs import GraphContender, check
+from benchmarks.gpu.graphs import GraphContender, check_result
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.driver import Driver
@@ -30,7 +30,7 @@ ROUGH = 6
 """Calls that tell how long one takes."""
 
 
-def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
+def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
     """cuBLAS, or why not; cuDNN and Triton are called through PyTorch only."""
     why = "PyTorch is not installed"
     if item.triton or item.kind == "conv2d":
@@ -40,7 +40,7 @@ def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Con
 
         driver = CudaBindings()
         driver.push_context(kit.gpu)
-        blas = Blas(load())
+        blas = Blas(load_library())
         graph = BlasGraph(driver, kit.gpu, blas, item, expected)
     except EkcError as problem:
         return [], {"cuBLAS": f"{why}, and called directly: {problem}"}
@@ -48,7 +48,7 @@ def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Con
     return [GraphContender(f"cuBLAS {blas.version}{how}", kit.device, graph)], {}
 
 
-def load() -> Any:
+def load_library() -> Any:
     """The library. Raises `DeviceError` where there is none."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
@@ -70,11 +70,11 @@ class Blas:
         self.version = number.value
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
-    def on(self, stream: int) -> None:
+    def set_stream(self, stream: int) -> None:
         """Queue on a stream from here on."""
         self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream))
 
-    def product(self, a: int, b: int, c: int, m: int, n: int, k: int, dtype: str) -> None:
+    def multiply(self, a: int, b: int, c: int, m: int, n: int, k: int, dtype: str) -> None:
         """C[m, n] = A[m, k] B[k, n], rows in a row; sums are float32, C has the type of the inputs."""
         kind = TYPES[dtype]
         self._call(
@@ -98,25 +98,25 @@ class BlasGraph:
         self._driver, self._gpu = driver, gpu
         self.uuid = f"GPU-{driver.get_uuid(gpu)}"
         self._stream = driver.create_stream()
-        blas.on(self._stream)
-        rooms = [self._room(np.ascontiguousarray(array)) for array in expected.arrays]
+        blas.set_stream(self._stream)
+        rooms = [self._allocate(np.ascontiguousarray(array)) for array in expected.arrays]
         output = np.zeros(item.op.outputs[0].shape, item.op.outputs[0].dtype.numpy_dtype)
-        result = self._room(output)
+        result = self._allocate(output)
         (m, k), n = item.op.inputs[0].shape, (*item.op.inputs[1].shape, 1)[1]
         dtype = item.op.inputs[0].dtype.name
 
         def call() -> None:
-            blas.product(*rooms, result, m, n, k, dtype)
+            blas.multiply(*rooms, result, m, n, k, dtype)
 
         # The first call chooses and allocates, which no graph can hold.
         call()
         driver.download(output, result)
-        check("cuBLAS", output, item, expected)
-        self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = choose_graph_calls(self._one_s())
-        self._graph = self._captured(call, self.calls)
+        check_result("cuBLAS", output, item, expected)
+        self.calls, self._graph = 1, self._capture(call, 1)
+        self.calls = choose_graph_calls(self._measure_call_s())
+        self._graph = self._capture(call, self.calls)
 
-    def use(self) -> None:
+    def make_current(self) -> None:
         """See `Machine`."""
         self._driver.push_context(self._gpu)
 
@@ -124,37 +124,37 @@ class BlasGraph:
         """See `Machine`."""
         self._driver.launch_graph(self._graph, self._stream)
 
-    def event(self) -> int:
+    def create_event(self) -> int:
         """See `Machine`."""
         return self._driver.create_event()
 
-    def record(self, event: int) -> None:
+    def record_event(self, event: int) -> None:
         """See `Machine`."""
         self._driver.record_event(event, self._stream)
 
-    def wait(self, event: int) -> None:
+    def wait_for_event(self, event: int) -> None:
         """See `Machine`."""
         self._driver.wait_for_event(event)
 
-    def seconds(self, begin: int, end: int) -> float:
+    def compute_seconds(self, begin: int, end: int) -> float:
         """See `Machine`."""
         return self._driver.elapsed_s(begin, end)
 
-    def _room(self, array: Any) -> int:
+    def _allocate(self, array: Any) -> int:
         address = self._driver.allocate(array.nbytes)
         self._driver.upload(address, array)
         return address
 
-    def _captured(self, call: Any, calls: int) -> int:
+    def _capture(self, call: Any, calls: int) -> int:
         self._driver.begin_capture(self._stream)
         for _ in range(calls):
             call()
         return self._driver.end_capture(self._stream)
 
-    def _one_s(self) -> float:
-        events = [self.event() for _ in range(ROUGH)]
+    def _measure_call_s(self) -> float:
+        events = [self.create_event() for _ in range(ROUGH)]
         for event in events:
-            self.record(event)
+            self.record_event(event)
             self.replay()
-        self.wait(events[-1])
-        return self.seconds(events[ROUGH // 2], events[-1]) / (ROUGH - 1 - ROUGH // 2)
+        self.wait_for_event(events[-1])
+        return self.compute_seconds(events[ROUGH // 2], events[-1]) / (ROUGH - 1 - ROUGH // 2)

@@ -1,4 +1,4 @@
-"""The simulated model of this GPU against what was measured on it: the rows of the recording, one by one."""
+"""The simulated model of this GPU compared with the measurements on it, row by row of the recording."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def run(kit: Kit, budget: Budget) -> None:
     """A row for each recorded schedule that was metered, then for those only timed."""
     file = kit.folder.path / RECORDING
     if not file.exists():
-        kit.folder.note("fidelity", "not run", "nothing is recorded yet: run the part record")
+        kit.folder.add_note("fidelity", "not run", "nothing is recorded yet: run the part record")
         return
     recording = read_recording(file)
-    model = model_of(recording.origin.name)
+    model = find_model(recording.origin.name)
     if model is None:
         names = ", ".join(specs.list_names())
         why = f"there is no simulated model of {recording.origin.name}, only of {names}"
-        kit.folder.note("fidelity", "not run", why)
+        kit.folder.add_note("fidelity", "not run", why)
         return
     timed = sorted((r for r in recording.rows if r.timings), key=lambda r: not r.meterings)
-    todo = (r for r in timed if kit.folder.find("fidelity", r.digest) is None)
-    for row in budget.affordable(todo):
+    todo = (r for r in timed if kit.folder.find_row("fidelity", r.digest) is None)
+    for row in budget.take_affordable(todo):
         _simulate(kit, model, row, str(recording.operators[row.operator]).splitlines()[0])
 
 
-def model_of(name: str) -> Device | None:
+def find_model(name: str) -> Device | None:
     """The simulated device whose name is in the product name: rtx4090 in NVIDIA GeForce RTX 4090."""
     plain = "".join(filter(str.isalnum, name.lower()))
-    found = [known for known in specs.list_names() if known in plain]
-    return devices.open(max(found, key=len)) if found else None
+    names = [known for known in specs.list_names() if known in plain]
+    return devices.open(max(names, key=len)) if names else None
 
 
 def _simulate(kit: Kit, model: Device, row: RecordedRow, operator: str) -> None:
@@ -62,44 +62,44 @@ def _simulate(kit: Kit, model: Device, row: RecordedRow, operator: str) -> None:
             metering = row.find_metering()
             facts |= {"power_w": metering.power_w, "simulated_w": model.meter(kernel).power_w}
     except EkcError as problem:
-        kit.folder.add("fidelity", row.digest, str(problem), **facts)
+        kit.folder.add_row("fidelity", row.digest, str(problem), **facts)
         return
-    kit.folder.add("fidelity", row.digest, "ok", model=model.label, **facts)
+    kit.folder.add_row("fidelity", row.digest, "ok", model=model.label, **facts)
 
 
-def table(kit: Kit) -> str:
+def make_table(kit: Kit) -> str:
     """Rank correlations and errors by operator; of the model, of the prior, which uses the analysis
     alone, and of a constant power."""
-    rows = [r for r in kit.folder.of("fidelity") if r["status"] == "ok"]
+    rows = [r for r in kit.folder.list_rows("fidelity") if r["status"] == "ok"]
     if not rows:
         return "fidelity: nothing to compare"
     lines = [
-        _line(op, [r for r in rows if r["operator"] == op])
+        _format_line(op, [r for r in rows if r["operator"] == op])
         for op in dict.fromkeys(r["operator"] for r in rows)
     ]
     heads = ("operator", "rows", "latency: rank", "error", "prior: rank", "power: error", "constant: error")
     title = f"fidelity: {rows[0]['model']} against {kit.label}"
     text = format_table(heads, lines, title)
     if read_recording(kit.folder.path / RECORDING).origin.simulated:
-        text += "\n  the recording is of the simulated model itself, so nothing is learned of a GPU"
+        text += "\n  the recording is of the simulated model itself, so it says nothing about a GPU"
     return text
 
 
-def _line(operator: str, rows: list[dict[str, Any]]) -> tuple[str, ...]:
+def _format_line(operator: str, rows: list[dict[str, Any]]) -> tuple[str, ...]:
     real, simulated, expected = (
         np.array([r[k] for r in rows]) for k in ("latency_s", "simulated_s", "prior_s")
     )
     metered = [r for r in rows if "power_w" in r]
-    watts, said = (np.array([r[k] for r in metered]) for k in ("power_w", "simulated_w"))
+    watts, predicted = (np.array([r[k] for r in metered]) for k in ("power_w", "simulated_w"))
     constant = np.full(len(watts), np.median(watts)) if len(watts) else watts
-    ranks = (_rank(simulated, real), _error(simulated, real), _rank(expected, real))
-    return operator, str(len(rows)), *ranks, _error(said, watts), _error(constant, watts)
+    ranks = (_format_rank(simulated, real), _format_error(simulated, real), _format_rank(expected, real))
+    return operator, str(len(rows)), *ranks, _format_error(predicted, watts), _format_error(constant, watts)
 
 
-def _rank(a: NDArray[np.float64], b: NDArray[np.float64]) -> str:
-    found = spearman(a, b)
-    return "-" if found is None else f"{found:.2f}"
+def _format_rank(a: NDArray[np.float64], b: NDArray[np.float64]) -> str:
+    rank = spearman(a, b)
+    return "-" if rank is None else f"{rank:.2f}"
 
 
-def _error(said: NDArray[np.float64], true: NDArray[np.float64]) -> str:
-    return f"{np.median(np.abs(said / true - 1)):.1%}" if len(true) else "-"
+def _format_error(predicted: NDArray[np.float64], true: NDArray[np.float64]) -> str:
+    return f"{np.median(np.abs(predicted / true - 1)):.1%}" if len(true) else "-"

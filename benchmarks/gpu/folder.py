@@ -23,7 +23,7 @@ FILES = (ROWS, RECORDING, TUNING, TRACES, PLAN, REPORT)
 MOST_BYTES = 16_000_000
 """Size of each file in bytes, at most."""
 VERSION = 1
-SAME = ("device", "driver", "clock_regime", "data_policy")
+SHARED_CONDITIONS = ("device", "driver", "clock_regime", "data_policy")
 """Conditions that all rows of a folder share, and that a report prints once. A recording requires the
 same."""
 
@@ -43,64 +43,64 @@ class Folder:
         try:
             if conditions is not None:
                 path.mkdir(parents=True, exist_ok=True)
-            self.rows = _read(path / ROWS)
+            self.rows = _read_rows(path / ROWS)
             if conditions is not None:
-                self._check(conditions)
-                self.begin(conditions)
+                self._check_conditions(conditions)
+                self.begin_run(conditions)
         except OSError as problem:
             raise RecordError(f"{path} cannot be used: {problem.strerror}; name another --out") from None
-        if not self.runs():
+        if not self.list_runs():
             raise RecordError(
                 f"{path} holds no run: there is no {ROWS} in it; name the folder of one by --out"
             )
-        self._check(self.measured)
+        self._check_conditions(self.measured)
 
-    def begin(self, conditions: Mapping[str, Any]) -> None:
+    def begin_run(self, conditions: Mapping[str, Any]) -> None:
         """Begin a run under these conditions; the rows that follow belong to it."""
-        self._add({"part": "run", "version": VERSION, **conditions})
+        self._write_row({"part": "run", "version": VERSION, **conditions})
 
     @property
     def measured(self) -> Row:
         """The conditions of the last run that had the device."""
-        return [run for run in self.runs() if not run.get(AWAY)][-1]
+        return [run for run in self.list_runs() if not run.get(AWAY)][-1]
 
-    def _check(self, conditions: Mapping[str, Any]) -> None:
-        for then in self.runs():
+    def _check_conditions(self, conditions: Mapping[str, Any]) -> None:
+        for then in self.list_runs():
             if then["version"] != VERSION:
                 raise RecordError(f"{self.path} has rows of version {then['version']}; name another --out")
-            for fact in SAME:
+            for fact in SHARED_CONDITIONS:
                 if then.get(fact) != conditions.get(fact):
                     conflict = f"{then.get(fact)}, this is {conditions.get(fact)}"
                     raise RecordError(f"{self.path} is of {conflict}: name another --out")
 
-    def of(self, part: str) -> list[Row]:
+    def list_rows(self, part: str) -> list[Row]:
         """The last row of each item of a part, oldest item first."""
-        found = [row for row in self.rows if row["part"] == part and row["item"]]
-        return list({row["item"]: row for row in found}.values())
+        rows = [row for row in self.rows if row["part"] == part and row["item"]]
+        return list({row["item"]: row for row in rows}.values())
 
-    def runs(self) -> list[Row]:
+    def list_runs(self) -> list[Row]:
         """The conditions of every run into this folder, the present one last."""
         return [row for row in self.rows if row["part"] == "run"]
 
-    def find(self, part: str, item: str) -> Row | None:
-        """The last row of an item, if it is on file and tells a figure: what was not run is tried again."""
-        found = [row for row in self.of(part) if row["item"] == item and row["status"] != "not run"]
-        return found[0] if found else None
+    def find_row(self, part: str, item: str) -> Row | None:
+        """The last row of an item that was run; an item that was not run is tried again."""
+        rows = [row for row in self.list_rows(part) if row["item"] == item and row["status"] != "not run"]
+        return rows[0] if rows else None
 
-    def add(self, part: str, item: str, status: str, **facts: Any) -> Row:
-        """Write a row: status "ok", "FAIL", "not run", or what went wrong."""
-        return self._add({"part": part, "item": item, "status": status, **facts})
+    def add_row(self, part: str, item: str, status: str, **facts: Any) -> Row:
+        """Write a row: status "ok", "FAIL", "not run", or the problem."""
+        return self._write_row({"part": part, "item": item, "status": status, **facts})
 
-    def note(self, part: str, status: str, reason: str) -> Row:
-        """Write what is to be said of a whole part in this run."""
-        return self.add(part, "", status, reason=reason)
+    def add_note(self, part: str, status: str, reason: str) -> Row:
+        """Write a note on a whole part in this run."""
+        return self.add_row(part, "", status, reason=reason)
 
-    def notes(self, part: str) -> list[Row]:
+    def list_notes(self, part: str) -> list[Row]:
         """Notes on a part in this run."""
         begun = max(n for n, row in enumerate(self.rows) if row["part"] == "run")
         return [row for row in self.rows[begun:] if row["part"] == part and not row["item"]]
 
-    def _add(self, row: Row) -> Row:
+    def _write_row(self, row: Row) -> Row:
         """Raises `RecordError` where there is no room, and leaves no half line for the next to join."""
         path = self.path / ROWS
         before = path.stat().st_size if path.exists() else 0
@@ -114,13 +114,13 @@ class Folder:
         self.rows.append(row)
         return row
 
-    def full(self, name: str) -> bool:
+    def is_full(self, name: str) -> bool:
         """Whether a file is near its limit: nothing more goes into it."""
         file = self.path / name
         return file.exists() and file.stat().st_size > 0.9 * MOST_BYTES
 
 
-def _read(path: Path) -> list[Row]:
+def _read_rows(path: Path) -> list[Row]:
     """All rows; a last line that was cut short by a kill is dropped, from the file too."""
     if not path.exists():
         return []

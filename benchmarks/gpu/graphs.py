@@ -44,23 +44,23 @@ class Machine(Protocol):
     uuid: str
     """NVML's name of the GPU."""
 
-    def use(self) -> None:
+    def make_current(self) -> None:
         """Make the GPU current in this thread."""
 
     def replay(self) -> None:
         """Queue the graph."""
 
-    def event(self) -> Any:
-        """A new event."""
+    def create_event(self) -> Any:
+        """Create an event."""
 
-    def record(self, event: Any) -> None:
-        """Queue it."""
+    def record_event(self, event: Any) -> None:
+        """Queue an event."""
 
-    def wait(self, event: Any) -> None:
-        """Until it has happened."""
+    def wait_for_event(self, event: Any) -> None:
+        """Wait until the event has happened."""
 
-    def seconds(self, begin: Any, end: Any) -> float:
-        """Between two that have happened, by the GPU's clock."""
+    def compute_seconds(self, begin: Any, end: Any) -> float:
+        """Seconds between two events that have happened, by the GPU's clock."""
 
 
 class GraphContender:
@@ -72,81 +72,83 @@ class GraphContender:
 
     def time(self, turn: int) -> Timing:
         """Median of the graphs; every measurement is fresh, whatever its turn."""
-        began, unit = time.monotonic(), self._unit()
+        began, unit = time.monotonic(), self._measure_unit()
         repeats = unit.count_repeats(SAMPLE_DURATION_S)
         for _ in range(unit.count_repeats(WARM_UP_DURATION_S)):
             unit.queue()
 
         def take(most: int) -> list[float]:
-            return self._samples(repeats, most)
+            return self._take_samples(repeats, most)
 
         samples = sample_until_narrow(take, TimingRules(), lambda: time.monotonic() - began)
         method = f"{unit.method}, {repeats * unit.calls} calls a sample"
         span, count = compute_median_interval(samples), len(samples)
-        return Timing(compute_median(samples), span, count, self._conditions(), method, tuple(samples))
+        return Timing(
+            compute_median(samples), span, count, self._describe_conditions(), method, tuple(samples)
+        )
 
-    def _unit(self) -> QueueUnit:
-        """The graph, and what a call in it takes, roughly."""
-        (call_s,) = self._samples(1, 1)
+    def _measure_unit(self) -> QueueUnit:
+        """The graph, with the rough time of a call in it."""
+        (call_s,) = self._take_samples(1, 1)
         return QueueUnit(self._machine.replay, self._machine.calls, call_s, "graph replay")
 
-    def _samples(self, repeats: int, count: int) -> list[float]:
-        """Seconds of a call, of samples of so many graphs, queued together."""
+    def _take_samples(self, repeats: int, count: int) -> list[float]:
+        """Seconds of a call, by sample; a sample is `repeats` graphs queued together."""
         machine = self._machine
-        events = [machine.event() for _ in range(count + 1)]
-        machine.record(events[0])
+        events = [machine.create_event() for _ in range(count + 1)]
+        machine.record_event(events[0])
         for event in events[1:]:
-            self._queue(repeats)
-            machine.record(event)
-        machine.wait(events[-1])
+            self._queue_graphs(repeats)
+            machine.record_event(event)
+        machine.wait_for_event(events[-1])
         calls = repeats * machine.calls
-        return [machine.seconds(a, b) / calls for a, b in itertools.pairwise(events)]
+        return [machine.compute_seconds(a, b) / calls for a, b in itertools.pairwise(events)]
 
     def meter(self, turn: int, seconds: float) -> Metering:
-        """Over a window of about so many seconds. Raises `DeviceError` where the board cannot be metered."""
+        """Meter for about `seconds`. Raises `DeviceError` where the board cannot be metered."""
         call_s = self.time(turn).latency_s
         board = NvmlBoard(GpuSensors(self._machine.uuid), self)
         # This object, not a kernel, gives `start` the work.
         window = meter.meter_kernel(board, None, call_s, seconds)  # type: ignore[arg-type]
         seen = {name: getattr(window, name) for name in SEEN}
-        return window.to_metering(replace(self._conditions(), **seen))
+        return window.to_metering(replace(self._describe_conditions(), **seen))
 
     def start(self, kernel: object) -> None:
         """Keep graphs queued until `stop`."""
         self._started, self._done = threading.Event(), CompletedCalls(0, 0.0)
-        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread = threading.Thread(target=self._keep_busy, daemon=True)
         self._thread.start()
 
     def stop(self) -> CompletedCalls:
-        """How many calls there were, and the GPU's seconds."""
+        """Stop; number of calls, and the GPU's seconds."""
         self._started.set()
         self._thread.join()
         return self._done
 
-    def _keep(self) -> None:
+    def _keep_busy(self) -> None:
         machine = self._machine
-        machine.use()
+        machine.make_current()
         # As long as the batches of ours, in which the host is not asked.
-        batch = self._unit().count_repeats(BATCH_DURATION_S)
-        begin, before, after = (machine.event() for _ in range(3))
-        machine.record(begin)
-        self._queue(batch)
-        machine.record(before)
+        batch = self._measure_unit().count_repeats(BATCH_DURATION_S)
+        begin, before, after = (machine.create_event() for _ in range(3))
+        machine.record_event(begin)
+        self._queue_graphs(batch)
+        machine.record_event(before)
         graphs = batch
         while not self._started.is_set():
-            self._queue(batch)
-            machine.record(after)
-            machine.wait(before)
+            self._queue_graphs(batch)
+            machine.record_event(after)
+            machine.wait_for_event(before)
             graphs += batch
             before, after = after, before
-        machine.wait(before)
-        self._done = CompletedCalls(graphs * machine.calls, machine.seconds(begin, before))
+        machine.wait_for_event(before)
+        self._done = CompletedCalls(graphs * machine.calls, machine.compute_seconds(begin, before))
 
-    def _queue(self, graphs: int) -> None:
+    def _queue_graphs(self, graphs: int) -> None:
         for _ in range(graphs):
             self._machine.replay()
 
-    def _conditions(self) -> MeasurementConditions:
+    def _describe_conditions(self) -> MeasurementConditions:
         device = self._device
         return MeasurementConditions(
             device=device.name,
@@ -163,7 +165,7 @@ class GraphContender:
         )
 
 
-def check(name: str, got: Any, item: Item, expected: ReferenceEvaluator) -> None:
+def check_result(name: str, got: Any, item: Item, expected: ReferenceEvaluator) -> None:
     """A rival must be right too: its result is held against the same reference, at some places. Raises
     `DeviceError`."""
     compute = item.op.computes[-1]
@@ -171,12 +173,12 @@ def check(name: str, got: Any, item: Item, expected: ReferenceEvaluator) -> None
     places = {a.name: np.unique(r % a.extent)[:8] for a, r in zip(compute.spatial_axes, drawn, strict=True)}
     right = expected.evaluate_at(compute, places)
     error = float(np.max(np.abs(got[np.ix_(*places.values())].astype(np.float64) - right.values)))
-    allowed = _allowance(item.op, right.tolerance)
+    allowed = _compute_allowance(item.op, right.tolerance)
     if not error <= allowed:
         raise DeviceError(f"{name} is off by {error:.3g}, where rounding explains {allowed:.3g}")
 
 
-def _allowance(op: Operator, slack: float) -> float:
+def _compute_allowance(op: Operator, slack: float) -> float:
     """Allowed error of a rival: ten times ours, for sums in another order; and, as libraries may truncate
     where ours rounds, four times the last bit of the inputs, as it adds up in a sum of random terms. In
     float32 twice ours, which is enough for any order: a library that used narrower factors (TF32, by a switch

@@ -13,7 +13,7 @@ DTYPES = ("float32", "tf32", "float16", "bfloat16", "int8")
 
 @dataclass(frozen=True)
 class Item:
-    """An operator to be held against a library."""
+    """An operator that is compared with a library."""
 
     name: str
     op: Operator
@@ -26,22 +26,22 @@ class Item:
 
     @property
     def row(self) -> str:
-        """Its name among the rows of `versus`, where one operator is compared twice."""
+        """Name of the row of `versus`, where one operator is compared twice."""
         return f"{self.name}, Triton" if self.triton else self.name
 
 
-def matmul(m: int, n: int, k: int, dtype: str, where: str = "") -> Item:
+def make_matmul(m: int, n: int, k: int, dtype: str, where: str = "") -> Item:
     size = f"{m}^3" if m == n == k else f"{m}x{n}x{k}"
     name = f"MM {size} {dtype}" + (f" ({where})" if where else "")
     return Item(name, ekc.matmul(m, n, k, dtype=dtype), "matmul")
 
 
-def matvec(m: int, k: int, dtype: str, where: str = "") -> Item:
+def make_matvec(m: int, k: int, dtype: str, where: str = "") -> Item:
     name = f"MV {m}x{k} {dtype}" + (f" ({where})" if where else "")
     return Item(name, ekc.matvec(m, k, dtype=dtype), "matvec")
 
 
-def conv(n: int, c: int, side: int, out: int, kernel: int, stride: int, dtype: str) -> Item:
+def make_conv(n: int, c: int, side: int, out: int, kernel: int, stride: int, dtype: str) -> Item:
     """A convolution of ResNet-50 (He et al. 2015, table 1, the stride on the 3x3)."""
     padding = kernel // 2
     op = ekc.conv2d(
@@ -51,57 +51,57 @@ def conv(n: int, c: int, side: int, out: int, kernel: int, stride: int, dtype: s
     return Item(name, op, "conv2d", padding, stride)
 
 
-def versus_items() -> Iterator[Item]:
-    """Everything that is held against a library, most valuable first. Made one by one: an operator is cheap,
+def list_versus_items() -> Iterator[Item]:
+    """Every item that is compared with a library, most valuable first. Made one by one: an operator is cheap,
     its reference is not."""
-    yield matmul(4096, 4096, 4096, "float32")
-    yield matmul(4096, 4096, 4096, "float16")
-    yield matvec(4096, 4096, "float32")
-    yield conv(1, 64, 56, 64, 3, 1, "float32")
-    yield matmul(1024, 1024, 1024, "float32")
-    yield matmul(4096, 4096, 4096, "bfloat16")
-    yield matmul(4096, 4096, 4096, "tf32")
-    yield matmul(512, 4096, 4096, "float16", "Llama-3-8B, attention")
-    yield matmul(128, 768, 768, "float32", "BERT-base, attention")
-    yield matvec(14336, 4096, "float16", "Llama-3-8B, decode")
-    yield conv(16, 256, 14, 256, 3, 1, "float32")
+    yield make_matmul(4096, 4096, 4096, "float32")
+    yield make_matmul(4096, 4096, 4096, "float16")
+    yield make_matvec(4096, 4096, "float32")
+    yield make_conv(1, 64, 56, 64, 3, 1, "float32")
+    yield make_matmul(1024, 1024, 1024, "float32")
+    yield make_matmul(4096, 4096, 4096, "bfloat16")
+    yield make_matmul(4096, 4096, 4096, "tf32")
+    yield make_matmul(512, 4096, 4096, "float16", "Llama-3-8B, attention")
+    yield make_matmul(128, 768, 768, "float32", "BERT-base, attention")
+    yield make_matvec(14336, 4096, "float16", "Llama-3-8B, decode")
+    yield make_conv(16, 256, 14, 256, 3, 1, "float32")
     # Behind what is most telling, as each takes as long as several of those; behind all they never came.
-    yield replace(matmul(4096, 4096, 4096, "float32"), triton=True)
-    yield replace(matmul(4096, 4096, 4096, "float16"), triton=True)
+    yield replace(make_matmul(4096, 4096, 4096, "float32"), triton=True)
+    yield replace(make_matmul(4096, 4096, 4096, "float16"), triton=True)
     for side in (2048, 512, 8192):
         for dtype in ("float32", "float16"):
-            yield matmul(side, side, side, dtype)
-    yield matmul(128, 3072, 768, "float16", "BERT-base, feed-forward")
-    yield matmul(512, 14336, 4096, "float16", "Llama-3-8B, feed-forward")
-    yield conv(1, 256, 56, 64, 1, 1, "float32")
-    yield conv(1, 512, 7, 512, 3, 1, "float32")
-    yield conv(1, 3, 224, 64, 7, 2, "float32")
-    yield conv(1, 128, 56, 128, 3, 2, "float16")
+            yield make_matmul(side, side, side, dtype)
+    yield make_matmul(128, 3072, 768, "float16", "BERT-base, feed-forward")
+    yield make_matmul(512, 14336, 4096, "float16", "Llama-3-8B, feed-forward")
+    yield make_conv(1, 256, 56, 64, 1, 1, "float32")
+    yield make_conv(1, 512, 7, 512, 3, 1, "float32")
+    yield make_conv(1, 3, 224, 64, 7, 2, "float32")
+    yield make_conv(1, 128, 56, 128, 3, 2, "float16")
     for side in (1024, 2048, 512, 8192):
         for dtype in ("tf32", "bfloat16"):
-            yield matmul(side, side, side, dtype)
-    yield matmul(1024, 1024, 1024, "float16")
+            yield make_matmul(side, side, side, dtype)
+    yield make_matmul(1024, 1024, 1024, "float16")
 
 
-def small_items() -> Iterator[Item]:
-    """For a dry run."""
-    yield matmul(64, 64, 64, "float32")
-    yield matvec(256, 256, "float32")
+def list_small_items() -> Iterator[Item]:
+    """Items of a dry run."""
+    yield make_matmul(64, 64, 64, "float32")
+    yield make_matvec(256, 256, "float32")
 
 
-def recorded_items() -> tuple[Item, ...]:
+def list_recorded_items() -> tuple[Item, ...]:
     """Items of which a sample of schedules is recorded."""
     return (
-        matmul(2048, 2048, 2048, "float32"),
-        conv(1, 64, 56, 64, 3, 1, "float32"),
-        matvec(4096, 4096, "float32"),
-        matmul(2048, 2048, 2048, "float16"),
+        make_matmul(2048, 2048, 2048, "float32"),
+        make_conv(1, 64, 56, 64, 3, 1, "float32"),
+        make_matvec(4096, 4096, "float32"),
+        make_matmul(2048, 2048, 2048, "float16"),
     )
 
 
-def tuned_items() -> tuple[Item, ...]:
-    """Tuned once for latency and once for energy."""
-    return recorded_items()[:3]
+def list_tuned_items() -> tuple[Item, ...]:
+    """Items that are tuned once for latency and once for energy."""
+    return list_recorded_items()[:3]
 
 
 Maker = Callable[[str], Operator]

@@ -44,16 +44,16 @@ class Kit:
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(os.cpu_count() or 1))
 
     @classmethod
-    def opened(cls, target: str, out: Path, dry: bool, seed: int, set_clocks: bool) -> Kit:
-        """Opens the device; a dry run has a simulated one. Raises `EkcError`."""
+    def open(cls, target: str, out: Path, dry: bool, seed: int, set_clocks: bool) -> Kit:
+        """Open the device; a dry run has a simulated one. Raises `EkcError`."""
         target = DRY_TARGET if dry else target
         device = devices.open(target)
         if set_clocks:
-            device = _fixed(device)
-        return cls(target, device, Folder(out, conditions(device, dry, seed)), dry, seed, set_clocks)
+            device = _fix_clock(device)
+        return cls(target, device, Folder(out, describe_conditions(device, dry, seed)), dry, seed, set_clocks)
 
     @classmethod
-    def reopened(cls, out: Path) -> Kit:
+    def reopen(cls, out: Path) -> Kit:
         """Open the results of earlier runs without their device. Raises `RecordError`."""
         folder = Folder(out)
         then = folder.measured
@@ -76,52 +76,52 @@ class Kit:
         """The number of the GPU, as the driver counts."""
         return (parse_target(self.target).indices or (0,))[0]
 
-    def kernel(self, schedule: Schedule) -> CompiledKernel:
-        """Compiled for the device. Raises what the compiler raises."""
+    def compile_kernel(self, schedule: Schedule) -> CompiledKernel:
+        """Compile a schedule for the device. Raises the errors of the compiler."""
         return compile_schedule(schedule, self.device.arch, self.device.limits)
 
-    def kernels(
+    def compile_ahead(
         self, schedules: Iterable[Schedule]
     ) -> Iterator[tuple[Schedule, Callable[[], CompiledKernel]]]:
         """Schedules in order, each with its kernel, compiled a few ahead in the background."""
         waiting: list[tuple[Schedule, Future[CompiledKernel]]] = []
         ahead = AHEAD * (os.cpu_count() or 1)
         for schedule in schedules:
-            waiting.append((schedule, self.workers.submit(self.kernel, schedule)))
+            waiting.append((schedule, self.workers.submit(self.compile_kernel, schedule)))
             if len(waiting) > ahead:
                 first, job = waiting.pop(0)
                 yield first, job.result
         for first, job in waiting:
             yield first, job.result
 
-    def verdict(
+    def judge(
         self, schedule: Schedule, kernel: CompiledKernel, expected: ReferenceEvaluator
     ) -> tuple[str, str]:
-        """(fault or "", all that is said): executed on the device where it can, else by the PTX machine.
+        """(fault or "", verdict as text): executed on the device where it can, else by the PTX machine.
 
         Raises `EkcError` where neither can execute it."""
-        found = verify_if_executable(self.device, schedule, kernel, expected) or verify(
+        verdict = verify_if_executable(self.device, schedule, kernel, expected) or verify(
             schedule, kernel, expected
         )
-        return found.fault, str(found)
+        return verdict.fault, str(verdict)
 
     def close(self) -> None:
-        """End what runs in the background, and the device's worker."""
+        """End the background threads and the device's worker."""
         self.workers.shutdown(cancel_futures=True)
         end = getattr(self.opened_device, "close", None)
         if end is not None:
             end()
 
 
-def _fixed(device: Device) -> Device:
-    """At the highest clock that the device can be set to. Raises `DeviceError` where it cannot."""
+def _fix_clock(device: Device) -> Device:
+    """The device at its highest clock. Raises `DeviceError` where the clock cannot be set."""
     offered = device.clocks()
     if not offered.mhz:
         raise DeviceError(f"--set-clocks: {offered.reason}")
     return device.at_clock(offered.mhz[-1])
 
 
-def conditions(device: Device, dry: bool, seed: int) -> dict[str, Any]:
+def describe_conditions(device: Device, dry: bool, seed: int) -> dict[str, Any]:
     """Conditions of the rows of a run."""
     return {
         "device": device.label,
@@ -133,11 +133,11 @@ def conditions(device: Device, dry: bool, seed: int) -> dict[str, Any]:
         "clock_regime": device.clock_regime,
         "data_policy": device.data_policy,
         "seed": seed,
-        **here(),
+        **describe_machine(),
     }
 
 
-def here() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Facts about a run that do not depend on its device."""
     return {
         "ekc": __version__,

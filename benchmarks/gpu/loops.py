@@ -15,7 +15,7 @@ from typing import Any
 
 Step = Callable[[], None]
 Work = Callable[[int], None]
-"""So many repetitions on the GPU, finished when it returns."""
+"""Does a number of repetitions on the GPU, and returns when they are finished."""
 STEP_S, GAP_S = 1.5, 0.2
 """Seconds of a step, about: long enough for sensors with ten updates a second. Seconds in it in which the
 host gets new data and the GPU waits, so that a step is visible."""
@@ -39,20 +39,20 @@ class Place:
     shrink: int = 1
     """Divisor of widths and batches: tests train on a CPU."""
 
-    def size(self, full: int) -> int:
-        """A width or a batch."""
+    def scale(self, full: int) -> int:
+        """Scale a width or a batch size."""
         return full // self.shrink
 
-    def random(self, *shape: int) -> Any:
-        """Normal numbers."""
+    def make_normal(self, *shape: int) -> Any:
+        """Make a tensor of normal random numbers."""
         return self.torch.randn(*shape, device=self.device)
 
-    def classes(self, count: int, *shape: int) -> Any:
-        """Numbers of classes."""
+    def make_classes(self, count: int, *shape: int) -> Any:
+        """Make a tensor of random class numbers."""
         return self.torch.randint(0, count, shape, device=self.device)
 
-    def repeats(self, work: Work, share: float) -> int:
-        """How many repetitions take that share of a step here; warmed up."""
+    def count_repeats(self, work: Work, share: float) -> int:
+        """Number of repetitions that take `share` of a step here, after a warm-up."""
         work(WARM)
         began = time.monotonic()
         work(TIMED)
@@ -67,8 +67,8 @@ class Loop:
     shows: str
     """The difficulty for period detection that the loop has."""
 
-    def step(self, place: Place) -> Step:
-        """Seeded and warmed up."""
+    def make_step(self, place: Place) -> Step:
+        """Make the step function, seeded and warmed up."""
         place.torch.manual_seed(place.seed)
         step = self.make(place)
         for _ in range(WARM):
@@ -76,53 +76,60 @@ class Loop:
         return step
 
 
-def perceptron(place: Place) -> Step:
+def make_perceptron_step(place: Place) -> Step:
     """Four wide layers: products of matrices."""
-    rows, wide = place.size(4096), place.size(4096)
-    work = _classified(place, _dense(place, wide), lambda: place.random(rows, wide), 1000)
-    return _paused(place, work)
+    rows, wide = place.scale(4096), place.scale(4096)
+    work = _make_classifier_work(
+        place, _make_dense_model(place, wide), lambda: place.make_normal(rows, wide), 1000
+    )
+    return _make_paused_step(place, work)
 
 
-def convolutional(place: Place) -> Step:
+def make_convolutional_step(place: Place) -> Step:
     """Convolutions and norms, as in a ResNet's first stages."""
     nn = place.torch.nn
-    widths = (3, *map(place.size, (64, 128, 256)))
+    widths = (3, *map(place.scale, (64, 128, 256)))
     layers: list[Any] = []
     for inside, outside in itertools.pairwise(widths):
         layers += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
         layers += [nn.Conv2d(outside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 100))
-    images, side = place.size(128), place.size(112)
-    return _paused(place, _classified(place, model, lambda: place.random(images, 3, side, side), 100))
+    images, side = place.scale(128), place.scale(112)
+    return _make_paused_step(
+        place, _make_classifier_work(place, model, lambda: place.make_normal(images, 3, side, side), 100)
+    )
 
 
-def transformer(place: Place) -> Step:
+def make_transformer_step(place: Place) -> Step:
     """Attention and feed-forward layers, in bfloat16."""
-    nn, wide, long = place.torch.nn, place.size(768), place.size(128)
-    model = nn.Sequential(_encoder(place, wide, 12), nn.Flatten(), nn.Linear(long * wide, 100))
-    batch = place.size(32)
-    return _paused(place, _classified(place, model, lambda: place.random(batch, long, wide), 100, half=True))
+    nn, wide, long = place.torch.nn, place.scale(768), place.scale(128)
+    model = nn.Sequential(_make_encoder(place, wide, 12), nn.Flatten(), nn.Linear(long * wide, 100))
+    batch = place.scale(32)
+    return _make_paused_step(
+        place,
+        _make_classifier_work(place, model, lambda: place.make_normal(batch, long, wide), 100, half=True),
+    )
 
 
-def accumulated(place: Place) -> Step:
+def make_accumulated_step(place: Place) -> Step:
     """Residual blocks; gradients of four micro-batches, each of which waits for its data, then an update."""
-    torch, wide = place.torch, place.size(128)
+    torch, wide = place.torch, place.scale(128)
     nn = torch.nn
     first, last = nn.Conv2d(3, wide, 3, stride=2, padding=1), nn.Linear(wide, 100)
-    blocks = [_residual(torch, wide) for _ in range(4)]
+    blocks = [_make_residual_block(torch, wide) for _ in range(4)]
     model = nn.Sequential(first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last).to(place.device)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
-    images, side = place.size(128), place.size(64)
+    images, side = place.scale(128), place.scale(64)
 
     def work(batches: int) -> None:
-        inputs, labels = place.random(images, 3, side, side), place.classes(100, images)
+        inputs, labels = place.make_normal(images, 3, side, side), place.make_classes(100, images)
         for _ in range(batches):
             loss = loss_of(model(inputs), labels)
             loss.backward()
         loss.item()
 
-    batches = place.repeats(work, 1 / MICRO)
+    batches = place.count_repeats(work, 1 / MICRO)
 
     def step() -> None:
         for _ in range(MICRO):
@@ -135,11 +142,13 @@ def accumulated(place: Place) -> Step:
     return step
 
 
-def starved(place: Place) -> Step:
+def make_starved_step(place: Place) -> Step:
     """A perceptron of large batches, whose data come late: never after the same time, and sometimes much."""
-    rows, wide = place.size(16384), place.size(4096)
-    work = _classified(place, _dense(place, wide), lambda: place.random(rows, wide), 1000)
-    batches = place.repeats(work, 1.0)
+    rows, wide = place.scale(16384), place.scale(4096)
+    work = _make_classifier_work(
+        place, _make_dense_model(place, wide), lambda: place.make_normal(rows, wide), 1000
+    )
+    batches = place.count_repeats(work, 1.0)
     waits, numbers = random.Random(place.seed), itertools.count(1)
 
     def step() -> None:
@@ -149,16 +158,16 @@ def starved(place: Place) -> Step:
     return step
 
 
-def recurrent(place: Place) -> Step:
+def make_recurrent_step(place: Place) -> Step:
     """A cell called word by word: kernels so small that the host cannot launch them fast enough."""
-    torch, inside, wide = place.torch, place.size(256), place.size(512)
-    long, batch = place.size(64), place.size(64)
+    torch, inside, wide = place.torch, place.scale(256), place.scale(512)
+    long, batch = place.scale(64), place.scale(64)
     cell, head = torch.nn.LSTMCell(inside, wide).to(place.device), torch.nn.Linear(wide, 100).to(place.device)
     optimiser = torch.optim.AdamW([*cell.parameters(), *head.parameters()], lr=1e-4)
     loss_of = torch.nn.CrossEntropyLoss()
 
     def work(batches: int) -> None:
-        words, labels = place.random(long, batch, inside), place.classes(100, batch)
+        words, labels = place.make_normal(long, batch, inside), place.make_classes(100, batch)
         for _ in range(batches):
             state = None
             for word in words:
@@ -167,27 +176,27 @@ def recurrent(place: Place) -> Step:
             _update(optimiser, loss)
         loss.item()
 
-    return _paused(place, work)
+    return _make_paused_step(place, work)
 
 
-def adversarial(place: Place) -> Step:
+def make_adversarial_step(place: Place) -> Step:
     """A judge, of convolutions, is trained for half a step; then a maker, of products. Nothing waits."""
-    torch, wide, side = place.torch, place.size(4096), place.size(64)
-    nn, some, rows = torch.nn, place.size(64), place.size(512)
+    torch, wide, side = place.torch, place.scale(4096), place.scale(64)
+    nn, some, rows = torch.nn, place.scale(64), place.scale(512)
     grow = nn.Linear(wide, 3 * side * side)
-    maker = nn.Sequential(*_layers(torch, wide, 2), grow, nn.Tanh(), nn.Unflatten(1, (3, side, side)))
+    maker = nn.Sequential(*_make_layers(torch, wide, 2), grow, nn.Tanh(), nn.Unflatten(1, (3, side, side)))
     narrow = nn.Conv2d(3, some, 4, stride=2, padding=1)
     deep = nn.Conv2d(some, 2 * some, 4, stride=2, padding=1)
     flat = nn.Linear(2 * some * (side // 4) ** 2, 1)
     judge = nn.Sequential(narrow, nn.LeakyReLU(0.2), deep, nn.LeakyReLU(0.2), nn.Flatten(), flat)
     maker, judge = maker.to(place.device), judge.to(place.device)
     makers, judges = (torch.optim.AdamW(one.parameters(), lr=1e-4) for one in (maker, judge))
-    loss_of, real = nn.BCEWithLogitsLoss(), place.random(rows, 3, side, side)
+    loss_of, real = nn.BCEWithLogitsLoss(), place.make_normal(rows, 3, side, side)
     yes, no = torch.ones(rows, 1, device=place.device), torch.zeros(rows, 1, device=place.device)
 
     def judging(batches: int) -> None:
         with torch.no_grad():
-            made = maker(place.random(rows, wide))
+            made = maker(place.make_normal(rows, wide))
         for _ in range(batches):
             loss = loss_of(judge(real), yes) + loss_of(judge(made), no)
             _update(judges, loss)
@@ -195,18 +204,18 @@ def adversarial(place: Place) -> Step:
 
     def making(batches: int) -> None:
         for _ in range(batches):
-            loss = loss_of(judge(maker(place.random(rows, wide))), yes)
+            loss = loss_of(judge(maker(place.make_normal(rows, wide))), yes)
             _update(makers, loss)
         loss.item()
 
-    return _in_turn(place, (judging, 0.5), (making, 0.5))
+    return _make_phased_step(place, (judging, 0.5), (making, 0.5))
 
 
-def language(place: Place) -> Step:
+def make_language_step(place: Place) -> Step:
     """A small model of language writes, word by word, then is trained. The GPU is never without work."""
-    torch, wide, words = place.torch, place.size(768), place.size(8192)
-    nn, long, batch = torch.nn, place.size(256), place.size(32)
-    parts = nn.Embedding(words, wide), _encoder(place, wide, 12), nn.Linear(wide, words)
+    torch, wide, words = place.torch, place.scale(768), place.scale(8192)
+    nn, long, batch = torch.nn, place.scale(256), place.scale(32)
+    parts = nn.Embedding(words, wide), _make_encoder(place, wide, 12), nn.Linear(wide, words)
     look, body, tell = (part.to(place.device) for part in parts)
     parameters = itertools.chain(*(part.parameters() for part in (look, body, tell)))
     optimiser = torch.optim.AdamW(parameters, lr=1e-4)
@@ -219,7 +228,7 @@ def language(place: Place) -> Step:
             return tell(body(look(text), mask=causal[:size, :size], is_causal=True))
 
     def writing(count: int) -> None:
-        text = place.classes(words, 4, long // 4)
+        text = place.make_classes(words, 4, long // 4)
         with torch.no_grad():
             for _ in range(count):
                 chosen = model(text)[:, -1:].argmax(-1)
@@ -227,43 +236,47 @@ def language(place: Place) -> Step:
         int(text[0, -1])
 
     def training(batches: int) -> None:
-        text = place.classes(words, batch, long)
+        text = place.make_classes(words, batch, long)
         for _ in range(batches):
             logits = model(text)[:, :-1]
             loss = loss_of(logits.reshape(-1, words).float(), text[:, 1:].reshape(-1))
             _update(optimiser, loss)
         loss.item()
 
-    return _in_turn(place, (writing, 0.4), (training, 0.6))
+    return _make_phased_step(place, (writing, 0.4), (training, 0.6))
 
 
 LOOPS = {
-    "perceptron": Loop(perceptron, "even work and an even wait: the plain case, at full power"),
-    "convolutional": Loop(convolutional, "the same with work that waits for memory: less power"),
-    "accumulated": Loop(accumulated, "micro-batches that show: the step is four of them, not one"),
-    "adversarial": Loop(adversarial, "two unlike phases and no wait: power alone distinguishes them"),
-    "starved": Loop(starved, "steps of uneven length, each eighth much longer: a period that is a mean"),
-    "recurrent": Loop(recurrent, "a GPU that hardly works: a faint signal"),
-    "language": Loop(language, "never idle: utilisation is full throughout, power is not"),
-    "transformer": Loop(transformer, "the plain case in bfloat16: another unit, another power"),
+    "perceptron": Loop(make_perceptron_step, "even work and an even wait: the plain case, at full power"),
+    "convolutional": Loop(make_convolutional_step, "the same with work that waits for memory: less power"),
+    "accumulated": Loop(make_accumulated_step, "micro-batches that show: the step is four of them, not one"),
+    "adversarial": Loop(
+        make_adversarial_step, "two unlike phases and no wait: power alone distinguishes them"
+    ),
+    "starved": Loop(
+        make_starved_step, "steps of uneven length, each eighth much longer: a period that is a mean"
+    ),
+    "recurrent": Loop(make_recurrent_step, "a GPU that hardly works: a faint signal"),
+    "language": Loop(make_language_step, "never idle: utilisation is full throughout, power is not"),
+    "transformer": Loop(make_transformer_step, "the plain case in bfloat16: another unit, another power"),
 }
 """In this order: what little time is for differs most."""
 
 
-def _dense(place: Place, wide: int) -> Any:
-    return place.torch.nn.Sequential(*_layers(place.torch, wide, 4), place.torch.nn.Linear(wide, 1000))
+def _make_dense_model(place: Place, wide: int) -> Any:
+    return place.torch.nn.Sequential(*_make_layers(place.torch, wide, 4), place.torch.nn.Linear(wide, 1000))
 
 
-def _layers(torch: Any, wide: int, times: int) -> list[Any]:
+def _make_layers(torch: Any, wide: int, times: int) -> list[Any]:
     return [layer for _ in range(times) for layer in (torch.nn.Linear(wide, wide), torch.nn.ReLU())]
 
 
-def _encoder(place: Place, wide: int, heads: int) -> Any:
+def _make_encoder(place: Place, wide: int, heads: int) -> Any:
     layer = place.torch.nn.TransformerEncoderLayer(wide, heads, 4 * wide, batch_first=True)
     return place.torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
 
 
-def _residual(torch: Any, wide: int) -> Any:
+def _make_residual_block(torch: Any, wide: int) -> Any:
     nn = torch.nn
 
     class Residual(nn.Module):  # type: ignore[misc, name-defined]
@@ -278,7 +291,9 @@ def _residual(torch: Any, wide: int) -> Any:
     return Residual()
 
 
-def _classified(place: Place, model: Any, draw: Callable[[], Any], classes: int, half: bool = False) -> Work:
+def _make_classifier_work(
+    place: Place, model: Any, draw: Callable[[], Any], classes: int, half: bool = False
+) -> Work:
     """New data; batches, whose gradients add up; an update."""
     torch = place.torch
     model = model.to(place.device)
@@ -287,7 +302,7 @@ def _classified(place: Place, model: Any, draw: Callable[[], Any], classes: int,
 
     def work(batches: int) -> None:
         inputs = draw()
-        labels = place.classes(classes, inputs.shape[0])
+        labels = place.make_classes(classes, inputs.shape[0])
         for _ in range(batches):
             with torch.autocast(place.device, dtype=torch.bfloat16, enabled=half):
                 loss = loss_of(model(inputs), labels)
@@ -305,9 +320,9 @@ def _update(optimiser: Any, loss: Any) -> None:
     optimiser.step()
 
 
-def _paused(place: Place, work: Work) -> Step:
+def _make_paused_step(place: Place, work: Work) -> Step:
     """A step of as many repetitions as take its time here, then a wait for data."""
-    count = place.repeats(work, 1.0)
+    count = place.count_repeats(work, 1.0)
 
     def step() -> None:
         work(count)
@@ -316,9 +331,9 @@ def _paused(place: Place, work: Work) -> Step:
     return step
 
 
-def _in_turn(place: Place, *phases: tuple[Work, float]) -> Step:
+def _make_phased_step(place: Place, *phases: tuple[Work, float]) -> Step:
     """A step of phases, each with its share of the time, one right after the other."""
-    counted = [(work, place.repeats(work, share)) for work, share in phases]
+    counted = [(work, place.count_repeats(work, share)) for work, share in phases]
 
     def step() -> None:
         for work, count in counted:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import PLAN
-from benchmarks.gpu.items import Item, small_items, versus_items
+from benchmarks.gpu.items import Item, list_small_items, list_versus_items
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Sampler
 from ekc.errors import EkcError, RecordError
@@ -27,24 +27,24 @@ VERSION = 1
 def run(kit: Kit, budget: Budget) -> None:
     """Tune every item of `versus` on the device, which should be a simulated one; keep the fastest."""
     if importlib.util.find_spec("xgboost") is None:
-        kit.folder.note("prepare", "not run", "xgboost is not installed")
+        kit.folder.add_note("prepare", "not run", "xgboost is not installed")
         return
-    items = small_items() if kit.dry else versus_items()
+    items = list_small_items() if kit.dry else list_versus_items()
     file = kit.folder.path / PLAN
-    known = read(file)
-    for item in budget.affordable(one for one in items if one.name not in known):
+    known = read_plan(file)
+    for item in budget.take_affordable(one for one in items if one.name not in known):
         try:
-            known[item.name] = _kept(kit, item)
-            kit.folder.add("prepare", item.name, "ok", kept=len(known[item.name]))
+            known[item.name] = _choose_fastest(kit, item)
+            kit.folder.add_row("prepare", item.name, "ok", kept=len(known[item.name]))
         except EkcError as problem:
-            kit.folder.add("prepare", item.name, str(problem))
+            kit.folder.add_row("prepare", item.name, str(problem))
         text = {"version": VERSION, "chosen_on": kit.device.label, "schedules": known}
         aside = file.with_name(f".{file.name}")
         aside.write_text(json.dumps(text))
         aside.replace(file)
 
 
-def _kept(kit: Kit, item: Item) -> list[str]:
+def _choose_fastest(kit: Kit, item: Item) -> list[str]:
     trials = DRY_TRIALS if kit.dry else TRIALS
     result = tune(
         item.op, target=kit.target, objective="latency", trials=trials, seed=kit.seed, progress=False
@@ -54,7 +54,7 @@ def _kept(kit: Kit, item: Item) -> list[str]:
     return [trial.schedule.to_json() for trial in ranked[:KEPT]]
 
 
-def read(file: Path) -> dict[str, list[str]]:
+def read_plan(file: Path) -> dict[str, list[str]]:
     """Schedules by item; none where there is no file. Raises `RecordError` for another version."""
     if not file.exists():
         return {}
@@ -67,18 +67,18 @@ def read(file: Path) -> dict[str, list[str]]:
         raise RecordError(f"{file} is no plan ({problem}); remove it or prepare again") from None
 
 
-def schedules(kit: Kit, item: Item, count: int) -> list[Schedule]:
+def list_schedules(kit: Kit, item: Item, count: int) -> list[Schedule]:
     """Schedules of an item to try, most promising first."""
-    planned = read(kit.folder.path / PLAN).get(item.name)
+    planned = read_plan(kit.folder.path / PLAN).get(item.name)
     if planned:
         return [Schedule.from_json(text) for text in planned[:count]]
     size = 256 if kit.dry else POPULATION
     sampler = Sampler(item.op, kit.device.limits, kit.device.peaks, kit.seed, size)
-    return [schedule for schedule, _ in sampler.best(count)]
+    return [schedule for schedule, _ in sampler.choose_best(count)]
 
 
-def table(kit: Kit) -> str:
+def make_table(kit: Kit) -> str:
     """The table of chosen schedules."""
-    rows = [(r["item"], str(r.get("kept", r["status"]))) for r in kit.folder.of("prepare")]
+    rows = [(r["item"], str(r.get("kept", r["status"]))) for r in kit.folder.list_rows("prepare")]
     title = f"prepare: schedules chosen on {kit.label}"
     return format_table(("item", "schedules kept"), rows, title)

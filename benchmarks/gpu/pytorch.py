@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.contenders import Contender
-from benchmarks.gpu.graphs import GraphContender, check
+from benchmarks.gpu.graphs import GraphContender, check_result
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.timing import choose_graph_calls
@@ -26,12 +26,12 @@ HALVES = ("float16", "bfloat16")
 """cuBLAS has no product of a matrix and a vector of these; PyTorch asks it for one of two matrices."""
 
 
-def present() -> bool:
+def is_installed() -> bool:
     """Whether PyTorch is installed."""
     return importlib.util.find_spec("torch") is not None
 
 
-def start(kit: Kit) -> None:
+def wake_gpu(kit: Kit) -> None:
     """Import PyTorch and wake the GPU before any item is begun: the first would pay for it, and later ones be
     thought as long. A failure here comes again in use, and is printed there for every item."""
     with suppress(Exception):
@@ -41,13 +41,13 @@ def start(kit: Kit) -> None:
         torch.cuda.synchronize()
 
 
-def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
+def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
     """Rivals of an item that PyTorch has here, or why there are none."""
     library = "Triton" if item.triton else "cuDNN" if item.kind == "conv2d" else "cuBLAS"
     try:
         import torch
 
-        why = _unusable(torch, kit, item)
+        why = _explain_unusable(torch, kit, item)
         if not why:
             torch.cuda.set_device(kit.gpu)
             lab = Lab(torch, kit, item, expected)
@@ -57,14 +57,14 @@ def rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Con
     if why:
         return [], {library: why}
     try:
-        return [lab.triton() if item.triton else lab.library()], {}
+        return [lab.make_triton_contender() if item.triton else lab.make_library_contender()], {}
     except Exception as problem:
-        # Whatever a library raises, ours is measured all the same.
+        # A library may raise anything; our kernel is measured all the same.
         return [], {library: f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"}
 
 
-def _unusable(torch: Any, kit: Kit, item: Item) -> str:
-    """Why nothing can be compared, or ""."""
+def _explain_unusable(torch: Any, kit: Kit, item: Item) -> str:
+    """The reason why nothing can be compared, or ""."""
     if not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} sees no GPU"
     theirs = torch.cuda.get_device_name(kit.gpu)
@@ -74,7 +74,7 @@ def _unusable(torch: Any, kit: Kit, item: Item) -> str:
     return "" if dtype in DTYPES else f"PyTorch has no {item.kind} of {dtype} on a GPU"
 
 
-def _sum_in_full(products: Any) -> None:
+def _require_float32_sums(products: Any) -> None:
     """Sums of halves in float32, as ours are: PyTorch lets cuBLAS add parts of them in 16 bits."""
     products.allow_fp16_reduced_precision_reduction = False
     products.allow_bf16_reduced_precision_reduction = False
@@ -86,45 +86,45 @@ class Lab:
     def __init__(self, torch: Any, kit: Kit, item: Item, expected: ReferenceEvaluator) -> None:
         self._torch, self._kit, self._item, self._expected = torch, kit, item, expected
         allow_tf32(torch.backends, item.op.inputs[0].dtype.name == "tf32")
-        _sum_in_full(torch.backends.cuda.matmul)
+        _require_float32_sums(torch.backends.cuda.matmul)
         torch.backends.cudnn.benchmark = True
         # All plans; by default it tries ten.
         torch.backends.cudnn.benchmark_limit = 0
-        self._inputs = [self._tensor(array) for array in expected.arrays]
+        self._inputs = [self._make_tensor(array) for array in expected.arrays]
 
-    def library(self) -> Contender:
+    def make_library_contender(self) -> Contender:
         """cuBLAS or cuDNN."""
-        torch, inputs, function = self._torch, self._inputs, self._function()
+        torch, inputs, function = self._torch, self._inputs, self._find_function()
         conv = self._item.kind == "conv2d"
         name = f"cuDNN {torch.backends.cudnn.version()}" if conv else f"cuBLAS of CUDA {torch.version.cuda}"
         if self._item.kind == "matvec" and self._item.op.inputs[0].dtype.name in HALVES:
             name += " (as a GEMM)"
-        return self._contender(name, lambda: function(*inputs))
+        return self._make_contender(name, lambda: function(*inputs))
 
-    def triton(self) -> Contender:
+    def make_triton_contender(self) -> Contender:
         """A kernel that PyTorch writes in Triton and tunes."""
         if importlib.util.find_spec("triton") is None:
             raise DeviceError("Triton is not installed")
         import triton
 
         options = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
-        function, inputs = self._torch.compile(self._function(), options=options), self._inputs
-        return self._contender(f"Triton {triton.__version__}", lambda: function(*inputs))
+        function, inputs = self._torch.compile(self._find_function(), options=options), self._inputs
+        return self._make_contender(f"Triton {triton.__version__}", lambda: function(*inputs))
 
-    def _contender(self, name: str, call: Call) -> Contender:
+    def _make_contender(self, name: str, call: Call) -> Contender:
         name = f"{name}, PyTorch {self._torch.__version__}"
-        result = _warm(self._torch, call)
-        check(name, result.float().cpu().numpy(), self._item, self._expected)
+        result = _warm_up(self._torch, call)
+        check_result(name, result.float().cpu().numpy(), self._item, self._expected)
         return GraphContender(name, self._kit.device, TorchGraph(self._torch, call))
 
-    def _function(self) -> Callable[..., Any]:
+    def _find_function(self) -> Callable[..., Any]:
         torch, item = self._torch, self._item
         if item.kind != "conv2d":
             matmul: Callable[..., Any] = torch.matmul
             return matmul
         return lambda x, w: torch.nn.functional.conv2d(x, w, stride=item.stride, padding=item.padding)
 
-    def _tensor(self, array: Any) -> Any:
+    def _make_tensor(self, array: Any) -> Any:
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.view(np.int16)).cuda().view(self._torch.bfloat16)
         return self._torch.from_numpy(np.ascontiguousarray(array)).cuda()
@@ -142,13 +142,13 @@ def allow_tf32(backends: Any, allowed: bool) -> None:
         backends.cudnn.allow_tf32 = allowed
 
 
-def gpu_uuid(torch: Any) -> str:
+def read_gpu_uuid(torch: Any) -> str:
     """NVML's name of the GPU that PyTorch uses."""
-    said = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    return said if said.startswith("GPU-") else f"GPU-{said}"
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
 
 
-def _warm(torch: Any, call: Call) -> Any:
+def _warm_up(torch: Any, call: Call) -> Any:
     """The result of a call, after a few on a stream of their own: libraries allocate and choose in their
     first ones, which no graph can hold."""
     side = torch.cuda.Stream()
@@ -167,12 +167,12 @@ class TorchGraph:
     def __init__(self, torch: Any, call: Call) -> None:
         self._torch = torch
         self._index = torch.cuda.current_device()
-        self.uuid = gpu_uuid(torch)
-        self.calls, self._graph = 1, self._captured(call, 1)
-        self.calls = choose_graph_calls(self._one_s())
-        self._graph = self._captured(call, self.calls)
+        self.uuid = read_gpu_uuid(torch)
+        self.calls, self._graph = 1, self._capture(call, 1)
+        self.calls = choose_graph_calls(self._measure_call_s())
+        self._graph = self._capture(call, self.calls)
 
-    def use(self) -> None:
+    def make_current(self) -> None:
         """See `Machine`: a thread begins with the first GPU."""
         self._torch.cuda.set_device(self._index)
 
@@ -180,34 +180,34 @@ class TorchGraph:
         """See `Machine`."""
         self._graph.replay()
 
-    def event(self) -> Any:
+    def create_event(self) -> Any:
         """See `Machine`."""
         return self._torch.cuda.Event(enable_timing=True)
 
-    def record(self, event: Any) -> None:
+    def record_event(self, event: Any) -> None:
         """See `Machine`."""
         event.record()
 
-    def wait(self, event: Any) -> None:
+    def wait_for_event(self, event: Any) -> None:
         """See `Machine`."""
         event.synchronize()
 
-    def seconds(self, begin: Any, end: Any) -> float:
+    def compute_seconds(self, begin: Any, end: Any) -> float:
         """See `Machine`; CUDA counts in milliseconds."""
         return float(begin.elapsed_time(end)) / 1e3
 
-    def _captured(self, call: Call, calls: int) -> Any:
+    def _capture(self, call: Call, calls: int) -> Any:
         graph = self._torch.cuda.CUDAGraph()
         with self._torch.cuda.graph(graph):
             for _ in range(calls):
                 call()
         return graph
 
-    def _one_s(self) -> float:
+    def _measure_call_s(self) -> float:
         """Seconds of a call, roughly."""
-        events = [self.event() for _ in range(2 * WARM_UP_CALLS)]
+        events = [self.create_event() for _ in range(2 * WARM_UP_CALLS)]
         for event in events:
-            self.record(event)
+            self.record_event(event)
             self.replay()
-        self.wait(events[-1])
-        return self.seconds(events[WARM_UP_CALLS], events[-1]) / (WARM_UP_CALLS - 1)
+        self.wait_for_event(events[-1])
+        return self.compute_seconds(events[WARM_UP_CALLS], events[-1]) / (WARM_UP_CALLS - 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.items import Item, recorded_items, small_items
+from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import Named, Sampler
 from ekc.codegen.compiled import CompiledKernel
@@ -33,7 +33,7 @@ DRY_TIMED = 6
 def run(kit: Kit, budget: Budget) -> None:
     """Operators take turns, so that a part cut short has some of each."""
     file = kit.folder.path / RECORDING
-    items = tuple(small_items()) if kit.dry else recorded_items()
+    items = tuple(list_small_items()) if kit.dry else list_recorded_items()
     lists = [_sample(kit, item) for item in items]
     gates = [_Gate(kit, item) for item in items]
     with RecordingWriter(file, kit.device) as writer:
@@ -42,13 +42,13 @@ def run(kit: Kit, budget: Budget) -> None:
             (gate, n, *named)
             for n, row in enumerate(zip(*lists, strict=True))
             for gate, named in zip(gates, row, strict=True)
-            if not _complete(known.get(named[0].digest), n)
+            if not _is_complete(known.get(named[0].digest), n)
         ]
-        for turn, kernel in budget.affordable(_compiled(kit, turns)):
-            if not kit.folder.full(RECORDING):
+        for turn, kernel in budget.take_affordable(_compile_turns(kit, turns)):
+            if not kit.folder.is_full(RECORDING):
                 _record(kit, writer, turn, kernel)
     rows = read_recording(file).rows
-    kit.folder.add(
+    kit.folder.add_row(
         "record",
         "recording",
         "ok",
@@ -61,20 +61,20 @@ def run(kit: Kit, budget: Budget) -> None:
 
 
 class _Gate:
-    """The reference of one operator, worked out when it is first asked for."""
+    """The reference of one operator, computed at its first use."""
 
     def __init__(self, kit: Kit, item: Item) -> None:
         self._kit, self._item = kit, item
         self._expected: ReferenceEvaluator | None = None
 
-    def verdict(self, schedule: Schedule, kernel: CompiledKernel) -> tuple[str, str]:
-        """(fault or "", all that is said)."""
+    def judge(self, schedule: Schedule, kernel: CompiledKernel) -> tuple[str, str]:
+        """(fault or "", verdict as text)."""
         if self._expected is None:
             self._expected = ReferenceEvaluator.from_seed(self._item.op, DATA_SEED)
-        return self._kit.verdict(schedule, kernel, self._expected)
+        return self._kit.judge(schedule, kernel, self._expected)
 
 
-def _complete(row: RecordedRow | None, number: int) -> bool:
+def _is_complete(row: RecordedRow | None, number: int) -> bool:
     """Whether a schedule needs no further measurement: a run may be killed in the middle of one."""
     if row is None or row.failure:
         return row is not None
@@ -88,11 +88,11 @@ Made = Callable[[], CompiledKernel]
 
 def _sample(kit: Kit, item: Item) -> list[Named]:
     size, count = (256, DRY_TIMED) if kit.dry else (POPULATION, TIMED)
-    return Sampler(item.op, kit.device.limits, kit.device.peaks, kit.seed, size).stratified(count)
+    return Sampler(item.op, kit.device.limits, kit.device.peaks, kit.seed, size).sample_stratified(count)
 
 
-def _compiled(kit: Kit, turns: list[Turn]) -> Iterator[tuple[Turn, Made]]:
-    kernels = kit.kernels(turn[2] for turn in turns)
+def _compile_turns(kit: Kit, turns: list[Turn]) -> Iterator[tuple[Turn, Made]]:
+    kernels = kit.compile_ahead(turn[2] for turn in turns)
     for turn, (_, kernel) in zip(turns, kernels, strict=True):
         yield turn, kernel
 
@@ -112,7 +112,7 @@ def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
         writer.add_timing(schedule, kit.device.time(kernel))
         if number % 5 not in METERED:
             return
-        fault, verdict = gate.verdict(schedule, kernel)
+        fault, verdict = gate.judge(schedule, kernel)
         writer.add_check(schedule, verdict)
         if not fault:
             writer.add_metering(schedule, kit.device.meter(kernel, seconds=MEASURING.label_window_s))
@@ -120,7 +120,7 @@ def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
         writer.add_failure(schedule, f"device: {problem}")
 
 
-def table(kit: Kit) -> str:
+def make_table(kit: Kit) -> str:
     """The table of the recording, by operator."""
     file = kit.folder.path / RECORDING
     if not file.exists():

@@ -3,7 +3,8 @@
 `format` and `version`; `device`, `simulated`, `created`; `traces`, a list of objects: `name`, `step_s` (when
 each step began, on the clock of `time_s`), `sensor_s` (each power reading is a mean over so many seconds),
 `reached_hz` (readings a second: fewer than asked for where they cost too much), `power_limit_w`, and by
-sample `time_s`, `power_w`, `sm_util`, `memory_util` (percent), `clock_mhz`. What a card did not tell is NaN.
+sample `time_s`, `power_w`, `sm_util`, `memory_util` (percent), `clock_mhz`. Values that a card does
+not report are NaN.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ekc.governor.samples import SensorSamples
 KIND, VERSION = "ekc traces", 1
 COLUMNS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
 DIGITS = 4
-"""After the point: a tenth of a millisecond, and more than any sensor tells."""
+"""Decimal places: a tenth of a millisecond, and finer than any sensor."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +48,21 @@ class Trace:
         return float(np.median(np.diff(self.step_s)))
 
 
-def write(path: Path, device: str, simulated: bool, created: str, traces: Sequence[Trace]) -> None:
-    """The whole file, in one step."""
+def write_traces(path: Path, device: str, simulated: bool, created: str, traces: Sequence[Trace]) -> None:
+    """Write all traces in one step."""
     data = {
         "format": KIND,
         "version": VERSION,
         **{"device": device, "simulated": simulated, "created": created},
-        "traces": [_plain(trace) for trace in traces],
+        "traces": [_to_json(trace) for trace in traces],
     }
     aside = path.with_name(f".{path.name}")
     aside.write_bytes(gzip.compress(json.dumps(data).encode(), mtime=0))
     aside.replace(path)
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Trace]]:
-    """(what the file says of itself, its traces). Raises `RecordError`."""
+def read_traces(path: Path) -> tuple[dict[str, Any], list[Trace]]:
+    """(header, traces). Raises `RecordError`."""
     try:
         data = json.loads(gzip.decompress(path.read_bytes()))
     except OSError as problem:
@@ -72,10 +73,10 @@ def read(path: Path) -> tuple[dict[str, Any], list[Trace]]:
         raise RecordError(f"{path} is no file of traces: it does not say {KIND!r}")
     if data["version"] != VERSION:
         raise RecordError(f"{path} holds traces of version {data['version']}; this reads {VERSION}")
-    return data, [_trace(one) for one in data.pop("traces")]
+    return data, [_from_json(one) for one in data.pop("traces")]
 
 
-def _plain(trace: Trace) -> dict[str, Any]:
+def _to_json(trace: Trace) -> dict[str, Any]:
     samples = trace.samples
     columns = {name: np.round(getattr(samples, name), DIGITS).tolist() for name in COLUMNS}
     return {
@@ -88,7 +89,7 @@ def _plain(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _trace(data: dict[str, Any]) -> Trace:
+def _from_json(data: dict[str, Any]) -> Trace:
     columns = (np.array(data[name], dtype=np.float64) for name in COLUMNS)
     samples = SensorSamples(*columns, data["power_limit_w"], data["sensor_s"])
     return Trace(data["name"], samples, np.array(data["step_s"], dtype=np.float64))

@@ -17,7 +17,7 @@ from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import TRACES
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.loops import LOOPS, Loop, Place
-from benchmarks.gpu.pytorch import allow_tf32, gpu_uuid, start
+from benchmarks.gpu.pytorch import allow_tf32, read_gpu_uuid, wake_gpu
 from benchmarks.gpu.trace_file import Trace
 from ekc.errors import EkcError
 from ekc.governor import detect_period
@@ -40,39 +40,39 @@ DRY_JOBS, DRY_CARD = ("compute", "memory"), "h200"
 def run(kit: Kit, budget: Budget) -> None:
     """A trace for each loop."""
     file = kit.folder.path / TRACES
-    known = trace_file.read(file)[1] if file.exists() else []
+    known = trace_file.read_traces(file)[1] if file.exists() else []
     names = {trace.name for trace in known}
-    todo = {name: record for name, record in _jobs(kit).items() if name not in names}
+    todo = {name: record for name, record in _list_jobs(kit).items() if name not in names}
     if kit.device.simulated and not kit.dry:
-        kit.folder.note("traces", "not run", f"{kit.device.label} has no sensors to train beside")
+        kit.folder.add_note("traces", "not run", f"{kit.device.label} has no sensors to train beside")
         return
     if not kit.dry and importlib.util.find_spec("torch") is None:
-        kit.folder.note("traces", "not run", "PyTorch is not installed")
+        kit.folder.add_note("traces", "not run", "PyTorch is not installed")
         return
     if not kit.dry:
-        start(kit)
+        wake_gpu(kit)
     left_out = set(todo)
     # A dry run takes virtual time.
     good, least = (0.1, 0.0) if kit.dry else (GOOD_S, LEAST_S)
-    for (name, record), share in budget.shared(list(todo.items()), good, least):
+    for (name, record), share in budget.share_time(list(todo.items()), good, least):
         left_out.discard(name)
         try:
             samples, steps = record(max(min(LONGEST_S, share - BEGIN_S), SHORTEST_S))
         except Exception as problem:
-            # Whatever PyTorch raises (no memory, no driver), the other loops are traced all the same.
+            # PyTorch may raise anything (no memory, no driver); the other loops are traced all the same.
             reason = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
-            kit.folder.add("traces", name, "not run", reason=reason)
+            kit.folder.add_row("traces", name, "not run", reason=reason)
             continue
         known.append(Trace(name, samples, steps))
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        trace_file.write(file, kit.device.label, kit.device.simulated, now, known)
-        kit.folder.add("traces", name, "ok", samples=len(samples), steps=len(steps))
+        trace_file.write_traces(file, kit.device.label, kit.device.simulated, now, known)
+        kit.folder.add_row("traces", name, "ok", samples=len(samples), steps=len(steps))
     for name in sorted(left_out):
-        kit.folder.add("traces", name, "not run", reason="there was no time for it")
+        kit.folder.add_row("traces", name, "not run", reason="there was no time for it")
 
 
-def _trained(kit: Kit, loop: Loop, seconds: float) -> Recorded:
-    """Train until time is up; a thread reads the sensors meanwhile. Raises `EkcError` where none tells."""
+def _trace_training(kit: Kit, loop: Loop, seconds: float) -> Recorded:
+    """Train until time is up; a thread reads the sensors meanwhile. Raises `EkcError` without sensors."""
     import torch
 
     from ekc.governor.live.probe import NvmlProbe
@@ -81,16 +81,16 @@ def _trained(kit: Kit, loop: Loop, seconds: float) -> Recorded:
     # A part before this one may have left them otherwise.
     allow_tf32(torch.backends, False)
     torch.backends.cudnn.benchmark = False
-    probe = NvmlProbe(gpu_uuid(torch), lambda: True, lambda: None)
-    step = loop.step(Place(torch, "cuda", kit.seed))
+    probe = NvmlProbe(read_gpu_uuid(torch), lambda: True, lambda: None)
+    step = loop.make_step(Place(torch, "cuda", kit.seed))
     end = time.monotonic() + seconds
-    found: list[SensorSamples | EkcError] = []
+    recorded: list[SensorSamples | EkcError] = []
 
     def watch() -> None:
         try:
-            found.append(probe.record(end - time.monotonic()))
+            recorded.append(probe.record(end - time.monotonic()))
         except EkcError as problem:
-            found.append(problem)
+            recorded.append(problem)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -100,19 +100,22 @@ def _trained(kit: Kit, loop: Loop, seconds: float) -> Recorded:
         step()
         torch.cuda.synchronize()
     watcher.join()
-    if isinstance(found[0], EkcError):
-        raise found[0]
-    return found[0], np.array(steps)
+    if isinstance(recorded[0], EkcError):
+        raise recorded[0]
+    return recorded[0], np.array(steps)
 
 
-def _jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
-    """By name, each recorded for so many seconds. A dry run has simulated jobs, which say so."""
+def _list_jobs(kit: Kit) -> dict[str, Callable[[float], Recorded]]:
+    """Functions that record a job for some seconds, by name. A dry run has simulated jobs, which say so."""
     if kit.dry:
-        return {f"{kind} job on {DRY_CARD} (simulated)": partial(_simulated, kit, kind) for kind in DRY_JOBS}
-    return {name: partial(_trained, kit, loop) for name, loop in LOOPS.items()}
+        return {
+            f"{kind} job on {DRY_CARD} (simulated)": partial(_trace_simulated_job, kit, kind)
+            for kind in DRY_JOBS
+        }
+    return {name: partial(_trace_training, kit, loop) for name, loop in LOOPS.items()}
 
 
-def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:
+def _trace_simulated_job(kit: Kit, kind: str, seconds: float) -> Recorded:
     """Trace a simulated job in virtual time."""
     from ekc.governor.simulation.random_jobs import sample_job
     from ekc.governor.simulation.simulated_run import SimulatedRun
@@ -129,13 +132,13 @@ def _simulated(kit: Kit, kind: str, seconds: float) -> Recorded:
     return SimulatedRun(job, kit.seed).record(DRY_S), np.array(steps)
 
 
-def table(kit: Kit) -> str:
+def make_table(kit: Kit) -> str:
     """The true step beside what the detector of `ekc govern` finds in the trace."""
     file = kit.folder.path / TRACES
-    known = trace_file.read(file)[1] if file.exists() else []
+    known = trace_file.read_traces(file)[1] if file.exists() else []
     rows = []
     for trace in known:
-        found = detect_period(trace.samples, trace.samples.sampling_hz)
+        period = detect_period(trace.samples, trace.samples.sampling_hz)
         watts = trace.samples.power_w
         rows.append(
             (
@@ -144,12 +147,14 @@ def table(kit: Kit) -> str:
                 f"{trace.reached_hz:.1f}",
                 f"{np.nanmean(watts):.0f}",
                 f"{trace.period_s:.4g}" if len(trace.step_s) > 1 else "-",
-                f"{found.seconds:.4g}",
-                found.verdict,
+                f"{period.seconds:.4g}",
+                period.verdict,
             )
         )
     missing = [
-        f"  {r['item']}: not run: {r['reason']}" for r in kit.folder.of("traces") if r["status"] == "not run"
+        f"  {r['item']}: not run: {r['reason']}"
+        for r in kit.folder.list_rows("traces")
+        if r["status"] == "not run"
     ]
     heads = (
         "training loop",

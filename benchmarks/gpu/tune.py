@@ -1,4 +1,4 @@
-"""Tuned for latency, tuned for energy: what the second costs and saves, the two winners measured in turn."""
+"""Operators tuned for latency and for energy: the two winners measured in turn, and their difference."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import importlib.util
 from typing import Any
 
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Ours, interleaved, middle, ratio
+from benchmarks.gpu.contenders import Ours, compute_ratio, format_median, measure_in_turn
 from benchmarks.gpu.folder import TUNING
-from benchmarks.gpu.items import Item, small_items, tuned_items
+from benchmarks.gpu.items import Item, list_small_items, list_tuned_items
 from benchmarks.gpu.kit import Kit
 from ekc.errors import EkcError
 from ekc.search.data.defaults import FINALS, MEASURING
@@ -37,18 +37,18 @@ OBJECTIVES = ("latency", "energy")
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each operator."""
     if importlib.util.find_spec("xgboost") is None:
-        kit.folder.note("tune", "not run", "xgboost is not installed")
+        kit.folder.add_note("tune", "not run", "xgboost is not installed")
         return
-    items = list(small_items()) if kit.dry else list(tuned_items())
-    todo = [item for item in items if kit.folder.find("tune", item.name) is None]
+    items = list(list_small_items()) if kit.dry else list(list_tuned_items())
+    todo = [item for item in items if kit.folder.find_row("tune", item.name) is None]
     kept = WINNERS_S + FINALS_S
     # A dry run tunes next to nothing.
     good, least = (1.0, 1.0) if kit.dry else (kept + len(OBJECTIVES) * s for s in (GOOD_S, LEAST_S))
-    for item, share in budget.shared(todo, good, least):
+    for item, share in budget.share_time(todo, good, least):
         try:
             _tune(kit, item, max((share - kept) / len(OBJECTIVES), LEAST_S))
         except EkcError as problem:
-            kit.folder.add("tune", item.name, str(problem))
+            kit.folder.add_row("tune", item.name, str(problem))
 
 
 def _tune(kit: Kit, item: Item, seconds: float) -> None:
@@ -78,17 +78,17 @@ def _tune(kit: Kit, item: Item, seconds: float) -> None:
             "seconds": result.seconds,
             "stopped": result.stopped,
         }
-    found = interleaved(
-        [Ours(name, kit.device, kit.kernel(trial.schedule)) for name, trial in winners.items()],
+    figures = measure_in_turn(
+        [Ours(name, kit.device, kit.compile_kernel(trial.schedule)) for name, trial in winners.items()],
         *(TURNS, WINDOWS, WINDOW_S),
     )
-    kit.folder.add("tune", item.name, "ok", searched=searched, figures=found)
+    kit.folder.add_row("tune", item.name, "ok", searched=searched, figures=figures)
 
 
-def table(kit: Kit) -> str:
+def make_table(kit: Kit) -> str:
     """One line for each operator."""
     rows, notes = [], []
-    for row in kit.folder.of("tune"):
+    for row in kit.folder.list_rows("tune"):
         if "figures" not in row:
             notes.append(f"  {row['item']}: {row['status']}")
             continue
@@ -97,11 +97,11 @@ def table(kit: Kit) -> str:
         rows.append(
             (
                 row["item"],
-                middle(fast["latency_s"], 1e6),
-                middle(lean["latency_s"], 1e6),
-                middle(fast["energy_j"], 1e3),
-                middle(lean["energy_j"], 1e3),
-                "same kernel" if same else _saving(fast["energy_j"], lean["energy_j"]),
+                format_median(fast["latency_s"], 1e6),
+                format_median(lean["latency_s"], 1e6),
+                format_median(fast["energy_j"], 1e3),
+                format_median(lean["energy_j"], 1e3),
+                "same kernel" if same else _format_saving(fast["energy_j"], lean["energy_j"]),
             )
         )
         notes += [f"  {row['item']}, {n}: {x['problem']}" for n, x in row["figures"].items() if x["problem"]]
@@ -110,8 +110,8 @@ def table(kit: Kit) -> str:
     return "\n".join([format_table(heads, rows, title), *notes])
 
 
-def _saving(fast: list[list[float]], lean: list[list[float]]) -> str:
-    found = ratio(fast, lean)
-    if found is None:
+def _format_saving(fast: list[list[float]], lean: list[list[float]]) -> str:
+    difference = compute_ratio(fast, lean)
+    if difference is None:
         return "-"
-    return f"{1 - found.ratio:.1%}{'' if found.is_significant else ' ~ does not count'}"
+    return f"{1 - difference.ratio:.1%}{'' if difference.is_significant else ' ~ does not count'}"

@@ -67,15 +67,15 @@ def measure_kind(
     }
 
 
-def judge_kind(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    """With bars, and whether they are met; None where there is none."""
+def judge_kind(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+    """Add the bars and the verdict to the figures of a kind; None where it has no bar."""
     if name in KNOWN_LIMITS:
-        return found | {"kind": name, "bar": None, "pass": None}
-    met = found["largest_error"] < ERROR
+        return figures | {"kind": name, "bar": None, "pass": None}
+    met = figures["largest_error"] < ERROR
     # Every kind has the bar of the error; only the mixture has the bar of the coverage.
     if name == "any":
-        met = met and HELD[0] <= found["held"] <= HELD[1]
-    return found | {"kind": name, "bar": {"error": ERROR, "held": HELD}, "pass": bool(met)}
+        met = met and HELD[0] <= figures["held"] <= HELD[1]
+    return figures | {"kind": name, "bar": {"error": ERROR, "held": HELD}, "pass": bool(met)}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -57,7 +57,7 @@ BAR = 1.01
 """The median winner is at most so many times as slow as the best of the random, and of the longer run."""
 RESCORED = 100
 LUCKIEST = math.exp(10 * OWN_TIME_SIGMA)
-"""So much slower than the fastest, and nothing is the fastest but for luck."""
+"""Ratio to the fastest above which a kernel is not the fastest by luck."""
 
 
 def _make_options(trials: int, seed: int) -> TuneOptions:

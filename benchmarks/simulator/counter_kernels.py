@@ -149,7 +149,7 @@ def format_recorded_text(design: Design) -> str:
 
 
 def stratify_blocks(design: Design, random: np.random.Generator) -> list[tuple[int, list[int]]]:
-    """Blocks that count alike: how many there are, and the numbers of those that run for them."""
+    """Blocks with equal counts: their number, and the indices of those that run for them."""
     columns, rows = design.grid
     inner_x = columns - (design.width % (design.block_x * design.tile_x) > 0)
     inner_y = rows - (design.height % (design.block_y * design.tile_y) > 0)
@@ -158,8 +158,8 @@ def stratify_blocks(design: Design, random: np.random.Generator) -> list[tuple[i
         for y, down in (((0, inner_y), BLOCKS), ((inner_y, rows), 1)):
             size = (x[1] - x[0]) * (y[1] - y[0])
             if size:
-                wanted = min(across, down, size)
-                chosen = random.choice(size, wanted, replace=False)
+                count = min(across, down, size)
+                chosen = random.choice(size, count, replace=False)
                 numbers = [(y[0] + n // (x[1] - x[0])) * columns + x[0] + n % (x[1] - x[0]) for n in chosen]
                 found.append((size, [int(n) for n in numbers]))
     return found

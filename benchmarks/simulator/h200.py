@@ -44,7 +44,7 @@ launches."""
 NEIGHBOURS, FEWEST = 25, 5
 """Recorded rows that a kernel is compared with, and the least that say anything, of rows as of kernels."""
 ALIKE = 2.0
-"""Rows count as alike within this factor of both rates."""
+"""Rows are similar where both rates agree within this factor."""
 POWER_BAR = 0.10
 SLICES, STRIDE = 20, 13
 """Shapes are drawn from so many slices of the rows, which are taken in strides."""
@@ -132,7 +132,7 @@ def select_settled(schedule: ekc.Schedule) -> tuple[SteadyState, float]:
 
 def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str, Any]:
     """One shape: the library's kernel and ours."""
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "shape": [row.m, row.n, row.k],
         "recorded_s": row.seconds,
         "recorded_w": row.power_w,
@@ -141,11 +141,11 @@ def measured(row: Row, trials: int, seed: int, records: Path | None) -> dict[str
     }
     schedule, fastest = tune_shape(row, trials, seed, records)
     if not _uses_tensor_cores(fastest):
-        told["without_s"] = select_settled(fastest)[0].latency_s
+        figures["without_s"] = select_settled(fastest)[0].latency_s
     if schedule is None:
-        return told
+        return figures
     state, board_w = select_settled(schedule)
-    return told | {
+    return figures | {
         "simulated_s": state.latency_s,
         "simulated_w": board_w,
         "simulated_tflops": row.flops / state.latency_s / 1e12,
@@ -195,8 +195,8 @@ def score_power(rows: Sequence[Row], shapes: Sequence[dict[str, Any]], seed: int
     learn = np.random.default_rng(seed).permutation(len(rows)) < len(rows) // 2
     done = [one for one in shapes if "ratio" in one]
     reference = select_similar([row for row, used in zip(rows, learn, strict=True) if not used], done)
-    told = ~np.isnan(reference)
-    reference, done = reference[told], [one for one, kept in zip(done, told, strict=True) if kept]
+    is_known = ~np.isnan(reference)
+    reference, done = reference[is_known], [one for one, kept in zip(done, is_known, strict=True) if kept]
     if len(done) < FEWEST:
         return None
     simulated = np.array([one["simulated_w"] for one in done])

@@ -101,8 +101,8 @@ def _correlate_neighbours(settings: Vector, rest: Vector, seed: int) -> float | 
     some = np.random.default_rng(seed).permutation(len(rest))[:MOST_COMPARED]
     bound = 4 * compute_robust_std(rest)
     clipped = np.clip(rest - np.median(rest), -bound, bound)
-    near = [np.flatnonzero((settings != settings[one]).sum(axis=1) == 1) for one in some]
-    here, there = np.repeat(some, [len(found) for found in near]), np.concatenate(near)
+    neighbours = [np.flatnonzero((settings != settings[one]).sum(axis=1) == 1) for one in some]
+    here, there = np.repeat(some, [len(one) for one in neighbours]), np.concatenate(neighbours)
     if not len(here) or bound == 0:
         return None
     return float(np.corrcoef(clipped[here], clipped[there])[0, 1])

@@ -52,7 +52,7 @@ FEWEST = 15
 PAIR = 0.9539
 """Median difference of two normal draws over their standard deviation."""
 LEARNT = 2000
-"""Kernels of which a learner is asked what it leaves."""
+"""Number of kernels by which a learner is judged."""
 OWN = (0.0, 0.005, 0.01, 0.02, 0.04)
 QUANTILES = (0.5, 0.9, 0.99)
 NEAR = 0.25
@@ -65,7 +65,7 @@ class Sizes:
 
     own: float
     shared: float
-    alike: float
+    length_scale: float
 
 
 SHIPPED = Sizes(OWN_TIME_SIGMA, SHARED_TIME_SIGMA, LENGTH_SCALE_OCTAVES)
@@ -87,8 +87,8 @@ def select_neighbours(rows: list[Row], anchors: int, seed: int) -> list[Row]:
     drawn = [int(random.choice(part)) for part in np.array_split(order, min(anchors, len(order)))]
     picked = []
     for one in drawn:
-        near = np.flatnonzero((settings != settings[one]).sum(axis=1) == 1)
-        picked += [one, *random.permutation(near)[:NEIGHBOURS].tolist()]
+        neighbours = np.flatnonzero((settings != settings[one]).sum(axis=1) == 1)
+        picked += [one, *random.permutation(neighbours)[:NEIGHBOURS].tolist()]
     return [distinct[n] for n in dict.fromkeys(picked)]
 
 
@@ -101,7 +101,7 @@ def _select_distinct(rows: list[Row]) -> list[Row]:
 
 
 def is_comparable(one: Xgemm, work: Work | None) -> bool:
-    """Whether the simulator is to be held to what was recorded of this configuration."""
+    """Whether the simulator is judged by the recording of this configuration."""
     return work is not None and work.events.local_requests == 0 and max(one.vwm, one.vwn) <= WIDEST
 
 
@@ -127,14 +127,14 @@ def compute_variogram(found: Errors) -> Iterator[dict[str, float]]:
     first, second = np.triu_indices(len(found.logs), 1)
     squares = (found.traits**2).sum(axis=1)
     gram = squares[:, None] + squares - 2 * found.traits @ found.traits.T
-    apart = np.sqrt(np.maximum(gram[first, second], 0.0))
+    distances = np.sqrt(np.maximum(gram[first, second], 0.0))
     differ = np.abs(found.logs[first] - found.logs[second])
     for low, high in pairwise(EDGES):
-        some = (apart >= low) & (apart < high)
+        some = (distances >= low) & (distances < high)
         if some.sum() >= FEWEST:
             yield {
                 "pairs": int(some.sum()),
-                "distance": float(apart[some].mean()),
+                "distance": float(distances[some].mean()),
                 "robust": float(np.median(differ[some]) / PAIR),
                 "rms": float(np.sqrt(0.5 * np.mean(differ[some] ** 2))),
             }
@@ -148,9 +148,9 @@ def fit_sizes(bins: list[dict[str, float]], by: str) -> Sizes | None:
     distance, differ = (np.array([one[name] for one in bins]) for name in ("distance", by))
 
     def loss(logs: Vector) -> float:
-        own, shared, alike = np.exp(logs)
-        apart = own**2 + shared**2 * (1 - np.exp(-0.5 * (distance / alike) ** 2))
-        return float(np.sum((0.5 * np.log(apart) - np.log(differ)) ** 2))
+        own, shared, length_scale = np.exp(logs)
+        squared = own**2 + shared**2 * (1 - np.exp(-0.5 * (distance / length_scale) ** 2))
+        return float(np.sum((0.5 * np.log(squared) - np.log(differ)) ** 2))
 
     limits = [(np.log(1e-4), 0.0), (np.log(1e-3), 0.0), (np.log(0.05), np.log(50.0))]
     begun = np.log([0.01, 0.1, 2.0])
@@ -168,10 +168,10 @@ def measure_learner(recording: Recording, rows: list[Row], seed: int, count: int
     looks = [compute_traits(work.events, work.resident) for _, work in kept]
     path = np.log([sample_shared_time_factor(recording.device, look) for look in looks])
     draw = make_generator(recording.device, "own part", seed).standard_normal(len(kept))
-    told = {"recorded": np.log([row.seconds for row, _ in kept]), "simulated, no residual": plain}
-    told |= {f"shared part, own {own:.1%}": plain + path + own * draw for own in OWN}
+    logs_by_source = {"recorded": np.log([row.seconds for row, _ in kept]), "simulated, no residual": plain}
+    logs_by_source |= {f"shared part, own {own:.1%}": plain + path + own * draw for own in OWN}
     lines = []
-    for what, logs in told.items():
+    for what, logs in logs_by_source.items():
         rest = np.abs(compute_residuals(settings, logs, seed))
         shares = {f"{q:.0%}": float(np.quantile(rest, q)) for q in QUANTILES}
         lines.append({"what": what, "kernels": len(kept), **shares, "rms": float(np.sqrt(np.mean(rest**2)))})
@@ -179,14 +179,14 @@ def measure_learner(recording: Recording, rows: list[Row], seed: int, count: int
 
 
 def measure(data: Path, rows: int, seed: int) -> dict[str, Any]:
-    """All figures. Passes where the fit is near what is shipped."""
+    """All figures. Passes where the fit is close to the shipped sizes."""
     spaces, bins = [], []
     for one in LATENCY:
         everything = read(data, one)
         some = select_neighbours(everything, min(rows, ANCHORS), seed)
-        asked = {row.one for row in some}
+        chosen = {row.one for row in some}
         works = compute_works(one.spec, some, compile_work)
-        found = compute_errors(one, [row for row in everything if row.one in asked], works)
+        found = compute_errors(one, [row for row in everything if row.one in chosen], works)
         here = list(compute_variogram(found))
         bins += here
         fit = fit_sizes(here, "robust")
@@ -209,11 +209,11 @@ def measure(data: Path, rows: int, seed: int) -> dict[str, Any]:
 
 
 def is_near_shipped(fit: Sizes | None) -> bool:
-    """Whether what is shipped is what the fit says: the shared part by a share, the own part by a percent."""
+    """Whether the shipped sizes agree with the fit: the shared part by a share, the own part by a percent."""
     return (
         fit is not None
         and abs(fit.shared / SHARED_TIME_SIGMA - 1) <= NEAR
-        and abs(fit.alike / LENGTH_SCALE_OCTAVES - 1) <= NEAR
+        and abs(fit.length_scale / LENGTH_SCALE_OCTAVES - 1) <= NEAR
         and abs(fit.own - OWN_TIME_SIGMA) <= 0.01
     )
 
@@ -253,15 +253,15 @@ def format_result(result: dict[str, Any]) -> str:
 def _format_sizes(fit: dict[str, float] | None) -> str:
     if fit is None:
         return "too few pairs to fit"
-    return f"own {fit['own']:.1%}, shared {fit['shared']:.1%}, length {fit['alike']:.1f} octaves"
+    return f"own {fit['own']:.1%}, shared {fit['shared']:.1%}, length {fit['length_scale']:.1f} octaves"
 
 
 def _format_learner(lines: list[dict[str, Any]]) -> str:
     rows = [("space", "figure", "rows", "kernels", "repeats", "left", "(rms)", "fastest 2 %", "neighbours")]
     for one in lines:
         repeats = "-" if one["repeats"] is None else f"{one['repeats']:.2%}"
-        alike = "-" if one["neighbours"] is None else f"{one['neighbours']:.2f}"
+        ratio = "-" if one["neighbours"] is None else f"{one['neighbours']:.2f}"
         shares = (f"{one[name]:.1%}" for name in ("robust", "rms", "fast"))
         counts = (f"{one['rows']}", f"{one['kernels']}")
-        rows.append((one["space"], one["figure"], *counts, repeats, *shares, alike))
+        rows.append((one["space"], one["figure"], *counts, repeats, *shares, ratio))
     return format_table(rows[0], rows[1:], width=WIDE_TABLE)

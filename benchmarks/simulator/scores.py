@@ -1,4 +1,4 @@
-"""How near predictions come to recordings, beside predictors that know next to nothing."""
+"""Errors of predictions against recordings, and those of trivial predictors."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def score(predicted: Vector, recorded: Vector) -> Score:
 
 def compute_rank(predicted: Vector, recorded: Vector) -> float:
     """Spearman's; 0 where a side ranks nothing."""
-    told = np.ptp(predicted) > 0 and np.ptp(recorded) > 0
-    return float(spearmanr(predicted, recorded)[0]) if told else 0.0
+    varies = np.ptp(predicted) > 0 and np.ptp(recorded) > 0
+    return float(spearmanr(predicted, recorded)[0]) if varies else 0.0
 
 
 def predict_times(

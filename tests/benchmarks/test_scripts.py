@@ -14,7 +14,7 @@ import pytest
 from benchmarks.common import script
 from benchmarks.search import paper_figures, paper_runs
 from ekc.errors import InvalidInput
-from tests.benchmarks.helpers import ROOT, run_inline
+from tests.benchmarks.helpers import ROOT, Run
 
 SCRIPTS = sorted(
     ".".join(file.relative_to(ROOT / "benchmarks").with_suffix("").parts)
@@ -37,34 +37,37 @@ def test_help_has_the_docstring(name: str, capsys: pytest.CaptureFixture[str]) -
     assert (load(name).__doc__ or "").splitlines()[0] in text
 
 
-def make_depth_line(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    line = {"operator": name, "winners_s": [1e-5, 2e-5], "random_s": 1e-5, "long_s": 1e-5}
+class Line(dict[str, Any]):
+    """A line of a table: 1.0 for each figure that is not given."""
+
+    def __missing__(self, key: str) -> float:
+        return 1.0
+
+
+def make_line(name: str, *arguments: object) -> Line:
+    return Line({"operator": name, "pass": True, "spread": None, "best": "split-k", "in_parts_j": 1.0})
+
+
+def make_depth_line(name: str, arguments: argparse.Namespace) -> Line:
     ratios = {"random": 1.005, "long": 1.02}
-    return line | {"random_rank_correlation": 0.5, "ratio": ratios, "without_luck": ratios, "pass": False}
+    return Line(
+        {"operator": name, "winners_s": [1.0], "ratio": ratios, "without_luck": ratios, "pass": False}
+    )
 
 
-def make_warm_line(name: str, arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    line = {"operator": name, "taught_by": "both", "kernels": 8, "note": "8 timed", "ratio": 0.9}
-    return [line | {"better": 4, "runs": 5, "rank": 0.8, "rank_cold": None, "cold_j": 1e-3}]
+def make_warm_lines(name: str, arguments: argparse.Namespace, folder: Path) -> list[Line]:
+    counts = {"kernels": 8, "better": 4, "runs": 5}
+    return [Line({"operator": name, "taught_by": "both", "note": "8 timed", "rank_cold": None} | counts)]
 
 
-def make_tuned_line(name: str, op: object, trials: int, seed: int) -> dict[str, Any]:
-    line = dict.fromkeys(("best_latency_s", "fastest_latency_s", "naive_latency_s"), 1e-5)
-    line |= {"operator": name, "speedup": 25.0, "fastest_speedup": 25.0, "energy_j": 1e-3, "power_w": 100.0}
-    line |= {"roofline_share": 0.5, "trials": trials, "metered": 2, "failed": 0, "kept": 1, "seconds": 1.0}
-    return line | {"problems": [], "failures": [], "naive_starved": True, "bar": {}, "pass": True}
+def make_tuned_line(name: str, *arguments: object) -> Line:
+    counts = {"trials": 16, "metered": 2, "failed": 0, "kept": 1}
+    return Line(make_line(name) | counts | {"problems": [], "failures": [], "bar": {}, "naive_starved": True})
 
 
-def make_split_line(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    line = {"operator": name, "whole_s": 1e-5, "in_parts_s": 9e-6, "whole_j": 1e-3, "in_parts_j": 1e-3}
-    return line | {"best": "split-k", "ratio": 0.9, "pass": True}
-
-
-def make_rate_row(watch: object, seconds: float, population: int) -> dict[str, Any]:
-    cascade = {"asked": 0.5, "rank_correlation": 1.0, "best_kept": 1.0}
-    row = {"population": population, "candidates_per_s": 2e5, "scored": 100, "scored_again": 10}
-    row |= {"structures_scored": 9, "share_of_time": {"analysis": 1.0}}
-    return row | {"cascade": cascade, "pass": population == 8192}
+def make_rate_row(watch: object, seconds: float, population: int) -> Line:
+    shares = {"cascade": Line(), "share_of_time": {"analysis": 1.0}, "pass": population == 8192}
+    return Line({"population": population, "candidates_per_s": 2e5} | shares)
 
 
 def make_paper_lines(
@@ -80,69 +83,32 @@ def make_paper_lines(
     ]
 
 
-def make_replays(
-    pool_or_recording: Any, arguments: argparse.Namespace
-) -> tuple[list[dict[str, Any]], list[str]]:
-    line = {"recording": pool_or_recording.name, "tuned_on": False, "search": "ekc", "runs": 3}
-    line |= {"median": 1.0, "p90": 1.1, "half_median": 1.1, "half_p90": 1.2}
-    return [line | {"bar": [1.0, 1.2], "pass": True}], ["a note"]
+def make_replays(recording: Any, arguments: argparse.Namespace) -> tuple[list[Line], list[str]]:
+    line = {"recording": recording.name, "tuned_on": False, "search": "ekc", "runs": 3}
+    return [Line(line | {"bar": [1.0, 1.2], "pass": True})], ["a note"]
 
 
-def make_energy_lines(folder: Path, recording: Any, seed: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    line = {"recording": recording.name, "prediction": "ekc", "mean": 0.01, "median": 0.01, "rms": 0.01}
-    line |= {"least_quarter_median": 0.01, "spearman": 0.9, "times_better": 11.0, "pass": True}
+def make_energy_lines(folder: Path, recording: Any, seed: int) -> tuple[list[Line], dict[str, Any]]:
+    line = Line({"recording": recording.name, "prediction": "ekc", "times_better": 11.0, "pass": True})
     return [line], {"recording": recording.name, "rows": 0}
 
 
 def make_emulator_result(side: int, large: int, small: int, seed: int) -> dict[str, Any]:
-    line = {"kernel": f"MM {side}^3", "sanitize": True, "blocks_run": 1, "total_blocks": 1}
-    line |= {"lane_instructions": 10, "lane_instructions_per_s": 1.0, "seconds": 5.0, "peak_bytes": 2**20}
-    return {
-        "lines": [load("emulator.rate").judge(line | {"right": True, "findings": []}, 4.0)],
-        "numba": None,
-    }
-
-
-def make_register_line(name: str, op: object, draws: int, seed: int) -> dict[str, Any]:
-    return {"operator": name, "compiled": draws, "spill": 0.0, "median": 1.0, "spread": None}
-
-
-def make_prior_line(*arguments: object) -> dict[str, Any]:
-    line = {"recording": "made up", "figure": "latency", "rows": 6}
-    return line | {"spearman": None, "spread": 0.1, "of_rows": 0.2, "slope": 1.0}
-
-
-def make_card_row(card_of: object, arguments: argparse.Namespace) -> dict[str, float]:
-    return {"largest_error": 0.02, "rms_error": 0.01, "half_width": 0.01, "held": 0.95, "noted": 0.0}
-
-
-def make_pair_lines(recording: Any, data: Path, count: int, seed: int) -> list[dict[str, Any]]:
-    return [{"device": recording.device, "way": "shared", "pairs": 4, "faster": 0.75, "ratio": 1.1}]
+    line = Line(kernel=f"MM {side}^3", sanitize=True, right=True, findings=[], seconds=5.0, peak_bytes=2**20)
+    return {"lines": [Line(load("emulator.rate").judge(line, 4.0))], "numba": None}
 
 
 def make_counters(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    line = dict.fromkeys(load("simulator.counters").FIGURES, 0.95)
-    line |= {"counter": "fp32", "column": "fp32.sum", "trivial_is": "threads", "bar": 0.9, "pass": True}
-    counts = dict.fromkeys(("recorded_rows", "sampled", "compared", "texts", "small_code"), 1)
-    counts |= {"spilled_in_recording": 0, "seconds": 1.0}
-    return counts | {"left_out": {}, "refused": {}, "failed": [], "lines": [line], "pass": True}
+    line = Line({"counter": "fp32", "column": "fp32.sum", "trivial_is": "threads", "pass": True})
+    return Line({"left_out": {}, "refused": {}, "failed": [], "lines": [line], "pass": True})
 
 
 def make_machine_code(schedule: object, device: object) -> dict[str, Any]:
     widths = {name: {16: 2} for name in ("shared_loads", "global_loads", "async_copies")}
-    names = (
-        "ffma",
-        "hmma",
-        "hgmma",
-        "ldsm",
-        "spills",
-        "integer_per_multiply_add",
-        "in_flight_bytes",
-        "stages",
-    )
-    names = (*names, "spare_passes", "spare_sectors", "conflicts", "latency_us", "share_of_peak")
-    bars = ("narrow_shared", "narrow_global")
-    return dict.fromkeys((*names, *bars), 0.0) | widths | {"instructions": 10}
+    counts = ("ffma", "hmma", "hgmma", "ldsm", "spills", "integer_per_multiply_add", "in_flight_bytes")
+    counts = (*counts, "stages", "spare_passes", "spare_sectors", "conflicts", "narrow_shared")
+    figures = dict.fromkeys((*counts, "narrow_global", "latency_us", "share_of_peak"), 0.0)
+    return figures | widths | {"instructions": 10}
 
 
 def make_recorded(file: Path) -> Any:
@@ -150,10 +116,10 @@ def make_recorded(file: Path) -> Any:
     return SimpleNamespace(operators=["matmul"], origin=origin)
 
 
-def make_recorded_line(recording: object, number: int, folds: int, seed: int) -> list[dict[str, Any]]:
-    return [{"operator": "matmul", "rows": 4, "prediction": "not judged: too few rows"}]
-
-
+PRIOR_LINE = Line(recording="made up", figure="latency", rows=6, spearman=None)
+RECORDED_LINE = Line(operator="matmul", rows=4, prediction="not judged: too few rows")
+CARD_ROW = {"largest_error": 0.02, "rms_error": 0.01, "half_width": 0.01, "held": 0.95, "noted": 0.0}
+PAIR_LINE = Line(way="shared", pairs=4, faster=0.75)
 DATA = ("--data", "nowhere")
 STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     "codegen.sass_report": (
@@ -164,25 +130,30 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     ),
     "cost_model.analytic": (
         DATA,
-        {"compare_latencies": lambda *arguments: [make_prior_line()], "compare_powers": make_prior_line},
+        {"compare_latencies": lambda *arguments: [PRIOR_LINE], "compare_powers": lambda *rest: PRIOR_LINE},
         "made up",
         None,
     ),
     "cost_model.energy": (DATA, {"measure_recording": make_energy_lines}, "hotspot A4000 energy", True),
     "cost_model.recording": (
         ("file",),
-        {"read_recording": make_recorded, "measure_operator": make_recorded_line},
+        {"read_recording": make_recorded, "measure_operator": lambda *arguments: [RECORDED_LINE]},
         "a made-up card",
         None,
     ),
     "cost_model.registers": (
         ("--only", "MV"),
-        {"measure_operator": make_register_line},
+        {"measure_operator": lambda name, *arguments: Line(operator=name, spread=None)},
         "MV 4096x4096",
         None,
     ),
     "emulator.rate": ((), {"run_kernels": make_emulator_result}, "at most 4 s", False),
-    "metering.meter": ((), {"measure_kind": make_card_row}, "a quarter, calls of exactly 50 ms", False),
+    "metering.meter": (
+        (),
+        {"measure_kind": lambda *arguments: Line(CARD_ROW)},
+        "a quarter, calls of exactly 50 ms",
+        False,
+    ),
     "search.depth": (("--only", "MV"), {"measure_operator": make_depth_line}, "1.020", False),
     "search.paper": (("--only", "MV 1024x8192 a100"), {"run_all": make_paper_lines}, "1.0050", True),
     "search.quality": (DATA, {"search_recording": make_replays}, "a note", True),
@@ -197,11 +168,11 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         "200,000 candidates/s",
         True,
     ),
-    "search.split_k": (("--only", "MV"), {"measure_operator": make_split_line}, "MV 64x65536", True),
+    "search.split_k": (("--only", "MV"), {"measure_operator": make_line}, "MV 64x65536", True),
     "search.tune_table": (("--only", "MM 1024^3"), {"measure_operator": make_tuned_line}, "MM 1024^3", True),
     "search.warm_start": (
         ("--only", "MM"),
-        {"measure_operator": make_warm_line},
+        {"measure_operator": make_warm_lines},
         "MM 1024^3, both: 8 timed",
         None,
     ),
@@ -217,13 +188,12 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     ),
     "simulator.load_width": (
         DATA,
-        {"compare_pairs": make_pair_lines},
+        {"compare_pairs": lambda recording, *arguments: [Line(PAIR_LINE, device=recording.device)]},
         "of 12 pairs the wider was faster in 75%",
         None,
     ),
 }
-"""Script -> options, functions that are replaced, text that is printed, verdict. `search.ablation` has tests
-of its own."""
+"""Script -> options, functions that are replaced, text that is printed, verdict."""
 
 
 def test_readme_has_every_script_and_no_other() -> None:
@@ -236,18 +206,19 @@ def test_readme_has_every_script_and_no_other() -> None:
 
 
 def test_every_script_has_a_stub() -> None:
-    assert set(SCRIPTS) == {*STUBS, "search.ablation"}
+    have_tests = {f"governor.{name}" for name in ("compare", "cost", "kills", "model", "period", "replay")}
+    assert set(SCRIPTS) == {*STUBS, *have_tests, "search.ablation"}
 
 
 @pytest.mark.parametrize("name", STUBS)
 def test_script_prints_a_table_and_writes_its_bar_and_verdict(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, stubs, text, verdict = STUBS[name]
     monkeypatch.setattr(paper_figures, "RESAMPLED", 20)
     for attribute, stub in stubs.items():
         monkeypatch.setattr(load(name), attribute, stub)
-    printed, figures = run_inline(name, tmp_path, capsys, *options)
+    printed, figures = run(name, *options)
     assert printed.startswith("ekc ")
     assert text in printed
     assert printed.splitlines()[-1] == {True: "pass", False: "FAIL", None: "no bar here"}[verdict]

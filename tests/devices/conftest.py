@@ -1,5 +1,5 @@
-"""Scripted boards that other processes see too, as in tests of the governor."""
+"""Scripted boards."""
 
-from tests.governor.conftest import boards, here
+from tests.scripted.nvml.fixtures import boards, here
 
 __all__ = ["boards", "here"]

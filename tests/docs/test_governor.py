@@ -34,7 +34,7 @@ def test_command(line: str, tmp_path: Path, job: subprocess.Popen[bytes]) -> Non
     program, *words = shlex.split(line.replace("4711", str(job.pid)))
     assert program == "ekc"
     words = [sys.executable if word == "python" else word for word in words]
-    process = boards.start_python("-m", "ekc", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = boards.start_python("-m", "ekc", *words)
     if "--pid" in words:
         assert process.stderr is not None
         assert "governing through" in process.stderr.readline()
@@ -57,7 +57,7 @@ def test_python_block(tmp_path: Path) -> None:
     (block,) = (x for x in FOUND if x.language == "python")
     given = "import time\nbatches = range(5)\ntrain = lambda batch: time.sleep(0.2)\n"
     (tmp_path / "script.py").write_text(given + block.text)
-    process = boards.start_python("script.py", stderr=subprocess.PIPE)
+    process = boards.start_python("script.py")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "Traceback" not in err

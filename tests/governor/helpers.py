@@ -9,8 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ekc.governor import phase as phases
 from ekc.governor.event_records import Event
+from ekc.governor.job_meter import JobMeter
 from ekc.governor.loop import govern
+from ekc.governor.phase import Phase
+from ekc.governor.policy import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob
@@ -41,9 +45,23 @@ def run_governed(
     job: SimulatedJob, hooks: bool = False, **options: object
 ) -> tuple[SimulatedRun, list[Event]]:
     run = SimulatedRun(job, has_hooks=hooks)
+    return run, govern_run(run, **options)
+
+
+def govern_run(run: SimulatedRun, **options: object) -> list[Event]:
+    """Events of the control loop over a run."""
     events: list[Event] = []
-    govern(run, run, on_event=events.append, **options)  # type: ignore[arg-type]
-    return run, events
+    govern(run, run, on_event=events.append, **options)
+    return events
+
+
+def ignore(event: Event) -> None: ...
+
+
+def begin_phase(run: SimulatedRun) -> tuple[JobMeter, Phase]:
+    """The first phase of a run, and its meter."""
+    meter = JobMeter(run, run, ignore)
+    return meter, phases.begin_phase(meter, Policy(), run.gears())
 
 
 def run_at_default(job: SimulatedJob) -> SimulatedRun:
@@ -69,15 +87,37 @@ class DisturbedRun(SimulatedRun):
         return replace(samples, sm_util=np.where(is_idle, 0.0, samples.sm_util))
 
 
-LIMITS_BEFORE = (None, None, 280_000)
-"""Limits of a scripted board before it is governed: no locks, and a cap in milliwatts."""
-
-
 def start_govern(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
     """A running `ekc govern`, without the terminal of the test run."""
     json_lines = ("--json", str(boards.folder / "events"))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return boards.start_python("-m", "ekc", "govern", *json_lines, *words, **pipes, start_new_session=True)
+    return boards.start_python("-m", "ekc", "govern", *json_lines, *words, start_new_session=True)
+
+
+def start_governing(boards: ScriptedBoards, *words: str) -> subprocess.Popen[str]:
+    """A running `ekc govern` whose control loop runs."""
+    process = start_govern(boards, *words)
+    wait_until_governed(boards, process)
+    return process
+
+
+def run_govern(boards: ScriptedBoards, *words: str) -> tuple[int, str, str]:
+    """Exit status and output of `ekc govern`."""
+    process = start_govern(boards, *words)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def end_job(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit status and remaining output of `ekc govern` after SIGTERM."""
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def wait_until_ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """Wait until a job prints "ready"."""
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
 def python_command(code: str) -> tuple[str, ...]:
@@ -89,11 +129,6 @@ def extract_messages(text: str) -> list[str]:
     """Lines of the governor before its report."""
     head = text.partition("ekc govern: report")[0]
     return [line for line in head.splitlines() if line.startswith("ekc")]
-
-
-def is_restored(boards: ScriptedBoards) -> bool:
-    """Whether the limits are restored and no lease is left."""
-    return boards.read_limits() == LIMITS_BEFORE and not list(boards.leases.glob("*.json"))
 
 
 def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) -> None:

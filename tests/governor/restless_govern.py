@@ -7,6 +7,7 @@ is another, so that kills hit a governor in the middle of setting far more often
 import random
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -17,44 +18,27 @@ from ekc.governor.protocols import Settings
 from ekc.governor.samples import SensorSamples
 
 
-class SensorlessProbe:
+def make_probe(gpu):
     """A probe without sensors."""
-
-    label = "nothing"
-    simulated = False
-
-    def __init__(self, job):
-        self.is_running = job.is_running
-
-    def now(self):
-        return time.monotonic()
-
-    def record(self, seconds):
-        time.sleep(seconds)
-        return SensorSamples(*np.zeros((5, 0)))
-
-    def read_energy_j(self):
-        return 0.0
-
-    def read_step_count(self):
-        return None
-
-    def read_counters(self, seconds):
-        return None
+    return SimpleNamespace(
+        label="nothing",
+        simulated=False,
+        is_running=job.is_running,
+        now=time.monotonic,
+        read_energy_j=lambda: 0.0,
+        read_step_count=lambda: None,
+        read_counters=lambda seconds: None,
+        record=wait,
+    )
 
 
-class PrintingListener:
-    """Prints failures and messages."""
+def wait(seconds):
+    time.sleep(seconds)
+    return SensorSamples(*np.zeros((5, 0)))
 
-    def on_event(self, governor_log, event): ...
 
-    def on_samples(self, governor_log): ...
-
-    def on_trouble(self, governor_log, line):
-        print(line, file=sys.stderr, flush=True)
-
-    def on_note(self, line):
-        print(line, file=sys.stderr, flush=True)
+def print_line(*arguments):
+    print(arguments[-1], file=sys.stderr, flush=True)
 
 
 def set_random_limits(probe, actuator, hear):
@@ -66,12 +50,8 @@ def set_random_limits(probe, actuator, hear):
 
 
 job = CommandJob(sys.argv[1:])
-sys.exit(
-    govern_job(
-        job,
-        GovernorRequest(Policy()),
-        PrintingListener(),
-        lambda gpu: SensorlessProbe(job),
-        set_random_limits,
-    ).status
+listener = SimpleNamespace(
+    on_event=lambda *event: None, on_samples=lambda log: None, on_trouble=print_line, on_note=print_line
 )
+outcome = govern_job(job, GovernorRequest(Policy()), listener, make_probe, set_random_limits)
+sys.exit(outcome.status)

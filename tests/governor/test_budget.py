@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from ekc.governor import phase as phases
 from ekc.governor.budget import TimeLoss, compute_affordable_slowdown, estimate_time_loss
-from ekc.governor.job_meter import JobMeter
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun
+from tests.governor.helpers import begin_phase
 
 HOUR = 3600.0
 
@@ -42,8 +42,7 @@ def test_affordable_slowdown_never_exceeds_the_policy() -> None:
 
 def test_time_loss_follows_the_present_expectation() -> None:
     run = SimulatedRun(sample_job(0, "compute", "h200", 600.0))
-    meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears())
+    meter, phase = begin_phase(run)
     phase.seconds_by_settings = meter.seconds_by_settings
     assert estimate_time_loss([phase]).seconds == 0.0
     low = Settings(sm_mhz=1200)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from ekc.governor.event_records import Ended, Event, event_to_json, to_plain_jso
 from ekc.governor.live import session
 from ekc.governor.live.governed_job import KILLED_STATUS, CommandJob
 from ekc.governor.live.group import GroupActuator, GroupProbe
-from ekc.governor.live.job_report import GovernorLog, build_report
+from ekc.governor.live.job_report import GovernorLog, build_report, check_plot_file, plot_log
 from ekc.governor.live.probe import make_simulated_unit
 from ekc.governor.live.session import GovernedUnit, GovernorSession
 from ekc.governor.live.steps import StepCounter, StepReader
+from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Settings
 from ekc.governor.samples import SensorSamples
@@ -56,6 +58,19 @@ def _make_run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
     return SimulatedRun(sample_job(seed, "compute", "h200", seconds), seed)
 
 
+def run_session(run: SimulatedRun, loop: Callable[..., object]) -> tuple[GovernorLog, RecordingListener]:
+    """Log and listener of a session of one unit."""
+    listener = RecordingListener()
+    (log,) = GovernorSession([GovernedUnit("a job (simulated)", run, run)], loop, listener).wait()
+    return log, listener
+
+
+def set_two_clocks(probe: object, actuator: SimulatedRun, hear: object) -> None:
+    """A loop that sets something twice."""
+    for mhz in (1500, 1200):
+        actuator.apply(Settings(sm_mhz=mhz))
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -64,13 +79,13 @@ def _make_run(seconds: float = 600.0, seed: int = 0) -> SimulatedRun:
     ],
 )
 def test_failed_loop_restores_the_settings(error: Exception, words: str) -> None:
-    run, listener = _make_run(), RecordingListener()
+    run = _make_run()
 
     def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
         actuator.apply(Settings(sm_mhz=1200))
         raise error
 
-    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, listener).wait()  # type: ignore[arg-type]
+    book, listener = run_session(run, fails)
     assert run.settings() == Settings()
     assert len(listener.troubles) == 1
     assert "ungoverned, at its previous settings" in listener.troubles[0]
@@ -92,14 +107,9 @@ class RefusingRun(SimulatedRun):
 
 @pytest.mark.parametrize("refusal", [ActuatorError("the driver said no"), OSError("no lock")])
 def test_failed_restore_is_reported(refusal: Exception) -> None:
-    run, listener = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
+    run = RefusingRun(sample_job(0, "compute", "h200", 600.0), 0)
     run.refusal = refusal
-
-    def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
-        for mhz in (1500, 1200):
-            actuator.apply(Settings(sm_mhz=mhz))
-
-    GovernorSession([GovernedUnit("GPU 0", run, run)], fails, listener).wait()  # type: ignore[arg-type]
+    _, listener = run_session(run, set_two_clocks)
     (line,) = listener.troubles
     assert line.count(str(refusal)) == 1
     assert "may stay until it ends" in line
@@ -115,13 +125,8 @@ def test_restore_is_retried_while_the_job_runs() -> None:
                 raise ActuatorError("zeusd does not answer")
             super().apply(settings)
 
-    run, listener = Away(sample_job(0, "compute", "h200", 600.0), 0), RecordingListener()
-
-    def fails(probe: object, actuator: SimulatedRun, hear: object) -> None:
-        for mhz in (1500, 1200):
-            actuator.apply(Settings(sm_mhz=mhz))
-
-    (book,) = GovernorSession([GovernedUnit("GPU 0", run, run)], fails, listener).wait()  # type: ignore[arg-type]
+    run = Away(sample_job(0, "compute", "h200", 600.0), 0)
+    book, listener = run_session(run, set_two_clocks)
     assert run.settings() == Settings()
     assert 100.0 <= run.now() < 110.0
     assert listener.troubles == [book.problem, "previous settings are back"]
@@ -177,53 +182,49 @@ def test_hanging_loop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     forever.set()
 
 
+def run_advice(run: SimulatedRun, gears: Gears | None = None) -> tuple[Advised, list[Event]]:
+    """The advice for a run, and all events."""
+    events: list[Event] = []
+    advise(run, NullActuator(gears or run.gears(), simulated=True), Policy(), events.append)
+    (advice,) = (e for e in events if isinstance(e, Advised))
+    return advice, events
+
+
 def test_advice_sets_nothing_and_predicts() -> None:
     run = _make_run()
-    events: list[Event] = []
-    nothing = NullActuator(run.gears(), simulated=True)
-    advise(run, nothing, Policy(), events.append)
+    advice, events = run_advice(run)
     assert run.settings() == Settings()
-    (messages,) = (e for e in events if isinstance(e, Advised))
-    assert messages.settings.sm_mhz in run.gears().sm_mhz
-    assert messages.slowdown <= 0.05
-    assert "not tried" in messages.format_line()
+    assert advice.settings.sm_mhz in run.gears().sm_mhz
+    assert advice.slowdown <= 0.05
+    assert "not tried" in advice.format_line()
     assert isinstance(events[-1], Ended)
     with pytest.raises(ActuatorError, match="advice only"):
-        nothing.apply(Settings(sm_mhz=1200))
+        NullActuator(run.gears(), simulated=True).apply(Settings(sm_mhz=1200))
 
 
 def test_advice_goes_as_far_as_the_prediction() -> None:
     """Advice may name a clock far from the default, which a search would not set before a reading."""
-    run = SimulatedRun(sample_job(0, "compute", "h200", 120.0), 0)
-    events: list[Event] = []
-    advise(run, NullActuator(run.gears(), simulated=True), Policy(), events.append)
-    (messages,) = (e for e in events if isinstance(e, Advised))
-    assert messages.settings.sm_mhz is not None
-    assert messages.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
-    assert 0.03 < messages.slowdown <= 0.05
+    run = _make_run(120.0)
+    advice, _ = run_advice(run)
+    assert advice.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
+    assert 0.03 < advice.slowdown <= 0.05
 
 
 def test_advice_without_clocks_is_a_cap() -> None:
-    run = _make_run()
-    events: list[Event] = []
-    could = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
-    advise(run, NullActuator(could, simulated=True), Policy(), events.append)
-    (messages,) = (e for e in events if isinstance(e, Advised))
-    assert messages.settings.sm_mhz is None
-    assert messages.settings.power_w is None or messages.settings.power_w in could.power_w
+    gears = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
+    advice, _ = run_advice(_make_run(), gears)
+    assert advice.settings.sm_mhz is None
+    assert advice.settings.power_w is None or advice.settings.power_w in gears.power_w
 
 
 def test_advice_without_utilisation() -> None:
     class Silent(SimulatedRun):
         def record(self, seconds: float) -> SensorSamples:
-            messages = super().record(seconds)
-            untold = np.full(len(messages), np.nan)
-            return replace(messages, sm_util=untold, memory_util=untold)
+            samples = super().record(seconds)
+            nothing = np.full(len(samples), np.nan)
+            return replace(samples, sm_util=nothing, memory_util=nothing)
 
-    run = Silent(sample_job(0, "compute", "h200", 600.0), 0)
-    events: list[Event] = []
-    advise(run, NullActuator(run.gears(), simulated=True), Policy(), events.append)
-    assert any(isinstance(e, Advised) for e in events)
+    run_advice(Silent(sample_job(0, "compute", "h200", 600.0), 0))
 
 
 def test_advice_is_refused_for_a_card_without_limits() -> None:
@@ -249,7 +250,6 @@ def test_group_is_set_alike_and_its_power_is_summed() -> None:
     assert samples.power_limit_w == pytest.approx(2 * one.power_limit_w, nan_ok=True)
     assert probe.read_energy_j() - joules == pytest.approx(2 * alone.read_energy_j(), rel=0.05)
     counted = probe.read_counters(5.0)
-    assert counted is not None
     assert set(counted) == set(alone.read_counters(5.0) or ())
     assert actuator.simulated
     assert probe.simulated
@@ -326,15 +326,11 @@ def test_every_simulated_kind_and_card_can_be_made() -> None:
 
 def test_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ekc.governor.live.job_report import check_plot_file
-    from ekc.governor.live.job_report import plot_log as drawn
-    from ekc.governor.loop import govern
-
-    run, listener = _make_run(), RecordingListener()
-    loop = lambda probe, actuator, hear: govern(probe, actuator, Policy(), hear)  # noqa: E731
-    (book,) = GovernorSession([GovernedUnit("a job (simulated)", run, run)], loop, listener).wait()
+    book, listener = run_session(
+        _make_run(), lambda probe, actuator, hear: govern(probe, actuator, Policy(), hear)
+    )
     assert listener.sample_count > 300
-    drawn(book, tmp_path / "job.svg")
+    plot_log(book, tmp_path / "job.svg")
     assert "a job (simulated)" in (tmp_path / "job.svg").read_text()
     with pytest.raises(InvalidInput, match="must end in one of"):
         check_plot_file(tmp_path / "job.txt")

@@ -1,13 +1,15 @@
-"""The control loop on simulated jobs: budget, beats, memory clock, pauses and ends."""
+"""The control loop on simulated jobs: budget, beats, memory clock, pauses, and cards with fewer limits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.governor.baselines import find_oracle_clocks
 from ekc.governor import phase as phases
+from ekc.governor.budget import estimate_payoff
 from ekc.governor.event_records import (
     Applied,
     Chosen,
@@ -20,10 +22,11 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_meter import JobMeter
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Settings
+from ekc.governor.protocols import Gears, Settings
+from ekc.governor.response_curve import ResponsePrior
+from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_job import JobStage
@@ -32,6 +35,9 @@ from ekc.governor.simulation.timeline import Timeline, make_pause
 from tests.governor.helpers import (
     STAGES,
     DisturbedRun,
+    begin_phase,
+    govern_run,
+    ignore,
     make_iterations,
     make_job,
     run_at_default,
@@ -63,7 +69,7 @@ def test_hooks_are_used_after_a_late_first_step(first_s: float) -> None:
         make_job([make_iterations(first_s, stage_seconds=(0.05, first_s, 0.45)), make_iterations(300)]),
         has_hooks=True,
     )
-    phase = phases.begin_phase(JobMeter(run, run, lambda event: None), Policy(), run.gears())
+    _, phase = begin_phase(run)
     assert phase.progress.kind == "steps"
     assert phase.progress.period_s == pytest.approx(1.5, rel=0.05)
     assert phase.readings.default_readings[0].pace.beats_error < 0.02
@@ -89,8 +95,7 @@ def test_aperiodic_work_is_measured_under_the_choice() -> None:
 
 
 def test_disturbed_reading_is_repeated() -> None:
-    run, events = DisturbedRun(make_job([make_iterations(600)])), []
-    govern(run, run, on_event=events.append)
+    events = govern_run(DisturbedRun(make_job([make_iterations(600)])))
     candidates = [e.reading for e in select_events(events, Measured) if e.purpose == "candidate"]
     assert candidates
     assert all(reading.sm_util > 60 for reading in candidates)
@@ -100,8 +105,7 @@ def test_disturbed_reading_is_repeated() -> None:
 def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
     """The memory clock was once expected to change nothing, so every check would have found another job."""
     run = SimulatedRun(make_job([make_iterations(200)], device="rtx3090"), has_hooks=True)
-    meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears())
+    meter, phase = begin_phase(run)
     phase.choice = Settings(memory_mhz=5001)
     for _ in range(2):
         assert phases.measure_settings(meter, phase, phase.choice, "candidate")
@@ -114,7 +118,7 @@ def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
 def test_zero_budget_resets_the_memory_clock() -> None:
     """The memory clock once stayed where the search had set it, which alone cost 5 %."""
     run = SimulatedRun(make_job([make_iterations(400)], device="rtx3090"), has_hooks=True)
-    governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), lambda event: None, None)
+    governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), ignore, None)
     governor._start_s = run.now()
     phase = phases.begin_phase(governor._meter, Policy(), run.gears())
     for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
@@ -166,3 +170,159 @@ def test_memory_clock_is_lowered_where_memory_is_little_used() -> None:
     # Where memory is used its clock stays, and no reading is spent on it.
     _, events = run_governed(make_job([make_iterations(600)], device="rtx3090"))
     assert all(e.settings.memory_mhz is None for e in select_events(events, Applied))
+
+
+class UnsettableRun(SimulatedRun):
+    """An actuator that can set nothing."""
+
+    def gears(self) -> Gears:
+        return Gears()
+
+    def apply(self, settings: Settings) -> None:
+        raise AssertionError("there is nothing to set")
+
+
+def test_card_without_gears_is_only_measured() -> None:
+    run = UnsettableRun(make_job([make_iterations(120)]))
+    events = govern_run(run)
+    assert select_events(events, Measured)
+    assert not run.is_running()
+
+
+def test_card_without_gears_calls_no_model() -> None:
+    def model(counters: object, reading: object) -> ResponsePrior:
+        raise AssertionError("there is nothing to expect")
+
+    run = UnsettableRun(make_job([make_iterations(120)]))
+    events = govern_run(run, model=model)
+    assert select_events(events, Measured)
+    assert not run.is_running()
+
+
+class CapOnlyRun(SimulatedRun):
+    """A card whose clocks cannot be set, but its power cap."""
+
+    def gears(self) -> Gears:
+        return Gears(power_w=super().gears().power_w)
+
+
+def test_card_without_clocks_is_governed_by_caps() -> None:
+    made = make_job([make_iterations(900)])
+    run = CapOnlyRun(made)
+    (chosen,) = select_events(govern_run(run), Chosen)
+    assert chosen.settings.power_w is not None
+    assert chosen.settings.sm_mhz is None
+    free = run_at_default(made)
+    assert run.true_j < free.true_j
+    assert run.now() < 1.06 * free.now()
+
+
+class LostGpuRun(SimulatedRun):
+    """A probe whose GPU is lost after some looks."""
+
+    record_count = 0
+
+    def record(self, seconds: float):
+        self.record_count += 1
+        if self.record_count > 4:
+            raise OSError("GPU is lost")
+        return super().record(seconds)
+
+
+def test_probe_error_is_raised() -> None:
+    run = LostGpuRun(make_job([make_iterations(300)]))
+    with pytest.raises(OSError, match="GPU is lost"):
+        govern_run(run)
+
+
+class GappyRun(SimulatedRun):
+    """A probe that loses a third of its readings, and all of one sensor."""
+
+    def record(self, seconds: float):
+        timeline = super().record(seconds)
+        kept = np.random.default_rng(len(timeline)).random(len(timeline)) > 0.33
+        names = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+        thin = {name: getattr(timeline, name)[kept] for name in names}
+        return replace(timeline, **thin | {"memory_util": np.full(int(kept.sum()), np.nan)})
+
+
+@pytest.mark.filterwarnings("error")
+def test_missing_readings_and_sensor_are_tolerated() -> None:
+    made = make_job([make_iterations(600)])
+    run = GappyRun(made)
+    assert select_events(govern_run(run), Chosen)
+    assert run.now() < 1.06 * run_at_default(made).now()
+
+
+def test_overdue_job_has_no_remaining_time() -> None:
+    assert estimate_payoff(Policy(remaining_s=60.0), 100.0, 10.0, 300.0).remaining_s == 0.0
+
+
+@pytest.mark.parametrize("silence", [1, 2])
+def test_card_without_clock_readings_is_governed(silence: int) -> None:
+    """The card never reports its clock, or not in every second recording."""
+
+    class SilentRun(SimulatedRun):
+        times = 0
+
+        def record(self, seconds: float) -> SensorSamples:
+            samples = super().record(seconds)
+            self.times += 1
+            nothing = np.full(len(samples), np.nan)
+            return samples if self.times % silence else replace(samples, clock_mhz=nothing)
+
+    events = govern_run(SilentRun(sample_job(0, "compute", "h200", 900.0)))
+    assert select_events(events, Chosen)[0].settings.sm_mhz is not None
+    assert isinstance(events[-1], Ended)
+
+
+PAUSE_S, IDLE_W = 35.0, 90.0
+WORK_S = 3.0
+"""Seconds of work before a pause."""
+
+
+class PausingRun(SimulatedRun):
+    """A run that pauses during each of its first long waits."""
+
+    def __init__(self, seed: int, pauses: int) -> None:
+        super().__init__(sample_job(seed, "aperiodic", "h200", 840.0), seed)
+        self.pauses_left, self.paused_s = pauses, 0.0
+
+    def now(self) -> float:
+        return super().now() + self.paused_s
+
+    def read_energy_j(self) -> float:
+        return super().read_energy_j() + IDLE_W * self.paused_s
+
+    def record(self, seconds: float) -> SensorSamples:
+        if seconds < MAX_WAIT_S or not self.pauses_left:
+            return self._record_shifted(seconds)
+        self.pauses_left -= 1
+        before = self._record_shifted(WORK_S)
+        at = self.now() + np.arange(0.1, PAUSE_S, 0.1)
+        still = SensorSamples(at, np.full(len(at), IDLE_W), *np.zeros((2, len(at))), np.full(len(at), 1980.0))
+        self.paused_s += PAUSE_S
+        return concatenate_samples(
+            concatenate_samples(before, still), self._record_shifted(seconds - PAUSE_S - WORK_S)
+        )
+
+    def _record_shifted(self, seconds: float) -> SensorSamples:
+        stood_s = self.paused_s
+        events = super().record(seconds)
+        return replace(events, time_s=events.time_s + stood_s)
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_pause_between_two_looks_is_left_out_of_checks(seed: int) -> None:
+    """A pause was once part of the reading, and the choice seemed to draw a fifth less."""
+    choices, watts = [], []
+    for pauses in (0, 2):
+        run, events = PausingRun(seed, pauses), []
+        (phase,) = govern(run, run, on_event=events.append).phases
+        assert run.pauses_left == 0 or not pauses
+        choices.append(phase.choice.sm_mhz)
+        watts.append([e.reading.watts for e in select_events(events, Measured) if e.purpose == "check"])
+    assert watts[1] == pytest.approx(watts[0], rel=0.03)
+    gears = run.gears().sm_mhz
+    # The stretch before a pause is left out, so the curve differs a little.
+    assert abs(gears.index(choices[1]) - gears.index(choices[0])) <= 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ekc.governor import phase as phases
+from ekc.governor.change_detection import ChangeDetector
 from ekc.governor.event_records import (
     Applied,
     Checked,
@@ -18,7 +19,7 @@ from ekc.governor.event_records import (
     PeriodFound,
     Shifted,
 )
-from ekc.governor.job_meter import JobEnded, JobMeter, WatchedStretch
+from ekc.governor.job_meter import JobEnded, WatchedStretch
 from ekc.governor.loop import _ControlLoop, govern
 from ekc.governor.phase import Phase
 from ekc.governor.policy import Policy
@@ -33,6 +34,9 @@ from tests.governor.helpers import (
     STAGE_SECONDS,
     STAGES,
     DisturbedRun,
+    begin_phase,
+    govern_run,
+    ignore,
     make_iterations,
     make_job,
     run_at_default,
@@ -91,7 +95,7 @@ def test_refuted_choice_is_not_used_again(hooks: bool) -> None:
 def make_governor_after_loss(
     low_s: float,
     seconds: float = 600.0,
-    on_event: EventCallback = lambda event: None,
+    on_event: EventCallback = ignore,
     pause_s: float | None = None,
 ) -> tuple[_ControlLoop, Phase]:
     """A governor and its new phase, after another phase of a quarter of an hour with `low_s` seconds at 1200
@@ -100,11 +104,10 @@ def make_governor_after_loss(
     With a pause between the two phases the remaining time is given.
     """
     run = SimulatedRun(make_job([make_iterations(seconds)]))
-    meter = JobMeter(run, run, lambda event: None)
+    meter, other = begin_phase(run)
     policy = Policy() if pause_s is None else Policy(remaining_s=3000.0 + pause_s)
     governor = _ControlLoop(run, run, policy, on_event, None)
     governor._start_s = run.now() - 900.0 - (pause_s or 0.0)
-    other = phases.begin_phase(meter, Policy(), run.gears())
     assert phases.measure_settings(meter, other, Settings(sm_mhz=1200), "candidate")
     other.seconds_by_settings = {Settings(): 900.0 - low_s, Settings(sm_mhz=1200): low_s}
     other.default_signature = 2 * other.default_signature  # Other work.
@@ -115,8 +118,6 @@ def make_governor_after_loss(
 def test_loss_of_a_late_change_lowers_the_next_slowdown() -> None:
     """The choice for the same work, after a late change that cost 3 % and without one."""
     after, without = (make_governor_after_loss(low_s)[1].choice.sm_mhz for low_s in (200.0, 0.0))
-    assert after is not None
-    assert without is not None
     assert after > without
 
 
@@ -136,8 +137,8 @@ def test_search_is_repeated_when_the_budget_returns(low_s: float) -> None:
     assert phase.choice.sm_mhz is None or phase.choice.sm_mhz > 1900
     with pytest.raises(JobEnded):
         governor._watch_phase(phase)
-    wanted = make_governor_after_loss(0.0)[1].choice.sm_mhz
-    assert phase.choice.sm_mhz == pytest.approx(wanted, rel=0.03)
+    without_loss = make_governor_after_loss(0.0)[1].choice.sm_mhz
+    assert phase.choice.sm_mhz == pytest.approx(without_loss, rel=0.03)
 
 
 def test_default_chosen_by_a_check_is_left_when_the_budget_returns() -> None:
@@ -175,8 +176,7 @@ def test_evaluations_are_no_change_of_the_job() -> None:
 def _make_phase_after_disturbance(run: SimulatedRun) -> Phase:
     """A phase begun in training: a reading of the default in other work, at 75 s, is dropped; one at 125 s
     is kept."""
-    meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears())
+    meter, phase = begin_phase(run)
     run.record(75 - run.now())
     assert not phases.remeasure_default(meter, phase)
     run.record(125 - run.now())
@@ -214,8 +214,7 @@ def test_fast_drift_is_no_change_of_the_job() -> None:
 def test_reading_of_other_work_is_dropped() -> None:
     other = sample_iterations(np.random.default_rng(2), np.array([1, 2]), np.array([0.05, 1.45]), 90.0)
     run = SimulatedRun(make_job([make_iterations(60), other, make_iterations(60, 1)]))
-    meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears())
+    meter, phase = begin_phase(run)
     low = Settings(sm_mhz=1700)
     assert phases.measure_settings(meter, phase, low, "candidate")
     strays = phase.progress.bytes_variance
@@ -229,8 +228,7 @@ def test_steps_of_another_length_are_a_change() -> None:
     """Power and bytes may be much the same."""
     shorter = sample_iterations(np.random.default_rng(2), np.arange(1, 4), 0.6 * STAGE_SECONDS, 60.0)
     run = SimulatedRun(make_job([make_iterations(60), shorter]), has_hooks=True)
-    meter = JobMeter(run, run, lambda event: None)
-    phase = phases.begin_phase(meter, Policy(), run.gears())
+    meter, phase = begin_phase(run)
     assert phases.remeasure_default(meter, phase)
     run.record(70 - run.now())
     assert not phases.remeasure_default(meter, phase)
@@ -247,8 +245,7 @@ def test_reading_before_a_disturbed_default_is_dropped() -> None:
             if settings == Settings() and self.now() > 150 and not self.idle_range_s[1]:
                 self.idle_range_s = (self.now(), self.now() + 30)
 
-    run, events = Visited(make_job([make_iterations(900)])), []
-    govern(run, run, on_event=events.append)
+    events = govern_run(Visited(make_job([make_iterations(900)])))
     read = [e for e in events if isinstance(e, Checked) or (isinstance(e, Measured) and e.purpose == "check")]
     assert [type(e) for e in read[:3]] == [Measured, Measured, Checked]
 
@@ -274,12 +271,8 @@ def test_small_change_is_searched_at_the_default_memory_clock() -> None:
     assert run.now() < 1.08 * run_at_default(made).now()
 
 
-def test_change_missed_by_the_detector_is_found_by_a_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "ekc.governor.change_detection.ChangeDetector.is_deviating", lambda self, distance: False
-    )
+def test_change_missed_by_the_detector_is_found_by_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChangeDetector, "is_deviating", lambda self, distance: False)
     made = make_job([make_iterations(300), make_iterations(1500, 1, (1, 4), (0.3, 0.8)).with_regime(1)])
     _, events = run_governed(made)
     (shift,) = select_events(events, Shifted)

@@ -37,15 +37,6 @@ class FunctionProbe:
         unknown = np.full(len(time), np.nan)
         return SensorSamples(time, 3.0 * load, load, unknown, unknown, 300.0)
 
-    def read_energy_j(self) -> float:
-        return 0.0
-
-    def read_step_count(self) -> float | None:
-        return None
-
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        return None
-
 
 def make_square_wave(period: float) -> Callable[[Values], Values]:
     # No reading falls on an edge.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,15 +24,11 @@ def make_probe(here: ScriptedBoards) -> NvmlProbe:
     return NvmlProbe(here.get_uuid(), lambda: True, lambda: None)
 
 
-def update_script(here: ScriptedBoards, **changes: Any) -> None:
-    here.file.write_text(json.dumps(json.loads(here.file.read_text()) | changes))
-
-
 def test_readings_are_in_order_and_in_their_units(here: ScriptedBoards) -> None:
-    watching = make_probe(here)
+    probe = make_probe(here)
     before = time.monotonic()
     # On a busy machine a second reading may be late.
-    samples = next(x for x in map(watching.record, (0.5, 2.0, 10.0)) if len(x) >= 2)
+    samples = next(x for x in map(probe.record, (0.5, 2.0, 10.0)) if len(x) >= 2)
     assert (np.diff(samples.time_s) > 0).all()
     assert before <= samples.time_s[0]
     assert samples.time_s[-1] <= time.monotonic()
@@ -43,9 +37,9 @@ def test_readings_are_in_order_and_in_their_units(here: ScriptedBoards) -> None:
     assert set(np.unique(samples.memory_util)) <= {0.0, 40.0}
     assert (samples.clock_mhz == 1995).all()
     assert samples.power_limit_w == 280.0
-    assert not watching.simulated
-    assert 0 < watching.core_share < 1
-    assert watching.read_step_count() is None
+    assert not probe.simulated
+    assert 0 < probe.core_share < 1
+    assert probe.read_step_count() is None
 
 
 def test_energy_is_in_joules(here: ScriptedBoards) -> None:
@@ -61,14 +55,14 @@ def test_energy_without_a_counter_is_integrated_power(
     """A counter that had stopped was once used: 0 W under all limits."""
     monkeypatch.setattr(sensors, "STALL_S", 0.5)
     events: list[str] = []
-    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, events.append)
-    monkeypatch.setattr(watching._sensors._sensors, "counter_mj", lambda: counter)
-    monkeypatch.setattr(watching._sensors._sensors, "power_w", lambda: 200.0)
-    watching.record(0.2)
-    begin, joules = watching.now(), watching.read_energy_j()
+    probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, events.append)
+    monkeypatch.setattr(probe._sensors._sensors, "counter_mj", lambda: counter)
+    monkeypatch.setattr(probe._sensors._sensors, "power_w", lambda: 200.0)
+    probe.record(0.2)
+    begin, joules = probe.now(), probe.read_energy_j()
     for _ in range(4):
-        watching.record(0.3)
-    watts = (watching.read_energy_j() - joules) / (watching.now() - begin)
+        probe.record(0.3)
+    watts = (probe.read_energy_j() - joules) / (probe.now() - begin)
     assert watts == pytest.approx(200.0, rel=0.03)
     (line,) = events
     name = "GPU 0 (Scripted GPU)"
@@ -87,14 +81,14 @@ def test_energy_continues_where_a_counter_stops(stops_s: float) -> None:
     def counted() -> float:
         return 500.0 + 240.0 * min(now, stops_s)
 
-    bill = BoardEnergy(counted, "GPU 0", events.append)
+    energy = BoardEnergy(counted, "GPU 0", events.append)
     for begin in (0.0, 20.0, 40.0, 60.0):
-        joules = bill.compute_joules(begin)
+        joules = energy.compute_joules(begin)
         for step in range(100):
             now = begin + 0.2 * (step + 1)
             at = np.arange(now - 0.2, now, 0.05) + 0.01
-            bill.add_readings(at, power(at))
-        assert (bill.compute_joules(now) - joules) / 20.0 == pytest.approx(240.0, rel=0.03)
+            energy.add_readings(at, power(at))
+        assert (energy.compute_joules(now) - joules) / 20.0 == pytest.approx(240.0, rel=0.03)
     assert len(events) == (stops_s < 100)
 
 
@@ -111,55 +105,51 @@ def test_power_uses_the_instantaneous_field(here: ScriptedBoards, monkeypatch: p
     assert samples.power_w[0] > 321
 
 
-@pytest.mark.parametrize(("name", "arch", "window"), [("NVIDIA A100-SXM4", 7, 0.1), ("Quadro RTX", 6, 0.1)])
-def test_power_of_older_cards_is_instantaneous(
-    here: ScriptedBoards, name: str, arch: int, window: float
-) -> None:
-    gpus = json.loads(here.file.read_text())["gpus"]
-    gpus[0] |= {"name": name, "arch": arch}
-    update_script(here, gpus=gpus)
-    assert make_probe(here).record(0.05).sensor_s == window
+@pytest.mark.parametrize(("name", "arch"), [("NVIDIA A100-SXM4", 7), ("Quadro RTX", 6)])
+def test_power_of_older_cards_is_instantaneous(here: ScriptedBoards, name: str, arch: int) -> None:
+    here.update_board(0, name=name, arch=arch)
+    assert make_probe(here).record(0.05).sensor_s == 0.1
 
 
 def test_recording_ends_with_the_job(here: ScriptedBoards) -> None:
     ends = time.monotonic() + 0.3
-    watching = NvmlProbe(here.get_uuid(), lambda: time.monotonic() < ends, lambda: 7.0)
-    assert len(watching.record(60.0)) >= 1
-    assert watching.read_step_count() == 7.0
+    probe = NvmlProbe(here.get_uuid(), lambda: time.monotonic() < ends, lambda: 7.0)
+    assert len(probe.record(60.0)) >= 1
+    assert probe.read_step_count() == 7.0
     assert time.monotonic() < ends + 30
 
 
 def test_failed_sensor_leaves_gaps(here: ScriptedBoards) -> None:
-    watching = make_probe(here)
-    code = sys.modules["pynvml"].NVML_ERROR_UNKNOWN  # type: ignore[attr-defined]
-    update_script(here, fail={"nvmlDeviceGetUtilizationRates": code})
-    samples = watching.record(0.3)
+    probe = make_probe(here)
+    code = sys.modules["pynvml"].NVML_ERROR_UNKNOWN
+    here.update_script(fail={"nvmlDeviceGetUtilizationRates": code})
+    samples = probe.record(0.3)
     assert np.isnan(samples.sm_util).all()
     assert np.isfinite(samples.power_w).all()
 
 
 def test_card_without_power_readings_is_named(here: ScriptedBoards) -> None:
-    watching = make_probe(here)
-    code = sys.modules["pynvml"].NVML_ERROR_NOT_SUPPORTED  # type: ignore[attr-defined]
-    update_script(here, fail={"nvmlDeviceGetPowerUsage": code, "nvmlDeviceGetTotalEnergyConsumption": code})
+    probe = make_probe(here)
+    code = sys.modules["pynvml"].NVML_ERROR_NOT_SUPPORTED
+    here.update_script(fail={"nvmlDeviceGetPowerUsage": code, "nvmlDeviceGetTotalEnergyConsumption": code})
     with pytest.raises(ActuatorError, match="gives no power reading: nvmlDeviceGetPowerUsage: Not Supported"):
-        watching.record(0.2)
+        probe.record(0.2)
 
 
 def test_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> None:
-    watching = make_probe(here)
-    update_script(here, lost=True)
+    probe = make_probe(here)
+    here.update_script(lost=True)
     with pytest.raises(ActuatorError, match=r"GPU is lost; reset it") as caught:
-        watching.record(60.0)
+        probe.record(60.0)
     assert "\n" not in str(caught.value)
 
 
 def test_hanging_driver_is_named(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
-    watching = make_probe(here)
-    monkeypatch.setattr(watching._sensors, "read_sensors", hang.wait)
+    probe = make_probe(here)
+    monkeypatch.setattr(probe._sensors, "read_sensors", hang.wait)
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
-        watching.record(1.0)
+        probe.record(1.0)
     hang.set()
 
 
@@ -211,14 +201,14 @@ def test_short_recordings_cost_no_more_than_long_ones(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each recording once began with a reading at once: 2.6 % of a core where hooks count steps."""
-    watching = make_probe(here)
-    monkeypatch.setattr(watching._sensors, "read_sensors", lambda: _burn_cpu(0.005))
-    watching.record(0.1)
-    before = watching._core_s
+    probe = make_probe(here)
+    monkeypatch.setattr(probe._sensors, "read_sensors", lambda: _burn_cpu(0.005))
+    probe.record(0.1)
+    before = probe._core_s
     began = time.monotonic()
     while time.monotonic() - began < 3.0:
-        watching.record(0.2)
-    assert 0 < watching._core_s - before < 0.006 * (time.monotonic() - began) + 0.005
+        probe.record(0.2)
+    assert 0 < probe._core_s - before < 0.006 * (time.monotonic() - began) + 0.005
 
 
 def _burn_cpu(seconds: float) -> tuple[float, float, float, float]:
@@ -234,9 +224,9 @@ def test_hanging_driver_is_named_where_steps_are_counted(
 ) -> None:
     """Recordings of 0.2 s were once too short to notice the hang, and each left a thread behind."""
     hang = threading.Event()
-    watching = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
-    monkeypatch.setattr(watching._sensors, "read_sensors", hang.wait)
-    meter = JobMeter(watching, NullActuator(Gears()), lambda event: None)
+    probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
+    monkeypatch.setattr(probe._sensors, "read_sensors", hang.wait)
+    meter = JobMeter(probe, NullActuator(Gears()), lambda event: None)
     threads, began = threading.active_count(), time.monotonic()
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
         meter._record_stretch(ProgressSource("steps", 1.0), 30.0)

@@ -49,7 +49,6 @@ def test_report_names_the_last_limits() -> None:
     governor._start_s = run.now()
     first = governor._learn_phase("large", None)
     clock = build_report(book).choice
-    assert clock is not None
     assert clock.startswith("SM up to")
     first.choice = Settings()  # As a check may have it, whose word is lost when another phase comes between.
     assert governor._learn_phase("large", None) is first

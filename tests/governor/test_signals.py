@@ -20,12 +20,13 @@ from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.processes.group_signals import EXTERNAL_SIGNALS
 from tests.governor.helpers import (
+    end_job,
     extract_messages,
-    is_restored,
     python_command,
     read_until,
     start_govern,
     wait_until_governed,
+    wait_until_ready,
 )
 from tests.scripted.nvml.boards import ScriptedBoards
 
@@ -53,18 +54,13 @@ HANDLED_SIGNALS = [
 ]
 
 
-def wait_until_ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+def list_children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def find_child_pid(pid: int, name: str) -> int:
     """The process id of the job, which has `name` in its command line."""
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if name in Path(f"/proc/{child}/cmdline").read_text():
-            return int(child)
-    raise AssertionError(f"no job of {pid}")
+    return next(c for c in list_children(pid) if name in Path(f"/proc/{c}/cmdline").read_text())
 
 
 def read_process_state(pid: int) -> str:
@@ -88,20 +84,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def test_signals_reach_the_job_once(
     one: ScriptedBoards, numbers: list[int], sends: tuple[Callable[[int, int], None], ...]
 ) -> None:
-    words = (
-        "-m",
-        "ekc",
-        "govern",
-        "--quiet",
-        *python_command(COUNTING_JOB.format(numbers=[int(n) for n in numbers])),
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = wait_until_ready(one.start_python(*words, start_new_session=True, **pipes))
+    job = python_command(COUNTING_JOB.format(numbers=[int(n) for n in numbers]))
+    words = ("-m", "ekc", "govern", "--quiet", *job)
+    process = wait_until_ready(one.start_python(*words, start_new_session=True, stdin=subprocess.PIPE))
     last = threading.Timer(90, os.killpg, (process.pid, signal.SIGKILL))
     last.start()
     observed: Counter[int] = Counter()
-    assert process.stdin is not None
-    assert process.stdout is not None
     for number in numbers:
         for send in sends:
             send(process.pid, number)
@@ -136,8 +124,7 @@ def test_sigterm_is_not_sent_twice(one: ScriptedBoards, send: str) -> None:
     elif send == "timeout":
         process.terminate()
     else:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for pid in (process.pid, *map(int, children)):
+        for pid in (process.pid, *list_children(process.pid)):
             os.kill(pid, signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     assert out == "saved\n"
@@ -155,13 +142,13 @@ def test_signal_that_ends_the_job_is_the_exit_status(
     process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert not Path(f"/proc/{job}").exists()
-    assert is_restored(one)
+    assert one.is_restored()
 
 
 def test_governor_stops_and_continues_with_the_job(one: ScriptedBoards) -> None:
     words = ("-m", "ekc", "govern", "--quiet", *python_command(RUNNING_JOB))
     # In the session of the test: the kernel does not stop orphaned process groups.
-    process = wait_until_ready(one.start_python(*words, stdout=subprocess.PIPE, process_group=0))
+    process = wait_until_ready(one.start_python(*words, process_group=0))
     job = find_child_pid(process.pid, "ready")
     for send in (os.kill, os.killpg):
         send(process.pid, signal.SIGTSTP)
@@ -169,9 +156,7 @@ def test_governor_stops_and_continues_with_the_job(one: ScriptedBoards) -> None:
         send(process.pid, signal.SIGCONT)
         wait_until(lambda: "T" not in (read_process_state(job), read_process_state(process.pid)))
         time.sleep(0.15)
-    process.terminate()
-    process.communicate(timeout=60)
-    assert process.returncode == 143
+    assert end_job(process)[0] == 143
 
 
 SHELL_JOB = """
@@ -193,7 +178,6 @@ def test_job_control_of_an_interactive_shell(one: ScriptedBoards) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(one.folder)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         environment = one.environment | {"PS1": "$ ", "TERM": "dumb", "HISTFILE": ""}
         os.execvpe("bash", ["bash", "--norc", "--noediting", "-i"], environment)
     govern = f"{sys.executable} -m ekc govern"
@@ -241,27 +225,29 @@ sys.exit(7)
 """
 
 
-@pytest.mark.parametrize(
-    ("redirected", "closed"),
-    [("2>&-", "2"), ("0<&- 1>&- 2>&-", "012"), ("2>/dev/full", "")],
-)
-def test_job_inherits_the_standard_files(one: ScriptedBoards, redirected: str, closed: str) -> None:
+def test_job_inherits_the_standard_files(one: ScriptedBoards) -> None:
     (one.folder / "job.py").write_text(OPEN_FILES_JOB)
-    command = f"{sys.executable} -m ekc govern --json - -- {sys.executable} job.py {redirected}"
-    done = subprocess.run(["sh", "-c", command], env=one.environment, cwd=one.folder, timeout=60)
-    assert done.returncode == 7
-    assert sorted(path.name for path in one.folder.glob("closed *")) == [f"closed {n}" for n in closed]
+    command = f"{sys.executable} -m ekc govern --json - -- {sys.executable} ../job.py"
+    redirections = {"2>&-": "2", "0<&- 1>&- 2>&-": "012", "2>/dev/full": ""}
+    processes = {}
+    for redirected, closed in redirections.items():
+        folder = one.folder / f"only {closed}"
+        folder.mkdir()
+        words = ["sh", "-c", f"{command} {redirected}"]
+        processes[folder] = subprocess.Popen(words, env=one.environment, cwd=folder)
+    for (folder, process), closed in zip(processes.items(), redirections.values(), strict=True):
+        assert process.wait(60) == 7
+        assert sorted(path.name for path in folder.glob("closed *")) == [f"closed {n}" for n in closed]
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_closed_reader_changes_no_exit_status(one: ScriptedBoards, stream: str) -> None:
+def test_closed_reader_changes_no_exit_status(one: ScriptedBoards) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     words = ("-m", "ekc", "govern", "--json", "-", *python_command("import sys; sys.exit(7)"))
-    files = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writing}
-    process = one.start_python(*words, **files)
+    devnull = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [one.start_python(*words, **devnull | {stream: writing}) for stream in ("stdout", "stderr")]
     os.close(writing)
-    assert process.wait(60) == 7
+    assert [process.wait(60) for process in processes] == [7, 7]
 
 
 def test_only_sigkill_and_sigstop_reach_a_guard(here: ScriptedBoards) -> None:
@@ -276,8 +262,6 @@ def test_only_sigkill_and_sigstop_reach_a_guard(here: ScriptedBoards) -> None:
 
 def test_signals_are_passed_on_without_the_group_detector(one: ScriptedBoards) -> None:
     one.extra["PATH"] = "/nowhere"
-    process = wait_until_ready(start_govern(one, *python_command(SAVING_JOB)))
-    process.terminate()
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (3, "saved\n")
+    status, out, err = end_job(wait_until_ready(start_govern(one, *python_command(SAVING_JOB))))
+    assert (status, out) == (3, "saved\n")
     assert not [line for line in extract_messages(err) if "bug" in line]

@@ -42,14 +42,25 @@ def alive(pid: int) -> bool:
         return False
 
 
+class HungWorkers(list[ChildProcess]):
+    """The workers that were started."""
+
+    def start(self) -> ChildProcess:
+        self.append(ChildProcess(HUNG))
+        return self[-1]
+
+
+def start_parent(script: str) -> subprocess.Popen[str]:
+    """A process that starts a worker."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
 def test_hung_worker_is_killed_and_reported() -> None:
-    hired: list[ChildProcess] = []
-
-    def hire() -> ChildProcess:
-        hired.append(ChildProcess(HUNG))
-        return hired[-1]
-
-    remote = RemoteWorker("cuda:0", hire, WorkerTimeouts(start_s=0.2, reply_s=0.1))
+    hired = HungWorkers()
+    remote = RemoteWorker("cuda:0", hired.start, WorkerTimeouts(start_s=0.2, reply_s=0.1))
     with pytest.raises(DeviceError, match=r"cuda:0 hung: no answer within 0\.3 s; its worker was killed"):
         remote.query(DescribeRequest())
     assert hired[0].wait_for_exit(0) == -signal.SIGKILL
@@ -58,11 +69,9 @@ def test_hung_worker_is_killed_and_reported() -> None:
 def test_large_inputs_extend_the_time_limit() -> None:
     """Two inputs of 4 GiB take a busy host minutes; without the time every trial would count as hung."""
     large, small = ekc.matmul(2**15, 2**15, 2**15), ekc.matmul(64, 64, 64)
-    asked = [TimingRequest(LoadableKernel("k", b"", (), op.inputs), TimingRules()) for op in (large, small)]
-    limits = [
-        WorkerTimeouts(reply_s=60.0, transfer_bytes_per_s=50e6).compute_timeout_s(request)
-        for request in asked
-    ]
+    timeouts = WorkerTimeouts(reply_s=60.0, transfer_bytes_per_s=50e6)
+    kernels = (LoadableKernel("k", b"", (), op.inputs) for op in (large, small))
+    limits = [timeouts.compute_timeout_s(TimingRequest(kernel, TimingRules())) for kernel in kernels]
     assert limits == pytest.approx([60.0 + 2**33 / 50e6, 60.0], abs=0.01)
     assert WorkerTimeouts(reply_s=60.0).compute_timeout_s(DescribeRequest()) == 60.0
 
@@ -113,11 +122,7 @@ def test_worker_that_does_not_start_reports_its_last_line() -> None:
 
 
 def test_worker_that_hangs_ends_with_its_parent() -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert parent.stdout is not None
+    parent = start_parent(PARENT)
     worker = int(parent.stdout.readline())
     assert alive(worker)
     parent.kill()
@@ -128,14 +133,9 @@ def test_worker_that_hangs_ends_with_its_parent() -> None:
 
 
 def test_worker_ends_with_its_remote() -> None:
-    hired: list[ChildProcess] = []
-
-    def hire() -> ChildProcess:
-        hired.append(ChildProcess(HUNG))
-        return hired[-1]
-
-    remote = RemoteWorker("cuda:0", hire)
-    remote._processes.append(hire())
+    hired = HungWorkers()
+    remote = RemoteWorker("cuda:0", hired.start)
+    remote._processes.append(hired.start())
     del remote
     assert hired[0].wait_for_exit(0) is not None
 
@@ -158,11 +158,7 @@ time.sleep(3600)
 
 
 def test_worker_ends_with_its_parent_though_a_forked_child_lives_on() -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert parent.stdout is not None
+    parent = start_parent(FORKING)
     lines = sorted([parent.stdout.readline(), parent.stdout.readline()], key=len)
     assert lines[0] == "0\n", "the child must hire a worker of its own"
     child, worker = map(int, lines[1].split())
@@ -188,9 +184,9 @@ def test_worker_that_cannot_be_started_is_one_line() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     remote = RemoteWorker("cuda:0", hire)
-    with pytest.raises(DeviceError, match=r"cuda:0: its worker process cannot be .*Too many open") as told:
+    with pytest.raises(DeviceError, match=r"cuda:0: its worker process cannot be .*Too many open") as problem:
         remote.query(DescribeRequest())
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(problem.value)
 
 
 def test_late_reply_after_ctrl_c_is_not_taken_for_another() -> None:
@@ -206,14 +202,14 @@ def test_late_reply_after_ctrl_c_is_not_taken_for_another() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._connection, name)
 
-    hired: list[ChildProcess] = []
+    class InterruptedWorkers(HungWorkers):
+        def start(self) -> ChildProcess:
+            worker = super().start()
+            worker.connection = Interrupted(worker.connection)
+            return worker
 
-    def hire() -> ChildProcess:
-        hired.append(ChildProcess(HUNG))
-        hired[-1].connection = Interrupted(hired[-1].connection)  # type: ignore[assignment]
-        return hired[-1]
-
-    remote = RemoteWorker("cuda:0", hire)
+    hired = InterruptedWorkers()
+    remote = RemoteWorker("cuda:0", hired.start)
     for number in (1, 2):
         with pytest.raises(KeyboardInterrupt):
             remote.query(DescribeRequest())

@@ -72,9 +72,9 @@ def _predict_left_out(
     others_only = train_boosters([r for r in rows if r.job not in left_out], (kind,))
     others = BoostedModel("", dict(others_only), UNIT_SPREAD, UNIT_SPREAD)
     for job in sorted(left_out):
-        own = sorted((r for r in rows if r.job == job), key=lambda r: r.ratio)
-        ratio, time, energy = np.array([(r.ratio, r.time, r.energy) for r in own]).T
-        coefficients = fit_coefficients(ratio, *others.predict(own[0].features, ratio))
+        job_rows = sorted((r for r in rows if r.job == job), key=lambda r: r.ratio)
+        ratio, time, energy = np.array([(r.ratio, r.time, r.energy) for r in job_rows]).T
+        coefficients = fit_coefficients(ratio, *others.predict(job_rows[0].features, ratio))
         slow, watts = (
             _evaluate_polynomial(x, c)
             for x, c in zip(

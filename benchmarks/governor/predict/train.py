@@ -108,10 +108,10 @@ def leave_one_out(rows: Sequence[TrainingRow], has_counters: bool = True) -> dic
             [r for r in rows if r.job != job], (WITH_COUNTERS if has_counters else WITHOUT_COUNTERS,)
         )
         model = BoostedModel("", others, UNIT_SPREAD, UNIT_SPREAD)
-        own = [r if has_counters else remove_counters(r) for r in rows if r.job == job]
-        time, energy = model.predict(own[0].features, np.array([r.ratio for r in own]))
-        errors["time"] += [float(abs(t / r.time - 1)) for t, r in zip(time, own, strict=True)]
-        errors["energy"] += [float(abs(e / r.energy - 1)) for e, r in zip(energy, own, strict=True)]
+        job_rows = [r if has_counters else remove_counters(r) for r in rows if r.job == job]
+        time, energy = model.predict(job_rows[0].features, np.array([r.ratio for r in job_rows]))
+        errors["time"] += [float(abs(t / r.time - 1)) for t, r in zip(time, job_rows, strict=True)]
+        errors["energy"] += [float(abs(e / r.energy - 1)) for e, r in zip(energy, job_rows, strict=True)]
     return errors
 
 

@@ -7,77 +7,29 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from benchmarks.gpu import cublas
 from benchmarks.gpu.graphs import GraphContender
-from benchmarks.gpu.items import Item, conv, matmul, matvec
+from benchmarks.gpu.items import Item, make_conv, make_matmul, make_matvec
 from ekc import devices
 from ekc.devices.cuda.timing import GRAPH_DURATION_S
 from ekc.errors import DeviceError
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from tests.benchmarks.helpers import expect
+from tests.scripted.cuda.driver import ScriptedDriver
 
 CALL_S = 40e-6
-
-
-class Driver:
-    """Memory by address, a virtual clock, graphs that count their calls."""
-
-    def __init__(self) -> None:
-        self.memory: dict[int, Any] = {}
-        self.now_s, self.capturing = 0.0, False
-        self.captured = 0
-        self.graphs: list[int] = []
-        self.events: list[float] = []
-
-    def push_context(self, index: int) -> None: ...
-
-    def get_uuid(self, index: int) -> str:
-        return "1-2-3"
-
-    def create_stream(self) -> int:
-        return 7
-
-    def allocate(self, size: int) -> int:
-        return 4096 * (len(self.memory) + 1)
-
-    def upload(self, address: int, array: Any) -> None:
-        self.memory[address] = array.copy()
-
-    def download(self, array: Any, address: int) -> None:
-        array[...] = self.memory[address]
-
-    def begin_capture(self, stream: int) -> None:
-        self.capturing, self.captured = True, 0
-
-    def end_capture(self, stream: int) -> int:
-        self.capturing = False
-        self.graphs.append(self.captured)
-        return len(self.graphs) - 1
-
-    def launch_graph(self, graph: int, stream: int) -> None:
-        self.now_s += self.graphs[graph] * CALL_S
-
-    def create_event(self) -> int:
-        self.events.append(float("nan"))
-        return len(self.events) - 1
-
-    def record_event(self, event: int, stream: int) -> None:
-        self.events[event] = self.now_s
-
-    def wait_for_event(self, event: int) -> None: ...
-
-    def elapsed_s(self, start: int, end: int) -> float:
-        return self.events[end] - self.events[start]
+NUMPY_TYPES = {0: np.float32, 2: np.float16, 14: ml_dtypes.bfloat16}
+"""By cudaDataType_t."""
 
 
 class Library:
     """cuBLAS by its own conventions: columns in a column, types by number."""
 
-    def __init__(self, driver: Driver, status: int = 0) -> None:
+    def __init__(self, driver: ScriptedDriver, status: int = 0) -> None:
         self.driver, self.status = driver, status
         self.computed: set[int] = set()
 
@@ -89,7 +41,7 @@ class Library:
         return 0
 
     def cublasSetStream_v2(self, handle: Any, stream: ctypes.c_void_p) -> int:
-        assert stream.value == 7
+        assert self.driver.handles[stream.value] == "stream"
         return 0
 
     def cublasGemmEx(self, handle: Any, *words: Any) -> int:
@@ -99,36 +51,36 @@ class Library:
             return self.status
         assert (ta, tb, algorithm) == (0, 0, -1)
         assert akind == bkind == ckind
-        self.computed.add(compute)
-        if self.driver.capturing:
-            self.driver.captured += 1
-            return 0
-        left = _columns(self.driver.memory[a.value], lda, m)
-        right = _columns(self.driver.memory[b.value], ldb, k)
-        into = self.driver.memory[c.value]
-        product = (left @ right).reshape(-1, order="F")
         assert ldc == m
-        into.reshape(-1)[:] = product.astype(into.dtype)
+        self.computed.add(compute)
+
+        def multiply() -> None:
+            memory = [self.driver.memory[x.value].data.view(NUMPY_TYPES[akind]) for x in (a, b, c)]
+            left, right = _columns(memory[0], lda, m), _columns(memory[1], ldb, k)
+            memory[2][:] = (left @ right).reshape(-1, order="F").astype(memory[2].dtype)
+            self.driver.now_s += CALL_S
+
+        self.driver._queue(multiply)
         return 0
 
 
 def _columns(memory: Any, leading: int, rows: int) -> Any:
-    """A matrix whose columns lie one after the other."""
-    return memory.reshape(-1).reshape((leading, -1), order="F")[:rows].astype(np.float64)
+    """A matrix whose columns are stored one after the other."""
+    return memory.reshape((leading, -1), order="F")[:rows].astype(np.float64)
 
 
 def _graph(item: Item, status: int = 0) -> tuple[Library, cublas.BlasGraph]:
-    driver = Driver()
+    driver = ScriptedDriver()
+    driver.push_context(0)
     library = Library(driver, status)
     blas = cublas.Blas(library)
     assert blas.version == 130000
-    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
-    return library, cublas.BlasGraph(driver, 0, blas, item, expected)  # type: ignore[arg-type]
+    return library, cublas.BlasGraph(driver, 0, blas, item, expect(item))
 
 
 @pytest.mark.parametrize("dtype", cublas.TYPES)
 def test_cublas_matches_the_operator_and_is_timed(dtype: str) -> None:
-    library, graph = _graph(matmul(24, 40, 56, dtype))
+    library, graph = _graph(make_matmul(24, 40, 56, dtype))
     assert library.computed == {77 if dtype == "tf32" else 68}
     timing = GraphContender("cuBLAS", devices.open("a100"), graph).time(0)
     assert graph.calls == round(GRAPH_DURATION_S / CALL_S), "a graph as long as ours"
@@ -137,25 +89,22 @@ def test_cublas_matches_the_operator_and_is_timed(dtype: str) -> None:
 
 
 def test_vector_is_a_matrix_of_one_column() -> None:
-    _graph(matvec(24, 56, "float32"))
+    _graph(make_matvec(24, 56, "float32"))
 
 
 def test_status_has_a_name() -> None:
     with pytest.raises(DeviceError, match="cublasGemmEx: status 15"):
-        _graph(matmul(24, 40, 56, "float16"), status=15)
+        _graph(make_matmul(24, 40, 56, "float16"), status=15)
 
 
 def test_missing_library_has_a_reason() -> None:
     kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
-    item = conv(1, 4, 8, 4, 3, 1, "float32")
-    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
-    assert cublas.rivals(kit, item, expected) == ([], {"cuDNN": "PyTorch is not installed"})
-    triton = replace(matmul(8, 8, 8, "float32"), triton=True)
-    assert cublas.rivals(kit, triton, expected) == ([], {"Triton": "PyTorch is not installed"})
+    item = make_conv(1, 4, 8, 4, 3, 1, "float32")
+    assert cublas.find_rivals(kit, item, expect(item)) == ([], {"cuDNN": "PyTorch is not installed"})
+    triton = replace(make_matmul(8, 8, 8, "float32"), triton=True)
+    assert cublas.find_rivals(kit, triton, expect(item)) == ([], {"Triton": "PyTorch is not installed"})
     if devices.open("auto").simulated:
-        item = matmul(8, 8, 8, "float32")
-        found, absent = cublas.rivals(
-            kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
-        )
-        assert not found
+        item = make_matmul(8, 8, 8, "float32")
+        contenders, absent = cublas.find_rivals(kit, item, expect(item))
+        assert not contenders
         assert absent["cuBLAS"].startswith("PyTorch is not installed, and called directly: ")

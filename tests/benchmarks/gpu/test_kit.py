@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,33 +17,37 @@ import pytest
 from benchmarks.gpu import trace_file, traces, tune, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
-from benchmarks.gpu.contenders import ratio
+from benchmarks.gpu.check import DRAWN, POPULATION
+from benchmarks.gpu.contenders import compute_ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
-from benchmarks.gpu.items import recorded_items, small_items, tuned_items, versus_items
-from benchmarks.gpu.kit import Kit, conditions
+from benchmarks.gpu.items import (
+    CHECKED,
+    list_recorded_items,
+    list_small_items,
+    list_tuned_items,
+    list_versus_items,
+)
+from benchmarks.gpu.kit import Kit, describe_conditions
+from benchmarks.gpu.sampling import sample_schedules
 from ekc import devices
 from ekc.devices.recording import read_recording
 from ekc.devices.recording.recorded_rows import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import SensorSamples
+from ekc.ir.schedule import Tensorize
 from ekc.search.data.defaults import FINALS, MEASURING
+from tests.benchmarks.helpers import ROOT
 from tests.devices.recording.full_disk import no_room_beyond
 
-ROOT = Path(__file__).parents[3]
+KIT = (sys.executable, "-m", "benchmarks.gpu")
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one dry run of everything."""
     folder = tmp_path_factory.mktemp("kit") / "out"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "all", "--dry-run", "--minutes", "40", "--out", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    words = ("all", "--dry-run", "--minutes", "40", "--out", str(folder))
+    done = subprocess.run(KIT + words, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "DRY RUN: every figure is simulated. Nothing ran on a GPU." in done.stdout
     for part in PARTS:
@@ -94,7 +96,7 @@ def test_dry_run_has_no_library_rows(out: Path) -> None:
 
 @pytest.mark.slow
 def test_traces_say_that_they_are_simulated(out: Path) -> None:
-    header, traces = trace_file.read(out / "traces.json.gz")
+    header, traces = trace_file.read_traces(out / "traces.json.gz")
     assert header["simulated"]
     assert traces
     for trace in traces:
@@ -114,32 +116,32 @@ def test_report_has_the_sample_rate(out: Path) -> None:
 def test_loops_share_the_time_and_those_left_out_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, asked = [0.0], []
+    clock, recorded_s = [0.0], []
 
     def record(seconds: float) -> Any:
-        asked.append(seconds)
+        recorded_s.append(seconds)
         clock[0] += seconds + traces.BEGIN_S
         return SensorSamples(*np.tile([0.0, 1.0], (5, 1))), np.array([0.0, 1.0])
 
-    monkeypatch.setattr(traces, "_jobs", lambda kit: dict.fromkeys("abcdefgh", record))
-    monkeypatch.setattr(traces, "start", lambda kit: None)
+    monkeypatch.setattr(traces, "_list_jobs", lambda kit: dict.fromkeys("abcdefgh", record))
+    monkeypatch.setattr(traces, "wake_gpu", lambda kit: None)
     monkeypatch.setattr(traces.importlib.util, "find_spec", lambda name: object())
     device = SimpleNamespace(simulated=False, label="x")
     kit: Any = SimpleNamespace(folder=Folder(tmp_path, {"device": "x"}), device=device, dry=False)
     traces.run(kit, Budget(110.0, lambda: clock[0]))
-    assert asked == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
-    statuses = {row["item"]: row["status"] for row in kit.folder.of("traces")}
+    assert recorded_s == pytest.approx([110.0 * (1 - RESERVE) / 4 - traces.BEGIN_S] * 4)
+    statuses = {row["item"]: row["status"] for row in kit.folder.list_rows("traces")}
     assert statuses == dict.fromkeys("abcd", "ok") | dict.fromkeys("efgh", "not run")
     traces.run(kit, Budget(540.0, lambda: clock[0]))
-    assert asked[4:] == [traces.LONGEST_S] * 4
-    assert {row["status"] for row in kit.folder.of("traces")} == {"ok"}
+    assert recorded_s[4:] == [traces.LONGEST_S] * 4
+    assert {row["status"] for row in kit.folder.list_rows("traces")} == {"ok"}
 
 
 def test_tuning_keeps_time_for_checks_of_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     monkeypatch.setattr(tune, "_tune", lambda kit, item, seconds: given.append(seconds))
     clock = [0.0]
-    folder = SimpleNamespace(find=lambda part, item: None)
+    folder = SimpleNamespace(find_row=lambda part, item: None)
     tune.run(SimpleNamespace(folder=folder, dry=False), Budget(540.0, lambda: clock[0]))  # type: ignore[arg-type]
     assert len(given) == 3, "as many operators as the page promises"
     metered = (1 + FINALS.finalist_count + FINALS.fastest_count) * (MEASURING.final_window_s + 2.0)
@@ -152,10 +154,10 @@ def test_git_ignores_no_output_file(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
 
     def ignored(*names: str) -> str:
-        asked = ["git", "check-ignore", *(f"gpu-out/{name}" for name in names)]
-        said = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True)
-        assert said.returncode <= 1, said.stderr
-        return said.stdout
+        words = ["git", "check-ignore", *(f"gpu-out/{name}" for name in names)]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode <= 1, done.stderr
+        return done.stdout
 
     assert ignored(*FILES) == ""
     assert ignored("tuning.db")
@@ -174,23 +176,18 @@ def test_second_run_repeats_nothing(out: Path) -> None:
 def test_folder_opens_without_its_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = conditions(devices.open("a100"), dry=False, seed=0)
+    facts = describe_conditions(devices.open("a100"), dry=False, seed=0)
     folder = Folder(tmp_path, facts | {"device": "NVIDIA H200 (cuda:9)", "simulated": False})
-    folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
-    row = {
-        "operator": "mm",
-        "latency_s": 1.0,
-        "simulated_s": 1.0,
-        "prior_s": 1.0,
-        "model": "h200 (simulated)",
-    }
+    folder.add_row("check", "matmul, float32", "ok", kernels=[], right=0)
+    row = dict.fromkeys(("latency_s", "simulated_s", "prior_s"), 1.0)
+    row |= {"operator": "mm", "model": "h200 (simulated)"}
 
     def simulated(kit: Kit, budget: Budget) -> None:
         with pytest.raises(DeviceError, match=r"was opened without NVIDIA H200 \(cuda:9\)"):
             print(kit.device)
-        kit.folder.add("fidelity", "digest", "ok", **row)
+        kit.folder.add_row("fidelity", "digest", "ok", **row)
 
-    _instead(monkeypatch, "fidelity", simulated)
+    monkeypatch.setattr(PARTS["fidelity"], "run", simulated)
     recorded = SimpleNamespace(origin=SimpleNamespace(simulated=False))
     monkeypatch.setattr(PARTS["fidelity"], "read_recording", lambda path: recorded)
     assert main(["fidelity", "--out", str(tmp_path)]) == 0
@@ -248,11 +245,11 @@ def test_kit_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_cut_row_is_dropped(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("check", "a", "ok")
+    folder.add_row("check", "a", "ok")
     file = tmp_path / "rows.jsonl"
     file.write_text(file.read_text() + '{"part": "che')
     again = Folder(tmp_path, {"device": "x"})
-    assert again.find("check", "a") is not None
+    assert again.find_row("check", "a") is not None
     assert len(_rows(tmp_path)) == 3
     file.write_text("{]\n")
     with pytest.raises(RecordError, match="is damaged"):
@@ -261,13 +258,13 @@ def test_cut_row_is_dropped(tmp_path: Path) -> None:
 
 def test_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("check", "a", "ok")
+    folder.add_row("check", "a", "ok")
     size = (tmp_path / "rows.jsonl").stat().st_size
     with no_room_beyond(size + 10), pytest.raises(RecordError, match="cannot be written"):
-        folder.add("check", "b", "ok")
-    folder.add("check", "c", "ok")
+        folder.add_row("check", "b", "ok")
+    folder.add_row("check", "c", "ok")
     again = Folder(tmp_path, {"device": "x"})
-    assert [row["item"] for row in again.of("check")] == ["a", "c"]
+    assert [row["item"] for row in again.list_rows("check")] == ["a", "c"]
 
 
 @pytest.mark.slow
@@ -283,10 +280,6 @@ def test_error_in_one_part_keeps_the_others(
     assert "FAIL: ZeroDivisionError: made up" in printed.out
     assert "\ntraces: " in printed.out
     assert "Traceback" in printed.err
-
-
-def _instead(monkeypatch: pytest.MonkeyPatch, part: str, run: Callable[[Kit, Budget], None]) -> None:
-    monkeypatch.setattr(PARTS[part], "run", run)
 
 
 def test_bad_file_keeps_the_other_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,11 +304,11 @@ def test_full_disk_is_an_error_after_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def filled(kit: Kit, budget: Budget) -> None:
-        kit.folder.add("check", "matmul, float32", "ok", kernels=[], right=0)
+        kit.folder.add_row("check", "matmul, float32", "ok", kernels=[], right=0)
         with no_room_beyond((tmp_path / "rows.jsonl").stat().st_size):
-            kit.folder.note("check", "more", "than there is room for")
+            kit.folder.add_note("check", "more", "than there is room for")
 
-    _instead(monkeypatch, "check", filled)
+    monkeypatch.setattr(PARTS["check"], "run", filled)
     (tmp_path / "report.txt").mkdir()
     assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 2
     printed = capsys.readouterr()
@@ -330,19 +323,15 @@ def test_report_names_a_part_that_was_cut(
     def cut(kit: Kit, budget: Budget) -> None:
         budget.cut = True
 
-    _instead(monkeypatch, "check", cut)
+    monkeypatch.setattr(PARTS["check"], "run", cut)
     assert main(["check", "--dry-run", "--out", str(tmp_path)]) == 0
     assert "cut short: there was no time for the rest" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_ended_run_still_has_a_report(tmp_path: Path) -> None:
-    run = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu", "check", "--dry-run", "--out", str(tmp_path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    words = ("check", "--dry-run", "--out", str(tmp_path))
+    run = subprocess.Popen(KIT + words, cwd=ROOT, stdout=subprocess.PIPE)
     rows = tmp_path / "rows.jsonl"
     while run.poll() is None and not (rows.exists() and '"check"' in rows.read_text()):
         time.sleep(0.05)
@@ -357,7 +346,7 @@ def test_part_without_enough_time_is_not_begun(
 ) -> None:
     begun: list[str] = []
     for part in PARTS:
-        _instead(monkeypatch, part, lambda kit, budget, part=part: begun.append(part))
+        monkeypatch.setattr(PARTS[part], "run", lambda kit, budget, part=part: begun.append(part))
     assert main(["all", "--device", "a100", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert "versus" not in begun
     assert "tune" not in begun
@@ -367,95 +356,92 @@ def test_part_without_enough_time_is_not_begun(
 
 def test_items_not_run_are_tried_again(tmp_path: Path) -> None:
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("versus", "a", "not run", reason="no time")
-    assert folder.find("versus", "a") is None
-    folder.add("versus", "a", "ok")
-    assert folder.find("versus", "a") is not None
-    assert [r["status"] for r in folder.of("versus")] == ["ok"]
+    folder.add_row("versus", "a", "not run", reason="no time")
+    assert folder.find_row("versus", "a") is None
+    folder.add_row("versus", "a", "ok")
+    assert folder.find_row("versus", "a") is not None
+    assert [r["status"] for r in folder.list_rows("versus")] == ["ok"]
 
 
 def test_item_without_library_is_compared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = list(small_items())
+    first, second = list(list_small_items())
     device = SimpleNamespace(simulated=False, clock_regime="free")
     folder = Folder(tmp_path, {"device": "x"})
-    folder.add("versus", first.name, "ok", figures={"ekc": {}})
-    folder.add("versus", second.name, "ok", figures={"ekc": {}, "cuBLAS": {}})
+    folder.add_row("versus", first.name, "ok", figures={"ekc": {}})
+    folder.add_row("versus", second.name, "ok", figures={"ekc": {}, "cuBLAS": {}})
     kit: Any = SimpleNamespace(folder=folder, device=device, dry=False, set_clocks=False, target="cuda:0")
     compared: list[str] = []
-    monkeypatch.setattr(versus, "versus_items", small_items)
+    monkeypatch.setattr(versus, "list_versus_items", list_small_items)
     monkeypatch.setattr(versus, "_compare", lambda kit, item: compared.append(item.name))
     versus.run(kit, Budget(60.0))
     assert compared == [first.name]
 
 
-def test_item_that_does_not_fit_is_not_begun() -> None:
-    clock = [0.0]
-    budget = Budget(100.0, lambda: clock[0])
-    taken = []
-    for item in budget.affordable(range(10)):
-        taken.append(item)
-        clock[0] += 30.0
-    assert taken == [0, 1, 2]
+SHORT = [30.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "items", "taken"),
+    [
+        pytest.param(100.0, [30.0] * 10, [30.0] * 3, id="item that does not fit"),
+        # By the longest of all it would have stopped at two.
+        pytest.param(
+            360.0, [30.0, 120.0, 120.0, *SHORT], [30.0, 120.0, 120.0, 30.0, 30.0], id="short after long"
+        ),
+        pytest.param(150.0, [30.0, 30.0, 120.0, *SHORT], [30.0] * 4, id="item with a long estimate"),
+    ],
+)
+def test_items_that_fit_are_taken(budget_s: float, items: list[float], taken: list[float]) -> None:
+    clock, begun = [0.0], []
+    budget = Budget(budget_s, lambda: clock[0])
+    for seconds in budget.take_affordable(items, lambda seconds: 90.0 * (seconds > 30.0)):
+        begun.append(seconds)
+        clock[0] += seconds
+    assert begun == taken
     assert budget.cut
-    assert clock[0] <= 100.0 * (1 - RESERVE)
-
-
-def test_long_item_leaves_time_for_short_ones() -> None:
-    clock = [0.0]
-    budget = Budget(360.0, lambda: clock[0])
-    taken = []
-    for took in budget.affordable([30.0, 120.0, 120.0, *[30.0] * 8], lambda took: 90.0 * (took > 30.0)):
-        taken.append(took)
-        clock[0] += took
-    assert taken == [30.0, 120.0, 120.0, 30.0, 30.0], "by the longest of all it would have stopped at two"
-    assert budget.cut
-
-
-def test_item_with_long_estimate_is_skipped() -> None:
-    clock = [0.0]
-    budget = Budget(150.0, lambda: clock[0])
-    taken = []
-    for took in budget.affordable([30.0, 30.0, 120.0, *[30.0] * 8], lambda took: 90.0 * (took > 30.0)):
-        taken.append(took)
-        clock[0] += took
-    assert taken == [30.0] * 4
-    assert budget.cut
+    assert clock[0] <= budget_s * (1 - RESERVE)
 
 
 def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
     clock = [0.0]
     budget = Budget(540.0, lambda: clock[0])
     taken = []
-    for item, share in budget.shared("abc", 160.0, 120.0):
+    for item, share in budget.share_time("abc", 160.0, 120.0):
         taken.append(item)
         clock[0] += share + 3.0
     assert taken == ["a", "b", "c"], "three seconds more than its share keep no part out"
     assert not budget.cut
     budget = Budget(360.0, lambda: clock[0])
-    assert [round(share) for _, share in budget.shared("abc", 160.0, 0.0)] == [175, 349]
+    assert [round(share) for _, share in budget.share_time("abc", 160.0, 0.0)] == [175, 349]
     assert budget.cut
 
 
 def test_ratio_needs_more_than_its_scatter() -> None:
     even = [[1.0, 0.99, 1.01]] * 5
-    found = ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
-    assert found is not None
-    assert found.is_significant
-    assert found.ratio == pytest.approx(1.15, abs=0.01)
-    near = ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
-    assert near is not None
-    assert not near.is_significant
-    assert ratio(even, []) is None
+    larger = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
+    assert larger.is_significant
+    assert larger.ratio == pytest.approx(1.15, abs=0.01)
+    scattered = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
+    assert not scattered.is_significant
+    assert compute_ratio(even, []) is None
 
 
 def test_item_lists_have_the_promised_operators() -> None:
-    names = [item.row for item in versus_items()]
+    names = [item.row for item in list_versus_items()]
     assert len(names) == len(set(names))
-    late = [number for number, item in enumerate(versus_items()) if item.triton]
+    late = [number for number, item in enumerate(list_versus_items()) if item.triton]
     assert late == [11, 12], "behind the most telling ones, each of which takes a third as long"
     for side in (512, 1024, 2048, 4096, 8192):
         for dtype in ("float32", "tf32", "float16", "bfloat16"):
             assert f"MM {side}^3 {dtype}" in names
     assert names[0] == "MM 4096^3 float32"
-    assert {item.kind for item in recorded_items()} == {"matmul", "matvec", "conv2d"}
-    assert len(tuned_items()) == 3
+    assert {item.kind for item in list_recorded_items()} == {"matmul", "matvec", "conv2d"}
+    assert len(list_tuned_items()) == 3
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul, both transposed", "conv2d, 64 channels, NHWC"])
+def test_samples_have_each_tensor_core_instruction(name: str) -> None:
+    h200 = devices.open("h200")
+    drawn = sample_schedules(CHECKED[name]("float16"), h200.limits, h200.peaks, 0, POPULATION, 1 + DRAWN)
+    instructions = [[s.instruction for s in x.steps if isinstance(s, Tensorize)] for x in drawn]
+    assert instructions == [[], ["wgmma.m64nNk16"], ["mma.m16n8k16"], []]

@@ -28,7 +28,7 @@ def test_loop_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     monkeypatch.setattr(loops, "TIMED", 1)
-    step = LOOPS[name].step(Place(torch, "cpu", 0, step_s=0.05, shrink=16))
+    step = LOOPS[name].make_step(Place(torch, "cpu", 0, step_s=0.05, shrink=16))
     began = time.monotonic()
     step()
     assert time.monotonic() - began > 0.01

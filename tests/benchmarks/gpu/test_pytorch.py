@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks.gpu import graphs, pytorch, versus
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import interleaved
+from benchmarks.gpu.contenders import measure_in_turn
 from benchmarks.gpu.folder import Folder
-from benchmarks.gpu.items import Item, conv, matmul, matvec
+from benchmarks.gpu.items import Item, make_conv, make_matmul, make_matvec
 from ekc import devices
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
@@ -26,22 +26,25 @@ from ekc.devices.simulated.board import VirtualBoard
 from ekc.devices.simulated.operating_point import SteadyState
 from ekc.devices.simulated.specs import A100
 from ekc.errors import DeviceError
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from tests.benchmarks.gpu import scripted_torch
 from tests.benchmarks.gpu.scripted_torch import CALL_S, NAME, UUID, module
+from tests.benchmarks.helpers import expect
+
+
+def _make_kit(monkeypatch: pytest.MonkeyPatch, torch: Any) -> Any:
+    """A kit whose GPU is that of a scripted PyTorch."""
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    device = devices.open("a100")
+    monkeypatch.setattr(device, "name", NAME)
+    return SimpleNamespace(device=device, gpu=0)
 
 
 def _rivals(
     monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", off: float = 0.0, triton: bool = False
 ) -> tuple[Any, Any, Any]:
     torch = module(off)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    device = devices.open("a100")
-    monkeypatch.setattr(device, "name", NAME)
-    item = replace(matmul(64, 48, 80, dtype), triton=triton)
-    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
-    return torch, *pytorch.rivals(SimpleNamespace(device=device, gpu=0), item, expected)  # type: ignore[arg-type]
+    item = replace(make_matmul(64, 48, 80, dtype), triton=triton)
+    return torch, *pytorch.find_rivals(_make_kit(monkeypatch, torch), item, expect(item))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
@@ -54,28 +57,24 @@ def test_library_is_timed_by_events_around_a_graph(dtype: str, monkeypatch: pyte
     assert timing.samples == len(timing.samples_s) == TimingRules().first_check_samples
     assert timing.method == f"graph replay, {round(SAMPLE_DURATION_S / CALL_S)} calls a sample"
     assert not timing.conditions.simulated
-    asked = "tf32" if dtype == "tf32" else "ieee"
-    assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == asked
+    precision = "tf32" if dtype == "tf32" else "ieee"
+    assert torch.backends.cuda.matmul.fp32_precision == torch.backends.cudnn.conv.fp32_precision == precision
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is False
     assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
     assert torch.backends.cudnn.benchmark_limit == 0, "of all plans"
 
 
 def test_triton_has_items_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, found, absent = _rivals(monkeypatch, triton=True)
-    assert not found
+    _, contenders, absent = _rivals(monkeypatch, triton=True)
+    assert not contenders
     assert absent == {"Triton": "DeviceError: Triton is not installed"}
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("float32", ""), ("float16", " (as a GEMM)")])
 def test_float16_matvec_is_named_a_gemm(dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", module())
-    device = devices.open("a100")
-    monkeypatch.setattr(device, "name", NAME)
-    item = matvec(64, 48, dtype)
-    kit: Any = SimpleNamespace(device=device, gpu=0)
-    (found,), _ = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
-    assert found.name == f"cuBLAS of CUDA 0.0{suffix}, PyTorch 0.scripted"
+    item = make_matvec(64, 48, dtype)
+    (cublas,), _ = pytorch.find_rivals(_make_kit(monkeypatch, module()), item, expect(item))
+    assert cublas.name == f"cuBLAS of CUDA 0.0{suffix}, PyTorch 0.scripted"
 
 
 def test_first_item_excludes_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +108,8 @@ def test_library_warms_up_as_long_as_ours(monkeypatch: pytest.MonkeyPatch) -> No
     cublas.time(0)
     clock[1].record()
     graphs_around = 4 * SAMPLE_DURATION_S
-    asked = WARM_UP_DURATION_S + TimingRules().first_check_samples * SAMPLE_DURATION_S
-    assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(asked, abs=graphs_around)
+    warm_up_s = WARM_UP_DURATION_S + TimingRules().first_check_samples * SAMPLE_DURATION_S
+    assert clock[0].elapsed_time(clock[1]) / 1e3 == pytest.approx(warm_up_s, abs=graphs_around)
 
 
 def test_library_graph_has_at_most_our_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,18 +129,18 @@ def test_library_graph_has_at_most_our_calls(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
 def test_rival_with_narrower_factors_is_refused(dtype: str) -> None:
-    item = matmul(64, 64, 1024, dtype)
-    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
+    item = make_matmul(64, 64, 1024, dtype)
+    expected = expect(item)
     factors = [array.astype(np.float32) for array in expected.arrays]
-    graphs.check("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
+    graphs.check_result("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
     for narrower in (_rounded_to_tf32, lambda array: array.astype(np.float16).astype(np.float32)):
         a, b = (narrower(array) for array in factors)
         got = (a @ b).astype(expected.arrays[0].dtype)
         if dtype == "float32":
             with pytest.raises(DeviceError, match="narrow is off by"):
-                graphs.check("narrow", got, item, expected)
+                graphs.check_result("narrow", got, item, expected)
         else:
-            graphs.check("narrow", got, item, expected)
+            graphs.check_result("narrow", got, item, expected)
 
 
 def _rounded_to_tf32(array: Any) -> Any:
@@ -151,24 +150,20 @@ def _rounded_to_tf32(array: Any) -> Any:
 
 def test_pytorch_fault_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = module()
-    monkeypatch.setitem(sys.modules, "torch", torch)
 
     def faulty(index: int) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     torch.cuda.set_device = faulty
-    device = devices.open("a100")
-    monkeypatch.setattr(device, "name", NAME)
-    kit: Any = SimpleNamespace(device=device, gpu=0)
-    item = matmul(8, 8, 8, "float32")
-    found, absent = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
-    assert not found
+    item = make_matmul(8, 8, 8, "float32")
+    contenders, absent = pytorch.find_rivals(_make_kit(monkeypatch, torch), item, expect(item))
+    assert not contenders
     assert "illegal memory access" in absent["cuBLAS"]
 
 
 def test_wrong_rival_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, found, absent = _rivals(monkeypatch, off=0.5)
-    assert not found
+    _, contenders, absent = _rivals(monkeypatch, off=0.5)
+    assert not contenders
     assert "is off by 0.5" in absent["cuBLAS"]
 
 
@@ -209,34 +204,34 @@ def test_other_conditions_are_not_compared(
     device = devices.open("a100")
     monkeypatch.setattr(device, "simulated", simulated)
     kit: Any = SimpleNamespace(device=device, gpu=0, dry=False, set_clocks=set_clocks, target=target)
-    item = matmul(64, 48, 80, "float32")
-    found, absent = versus.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
-    assert not found
+    item = make_matmul(64, 48, 80, "float32")
+    contenders, absent = versus.find_rivals(kit, item, expect(item))
+    assert not contenders
     assert set(absent.values()) == {reason}
 
 
-def test_failed_import_of_pytorch_keeps_our_figures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failed_import_of_pytorch_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     kit: Any = SimpleNamespace(device=devices.open("a100"), gpu=0)
-    item = matmul(8, 8, 8, "float32")
-    found, absent = pytorch.rivals(kit, item, ReferenceEvaluator(item.op, make_random_input_arrays(item.op)))
-    assert not found
+    item = make_matmul(8, 8, 8, "float32")
+    contenders, absent = pytorch.find_rivals(kit, item, expect(item))
+    assert not contenders
     assert absent["cuBLAS"].startswith("PyTorch is installed and does not work (import of torch halted")
 
 
-def test_failing_library_keeps_our_figures(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failing_library_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(turn: int) -> Any:
         raise RuntimeError("CUDA out of memory")
 
     _, (cublas,), _ = _rivals(monkeypatch)
     other = SimpleNamespace(name="other", time=no_memory, meter=no_memory)
-    found = interleaved([cublas, other], 3, 0, 1.0)
-    assert len(found[cublas.name]["latency_s"]) == 3
-    assert found["other"] == {"latency_s": [], "energy_j": [], "problem": "RuntimeError: CUDA out of memory"}
+    figures = measure_in_turn([cublas, other], 3, 0, 1.0)
+    assert len(figures[cublas.name]["latency_s"]) == 3
+    assert figures["other"] == {
+        "latency_s": [],
+        "energy_j": [],
+        "problem": "RuntimeError: CUDA out of memory",
+    }
 
 
 def test_older_pytorch_is_set_by_its_own_switches() -> None:
@@ -248,15 +243,15 @@ def test_older_pytorch_is_set_by_its_own_switches() -> None:
 def test_missing_library_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     device = devices.open("a100")
     kit: Any = SimpleNamespace(device=device, gpu=0)
-    item = conv(1, 4, 8, 4, 3, 1, "float32")
-    expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
+    item = make_conv(1, 4, 8, 4, 3, 1, "float32")
+    expected = expect(item)
     torch = module()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    _, absent = pytorch.rivals(kit, item, expected)
+    _, absent = pytorch.find_rivals(kit, item, expected)
     assert absent["cuDNN"] == "PyTorch's GPU 0 is a Scripted GPU, not a a100"
     torch.cuda.is_available = lambda: False  # type: ignore[attr-defined]
-    assert pytorch.rivals(kit, item, expected) == (
+    assert pytorch.find_rivals(kit, item, expected) == (
         [],
         {"cuDNN": "PyTorch 0.scripted sees no GPU"},
     )
-    assert pytorch.gpu_uuid(torch) == f"GPU-{UUID}"
+    assert pytorch.read_gpu_uuid(torch) == f"GPU-{UUID}"

@@ -22,7 +22,7 @@ OP = ekc.matmul(16, 16, 16)
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one run over small operators."""
     node, real = ScriptedNode(), devices.open
-    small = items.matmul(16, 16, 16, "float32")
+    small = items.make_matmul(16, 16, 16, "float32")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cuda-cache"))
         patch.setattr(
@@ -31,13 +31,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(check, "CHECKED", {"matmul": lambda t: ekc.matmul(16, 16, 16, dtype=t)})
         patch.setattr(check, "DTYPES", ("float32", "int8"))
         patch.setattr(check, "DRAWN", 1)
-        patch.setattr(versus, "versus_items", lambda: iter([small]))
+        patch.setattr(versus, "list_versus_items", lambda: iter([small]))
         patch.setattr(versus, "TRIED", 2)
         patch.setattr(plan, "POPULATION", 256)
-        patch.setattr(record, "recorded_items", lambda: (small,))
+        patch.setattr(record, "list_recorded_items", lambda: (small,))
         patch.setattr(record, "TIMED", 6)
         patch.setattr(record, "POPULATION", 256)
-        patch.setattr(tune, "tuned_items", lambda: (small,))
+        patch.setattr(tune, "list_tuned_items", lambda: (small,))
         patch.setattr(tune, "TRIALS", 4)
         folder = tmp_path_factory.mktemp("scripted") / "out"
         words = ["check", "versus", "record", "fidelity", "tune", "traces", "--minutes", "60"]
@@ -102,5 +102,5 @@ def test_both_winners_are_measured_in_turn(out: Path) -> None:
     assert row["status"] == "ok"
     assert set(row["figures"]) == {"latency", "energy"}
     assert all(len(x["energy_j"]) == tune.WINDOWS for x in row["figures"].values())
-    assert fidelity.model_of("NVIDIA GeForce RTX 4090") is not None
-    assert fidelity.model_of("Tesla K80") is None
+    assert fidelity.find_model("NVIDIA GeForce RTX 4090") is not None
+    assert fidelity.find_model("Tesla K80") is None

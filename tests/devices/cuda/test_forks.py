@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 from tests.scripted.nvml.boards import ScriptedBoards
 
 SCRIPT = """
@@ -53,8 +51,7 @@ print("same worker", device._gpus[0].remote._processes[0]._process.pid == worker
 
 
 def test_forked_child_has_its_own_workers_threads_and_locks_and_no_lease(boards: ScriptedBoards) -> None:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = boards.start_python("-c", SCRIPT, boards.get_uuid(), **pipes, start_new_session=True)
+    process = boards.start_python("-c", SCRIPT, boards.get_uuid(), start_new_session=True)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert out.splitlines() == ["timed True", "held by the parent: True", "same worker True"]

@@ -18,7 +18,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import WorkerTimeouts
 from ekc.runtime.execute import BLANK_WORDS
-from ekc.runtime.verify import verify_on_device
+from ekc.runtime.verify import DeviceVerdict, verify_on_device
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.driver import ScriptedDriver
 
@@ -82,12 +82,15 @@ OPERATORS = {
 }
 
 
+def verify(op: Operator, device: OnStage) -> DeviceVerdict:
+    schedule = make_naive_schedule(op)
+    kernel = ekc.compile(schedule).compiled
+    return verify_on_device(device, schedule, kernel, ReferenceEvaluator.from_seed(op, 0))
+
+
 @pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 def test_correct_kernel_passes_by_chunks(op: Operator, device: OnStage) -> None:
-    schedule = make_naive_schedule(op)
-    verdict = verify_on_device(
-        device, schedule, ekc.compile(schedule).compiled, ReferenceEvaluator.from_seed(op, 0)
-    )
+    verdict = verify(op, device)
     assert not verdict.fault, str(verdict)
     assert 0 < device.driver.largest <= CHUNK
 
@@ -95,12 +98,9 @@ def test_correct_kernel_passes_by_chunks(op: Operator, device: OnStage) -> None:
 @pytest.mark.parametrize("name", ["floats", "integers", "bytes"])
 def test_elements_that_keep_every_blank_are_reported(name: str, device: OnStage) -> None:
     op = OPERATORS[name]
-    schedule = make_naive_schedule(op)
     # Far from its start: in a chunk that is not the first.
     device.driver.spoil = op.outputs[0].bytes - 40
-    verdict = verify_on_device(
-        device, schedule, ekc.compile(schedule).compiled, ReferenceEvaluator.from_seed(op, 0)
-    )
+    verdict = verify(op, device)
     assert verdict.fault == "wrong result"
     assert not verdict.worst_agreement.complete
 
@@ -109,13 +109,13 @@ def test_selected_elements_alone_come_back(device: OnStage) -> None:
     op = OPERATORS["floats"]
     kernel, places = ekc.compile(make_naive_schedule(op)).compiled, np.array([0, 127, 128, 959])
     inputs = ReferenceEvaluator.from_seed(op, 0).arrays
-    asked = OutputSelection(op.outputs[0], BLANK_WORDS["float32"], places)
-    (found,) = device.sample(kernel, inputs, [asked])
+    selection = OutputSelection(op.outputs[0], BLANK_WORDS["float32"], places)
+    (sample,) = device.sample(kernel, inputs, [selection])
     right = op.reference(*(one.to_array() for one in inputs)).reshape(-1)[places]
-    np.testing.assert_allclose(found.values, right, rtol=1e-5, atol=1e-5)
-    assert (found.is_written.all(), found.unwritten_count) == (True, 0)
+    np.testing.assert_allclose(sample.values, right, rtol=1e-5, atol=1e-5)
+    assert (sample.is_written.all(), sample.unwritten_count) == (True, 0)
     request = SampleRequest(
-        LoadableKernel.from_kernel(kernel), inputs, (asked, replace(asked, blank_words=(1, 2)))
+        LoadableKernel.from_kernel(kernel), inputs, (selection, replace(selection, blank_words=(1, 2)))
     )
     moved = sum(spec.bytes for spec in op.inputs) + 6 * op.outputs[0].bytes
     assert request.moved_bytes == moved

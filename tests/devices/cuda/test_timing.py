@@ -62,11 +62,15 @@ class Spy(ScriptedDriver):
         super()._run(*arguments)  # type: ignore[arg-type]
 
 
-def timed(driver: Spy, kernel: CompiledKernel, rules: TimingRules) -> TimingSamples:
+def load(driver: Spy, kernel: CompiledKernel) -> LoadedKernel:
     driver.push_context(0)
     stage = LoadedKernel(driver)
     stage.load_kernel(LoadableKernel.from_kernel(kernel))
-    return KernelTimer(stage, L2_BYTES, lambda: driver.now_s).time(rules)
+    return stage
+
+
+def timed(driver: Spy, kernel: CompiledKernel, rules: TimingRules, l2_bytes: int = L2_BYTES) -> TimingSamples:
+    return KernelTimer(load(driver, kernel), l2_bytes, lambda: driver.now_s).time(rules)
 
 
 def test_long_calls_are_timed_one_by_one(kernel: CompiledKernel) -> None:
@@ -128,10 +132,7 @@ def test_cold_calls_are_timed_one_by_one_after_the_l2_is_overwritten(
 
 def test_small_l2_is_overwritten_for_as_long_as_the_host_needs_to_queue(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=5e-6)
-    driver.push_context(0)
-    stage = LoadedKernel(driver)
-    stage.load_kernel(LoadableKernel.from_kernel(kernel))
-    KernelTimer(stage, 6 << 20, lambda: driver.now_s).time(TimingRules(is_cold=True))
+    timed(driver, kernel, TimingRules(is_cold=True), 6 << 20)
     (size,) = {int(step.split()[1]) for step in driver.order if step.startswith("fill")}
     assert size / 1e12 > 50e-6, "of the fastest boards with an L2 as small"
 
@@ -157,15 +158,13 @@ def test_sampling_ends_after_its_seconds(kernel: CompiledKernel) -> None:
 
 def test_inputs_are_filled_once_for_an_operator(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=4e-3)
-    driver.push_context(0)
-    stage = LoadedKernel(driver)
-    stage.load_kernel(LoadableKernel.from_kernel(kernel))
+    stage = load(driver, kernel)
     version = {address: memory.version for address, memory in driver.memory.items()}
     stage.load_kernel(LoadableKernel.from_kernel(kernel))
     assert {address: memory.version for address, memory in driver.memory.items()} == version
     held = [memory.data.view(np.float32) for memory in driver.memory.values()]
-    for wanted in make_random_input_arrays(OP):
-        assert any(np.array_equal(found, wanted.reshape(-1)) for found in held)
+    for array in make_random_input_arrays(OP):
+        assert any(np.array_equal(one, array.reshape(-1)) for one in held)
 
 
 def test_kernel_is_loaded_by_its_machine_code_not_its_text(
@@ -192,13 +191,11 @@ def test_kernel_is_loaded_by_its_machine_code_not_its_text(
 @pytest.mark.parametrize("launch_s", [5e-6, 1e-3, 0.5])
 def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=launch_s)
-    driver.push_context(0)
-    stage = LoadedKernel(driver)
-    stage.load_kernel(LoadableKernel.from_kernel(kernel))
+    stage = load(driver, kernel)
     with KernelTimer(stage, L2_BYTES).prepare_unit() as unit:
         driver.order.clear()
-        told = iter([False, False, False, True])
-        calls = call_back_to_back(stage, unit, partial(next, told))
+        answers = iter([False, False, False, True])
+        calls = call_back_to_back(stage, unit, partial(next, answers))
     assert calls.count == driver.order.count("launch")
     assert calls.seconds == pytest.approx(calls.count * launch_s, rel=0.03)
     assert calls.seconds == pytest.approx(max(5 * 0.01, 5 * launch_s), rel=0.1)

@@ -64,17 +64,15 @@ def test_conditions_are_on_the_window() -> None:
 
 
 def test_driver_with_the_old_function_name_reports_throttling() -> None:
-    gpu, library = scripted(Card(reasons=0x4))
-    library.fails["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    fails = {"nvmlDeviceGetCurrentClocksEventReasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+    window = metered(Card(reasons=0x4), 1.0, fails=fails).window
     assert (window.throttle, window.notes) == ((POWER_CAP,), ())
 
 
 def test_driver_without_throttle_reasons_is_unreported() -> None:
-    gpu, library = scripted(Card(reasons=0x4))
-    for name in ("Event", "Throttle"):
-        library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    names = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle"))
+    fails = dict.fromkeys(names, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    window = metered(Card(reasons=0x4), 1.0, fails=fails).window
     assert window.throttle == (UNREPORTED,)
     assert window.notes == ("the driver does not report whether something throttles the clock",)
 
@@ -144,8 +142,6 @@ def test_lost_gpu_is_one_line_and_its_kernel_stops(at_s: float) -> None:
 
 
 FUNCTIONS = [name for name in dir(scripted(Card())[1]) if name.startswith("nvmlDeviceGet")]
-
-
 NEEDED = ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetName")
 CODES = [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN]
 
@@ -153,19 +149,14 @@ CODES = [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN]
 @pytest.mark.parametrize("function", [name for name in FUNCTIONS if name not in NEEDED])
 @pytest.mark.parametrize("code", CODES)
 def test_failed_readings_still_leave_a_figure(function: str, code: int) -> None:
-    gpu, library = scripted(Card())
-    library.fails[function] = code
-    window = meter_kernel(board_of(gpu, library), samples.copy(1024), 1e-4, 1.0)
+    window = metered(Card(), 1.0, fails={function: code}).window
     assert window.power_w == pytest.approx(260.0, rel=0.02)
-    assert not gpu.running
 
 
 @pytest.mark.parametrize("function", NEEDED)
 def test_gpu_without_a_uuid_is_one_line(function: str) -> None:
-    gpu, library = scripted(Card())
-    library.fails[function] = pynvml.NVML_ERROR_NO_PERMISSION
     with pytest.raises(DeviceError, match="root") as problem:
-        board_of(gpu, library)
+        metered(Card(), fails={function: pynvml.NVML_ERROR_NO_PERMISSION})
     assert "\n" not in str(problem.value)
 
 

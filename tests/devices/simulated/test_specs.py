@@ -3,32 +3,24 @@ import pytest
 from ekc.devices.simulated import power, specs
 
 
-@pytest.mark.parametrize("name", specs.list_names())
+@pytest.mark.parametrize("spec", [*map(specs.find_spec, specs.list_names())], ids=specs.list_names())
 class TestEverySpec:
-    def test_peaks_follow_from_the_parts(self, name: str) -> None:
-        spec = specs.find_spec(name)
-        assert spec is not None
+    def test_peaks_follow_from_the_parts(self, spec: specs.GpuSpec) -> None:
         fp32 = spec.peaks(spec.boost_mhz).fp32_flops
         tensor = spec.peaks(spec.tensor_boost_mhz).flops_by_type["float16"]
         assert fp32 == pytest.approx(spec.published_fp32_flops, rel=0.05)
         assert tensor == pytest.approx(spec.published_tensor_flops, rel=0.05)
 
-    def test_the_fixed_clock_can_be_set(self, name: str) -> None:
-        spec = specs.find_spec(name)
-        assert spec is not None
+    def test_the_fixed_clock_can_be_set(self, spec: specs.GpuSpec) -> None:
         clocks = spec.list_clocks_mhz()
         assert spec.fixed_mhz in clocks
         assert clocks[-1] == spec.boost_mhz
         assert clocks == tuple(sorted(clocks))
 
-    def test_idle_power_is_a_small_share_of_the_cap(self, name: str) -> None:
-        spec = specs.find_spec(name)
-        assert spec is not None
+    def test_idle_power_is_a_small_share_of_the_cap(self, spec: specs.GpuSpec) -> None:
         assert 0.1 < power.compute_idle_power(spec, spec.fixed_mhz, 45.0) / spec.power.tdp_w < 0.3
 
-    def test_every_figure_has_a_source(self, name: str) -> None:
-        spec = specs.find_spec(name)
-        assert spec is not None
+    def test_every_figure_has_a_source(self, spec: specs.GpuSpec) -> None:
         assert all(spec.sources.values())
 
 
@@ -49,7 +41,6 @@ class TestEverySpec:
 )
 def test_ceilings_by_type_are_those_of_the_whitepapers(name: str, dtype: str, published: float) -> None:
     spec = specs.find_spec(name)
-    assert spec is not None
     assert spec.peaks(spec.tensor_boost_mhz).flops_by_type[dtype] == pytest.approx(published, rel=0.05)
 
 
@@ -60,5 +51,4 @@ def test_unknown_name_has_no_spec() -> None:
 @pytest.mark.parametrize(("name", "low", "high"), [("a100", 40.0, 50.0), ("h200", 120.0, 140.0)])
 def test_idle_power_meets_the_recordings(name: str, low: float, high: float) -> None:
     spec = specs.find_spec(name)
-    assert spec is not None
     assert low <= power.compute_idle_power(spec, spec.fixed_mhz, 45.0) <= high

@@ -15,6 +15,8 @@ from typing import Any
 MODULE_FOLDER = Path(__file__).parent / "process"
 ROOT = Path(__file__).parents[3]
 GEARS = list(range(300, 1996, 15))
+LIMITS_BEFORE = (None, None, 280_000)
+"""First limits of a board: no locks, and a power cap in milliwatts."""
 
 
 class ScriptedBoards:
@@ -30,7 +32,9 @@ class ScriptedBoards:
         self.file.write_text(json.dumps({"gpus": gpus, "fail": {}, "lost": False}))
         for index in range(number):
             # A cap below the default, as an administrator sets it.
-            self.set_state(index, sm_lock=None, memory_lock=None, limit_mw=280_000, energy=[1e6, time.time()])
+            self.set_state(
+                index, sm_lock=None, memory_lock=None, limit_mw=LIMITS_BEFORE[2], energy=[1e6, time.time()]
+            )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -45,7 +49,8 @@ class ScriptedBoards:
         }
 
     def start_python(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """A Python process that sees the boards."""
+        """A Python process that sees the boards, by default with its output in pipes."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return subprocess.Popen(
             [sys.executable, *words], env=self.environment, text=True, cwd=self.folder, **options
         )
@@ -59,6 +64,19 @@ class ScriptedBoards:
         names = ("sm_lock", "memory_lock", "limit_mw")
         sm, memory, cap = (json.loads((self.folder / f"{index}.{name}").read_text()) for name in names)
         return sm, memory, cap
+
+    def has_lease(self) -> bool:
+        """Whether a lease is left."""
+        return any(self.leases.glob("*.json"))
+
+    def are_limits_back(self) -> bool:
+        """Whether all boards have their first limits."""
+        numbers = range(len(json.loads(self.file.read_text())["gpus"]))
+        return all(self.read_limits(number) == LIMITS_BEFORE for number in numbers)
+
+    def is_restored(self) -> bool:
+        """Whether all boards have their first limits and no lease is left."""
+        return self.are_limits_back() and not self.has_lease()
 
     def read_calls(self) -> list[list[Any]]:
         """Every set call so far: when, by which process, its name, GPU and value."""

@@ -25,18 +25,14 @@ class ScriptedNvml:
         self.cuda = 13000
         self.lost_from_s = float("inf")
         """Time on the clock of the GPUs from which every call fails."""
+        for name in dir(type(self)):
+            if name.startswith("nvml"):
+                setattr(self, name, partial(self.call, name, getattr(self, name)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("NVML", "c_nvml", "nvmlClocks")):
             return getattr(self.real, name)
         raise AttributeError(name)
-
-    def __getattribute__(self, name: str) -> Any:
-        function = object.__getattribute__(self, name)
-        if not name.startswith("nvml"):
-            return function
-
-        return partial(self.call, name, function)
 
     def call(self, name: str, function: Any, *arguments: Any) -> Any:
         """Call a function of NVML, or fail as scripted."""

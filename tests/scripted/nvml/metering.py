@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
 from tests.devices import samples
 from tests.scripted.nvml.card import Card, ScriptedGpu
 from tests.scripted.nvml.library import ScriptedNvml
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,11 @@ def board_of(gpu: ScriptedGpu, library: ScriptedNvml) -> NvmlBoard:
     return NvmlBoard(GpuSensors("0", library), gpu, gpu.clock.now, gpu.clock.sleep)
 
 
-def metered(card: Card, seconds: float = 3.0, seed: int = 0) -> Metered:
+def metered(card: Card, seconds: float = 3.0, seed: int = 0, fails: Mapping[str, int] = NOTHING) -> Metered:
+    """Meter a scripted GPU; `fails`: NVML error codes by function."""
     gpu, library = scripted(card, seed)
+    library.fails.update(fails)
     window = meter_kernel(board_of(gpu, library), samples.copy(1024), card.call_s, seconds)
     ends = window.start_s, window.start_s + window.seconds
+    assert not gpu.running
     return Metered(window, (gpu.joules(ends[1]) - gpu.joules(ends[0])) / window.seconds)

@@ -1,4 +1,4 @@
-"""Actuators through NVML and zeusd: settings, refusals and their messages."""
+"""Limits set through zeusd: settings, refusals and their messages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.clocks.limits import LimitSetter
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.open import choose_actuator, reopen_actuator
 from ekc.devices.clocks.zeusd import ZeusdLimits, _describe_refusal
 from ekc.errors import ActuatorError
-from ekc.governor.protocols import Settings
-from tests.governor.zeusd_server import ScriptedZeusd
-from tests.scripted.nvml.boards import GEARS, ScriptedBoards
+from tests.devices.clocks.helpers import check_all_limits
+from tests.scripted.nvml.boards import ScriptedBoards
+from tests.scripted.zeusd import ScriptedZeusd
 
-NO_PERMISSION, NOT_SUPPORTED = 4, 3
+NO_PERMISSION = 4
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -26,31 +25,12 @@ def zeusd(request: pytest.FixtureRequest, here: ScriptedBoards, tmp_path: Path) 
     daemon.close()
 
 
-def _check_all_limits(settable: LimitSetter, boards: ScriptedBoards) -> None:
-    settable.set_limit("sm_mhz", 1410)
-    settable.set_limit("memory_mhz", 5001)
-    settable.set_limit("power_w", 200.0)
-    assert boards.read_limits(0) == ([300, 1410], [405, 5001], 200_000)
-    assert boards.read_limits(1) == (None, None, 280_000)
-    assert settable.settings() == Settings(power_w=200.0)
-    for limit in ("sm_mhz", "memory_mhz", "power_w"):
-        settable.set_limit(limit, None)
-    assert boards.read_limits(0) == (None, None, 350_000)
-    assert settable.settings() == Settings()
-
-
-def test_nvml_sets_upper_limits(here: ScriptedBoards) -> None:
-    settable = NvmlLimits(here.get_uuid(0))
-    assert settable.label == "NVML, GPU 0 (Scripted GPU)"
-    _check_all_limits(settable, here)
-
-
 def test_zeusd_sets_upper_limits_of_the_gpu_at_the_same_pci_address(
     here: ScriptedBoards, zeusd: ScriptedZeusd
 ) -> None:
     settable = ZeusdLimits(here.get_uuid(0), zeusd.address)
     assert settable.label == f"zeusd at {zeusd.address}, GPU 0 (Scripted GPU)"
-    _check_all_limits(settable, here)
+    check_all_limits(settable, here)
     assert {query["gpu_ids"] for _, query in zeusd.requests} == {"1"}
     assert {query["block"] for _, query in zeusd.requests} == {"true"}
 
@@ -62,49 +42,6 @@ def test_other_process_opens_the_same_actuator(here: ScriptedBoards, zeusd: Scri
         again.set_limit("sm_mhz", 900)
         assert here.read_limits(1)[0] == [300, 900]
         again.set_limit("sm_mhz", None)
-
-
-def test_gears_are_the_settable_limits(here: ScriptedBoards) -> None:
-    gears = NvmlLimits(here.get_uuid()).gears()
-    assert gears.sm_mhz == tuple(GEARS)
-    assert gears.memory_mhz == (405, 5001, 9251)
-    assert gears.power_w[0] == 100.0
-    assert gears.power_w[-1] == 350.0
-    here.update_board(0, arch=6)
-    assert NvmlLimits(here.get_uuid()).gears().memory_mhz == ()
-    here.update_board(0, arch=4)
-    assert NvmlLimits(here.get_uuid()).gears().sm_mhz == ()
-
-
-def test_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None:
-    here.update_script(fail={"nvmlDeviceGetPowerManagementLimitConstraints": NOT_SUPPORTED})
-    settable = NvmlLimits(here.get_uuid())
-    assert settable.gears().power_w == ()
-    assert settable.settings() == Settings()
-    settable.check_permission()
-
-
-@pytest.mark.parametrize(
-    ("fail", "words"),
-    [
-        ({"nvmlDeviceSetGpuLockedClocks": NO_PERMISSION}, "needs root or CAP_SYS_ADMIN"),
-        ({"nvmlDeviceSetGpuLockedClocks": NOT_SUPPORTED}, "cannot do it"),
-        ({"nvmlDeviceSetGpuLockedClocks": 15}, "fell off the bus"),
-        ({"nvmlDeviceSetGpuLockedClocks": 999}, "Unknown Error"),
-    ],
-)
-def test_nvml_refusal_is_one_line(here: ScriptedBoards, fail: dict[str, int], words: str) -> None:
-    settable = NvmlLimits(here.get_uuid())
-    here.update_script(fail=fail)
-    with pytest.raises(ActuatorError, match=r"setting the SM clock of GPU 0 \(Scripted GPU\)") as caught:
-        settable.set_limit("sm_mhz", 1200)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_permission_check_changes_nothing(here: ScriptedBoards) -> None:
-    assert isinstance(choose_actuator("auto", here.get_uuid()), NvmlLimits)
-    assert here.read_limits() == (None, None, 280_000)
 
 
 def test_zeusd_is_used_without_nvml_permission(
@@ -226,11 +163,3 @@ def test_zeusd_without_pci_addresses_is_used_by_number(here: ScriptedBoards, zeu
     zeusd.discovery["gpu_ids"] = [0, 1]
     ZeusdLimits(here.get_uuid(1), zeusd.address).set_limit("sm_mhz", 1200)
     assert zeusd.requests[-1][1]["gpu_ids"] == "1"
-
-
-@pytest.mark.parametrize(("now_mw", "top"), [(250_000, 300.0), (300_000, 300.0), (320_000, 320.0)])
-def test_caps_end_at_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
-    """Many cards permit a cap above the default, but a search uses the top gear as the default."""
-    here.update_board(0, default_mw=300_000)
-    here.set_state(0, limit_mw=now_mw)
-    assert NvmlLimits(here.get_uuid()).gears().power_w[-1] == top

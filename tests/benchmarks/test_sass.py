@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ekc
 from benchmarks.codegen import sass
 from ekc.codegen.generate import compile_schedule
-from tests.benchmarks.helpers import run_inline
+from tests.benchmarks.helpers import Run
 
 
 def code(*lines: str) -> tuple[object, ...]:
@@ -127,25 +126,20 @@ def test_counts_of_a_generated_kernel() -> None:
     assert found.global_loads.keys() <= {16}
 
 
-def report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str
-) -> tuple[str, list[dict[str, Any]]]:
-    text, figures = run_inline("codegen.sass_report", tmp_path, capsys, "--target", "a100", *options)
-    return text, figures["lines"]
-
-
-def test_report_of_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_a_schedule(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tiled.json"
     file.write_text(_tiled().to_json())
-    text, (line,) = report(tmp_path, capsys, "--schedule", str(file))
+    text, figures = run("codegen.sass_report", "--target", "a100", "--schedule", str(file))
+    (line,) = figures["lines"]
     assert "16 x 128" in text
     assert line["ffma"] > 0.5
     assert line["spills"] == 0
 
 
 @pytest.mark.slow
-def test_schedule_by_hand_meets_every_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, (line,) = report(tmp_path, capsys, "--only", "written out")
+def test_schedule_by_hand_meets_every_bar(run: Run) -> None:
+    _, figures = run("codegen.sass_report", "--target", "a100", "--only", "written out")
+    (line,) = figures["lines"]
     assert set(line["bar"]) >= {"ffma", "narrow_shared", "narrow_global", "spills", "spare_passes"}
     assert line["missed"] == []
     assert line["share_of_peak"] > 0.85

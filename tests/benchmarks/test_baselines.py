@@ -16,14 +16,8 @@ from ekc.governor.simulation.simulated_job import compute_costs
 from ekc.governor.simulation.simulated_run import SimulatedRun
 
 
-class NoModel:
-    trained_on = "nothing"
-
-    def __call__(self, counters, reading) -> ResponsePrior:
-        return ResponsePrior(SM_CLOCK.time_prior, SM_CLOCK.power_prior)
-
-
-no_model = NoModel()
+def no_model(counters, reading) -> ResponsePrior:
+    return ResponsePrior(SM_CLOCK.time_prior, SM_CLOCK.power_prior)
 
 
 @pytest.mark.parametrize("kind", JOB_KINDS)

@@ -7,18 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.governor.predict import (
-    BoostedModel,
-    TrainingRow,
-    build_rows,
-    leave_one_out,
-    train_model,
-)
+from benchmarks.governor.predict import BoostedModel, TrainingRow, build_rows, leave_one_out, train_model
 from benchmarks.governor.predict.model import COUNTERS
 from ekc.governor.advise import Advised, advise
 from ekc.governor.event_records import CountersRead, Event, Predicted
 from ekc.governor.job_meter import make_reading
-from ekc.governor.job_reading import ProgressRate
+from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
 from ekc.governor.progress_rate import ProgressSource
@@ -76,17 +70,21 @@ class CountingBooster:
         return self.booster.inplace_predict(table)  # type: ignore[attr-defined, no-any-return]
 
 
+def observe_default(run: SimulatedRun) -> JobReading:
+    """Reading of the default over half a minute."""
+    samples = run.record(30.0)
+    watts = run.read_energy_j() / 30.0
+    return make_reading(Settings(), 0.0, 30.0, watts, ProgressRate(), samples, ProgressSource("none"))
+
+
 def test_every_booster_is_used(model: BoostedModel) -> None:
     """Half of the trees, those of the memory clock, once had no use."""
-    asked = {name: CountingBooster(booster) for name, booster in model.boosters.items()}
+    boosters = {name: CountingBooster(booster) for name, booster in model.boosters.items()}
     run = SimulatedRun(sample_job(950, "compute", "rtx3090", 300.0))
-    samples = run.record(30.0)
-    observed = make_reading(
-        Settings(), 0.0, 30.0, run.read_energy_j() / 30.0, ProgressRate(), samples, ProgressSource("none")
-    )
+    observed = observe_default(run)
     for counters in (run.read_counters(10.0) or {}, {}):
-        replace(model, boosters=asked)(counters, observed)
-    assert {name: one.call_count for name, one in asked.items()} == dict.fromkeys(model.boosters, 1)
+        replace(model, boosters=boosters)(counters, observed)
+    assert {name: one.call_count for name, one in boosters.items()} == dict.fromkeys(model.boosters, 1)
 
 
 def test_prediction_follows_the_counters(model: BoostedModel) -> None:
@@ -95,16 +93,7 @@ def test_prediction_follows_the_counters(model: BoostedModel) -> None:
         expected = []
         for seed in range(950, 956):
             run = SimulatedRun(sample_job(seed, kind, "rtx3090", 300.0))
-            samples = run.record(30.0)
-            observed = make_reading(
-                Settings(),
-                0.0,
-                30.0,
-                run.read_energy_j() / 30.0,
-                ProgressRate(),
-                samples,
-                ProgressSource("none"),
-            )
+            observed = observe_default(run)
             first, second = model(run.read_counters(10.0) or {}, observed).time.mean
             # Slowdown at nine tenths of the clock.
             expected.append(first / 9 + second / 81)

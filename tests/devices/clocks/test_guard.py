@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.governor.zeusd_server import ScriptedZeusd
-from tests.scripted.nvml.boards import ROOT, ScriptedBoards
+from tests.scripted.nvml.boards import ScriptedBoards
+from tests.scripted.zeusd import ScriptedZeusd
 
-LIMITS_BEFORE = (None, None, 280_000)
 TIMEOUT_S = 5.0
-RESTLESS_SCRIPT = str(ROOT / "tests" / "governor" / "restless.py")
+RESTLESS_SCRIPT = str(Path(__file__).with_name("restless.py"))
 
 
 class RestlessGovernor:
@@ -25,15 +24,12 @@ class RestlessGovernor:
 
     def __init__(self, boards: ScriptedBoards) -> None:
         self.boards = boards
-        self.process = boards.start_python(
-            RESTLESS_SCRIPT, "60", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        self.process = boards.start_python(RESTLESS_SCRIPT, "60", stderr=subprocess.DEVNULL)
         self.guard_pid = self.read_next_guard_pid()
         assert boards.wait_for(_are_clocks_set, 20) < 20
 
     def read_next_guard_pid(self) -> int:
         """Process id of the first, or the next, guard."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("guard "):
                 return int(line.split()[1])
@@ -50,11 +46,7 @@ def restless(boards: ScriptedBoards) -> Iterator[RestlessGovernor]:
     yield governor
     governor.process.kill()
     governor.process.wait()
-    assert boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
-
-
-def _are_limits_back(boards: ScriptedBoards) -> bool:
-    return boards.read_limits(0) == boards.read_limits(1) == LIMITS_BEFORE
+    assert boards.wait_for(ScriptedBoards.is_restored, TIMEOUT_S) < TIMEOUT_S
 
 
 def _are_clocks_set(boards: ScriptedBoards) -> bool:
@@ -62,28 +54,24 @@ def _are_clocks_set(boards: ScriptedBoards) -> bool:
     return {call[3] for call in boards.read_calls() if "Locked" in call[2]} == {0, 1}
 
 
-def _is_lease_over(boards: ScriptedBoards) -> bool:
-    return _are_limits_back(boards) and not list(boards.leases.glob("*.json"))
-
-
 def _run_restore(boards: ScriptedBoards) -> str:
     program = "from ekc.devices.clocks.lease import restore_all; print(*restore_all(), sep='\\n')"
-    done = boards.start_python("-c", program, stdout=subprocess.PIPE)
+    done = boards.start_python("-c", program)
     return done.communicate(timeout=20)[0]
 
 
 def test_settings_are_restored_after_governing(boards: ScriptedBoards) -> None:
     governor = boards.start_python(RESTLESS_SCRIPT, "0.5", stdout=subprocess.DEVNULL)
-    assert boards.wait_for(lambda b: not _are_limits_back(b), 10) < 10
+    assert boards.wait_for(lambda b: not b.are_limits_back(), 10) < 10
     assert governor.wait(20) == 0
-    assert _is_lease_over(boards)
+    assert boards.is_restored()
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_killed_governor_is_restored_by_its_guard(restless: RestlessGovernor, seed: int) -> None:
     time.sleep(0.1 * seed + 0.05)
     restless.kill(restless.process.pid)
-    assert restless.boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
+    assert restless.boards.wait_for(ScriptedBoards.is_restored, TIMEOUT_S) < TIMEOUT_S
 
 
 def test_killed_governor_with_zeusd_is_restored(boards: ScriptedBoards, tmp_path: Path) -> None:
@@ -92,9 +80,9 @@ def test_killed_governor_with_zeusd_is_restored(boards: ScriptedBoards, tmp_path
     boards.update_script(fail={"nvmlDeviceSetPowerManagementLimit": 4})
     try:
         governor = boards.start_python(RESTLESS_SCRIPT, "60", stdout=subprocess.DEVNULL)
-        assert boards.wait_for(lambda b: not _are_limits_back(b), 20) < 20
+        assert boards.wait_for(lambda b: not b.are_limits_back(), 20) < 20
         governor.kill()
-        assert boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
+        assert boards.wait_for(ScriptedBoards.is_restored, TIMEOUT_S) < TIMEOUT_S
         assert not boards.read_calls()  # Only the daemon has set limits.
         governor.wait()
     finally:
@@ -106,17 +94,17 @@ def test_killed_guard_is_replaced(restless: RestlessGovernor) -> None:
     second = restless.read_next_guard_pid()
     assert second != restless.guard_pid
     restless.kill(restless.process.pid)
-    assert restless.boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
+    assert restless.boards.wait_for(ScriptedBoards.is_restored, TIMEOUT_S) < TIMEOUT_S
 
 
 def test_restore_works_after_all_are_killed(restless: RestlessGovernor) -> None:
     restless.kill(restless.guard_pid, restless.process.pid)
     restless.process.wait()
     time.sleep(0.3)
-    assert not _are_limits_back(restless.boards)
+    assert not restless.boards.are_limits_back()
     output = _run_restore(restless.boards)
     assert output.count("previous settings are back") == 2
-    assert _is_lease_over(restless.boards)
+    assert restless.boards.is_restored()
 
 
 def test_next_governor_restores_after_all_are_killed(boards: ScriptedBoards) -> None:
@@ -125,14 +113,14 @@ def test_next_governor_restores_after_all_are_killed(boards: ScriptedBoards) -> 
     first.process.wait()
     second = boards.start_python(RESTLESS_SCRIPT, "0.2", stdout=subprocess.DEVNULL)
     assert second.wait(20) == 0
-    assert _is_lease_over(boards)
+    assert boards.is_restored()
 
 
 def test_stopped_governor_sets_again_when_continued(restless: RestlessGovernor) -> None:
     restless.process.send_signal(signal.SIGSTOP)
-    assert restless.boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
+    assert restless.boards.wait_for(ScriptedBoards.is_restored, TIMEOUT_S) < TIMEOUT_S
     restless.process.send_signal(signal.SIGCONT)
-    assert restless.boards.wait_for(lambda b: not _are_limits_back(b), TIMEOUT_S) < TIMEOUT_S
+    assert restless.boards.wait_for(lambda b: not b.are_limits_back(), TIMEOUT_S) < TIMEOUT_S
     assert restless.read_next_guard_pid() != restless.guard_pid
 
 
@@ -143,9 +131,7 @@ def test_restore_leaves_a_running_governor_alone(restless: RestlessGovernor) -> 
 
 
 def test_gpu_has_one_governor(restless: RestlessGovernor) -> None:
-    second = restless.boards.start_python(
-        RESTLESS_SCRIPT, "1", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    second = restless.boards.start_python(RESTLESS_SCRIPT, "1")
     _, error = second.communicate(timeout=20)
     assert second.returncode != 0
     assert f"is governed by process {restless.process.pid} already" in error
@@ -161,7 +147,7 @@ def test_unrestorable_gpu_keeps_its_lease(boards: ScriptedBoards) -> None:
     assert len(list(boards.leases.glob("*.json"))) == 2
     boards.update_script(lost=False)
     assert _run_restore(boards).count("previous settings are back") == 2
-    assert _is_lease_over(boards)
+    assert boards.is_restored()
 
 
 def test_guard_retries_until_the_gpu_answers(restless: RestlessGovernor) -> None:
@@ -170,4 +156,4 @@ def test_guard_retries_until_the_gpu_answers(restless: RestlessGovernor) -> None
     restless.kill(restless.process.pid)
     time.sleep(1.0)
     boards.update_script(fail={})
-    assert boards.wait_for(_is_lease_over, TIMEOUT_S) < TIMEOUT_S
+    assert boards.wait_for(ScriptedBoards.is_restored, TIMEOUT_S) < TIMEOUT_S

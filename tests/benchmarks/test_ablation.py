@@ -13,7 +13,7 @@ from benchmarks.search import ablation
 from benchmarks.search import ablation_figures as figures
 from benchmarks.search import ablation_variants as variants
 from ekc.search.cost_model import gaussian_process, learner
-from tests.benchmarks.helpers import run, run_inline
+from tests.benchmarks.helpers import Run
 
 
 def make_line(operator: str, seed: int, seconds: float, **more: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_attributes_that_variants_change_exist() -> None:
 
 
 def test_finished_runs_are_kept_and_a_cut_line_is_run_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_stub(place: Any, name: str, seed: int, trials: int) -> dict[str, Any]:
         seconds = 1e-5 * (1 + seed + len(name))
@@ -108,7 +108,7 @@ def test_finished_runs_are_kept_and_a_cut_line_is_run_again(
     folder = tmp_path / "runs"
     options = ("--folder", str(folder), "--only", "MV 1024x8192 a100", "--seeds", "2", "--trials", "16")
     options = (*options, "--variants", "default;trees and process;trees alone;stop rule")
-    text, first = run_inline("search.ablation", tmp_path, capsys, *options)
+    text, first = run("search.ablation", *options)
     (log,) = folder.glob("*.jsonl")
     lines = log.read_text().splitlines()
     assert [json.loads(x)["seed"] for x in lines] == [0] * 4 + [1] * 4
@@ -118,22 +118,20 @@ def test_finished_runs_are_kept_and_a_cut_line_is_run_again(
     )
     assert (first["bar"], first["pass"]) == ({"ratio": 1.01, "search_share": 1.1}, None)
     log.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
-    text, again = run_inline("search.ablation", tmp_path, capsys, *options)
+    text, again = run("search.ablation", *options)
     assert text.count(" timed, search") == 1
     assert [x["mean"] for x in again["lines"]] == pytest.approx([x["mean"] for x in first["lines"]])
     program = json.loads(lines[0])["program"]
-    text, shown = run_inline("search.ablation", tmp_path, capsys, *options, "--show", "--against", program)
+    text, shown = run("search.ablation", *options, "--show", "--against", program)
     assert " timed, search" not in text
     assert shown["lines"][-1]["mean"] == 1.0
 
 
 @pytest.mark.slow
-def test_every_variant_runs(tmp_path: Path) -> None:
+def test_every_variant_runs(run: Run, tmp_path: Path) -> None:
     options = ("--folder", str(tmp_path / "runs"), "--only", "MV 1024x8192 a100", "--seeds", "1")
     names = list(variants.VARIANTS)
-    text, figures = run(
-        "search.ablation", tmp_path, *options, "--trials", "16", "--variants", ";".join(names)
-    )
+    text, figures = run("search.ablation", *options, "--trials", "16", "--variants", ";".join(names))
     verdicts = {row["variant"]: row["verdict"] for row in figures["lines"]}
     assert set(verdicts) == set(names) - {"default"}
     assert text.count(" timed, search") == len(names)

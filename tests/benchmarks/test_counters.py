@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.common import ranking
 from benchmarks.simulator import counter_kernels, counters
-from tests.benchmarks.helpers import run
+from tests.benchmarks.helpers import Run
 
 WIDTH, HEIGHT, HALF = 40, 24, 1
 
@@ -42,7 +42,7 @@ def write_table(folder: Path, designs: list[tuple[int, int, int, int]]) -> None:
 
 
 @pytest.mark.slow
-def test_counters_of_a_made_up_table(tmp_path: Path) -> None:
+def test_counters_of_a_made_up_table(run: Run, tmp_path: Path) -> None:
     designs = [
         (2048, 1, 1, 1),
         (8, 4, 1, 1),
@@ -53,7 +53,7 @@ def test_counters_of_a_made_up_table(tmp_path: Path) -> None:
         (4, 8, 2, 1),
     ]
     write_table(tmp_path, designs)
-    text, figures = run("simulator.counters", tmp_path, "--data", str(tmp_path))
+    text, figures = run("simulator.counters", "--data", str(tmp_path))
     lines = {line["counter"]: line for line in figures["lines"]}
     assert figures["recorded_rows"] == 4 * len(designs)
     assert figures["left_out"] == {counters.NO_COUNTERPART: 2 * len(designs), counters.REPEATS: len(designs)}

@@ -9,17 +9,17 @@ import subprocess
 import threading
 import time
 import warnings
-from collections.abc import Callable
 
 import pytest
 
-from ekc.devices.clocks import lease_file
-from ekc.devices.clocks.lease import HEARTBEAT_INTERVAL_S, LeaseKeeper
+from ekc.devices.clocks import lease, lease_file
+from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import find_governor_pid
+from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError
-from ekc.governor.protocols import Settings
+from tests.devices.clocks.helpers import make_keeper
 from tests.scripted.nvml.boards import ScriptedBoards
 
 LOW_LIMIT = Settings(sm_mhz=1200)
@@ -27,6 +27,7 @@ SET_AGAIN_MESSAGE = "the governor was stopped for a while and its guard put sett
 BUSY_SCRIPT = """
 import sys, time
 from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.limits import Settings
 
@@ -40,18 +41,12 @@ print("no heartbeat")
 """
 
 
-def _make_keeper(
-    boards: ScriptedBoards, on_message: Callable[[str], object] = lambda line: None
-) -> LeaseKeeper:
-    return LeaseKeeper([NvmlLimits(boards.get_uuid())], on_message=on_message)
-
-
 def _slow_guard_start(keeper: LeaseKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the start of a guard take longer than a heartbeat."""
     start = keeper._start_guard
 
     def slow() -> subprocess.Popen[bytes]:
-        time.sleep(1.5 * HEARTBEAT_INTERVAL_S)
+        time.sleep(1.5 * lease.HEARTBEAT_INTERVAL_S)
         return start()
 
     monkeypatch.setattr(keeper, "_start_guard", slow)
@@ -62,14 +57,14 @@ def test_heartbeat_waits_while_leases_are_renewed(
 ) -> None:
     """The heartbeat once wrote to a pipe that the loop had closed, and ended with the error."""
     messages: list[str] = []
-    with _make_keeper(here, messages.append) as keeper:
+    with make_keeper(here, on_message=messages.append) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(LOW_LIMIT)
         _slow_guard_start(keeper, monkeypatch)
         for mhz in (1185, 1170):
             lease_file.erase_lease(here.get_uuid())
             actuator.apply(Settings(sm_mhz=mhz))
-            time.sleep(1.2 * HEARTBEAT_INTERVAL_S)
+            time.sleep(1.2 * lease.HEARTBEAT_INTERVAL_S)
             assert keeper._heartbeat_thread.is_alive()
             assert keeper._guard_process.poll() is None
             assert here.read_limits()[0] == [300, mhz]
@@ -78,22 +73,21 @@ def test_heartbeat_waits_while_leases_are_renewed(
 
 @pytest.mark.parametrize("stop_count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_heartbeat_survives_repeated_stops(boards: ScriptedBoards, stop_count: int) -> None:
-    busy = boards.start_python("-c", BUSY_SCRIPT, boards.get_uuid(), stdout=subprocess.PIPE)
-    assert busy.stdout is not None
+    busy = boards.start_python("-c", BUSY_SCRIPT, boards.get_uuid())
     for _ in range(stop_count):
         assert boards.wait_for(lambda b: b.read_limits()[0] is not None, 20) < 20
         busy.send_signal(signal.SIGSTOP)
-        assert boards.wait_for(lambda b: not list(b.leases.glob("*.json")), 20) < 20
+        assert boards.wait_for(lambda b: not b.has_lease(), 20) < 20
         busy.send_signal(signal.SIGCONT)
         assert busy.stdout.readline() == f"{SET_AGAIN_MESSAGE}\n"
     busy.kill()
-    assert busy.communicate(timeout=20) == ("", None)
-    assert boards.wait_for(lambda b: not list(b.leases.glob("*.json")), 20) < 20
+    assert busy.communicate(timeout=20)[0] == ""
+    assert boards.wait_for(lambda b: not b.has_lease(), 20) < 20
     assert boards.read_limits()[0] is None
 
 
 def test_heartbeat_survives_exceptions(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    with warnings.catch_warnings(), _make_keeper(here, warnings.warn) as keeper:
+    with warnings.catch_warnings(), make_keeper(here, on_message=warnings.warn) as keeper:
         warnings.simplefilter("error")
         (actuator,) = keeper.actuators
         actuator.apply(LOW_LIMIT)
@@ -116,7 +110,7 @@ def test_failed_renewal_is_repeated(
 ) -> None:
     """A failed renewal once left the lease held and the limits unset."""
     messages: list[str] = []
-    with _make_keeper(here, messages.append) as keeper:
+    with make_keeper(here, on_message=messages.append) as keeper:
         (actuator,) = keeper.actuators
         actuator.apply(LOW_LIMIT)
         with monkeypatch.context() as patched:
@@ -143,10 +137,10 @@ def _make_fail_once(patched: pytest.MonkeyPatch, keeper: LeaseKeeper, where: str
 
 def test_governor_pid_can_be_read_repeatedly(here: ScriptedBoards) -> None:
     """The third reader once got process 0."""
-    with _make_keeper(here) as keeper:
+    with make_keeper(here) as keeper:
         assert [find_governor_pid(here.get_uuid()) for _ in range(10)] == [os.getpid()] * 10
         with pytest.raises(ActuatorError, match=f"is governed by process {os.getpid()} already"):
-            _make_keeper(here)
+            make_keeper(here)
         waiting = keeper.actuators[0]._governor_lock._socket
         assert here.wait_for(lambda _: not select.select([waiting], [], [], 0)[0], 10) < 10
     assert find_governor_pid(here.get_uuid()) is None
@@ -155,6 +149,7 @@ def test_governor_pid_can_be_read_repeatedly(here: ScriptedBoards) -> None:
 FORKED_SCRIPT = """
 import atexit, os, signal, sys, time
 from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.limits import Settings
 
@@ -173,11 +168,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_forked_child_neither_ends_nor_keeps_the_lease(boards: ScriptedBoards) -> None:
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    parent = boards.start_python("-c", FORKED_SCRIPT, boards.get_uuid(), **pipes, start_new_session=True)
-    assert parent.stdin is not None
-    assert parent.stdout is not None
-    assert parent.stderr is not None
+    options = {"stdin": subprocess.PIPE, "start_new_session": True}
+    parent = boards.start_python("-c", FORKED_SCRIPT, boards.get_uuid(), **options)
     assert parent.stdout.readline() == "a child has ended\n"
     assert boards.read_limits()[0] == [300, 1200]
     parent.stdin.write("\n")
@@ -185,7 +177,7 @@ def test_forked_child_neither_ends_nor_keeps_the_lease(boards: ScriptedBoards) -
     assert parent.wait(20) == -signal.SIGKILL
     try:
         assert boards.wait_for(lambda b: find_governor_pid(b.get_uuid()) is None, 20) < 20
-        assert boards.wait_for(lambda b: not list(b.leases.glob("*.json")), 20) < 20
+        assert boards.wait_for(lambda b: not b.has_lease(), 20) < 20
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
     assert boards.read_limits()[0] is None
