@@ -6,7 +6,6 @@ import copy
 import itertools
 import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -35,6 +34,7 @@ from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
+from tests.ir.starts import make_int8
 from tests.ir.strategies import schedules
 from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
 
@@ -169,64 +169,6 @@ def test_then_reads_the_stored_type() -> None:
     ).inputs[2].dtype is INT32  # fmt: skip
 
 
-BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "float16 sums": (
-        lambda: o.matmul(4, 4, 4, dtype="float16", acc_dtype="float16"),
-        r"acc_dtype: C cannot be summed in float16, only in float32 or int32; use 'float32'",
-    ),
-    "int8 sums": (
-        lambda: o.matmul(4, 4, 4, dtype="int8", acc_dtype="int8"),
-        r"C cannot be summed in int8, .*; use 'int32'",
-    ),
-    "floats in int32": (
-        lambda: o.matmul(4, 4, 4, acc_dtype="int32"),
-        r"acc_dtype: A is float32, which int32 cannot sum; use 'float32'",
-    ),
-    "stored as tf32": (
-        lambda: o.matmul(4, 4, 4, out_dtype="tf32"),
-        r"out_dtype: C is summed in float32 and cannot be stored as tf32; legal are .*; use 'float32'",
-    ),
-    "quantised": (
-        lambda: o.matmul(4, 4, 4, out_dtype="int8"),
-        r"cannot be stored as int8; legal are float32, float16, bfloat16; use 'float32'",
-    ),
-    "half of an int": (
-        lambda: o.matmul(4, 4, 4, dtype="int8", out_dtype="float16"),
-        r"summed in int32 and cannot be stored as float16; .*; use 'float32'",
-    ),
-    "long sums": (
-        lambda: o.matmul(4, 4, 200_000, dtype="int8"),
-        r"acc_dtype: C sums 200000 terms of up to 16384, which can leave int32; "
-        r"use 131071 terms, or acc_dtype='float32'",
-    ),
-    "a large term": (
-        lambda: _int8(lambda x, i: x[i] * x[i] * x[i] * x[i] * x[i]),
-        r"acc_dtype: a term of C reaches -34359738368, beyond int32; use 'float32'",
-    ),
-    "a root": (lambda: _int8(lambda x, i: ex.sqrt(x[i])), r"'sqrt' in the body of C is not exact in int32"),
-    "a quotient": (lambda: _int8(lambda x, i: x[i] / 2), r"'/' in the body of C is not exact in int32"),
-    "a fraction": (lambda: _int8(lambda x, i: x[i] * 0.5), r"'0.5' in the body of C is not exact in int32"),
-    "a sum of a sum": (
-        lambda: o.matmul(4, 4, 100_000, dtype="int8").then(
-            "D", axes={"p": 4}, reduce={"q": 4}, body=lambda C, p, q: C[p, q]
-        ),
-        r"D sums 4 terms of up to 1638400000, which can leave int32; use 1 terms",
-    ),
-}
-
-
-def _int8(body: Callable[..., ex.Expr]) -> Operator:
-    return o.compute("mine", axes={"i": 4}, inputs={"x": (4,)}, body=body, dtype="int8")
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_types_are_refused_in_one_line(name: str) -> None:
-    make, words = BAD[name]
-    with pytest.raises(InvalidInput, match=words) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-
-
 def test_longest_safe_int8_sum_is_exact() -> None:
     op = o.matvec(1, 131_071, dtype="int8")
     lowest = np.full((1, 131_071), -128, np.int8)
@@ -234,7 +176,7 @@ def test_longest_safe_int8_sum_is_exact() -> None:
 
 
 def test_absolute_values_and_extremes_of_integers_are_exact() -> None:
-    op = _int8(lambda x, i: ex.Call("abs", ex.minimum(x[i], 3) - i) * ex.maximum(x[i], -2))
+    op = make_int8(lambda x, i: ex.Call("abs", ex.minimum(x[i], 3) - i) * ex.maximum(x[i], -2))
     x = np.array([-128, 127, 5, -1], np.int8)
     want = [abs(min(int(v), 3) - i) * max(int(v), -2) for i, v in enumerate(x)]
     assert op.reference(x).tolist() == want
