@@ -9,8 +9,19 @@ from typing import Any
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
+from ekc.ir.epilogue import parse_epilogue
 from ekc.ir.operator import Operator
+from ekc.ir.schedule import Step
 from ekc.ir.schedule.schedule import Schedule
+
+
+def change_steps(
+    schedule: Schedule, change: Callable[[Step], Step | None], op: Operator | None = None
+) -> Schedule:
+    """A schedule, of another operator if one is given; `change` maps each step to another, or to None to
+    leave it out."""
+    steps = [change(s) for s in schedule.steps]
+    return Schedule(op or schedule.op).apply_steps(*(s for s in steps if s is not None))
 
 
 def product() -> Schedule:
@@ -107,6 +118,13 @@ def counting(dtype: str, body: Callable[..., Any]) -> Operator:
 
 
 MATMUL = o.matmul(4, 6, 5)
+
+
+def read_epilogue(text: str) -> Operator:
+    """A product with an epilogue given as text, which may read a bias."""
+    return o.matmul(8, 4, 16).epilogue(parse_epilogue(text, {"bias": (4,)}), bias=(4,))
+
+
 LOAD: list[Any] = ["load", "A", ["var", "i"], ["var", "k"]]
 
 

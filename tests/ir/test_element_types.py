@@ -11,8 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ekc.ir.operators as o
@@ -32,64 +30,9 @@ from ekc.ir.dtypes import (
 )
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
-from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
+from tests.drawn.types import TRIPLES, Types
 from tests.ir.starts import make_int8
-from tests.ir.strategies import schedules
-from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
-
-FEW = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-
-
-@FEW
-@given(schedules(), st.sampled_from(TRIPLES))
-def test_random_schedule_of_any_types_matches_reference(drawn: Schedule, types: Types) -> None:
-    check_types(drawn, types)
-
-
-@pytest.mark.slow
-@settings(FEW, max_examples=80)
-@given(schedules(), st.sampled_from(TRIPLES))
-def test_many_random_schedules_of_any_types_match_reference(drawn: Schedule, types: Types) -> None:
-    check_types(drawn, types)
-
-
-def check_types(drawn: Schedule, types: Types) -> None:
-    """The interpreter computes the schedule with these types."""
-    op = retyped(drawn.op, types)
-    schedule = rescheduled(drawn, op)
-    arrays = _inputs(op)
-    expected = op.reference(*arrays)
-    found = interpret_program(schedule.program, arrays)
-    assert found.written_mask.all()
-    np.testing.assert_allclose(
-        found.output.astype(float),
-        expected.astype(float),
-        rtol=0,
-        atol=_allowed(op, expected),
-        err_msg=str(schedule),
-    )
-    assert Schedule.from_json(schedule.to_json()) == schedule
-    assert operator_from_json(op.to_json()) == op
-
-
-def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
-    """Random arrays, small where an exponential would overflow every type."""
-    arrays = make_random_input_arrays(op)
-    if any(isinstance(e, ex.Call) for c in op.computes for e in ex.walk_expr(c.body)):
-        return tuple(a % 5 if a.dtype.kind == "i" else a for a in arrays)
-    return arrays
-
-
-def _allowed(op: Operator, expected: NDArray[Any]) -> float:
-    """Tolerance of one rounding for each term and each result stored in another type; 0 for integers."""
-    epsilon = 0.0
-    for compute in op.computes:
-        terms = math.prod(a.extent for a in compute.reduction_axes) + 2
-        epsilon = epsilon * terms + compute.acc_dtype.epsilon * terms + compute.output.dtype.epsilon
-    return 2 * epsilon * max(1.0, float(np.abs(expected.astype(float)).max()))
 
 
 @pytest.mark.parametrize(

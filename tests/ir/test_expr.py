@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.codegen.generate import compile_schedule
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.epilogue import parse_epilogue
 from ekc.ir.hardware.target import Limits
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import operator_from_json
-from ekc.runtime.execute import execute
+from tests.drawn.checks import run_everywhere
 from tests.ir.starts import counting, square
 from tests.ir.test_operators import Array
+from tests.ir.tilings import reduce_over_lanes
 
 RNG = np.random.default_rng(5)
 
@@ -28,8 +27,7 @@ RNG = np.random.default_rng(5)
 def check(schedule: ekc.Schedule, arrays: list[Array], right: Array) -> None:
     """Reference, interpreter and executed PTX give exactly `right`."""
     op = schedule.op
-    found = execute(op, compile_schedule(schedule), arrays)[-1].output
-    for output in (op.reference(*arrays), interpret_program(schedule.program, arrays).output, found):
+    for output in run_everywhere(schedule, arrays):
         np.testing.assert_array_equal(output, right.astype(op.outputs[0].dtype.numpy_dtype))
     assert operator_from_json(op.to_json()) == op
 
@@ -72,19 +70,8 @@ def test_where_in_int32_compares_floats(dtype: str) -> None:
         a, t = a.round(), t.round()
     right = np.sum(a.astype(float) < t.astype(float)[:, None], 1)
     check(ekc.Schedule(op), [a, t], right)
-    staged = (
-        ekc.Schedule(op)
-        .split("i", (4,))
-        .split("k", (8, 2))
-        .reorder("i.0", "i.1", "k.1", "k.0", "k.2")
-        .bind("i.0", "block.x")
-        .bind("i.1", "thread.y")
-        .bind("k.1", "thread.x")
-        .cache_write("C")
-        .cache_read("A", "shared", at="k.0")
-        .cache_read("A.shared", "register", at="k.0")
-        .cache_read("t", "register", at="k.0")
-    )
+    staged = reduce_over_lanes(ekc.Schedule(op), "C", "i", "k", (8, 2)).cache_read("A", "shared", at="k.0")
+    staged = staged.cache_read("A.shared", "register", at="k.0").cache_read("t", "register", at="k.0")
     check(staged, [a, t], right)
 
 
