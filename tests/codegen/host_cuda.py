@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.generate import GeneratedSource, generate
 from ekc.ir.schedule.schedule import Schedule
+from tests.drawn.checks import make_inputs
 
 SHIM = Path(__file__).with_name("host_shim.h")
 BOUNDS = (
@@ -118,8 +119,7 @@ def run_all(
     usual = ("-std=c++20", "-O1", "-g0", "-fno-strict-aliasing", "-pthread", f"-I{SHIM.parent}")
     quiet = ("-Wno-unknown-pragmas", "-Wno-attributes")
     _run(["g++", *usual, *quiet, *flags, str(source), "-o", str(program)])
-    rng = np.random.default_rng(seed)
-    inputs = [_store_inputs(i, s, folder, rng) for i, s in enumerate(schedules)]
+    inputs = [_store_inputs(i, s, folder, seed) for i, s in enumerate(schedules)]
     _run([str(program), str(folder)])
     return [HostRun(s, _result(i, s, folder), s.op.reference(*inputs[i])) for i, s in enumerate(schedules)]
 
@@ -154,15 +154,8 @@ def _case(number: int, schedule: Schedule, made: GeneratedSource) -> str:
     return f"namespace case_{number} {{\n{text}\nbool run(const std::string& folder)\n{{\n{body}\n}}\n}}\n"
 
 
-def _store_inputs(
-    number: int, schedule: Schedule, folder: Path, rng: np.random.Generator
-) -> list[NDArray[Any]]:
-    arrays = [
-        rng.integers(-100, 100, t.shape, t.dtype.numpy_dtype)
-        if t.dtype.is_integer
-        else rng.standard_normal(t.shape).astype(t.dtype.numpy_dtype)
-        for t in schedule.op.inputs
-    ]
+def _store_inputs(number: int, schedule: Schedule, folder: Path, seed: int) -> list[NDArray[Any]]:
+    arrays = make_inputs(schedule.op, seed + number)
     for spec, array in zip(schedule.op.inputs, arrays, strict=True):
         array.tofile(folder / f"{number}_{spec.name}.bin")
     return arrays

@@ -68,18 +68,8 @@ def test_exported_text_compiles_with_nvrtc(tmp_path: Path, name: str) -> None:
 def test_header_is_valid_c(tmp_path: Path) -> None:
     schedule = samples.two_launches()
     export(compile_sample(schedule), schedule, tmp_path)
-    must_run(
-        "gcc",
-        "-std=c99",
-        "-pedantic",
-        "-Wall",
-        "-Werror",
-        "-fsyntax-only",
-        "-x",
-        "c",
-        "act_D.h",
-        folder=tmp_path,
-    )
+    flags = ("-std=c99", "-pedantic", "-Wall", "-Werror", "-fsyntax-only")
+    must_run("gcc", *flags, "-x", "c", "act_D.h", folder=tmp_path)
 
 
 @needs_nvcc

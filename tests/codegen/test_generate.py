@@ -14,7 +14,7 @@ from ekc.codegen.generate import assemble_kernel, generate
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
-from tests.codegen.helpers import compile_sample, drawn, named
+from tests.codegen.helpers import compile_sample, drawn, grouped_conv2d, named
 from tests.ir.test_refusals import read_mistakes
 from tests.ir.warpgroup_examples import HOPPER, half_group_matmul
 
@@ -58,20 +58,20 @@ def test_wgmma_text_refuses_other_targets_in_one_line() -> None:
             nvrtc.compile(source, arch)
 
 
-@pytest.mark.parametrize(
-    "name", ["matmul", "conv2d", "matvec", "relu_matmul", "two_launches", "copy", "gelu"]
-)
+SAMPLES = {
+    "matmul": lambda: samples.matmul(200, 130, 33),
+    "conv2d": samples.conv2d,
+    "matvec": lambda: samples.matvec(41, 100, dtype="float16"),
+    "relu_matmul": samples.relu_matmul,
+    "two_launches": samples.two_launches,
+    "copy": lambda: samples.copy(3, 264, vector=4),
+    "gelu": samples.matmul_gelu,
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
 def test_samples_compile_without_warnings(name: str) -> None:
-    schedule = {
-        "matmul": lambda: samples.matmul(200, 130, 33),
-        "conv2d": samples.conv2d,
-        "matvec": lambda: samples.matvec(41, 100, dtype="float16"),
-        "relu_matmul": samples.relu_matmul,
-        "two_launches": samples.two_launches,
-        "copy": lambda: samples.copy(3, 264, vector=4),
-        "gelu": samples.matmul_gelu,
-    }[name]()
-    assert "warning" not in nvrtc.compile(generate(schedule).source).log
+    assert "warning" not in nvrtc.compile(generate(SAMPLES[name]()).source).log
 
 
 def test_each_compute_is_a_launch_with_intermediates_in_workspace() -> None:
@@ -155,12 +155,7 @@ def test_quotient_of_a_long_index_in_an_epilogue_is_64_bit() -> None:
     """The index is divided in the epilogue only."""
     op = o.compute(
         "ends", axes={"i": 2**20}, inputs={"X": (2**20,)}, body=lambda X, i: X[i], reduce={"k": 1}
-    ).then(
-        "Y",
-        axes={"p": 2**20},
-        inputs={"s": (4,)},
-        body=lambda C, s, p: C[p] * s[p * 4096 // 2**30],
-    )
+    ).then("Y", axes={"p": 2**20}, inputs={"s": (4,)}, body=lambda C, s, p: C[p] * s[p * 4096 // 2**30])
     text = generate(Schedule(op).cache_write("C").compute_inline("C")).source
     assert f"s[((i * 4096LL) / {2**30})]" in text
 
@@ -195,16 +190,7 @@ def test_lane_combination_is_named_in_a_comment() -> None:
 
 
 def test_grouped_conv2d_has_a_footprint() -> None:
-    op = o.conv2d(1, 4, 7, 7, out_channels=6, kernel=3, padding=1, groups=2)
-    s = (
-        Schedule(op)
-        .split("o", (4,))
-        .bind("n", "block.y")
-        .bind("o.0", "block.x")
-        .bind("o.1", "thread.x")
-        .cache_write("Y")
-    )
-    whole = {f.tensor: f.block_bytes for f in generate(s).launches[0].footprints}
+    whole = {f.tensor: f.block_bytes for f in generate(grouped_conv2d()).launches[0].footprints}
     assert whole == {"X": 4 * 4 * 7 * 7, "W": 4 * 4 * 2 * 3 * 3, "Y": 4 * 4 * 7 * 7}
 
 

@@ -62,19 +62,9 @@ def zeros(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
 
 
-def catalogue(cases: list[Case]) -> Callable[..., None]:
-    """`add(name, source, ...)` puts a Case into the list; a source without a kernel's head gets one."""
-
-    def add(name: str, source: str, *rest: Any, **more: Any) -> None:
-        head = "" if "__global__" in source else 'extern "C" __global__ '
-        cases.append(Case(name, head + source, *rest, **more))
-
-    return add
-
-
 def find_kinds(source: str, args: list[Any], threads: int, blocks: int = 1, arch: str = "sm_80") -> set[str]:
-    """Kinds of the findings of a kernel `k`, given without its head."""
-    text = ptx('extern "C" __global__ ' + source, arch)
+    """Kinds of the findings of a kernel `k`; a source without a kernel's head gets one."""
+    text = ptx(source if "__global__" in source else 'extern "C" __global__ ' + source, arch)
     report = emulator.launch(text, "k", grid=(blocks,), block=(threads,), args=args)
     return {finding.kind for finding in report.findings}
 

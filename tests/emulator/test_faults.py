@@ -11,7 +11,7 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
 from tests.codegen import samples
 from tests.emulator.by_hand import CASES
-from tests.emulator.case import floats, zeros
+from tests.emulator.case import find_kinds, floats, zeros
 
 BY_NAME = {case.name: case for case in CASES}
 SYNC = "__syncthreads();"
@@ -167,9 +167,7 @@ extern "C" __global__ void k(float* b) {
 )
 def test_load_wider_than_its_array_is_clean_where_unread(read: str, kinds: set[str]) -> None:
     """The compiler makes such loads; an element beyond the end that is used is a fault all the same."""
-    ptx = nvrtc.compile(WIDENED.replace("READ", read), "sm_80").ptx
-    report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[zeros(32)])
-    assert {finding.kind for finding in report.findings} == kinds
+    assert find_kinds(WIDENED.replace("READ", read), [zeros(32)], 32) == kinds
 
 
 JOINED = """
@@ -197,9 +195,8 @@ extern "C" __global__ void k(unsigned* b) {
 )
 def test_joined_halves_are_checked_by_word(written: str, used: str, kinds: set[str]) -> None:
     """If only half of a word was written, the machine does not see which half is used later."""
-    ptx = nvrtc.compile(JOINED.replace("WRITTEN", written).replace("USED", used), "sm_80").ptx
-    report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=[np.zeros(32, np.uint32)])
-    assert {finding.kind for finding in report.findings} == kinds
+    source = JOINED.replace("WRITTEN", written).replace("USED", used)
+    assert find_kinds(source, [np.zeros(32, np.uint32)], 32) == kinds
 
 
 HALVES = """
@@ -216,7 +213,5 @@ extern "C" __global__ void k(uint4* b)
 @pytest.mark.parametrize(("count", "clean"), [(16, True), (15, False)])
 def test_vector_of_halves_over_the_end_is_found(count: int, clean: bool) -> None:
     """The last word begins inside and all of it is used."""
-    ptx = nvrtc.compile(HALVES.replace("COUNT", str(count)), "sm_80").ptx
-    out = np.zeros(128, np.uint32)
-    report = emulator.launch(ptx, "k", grid=(1, 1, 1), block=(32, 1, 1), args=[out])
-    assert {found.kind for found in report.findings} == (set() if clean else {"out-of-bounds"})
+    kinds = find_kinds(HALVES.replace("COUNT", str(count)), [np.zeros(128, np.uint32)], 32)
+    assert kinds == (set() if clean else {"out-of-bounds"})

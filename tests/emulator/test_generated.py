@@ -11,18 +11,13 @@ import ekc
 from ekc.codegen.generate import generate
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen.test_execute_on_host import corners, drawn, features
+from tests.drawn.types import Types, retyped
 from tests.emulator.generated import compile_ptx, run
 from tests.ir import examples
-from tests.ir.typed import Types, retyped
 
-SMALL = {
-    "matmul": lambda: examples.tiled_matmul(256, 128, 64),
-    "conv2d": examples.tiled_conv2d,
-    "matvec_lanes": examples.lanes_matvec,
-    "column_lanes": examples.column_lanes,
-    "depth_lanes": examples.depth_lanes,
-    "fused_loops": examples.fused_loops,
-    "plain": examples.EXAMPLES["plain"],
+SMALL = {"matmul": lambda: examples.tiled_matmul(256, 128, 64)} | {
+    name: examples.EXAMPLES[name]
+    for name in ("conv2d", "matvec_lanes", "column_lanes", "depth_lanes", "fused_loops", "plain")
 }
 
 
@@ -60,9 +55,7 @@ def test_load_widened_over_an_unread_end_is_clean() -> None:
 
 
 @pytest.mark.parametrize("types", [("int8", "int32", "int32"), ("int8", "float32", "float32")])
-def test_joined_bytes_may_exceed_an_array_unless_used(
-    types: Types,
-) -> None:
+def test_joined_bytes_may_exceed_an_array_unless_used(types: Types) -> None:
     """91 bytes of shared memory come in six loads of four words; of the last word used, 3 bytes are there."""
     schedule = (
         Schedule(retyped(ekc.matmul(2, 7, 13, transpose_a=True, transpose_b=True), types))

@@ -41,18 +41,10 @@ def half_conv2d(channels: int, depth: int, **cut: object) -> Schedule:
 
 def async_matvec(m: int, k: int, depth: int) -> Schedule:
     """One warp of 32 rows; the tile of the vector has one dimension."""
-    return (
-        Schedule(o.matvec(m, k))
-        .split("i", (32,))
-        .split("k", (depth,))
-        .reorder("i.0", "k.0", "i.1", "k.1")
-        .bind("i.0", "block.x")
-        .bind("i.1", "thread.x")
-        .cache_write("y")
-        .cache_read("A", "shared", at="k.0", vector=4, pad=4)
-        .cache_read("x", "shared", at="k.0")
-        .pipeline("k.0", copy="async")
-    )
+    s = Schedule(o.matvec(m, k)).split("i", (32,)).split("k", (depth,)).reorder("i.0", "k.0", "i.1", "k.1")
+    s = s.bind("i.0", "block.x").bind("i.1", "thread.x").cache_write("y")
+    s = s.cache_read("A", "shared", at="k.0", vector=4, pad=4).cache_read("x", "shared", at="k.0")
+    return s.pipeline("k.0", copy="async")
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from tests.codegen import samples
+from tests.drawn.schedules import keep_legal
+from tests.drawn.types import TRIPLES, Types, retyped
 from tests.emulator.generated import run
 from tests.emulator.predicted import TRAFFIC, check_traffic
-from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
 
 ARCHS = ("sm_75", "sm_80")
 """Without and with the instructions that round to bfloat16 and tf32."""
@@ -30,7 +31,7 @@ ARCHS = ("sm_75", "sm_80")
 def test_every_choice_of_types_matches_reference(types: Types) -> None:
     arch = ARCHS[TRIPLES.index(types) % 2]
     drawn = samples.small_matmul(18, 36, 8, vector=2)
-    run(rescheduled(drawn, retyped(drawn.op, types)), arch).check()
+    run(keep_legal(drawn, retyped(drawn.op, types)), arch).check()
 
 
 WORDS = np.random.default_rng(1).integers(0, 2**32, 4096).astype(np.uint32)
@@ -102,14 +103,8 @@ def test_sixteen_int8_move_in_one_access() -> None:
 @pytest.mark.parametrize("combine", ["sum", "max", "min"])
 def test_integers_combine_across_lanes(combine: str) -> None:
     op = make_reduction(combine)
-    schedule = (
-        Schedule(op)
-        .split("k", (32,))
-        .reorder("i", "k.1", "k.0")
-        .bind("i", "block.x")
-        .bind("k.1", "thread.x")
-        .cache_write("C")
-    )
+    s = Schedule(op).split("k", (32,)).reorder("i", "k.1", "k.0")
+    schedule = s.bind("i", "block.x").bind("k.1", "thread.x").cache_write("C")
     (x,) = make_random_input_arrays(op)
     np.testing.assert_array_equal(run_schedule(schedule, "sm_80", x), op.reference(x))
 
@@ -125,15 +120,10 @@ def make_reduction(combine: str) -> Operator:
 
 def test_nvrtc_uses_dot_products_of_four_int8() -> None:
     """A product unrolled along its reduction becomes dp4a; the machine runs it."""
-    schedule = (
-        Schedule(o.matvec(32, 64, dtype="int8"))
-        .split("k", (16,))
-        .bind("i", "thread.x")
-        .cache_write("y")
-        .cache_read("A", "register", at="k.0", vector=16)
-        .cache_read("x", "register", at="k.0", vector=16)
-        .unroll("k.1")
-    )
+    s = Schedule(o.matvec(32, 64, dtype="int8")).split("k", (16,)).bind("i", "thread.x").cache_write("y")
+    for tensor in ("A", "x"):
+        s = s.cache_read(tensor, "register", at="k.0", vector=16)
+    schedule = s.unroll("k.1")
     arrays = make_random_input_arrays(schedule.op)
     assert "dp4a.s32.s32" in compile_schedule(schedule).ptx
     np.testing.assert_array_equal(run_schedule(schedule, "sm_80", *arrays), schedule.op.reference(*arrays))

@@ -12,7 +12,7 @@ from ekc.ir.schedule import Unroll
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import check_traffic
-from tests.ir.tensor_examples import Cut
+from tests.ir.tensor_examples import Cut, tile_fragments
 from tests.ir.view_examples import PIXELS, fused_pixels, half_conv2d, tensor_conv2d
 
 EXACT = (
@@ -49,17 +49,14 @@ def test_pipelined_loop_may_be_unrolled() -> None:
 def test_fragments_may_be_read_along_a_fused_loop() -> None:
     """Taps fused too, all of them in the tile: quotients and remainders of the loop they are read in."""
     op = o.conv2d(1, 32, 6, 6, out_channels=32, padding=1, layout="NHWC", dtype="float16")
-    i, j = ([f"{axis}.{n}" for n in range(5)] for axis in (PIXELS, "o"))
-    schedule = (
-        fused_pixels(op)
-        .fuse("r", "s").split(PIXELS, (1, 2, 2, 8)).split("o", (1, 1, 4, 2)).split("c", (1, 16))
-        .reorder(i[0], j[0], i[1], j[1], i[4], j[3], "c.0", "c.1", "r_s", i[2], j[2], i[3], j[4], "c.2")
-        .bind(i[0], "block.y").bind(j[0], "block.x").bind(i[1], "thread.y").bind(j[1], "thread.y")
-        .bind(i[4], "thread.x").bind(j[3], "thread.x").cache_write("Y", "register")
-        .cache_read("X", "shared", at="c.0").cache_read("W", "shared", at="c.0")
-        .cache_read("X.shared", "fragment", at="r_s").cache_read("W.shared", "fragment", at="r_s")
-        .tensorize("c.2", "mma.m16n8k16")
-    )  # fmt: skip
+    cut, loops = Cut((1, 1), (2, 1), 1), ("c.0", "c.1", "r_s")
+    schedule = tile_fragments(fused_pixels(op).fuse("r", "s"), PIXELS, "o", cut, ("c", 16), loops)
+    schedule = schedule.cache_write("Y", "register")
+    schedule = schedule.cache_read("X", "shared", at="c.0").cache_read("W", "shared", at="c.0")
+    schedule = schedule.cache_read("X.shared", "fragment", at="r_s").cache_read(
+        "W.shared", "fragment", at="r_s"
+    )
+    schedule = schedule.tensorize("c.2", "mma.m16n8k16")
     enforce_rules(schedule.program, Limits())
     run(schedule).check()
 
@@ -95,17 +92,14 @@ def test_windows_of_any_length_match_reference(taps: int, cut: tuple[int, ...], 
                   layout="NWC", dtype="float16")  # fmt: skip
     schedule = Schedule(op).fuse("n", "q")
     schedule = schedule.split("s", cut) if cut else schedule
-    i, j = ([f"{axis}.{n}" for n in range(5)] for axis in ("n_q", "o"))
-    around = ("s.0", "s.1") if cut else ("s",)
-    schedule = (
-        schedule.split("n_q", (1, 1, 2, 8)).split("o", (1, 1, 4, 2)).split("c", (1, 16))
-        .reorder(i[0], j[0], i[1], j[1], i[4], j[3], *around, "c.0", "c.1", i[2], j[2], i[3], j[4], "c.2")
-        .bind(i[0], "block.y").bind(j[0], "block.x").bind(i[1], "thread.y").bind(j[1], "thread.y")
-        .bind(i[4], "thread.x").bind(j[3], "thread.x").cache_write("Y", "register")
-        .cache_read("X", "shared", at="c.0", vector=8).cache_read("W", "shared", at="c.0", vector=8)
-        .cache_read("X.shared", "fragment", at="c.1").cache_read("W.shared", "fragment", at="c.1")
-        .pipeline("c.0", stages=2, copy="async").tensorize("c.2", "mma.m16n8k16")
-    )  # fmt: skip
+    loops = (*(("s.0", "s.1") if cut else ("s",)), "c.0", "c.1")
+    schedule = tile_fragments(schedule, "n_q", "o", Cut((1, 1), (1, 1), 1), ("c", 16), loops)
+    schedule = schedule.cache_write("Y", "register")
+    for tensor in "XW":
+        schedule = schedule.cache_read(tensor, "shared", at="c.0", vector=8)
+    for tensor in "XW":
+        schedule = schedule.cache_read(f"{tensor}.shared", "fragment", at="c.1")
+    schedule = schedule.pipeline("c.0", stages=2, copy="async").tensorize("c.2", "mma.m16n8k16")
     ran = run(schedule)
     ran.check()
     assert ("out_of_bounds_mask" in ran.made.source) == (taps <= 32 and not cut)

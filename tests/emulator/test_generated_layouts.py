@@ -11,7 +11,7 @@ from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.target import Limits
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
-from tests.emulator.drawn import transpose_tile
+from tests.drawn.features import transpose_tile
 from tests.emulator.generated import run
 from tests.emulator.predicted import check_traffic, count_traffic
 
@@ -19,17 +19,10 @@ from tests.emulator.predicted import check_traffic, count_traffic
 def rows_by_chunks(swizzle: int, row: int = 64, dtype: str = "float16") -> Schedule:
     """Reads as of ldmatrix: eight rows of a tile, 16 bytes of each, by neighbouring lanes."""
     vector = 8 if dtype == "float16" else 4
-    return (
-        Schedule(o.matvec(64, row, dtype=dtype))
-        .split("i", (32,))
-        .split("k", (vector,))
-        .reorder("i.0", "i.1", "k.0", "k.1")
-        .bind("i.0", "block.x")
-        .bind("i.1", "thread.x")
-        .cache_write("y")
-        .cache_read("A", "shared", vector=vector, swizzle=swizzle)
-        .cache_read("A.shared", "register", at="k.0", vector=vector)
-    )
+    s = Schedule(o.matvec(64, row, dtype=dtype)).split("i", (32,)).split("k", (vector,))
+    s = s.reorder("i.0", "i.1", "k.0", "k.1").bind("i.0", "block.x").bind("i.1", "thread.x").cache_write("y")
+    s = s.cache_read("A", "shared", vector=vector, swizzle=swizzle)
+    return s.cache_read("A.shared", "register", at="k.0", vector=vector)
 
 
 @pytest.mark.parametrize(

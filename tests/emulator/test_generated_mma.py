@@ -23,7 +23,8 @@ from ekc.ir.hardware.mma import (
 )
 from ekc.ir.schedule import Bind, CacheWrite, Reorder, Split
 from ekc.ir.schedule.schedule import Schedule
-from tests.emulator.generated import Ran, check_tree, run
+from tests.drawn.checks import check_tree
+from tests.emulator.generated import Ran, run
 from tests.emulator.predicted import check_traffic, count_traffic
 from tests.ir.tensor_examples import Cut, half_matmul, tensor_matmul
 

@@ -19,16 +19,10 @@ from ekc.ir.hardware.wgmma import (
 )
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
-from tests.emulator.generated import check_tree, run
+from tests.drawn.checks import check_tree
+from tests.emulator.generated import run
 from tests.emulator.predicted import check_traffic, count_traffic
-from tests.ir.warpgroup_examples import (
-    ARCH,
-    HOPPER,
-    GroupCut,
-    by_taps,
-    group_matmul,
-    half_group_matmul,
-)
+from tests.ir.warpgroup_examples import ARCH, HOPPER, GroupCut, by_taps, group_matmul, half_group_matmul
 
 COUNTED = (
     "shared_store_requests", "shared_store_wavefronts", "shared_load_wavefronts",

@@ -50,12 +50,7 @@ def test_wrong_arguments_are_refused(changes: dict[str, Any], words: str) -> Non
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("", "not PTX"),
-        ("int main() {}", "not PTX"),
-        (".version 9.5", "target"),
-        ("\x01", "cannot read"),
-    ],
+    [("", "not PTX"), ("int main() {}", "not PTX"), (".version 9.5", "target"), ("\x01", "cannot read")],
 )
 def test_text_that_is_no_ptx_is_refused(text: str, words: str) -> None:
     with pytest.raises(EkcError, match=words):

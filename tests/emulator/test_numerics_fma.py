@@ -94,53 +94,45 @@ def draw_near(rng, count, low, high):
     return size.astype(np.float32)
 
 
-def draw_triples(kind, count):
-    rng = np.random.default_rng(sum(map(ord, kind)))
-    one = [draw_near(rng, count, -2, 2) for _ in range(3)]
-    if kind == "any bits":
-        return [any_bits(rng, count) for _ in range(3)]
-    if kind == "alike":
-        return one
-    if kind == "cancel":
-        return [one[0], one[1], -(one[0] * one[1])]
-    if kind == "nearly cancel":
-        return [one[0], one[1], np.nextafter(-(one[0] * one[1]), one[2])]
-    if kind == "subnormal":
-        return [
-            draw_near(rng, count, -80, -60),
-            draw_near(rng, count, -80, -60),
-            draw_near(rng, count, -149, -125),
-        ]
-    if kind == "subnormal ties":
-        # The product is slightly above or below half of the last bit of a subnormal addend.
-        above, below = (rng.integers(-3, 4, (2, count)) * 2.0**-23 + 1) * 2.0**-75
-        addend = draw_near(rng, count, -149, -125)
-        return [above.astype(np.float32), (below * rng.choice([-1, 1], count)).astype(np.float32), addend]
-    if kind == "overflow":
-        return [
-            draw_near(rng, count, 63.9, 64.01),
-            draw_near(rng, count, 63.9, 64.01),
-            draw_near(rng, count, 90, 128),
-        ]
-    if kind == "distant":
-        return [draw_near(rng, count, 0, 20), draw_near(rng, count, 0, 20), draw_near(rng, count, -149, 100)]
+def draw_sizes(*bounds):
+    """Numbers of a triple within powers of two."""
+    return lambda rng, count: [draw_near(rng, count, *b) for b in bounds]
+
+
+def draw_cancelling(rng, count, nearly=False):
+    a, b, near = draw_sizes(*[(-2, 2)] * 3)(rng, count)
+    return [a, b, np.nextafter(-(a * b), near) if nearly else -(a * b)]
+
+
+def draw_subnormal_ties(rng, count):
+    """The product is slightly above or below half of the last bit of a subnormal addend."""
+    above, below = (rng.integers(-3, 4, (2, count)) * 2.0**-23 + 1) * 2.0**-75
+    addend = draw_near(rng, count, -149, -125)
+    return [above.astype(np.float32), (below * rng.choice([-1, 1], count)).astype(np.float32), addend]
+
+
+def draw_ties(rng, count):
     odd = 2 * rng.integers(2**11, 2**12, count) + 1
     other = rng.integers(2**11, 2**12, count) * 2 + 1
     tiny = rng.choice([0.0, 1e-30, -1e-30, 2.0**-149, -(2.0**-149)], count)
     return [odd.astype(np.float32), other.astype(np.float32), tiny.astype(np.float32)]
 
 
-KINDS = (
-    "any bits",
-    "alike",
-    "cancel",
-    "nearly cancel",
-    "subnormal",
-    "subnormal ties",
-    "overflow",
-    "distant",
-    "ties",
-)
+KINDS = {
+    "any bits": lambda rng, count: [any_bits(rng, count) for _ in range(3)],
+    "alike": draw_sizes(*[(-2, 2)] * 3),
+    "cancel": draw_cancelling,
+    "nearly cancel": lambda rng, count: draw_cancelling(rng, count, nearly=True),
+    "subnormal": draw_sizes((-80, -60), (-80, -60), (-149, -125)),
+    "subnormal ties": draw_subnormal_ties,
+    "overflow": draw_sizes((63.9, 64.01), (63.9, 64.01), (90, 128)),
+    "distant": draw_sizes((0, 20), (0, 20), (-149, 100)),
+    "ties": draw_ties,
+}
+
+
+def draw_triples(kind, count):
+    return KINDS[kind](np.random.default_rng(sum(map(ord, kind))), count)
 
 
 @pytest.mark.parametrize("kind", KINDS)

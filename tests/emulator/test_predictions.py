@@ -19,7 +19,7 @@ from ekc.codegen.cache import compile_cached
 from ekc.codegen.generate import generate
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
-from tests.emulator.drawn import breed_schedule, breed_schedules, step_schedules
+from tests.drawn.features import breed_schedule, breed_schedules, step_schedules
 from tests.emulator.generated import Ran, run
 from tests.emulator.predicted import (
     QUANTITIES,
@@ -28,6 +28,7 @@ from tests.emulator.predicted import (
     multiplies_and_adds,
     predict_traffic,
 )
+from tests.ir.tilings import TILES, bind_loops
 
 MANY = 80
 """Schedules of each kind in the slow test."""
@@ -142,17 +143,8 @@ def test_wavefronts_of_a_transpose_are_predicted_exactly(pad: int) -> None:
     op = o.compute(
         "turned", axes={"i": 64, "j": 64}, inputs={"X": (64, 64)}, body=lambda X, i, j: X[j, i], output="Y"
     )
-    schedule = (
-        Schedule(op)
-        .split("i", (32,))
-        .split("j", (32,))
-        .reorder("i.0", "j.0", "i.1", "j.1")
-        .bind("i.0", "block.y")
-        .bind("j.0", "block.x")
-        .bind("i.1", "thread.y")
-        .bind("j.1", "thread.x")
-        .cache_read("X", "shared", order=(1, 0), pad=pad)
-    )
+    s = Schedule(op).split("i", (32,)).split("j", (32,)).reorder("i.0", "j.0", "i.1", "j.1")
+    schedule = bind_loops(s, TILES).cache_read("X", "shared", order=(1, 0), pad=pad)
     all_equal(run(schedule, ptx=kept_ptx))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ekc.ir.operators as o
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.drawn_operators import Choose
+from tests.drawn.operators import Choose
+from tests.ir.tilings import bind_loops, tile_matmul
 
 
 def async_matmul(
@@ -24,17 +25,7 @@ def async_matmul(
     order, alone = ((1, 0), 1) if turned else ((), vector)
     pad = max(alone, 4) if swizzle == 1 else 0
     return (
-        Schedule(o.matmul(m, n, k, dtype=dtype))
-        .split("i", (2, 4, 2))
-        .split("j", (2, 8, 2))
-        .split("k", (depth,))
-        .reorder("i.0", "j.0", "k.0", "i.2", "j.2", "k.1", "i.1", "i.3", "j.1", "j.3")
-        .bind("i.0", "block.y")
-        .bind("j.0", "block.x")
-        .bind("i.2", "thread.y")
-        .bind("j.2", "thread.x")
-        .bind("i.1", "vthread")
-        .bind("j.1", "vthread")
+        tile_matmul(o.matmul(m, n, k, dtype=dtype), (2, 4, 2), (2, 8, 2), depth)
         .cache_write("C")
         .cache_read("A", "shared", at="k.0", vector=alone, order=order, pad=pad, swizzle=swizzle)
         .cache_read("B", "shared", at="k.0", vector=vector, swizzle=swizzle)
@@ -46,20 +37,11 @@ def async_matmul(
 def async_conv2d(stages: int, padding: int = 1) -> Schedule:
     """A convolution with padding, tails in every axis, and a pipelined loop inside other serial loops."""
     op = o.conv2d(1, 5, 9, 8, out_channels=6, kernel=3, padding=padding)
-    return (
-        Schedule(op)
-        .split("o", (2,))
-        .split("q", (4,))
-        .split("c", (2,))
-        .reorder("o.0", "n", "o.1", "q.1", "p", "q.0", "c.0", "c.1", "r", "s")
-        .bind("o.0", "block.x")
-        .bind("o.1", "thread.y")
-        .bind("q.1", "thread.x")
-        .cache_write("Y")
-        .cache_read("X", "shared", at="c.0", pad=1)
-        .cache_read("W", "shared", at="c.0")
-        .pipeline("c.0", stages=stages, copy="async")
-    )
+    s = Schedule(op).split("o", (2,)).split("q", (4,)).split("c", (2,))
+    s = s.reorder("o.0", "n", "o.1", "q.1", "p", "q.0", "c.0", "c.1", "r", "s")
+    s = bind_loops(s, {"o.0": "block.x", "o.1": "thread.y", "q.1": "thread.x"}).cache_write("Y")
+    s = s.cache_read("X", "shared", at="c.0", pad=1).cache_read("W", "shared", at="c.0")
+    return s.pipeline("c.0", stages=stages, copy="async")
 
 
 def async_twice(inner: str, stages: int = 3) -> Schedule:

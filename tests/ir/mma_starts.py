@@ -12,15 +12,15 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Bind, CacheRead, ComputeAt, Pipeline, Split, Step, Tensorize, step_from_json
 from ekc.ir.schedule.schedule import Schedule
+from tests.ir.starts import change_steps
 from tests.ir.tensor_examples import half_matmul
 
 HALF = o.matmul(64, 64, 64, dtype="float16")
 
 
 def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Schedule:
-    """`half_matmul` over an operator; `change` maps each step to another, or to None to leave it out."""
-    steps = [change(s) for s in half_matmul(64, 64, 64).steps]
-    return Schedule(op).apply_steps(*(s for s in steps if s is not None))
+    """`half_matmul` over an operator, with changed steps."""
+    return change_steps(half_matmul(64, 64, 64), change, op)
 
 
 def split(axis: str, *factors: int) -> Schedule:

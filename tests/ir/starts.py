@@ -1,12 +1,27 @@
-"""Small legal schedules, each one step away from a mistake."""
+"""Small legal operators and schedules, each one step away from a mistake of `mistakes.txt` or
+`bad_input.txt`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
+from ekc.ir.epilogue import parse_epilogue
+from ekc.ir.operator import Operator
+from ekc.ir.schedule import Step
 from ekc.ir.schedule.schedule import Schedule
+
+
+def change_steps(
+    schedule: Schedule, change: Callable[[Step], Step | None], op: Operator | None = None
+) -> Schedule:
+    """A schedule, of another operator if one is given; `change` maps each step to another, or to None to
+    leave it out."""
+    steps = [change(s) for s in schedule.steps]
+    return Schedule(op or schedule.op).apply_steps(*(s for s in steps if s is not None))
 
 
 def product() -> Schedule:
@@ -77,3 +92,52 @@ NAMED_AS_JOINT = o.compute(
     body=lambda A, B, a, b, a_b: A[a, b] * B[a_b],
 )
 """An operator whose third axis is named as its first two are when they are fused."""
+
+
+def one(**change: Any) -> Operator:
+    """A small operator by `compute`, with one argument changed."""
+    base: dict[str, Any] = {"axes": {"i": 4}, "inputs": {"x": (4,)}, "body": lambda x, i: x[i]}
+    return o.compute("mine", **(base | change))
+
+
+def make_int8(body: Callable[..., ex.Expr]) -> Operator:
+    """A body over int8."""
+    return one(body=body, dtype="int8")
+
+
+def square(body: Callable[..., Any], dtype: str = "float32") -> Operator:
+    """A body over each element of A."""
+    return o.compute("square", axes={"i": 4, "j": 6}, inputs={"A": (4, 6)}, body=body, dtype=dtype)
+
+
+def counting(dtype: str, body: Callable[..., Any]) -> Operator:
+    """How many elements of each row a comparison holds for, in int32."""
+    axes, inputs = {"i": 5}, {"A": (5, 40), "t": (5,)}
+    types = {"dtype": dtype, "acc_dtype": "int32", "out_dtype": "int32"}
+    return o.compute("count", axes=axes, reduce={"k": 40}, inputs=inputs, body=body, **types)
+
+
+MATMUL = o.matmul(4, 6, 5)
+
+
+def read_epilogue(text: str) -> Operator:
+    """A product with an epilogue given as text, which may read a bias."""
+    return o.matmul(8, 4, 16).epilogue(parse_epilogue(text, {"bias": (4,)}), bias=(4,))
+
+
+LOAD: list[Any] = ["load", "A", ["var", "i"], ["var", "k"]]
+
+
+def read_schedule(steps: list[Any], body: Any = LOAD) -> Schedule:
+    """A small product with these steps and this body, read from JSON text."""
+    data = json.loads(Schedule(o.matmul(4, 4, 4)).to_json()) | {"steps": steps}
+    data["operator"]["computes"][0]["body"] = body
+    return Schedule.from_json(json.dumps(data))
+
+
+def make_deep_body(levels: int) -> Any:
+    """Nested sums in JSON."""
+    body: Any = LOAD
+    for _ in range(levels):
+        body = ["+", body, 1]
+    return body

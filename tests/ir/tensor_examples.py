@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ekc.ir.operators as o
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from tests.drawn.operators import Choose
+from tests.ir.tilings import bind_loops
 
 INSTRUCTIONS = {
     "float16": ("mma.m16n8k16", 16), "bfloat16": ("mma.m16n8k16", 16),
@@ -42,30 +44,31 @@ class Cut:
     """Unroll factor of the loop over instructions along the depth."""
 
 
+def tile_fragments(
+    schedule: Schedule, rows: str, columns: str, cut: Cut, depth: tuple[str, int], loops: Sequence[str]
+) -> Schedule:
+    """Rows and columns in pieces for blocks, warps, lanes and registers as mma has them; `depth` is the loop
+    along it and the elements of an instruction, `loops` are the reduction loops outside the instruction."""
+    i, j = ([f"{axis}.{n}" for n in range(5)] for axis in (rows, columns))
+    s = schedule.split(rows, (cut.warps[0], cut.tiles[0], 2, 8))
+    s = s.split(columns, (cut.warps[1], cut.tiles[1], 4, 2)).split(depth[0], (cut.depth, depth[1]))
+    s = s.reorder(i[0], j[0], i[1], j[1], i[4], j[3], *loops, i[2], j[2], i[3], j[4], f"{depth[0]}.2")
+    s = bind_loops(s, {i[0]: "block.y", j[0]: "block.x", i[1]: "thread.y", j[1]: "thread.y"})
+    return bind_loops(s, {i[4]: "thread.x", j[3]: "thread.x"})
+
+
 def tensor_matmul(op: Operator, cut: Cut | None = None) -> Schedule:
     """A matmul operator on tensor cores."""
     cut = cut or Cut()
     dtype = op.inputs[0].dtype.name
     instruction, depth = INSTRUCTIONS[dtype]
-    shared = {"at": "k.0", "vector": cut.vector or ROW[dtype], "pad": cut.pad, "swizzle": cut.swizzle}
-    schedule = (
-        Schedule(op)
-        .split("i", (cut.warps[0], cut.tiles[0], 2, 8))
-        .split("j", (cut.warps[1], cut.tiles[1], 4, 2))
-        .split("k", (cut.depth, depth))
-        .reorder("i.0", "j.0", "i.1", "j.1", "i.4", "j.3", "k.0", "k.1", "i.2", "j.2", "i.3", "j.4", "k.2")
-        .bind("i.0", "block.y")
-        .bind("j.0", "block.x")
-        .bind("i.1", "thread.y")
-        .bind("j.1", "thread.y")
-        .bind("i.4", "thread.x")
-        .bind("j.3", "thread.x")
-        .cache_write("C", "register", vector=cut.write)
-        .cache_read("A", "shared", order=cut.order, **shared)  # type: ignore[arg-type]
-        .cache_read("B", "shared", order=cut.order, **shared)  # type: ignore[arg-type]
-        .cache_read("A.shared", "fragment", at=cut.fragments_at)
-        .cache_read("B.shared", "fragment", at=cut.fragments_at)
-    )
+    shared: dict[str, Any] = {"vector": cut.vector or ROW[dtype], "pad": cut.pad, "swizzle": cut.swizzle}
+    schedule = tile_fragments(Schedule(op), "i", "j", cut, ("k", depth), ("k.0", "k.1"))
+    schedule = schedule.cache_write("C", "register", vector=cut.write)
+    for tensor in "AB":
+        schedule = schedule.cache_read(tensor, "shared", at="k.0", order=cut.order, **shared)
+    for tensor in "AB":
+        schedule = schedule.cache_read(f"{tensor}.shared", "fragment", at=cut.fragments_at)
     if cut.stages > 1:
         schedule = schedule.pipeline("k.0", stages=cut.stages, copy=cut.copy)
     if cut.unroll > 1:
@@ -84,7 +87,7 @@ def swizzled_matmul() -> Schedule:
     return tensor_matmul(op, Cut(swizzle=8, copy="register", unroll=2))
 
 
-def draw_tensor(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
+def draw_tensor(choose: Choose) -> Schedule:
     """A small product of any type, cut in any way; ragged where its tiles may be."""
     dtype = choose(tuple(INSTRUCTIONS))
     row = ROW[dtype]

@@ -16,6 +16,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.operators import matmul, matvec
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.examples import tiled_matmul, two_launches
+from tests.ir.tilings import TILES, bind_loops
 from tests.search.spaces import legal, space
 
 
@@ -24,8 +25,7 @@ def operations(schedule: Schedule) -> float:
 
 
 @pytest.mark.parametrize(
-    ("body", "count"),
-    [(lambda c: c * 0.5, 1), (lambda c: ex.relu(c + 1), 2), (ex.silu, 4), (ex.gelu, 5)],
+    ("body", "count"), [(lambda c: c * 0.5, 1), (lambda c: ex.relu(c + 1), 2), (ex.silu, 4), (ex.gelu, 5)]
 )
 def test_constants_of_an_epilogue_are_no_operations(body: Callable[[ex.Expr], ex.Expr], count: int) -> None:
     plain = o.matmul(8, 8, 8)
@@ -52,17 +52,8 @@ N = 128
 
 def _from_global(side: int) -> Schedule:
     """Blocks of side x side threads, an output element each, without shared memory."""
-    return (
-        Schedule(matmul(N, N, N))
-        .split("i", (side,))
-        .split("j", (side,))
-        .reorder("i.0", "j.0", "i.1", "j.1", "k")
-        .bind("i.0", "block.y")
-        .bind("j.0", "block.x")
-        .bind("i.1", "thread.y")
-        .bind("j.1", "thread.x")
-        .cache_write("C")
-    )
+    s = Schedule(matmul(N, N, N)).split("i", (side,)).split("j", (side,))
+    return bind_loops(s.reorder("i.0", "j.0", "i.1", "j.1", "k"), TILES).cache_write("C")
 
 
 def _figure(schedule: Schedule, name: str) -> float:
@@ -88,15 +79,8 @@ def test_l2_bytes_of_shared_tiles_are_all_sectors() -> None:
 
 def test_l2_bytes_count_every_stored_sector() -> None:
     """Threads of a block run down a column of C, so each store is a sector of its own."""
-    down = (
-        Schedule(matmul(N, N, N))
-        .split("i", (32,))
-        .reorder("i.0", "j", "i.1", "k")
-        .bind("i.0", "block.y")
-        .bind("j", "block.x")
-        .bind("i.1", "thread.x")
-        .cache_write("C")
-    )
+    down = Schedule(matmul(N, N, N)).split("i", (32,)).reorder("i.0", "j", "i.1", "k")
+    down = bind_loops(down, {"i.0": "block.y", "j": "block.x", "i.1": "thread.x"}).cache_write("C")
     blocks, read = N // 32 * N, 4 * (32 * N + N)
     assert _figure(down, "total_global_store_sectors") == N * N
     assert _figure(down, "l2_bytes") == blocks * read + SECTOR_BYTES * N * N

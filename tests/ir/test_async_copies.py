@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import generate
@@ -22,31 +20,15 @@ from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import CopyWaitNode, LoopNode, walk_nodes
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.async_examples import async_conv2d, async_matmul, async_twice, draw_async
-from tests.ir.test_schedules import arrays_for, assert_same
-
-
-@st.composite
-def asynchronous(draw: st.DrawFn) -> Schedule:
-    def choose(options: Any) -> Any:
-        return draw(st.sampled_from(options))
-
-    return draw_async(choose)
-
-
-@settings(max_examples=60, deadline=None)
-@given(asynchronous())
-def test_random_pipeline_matches_reference(schedule: Schedule) -> None:
-    enforce_rules(schedule.program, Limits())
-    assert_same(schedule)
-    assert Schedule.from_json(schedule.to_json()) == schedule
+from tests.drawn.checks import check_tree, make_inputs
+from tests.ir.async_examples import async_conv2d, async_matmul, async_twice
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_missing_wait_is_detected(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
     monkeypatch.setattr(evaluator, "count_pending_groups", lambda stages: stages - 1)
     op = async_matmul(16, 32, 40, stages=stages).op
-    found = evaluator.interpret_program(async_matmul(16, 32, 40, stages=stages).program, arrays_for(op))
+    found = evaluator.interpret_program(async_matmul(16, 32, 40, stages=stages).program, make_inputs(op))
     assert np.isnan(found.output).any()
 
 
@@ -54,8 +36,8 @@ def test_tile_copied_too_early_is_detected(monkeypatch: pytest.MonkeyPatch) -> N
     """It overwrites the tile in use."""
     monkeypatch.setattr(evaluator, "count_tiles_ahead", lambda stages: stages)
     schedule = async_matmul(16, 32, 40)
-    found = evaluator.interpret_program(schedule.program, arrays_for(schedule.op))
-    expected = schedule.op.reference(*arrays_for(schedule.op))
+    found = evaluator.interpret_program(schedule.program, make_inputs(schedule.op))
+    expected = schedule.op.reference(*make_inputs(schedule.op))
     assert not np.allclose(found.output, expected)
 
 
@@ -87,15 +69,10 @@ def list_register_steps() -> Any:
 
 
 def copy_async(dtype: str, vector: int, order: tuple[int, ...] = ()) -> Schedule:
-    return (
-        Schedule(o.matmul(16, 16, 32, dtype=dtype))
-        .split("k", (16,))
-        .reorder("i", "k.0", "j", "k.1")
-        .bind("i", "thread.x")
-        .cache_write("C")
-        .cache_read("A", "shared", at="k.0", vector=vector, order=order)
-        .pipeline("k.0", stages=2, copy="async")
-    )
+    s = Schedule(o.matmul(16, 16, 32, dtype=dtype)).split("k", (16,)).reorder("i", "k.0", "j", "k.1")
+    s = s.bind("i", "thread.x").cache_write("C")
+    s = s.cache_read("A", "shared", at="k.0", vector=vector, order=order)
+    return s.pipeline("k.0", stages=2, copy="async")
 
 
 MISTAKES = {
@@ -134,7 +111,7 @@ def test_illegal_copy_is_refused_with_its_nearest_choice(name: str) -> None:
 )
 def test_legal_copy_matches_reference(schedule: Schedule) -> None:
     enforce_rules(schedule.program, Limits())
-    assert_same(schedule)
+    check_tree(schedule)
 
 
 def test_target_without_cp_async_is_refused() -> None:
@@ -153,10 +130,10 @@ def test_target_without_cp_async_is_refused() -> None:
 
 @pytest.mark.parametrize("inner", ["async", "register"])
 def test_nested_pipelines_match_reference(inner: str) -> None:
-    assert_same(async_twice(inner))
+    check_tree(async_twice(inner))
 
 
 def test_tile_moved_out_leaves_a_plain_loop() -> None:
     schedule = copy_async("float32", 1).compute_at("A.shared", None)
     assert not any(isinstance(n, CopyWaitNode) for n in walk_nodes(derive_launches(schedule.program)[0].body))
-    assert_same(schedule)
+    check_tree(schedule)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
 import ekc
 import ekc.ir.operators as o
@@ -16,9 +14,7 @@ from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.drawn_operators import draw_operator
-from tests.ir.strategies import draw_atomic
-from tests.ir.test_schedules import assert_same
+from tests.drawn.checks import check_tree
 
 
 def split_over_blocks(op: Operator, output: str, axis: str, terms: int) -> Schedule:
@@ -99,7 +95,7 @@ SUMS = {
 
 @pytest.mark.parametrize("name", SUMS)
 def test_atomic_sums_match_reference(name: str) -> None:
-    assert_same(SUMS[name]())
+    check_tree(SUMS[name]())
 
 
 def test_atomic_sums_of_integers_are_exact() -> None:
@@ -108,36 +104,6 @@ def test_atomic_sums_of_integers_are_exact() -> None:
     a, b = (rng.integers(-128, 128, t.shape, np.int8) for t in op.inputs)
     found = interpret_program(split_over_blocks(op, "C", "k", 5).program, (a, b))
     assert np.array_equal(found.output, op.reference(a, b))
-
-
-FEW = settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
-
-
-@FEW
-@given(st.data())
-def test_random_atomic_sums_match_reference(data: st.DataObject) -> None:
-    check_atomic_sum(data)
-
-
-@pytest.mark.slow
-@settings(FEW, max_examples=150)
-@given(st.data())
-def test_many_random_atomic_sums_match_reference(data: st.DataObject) -> None:
-    check_atomic_sum(data)
-
-
-def check_atomic_sum(data: st.DataObject) -> None:
-    def choose(options: object) -> object:
-        return data.draw(st.sampled_from(options))  # type: ignore[arg-type]
-
-    schedule = draw_atomic(choose, draw_operator(choose), 14)  # type: ignore[arg-type]
-    assume(schedule is not None)
-    assert schedule is not None
-    assert_same(schedule)
 
 
 def test_sampled_blocks_have_complete_sums() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import ekc.ir.operators as o
 from ekc.ir.operator import Operator
-from tests.ir.test_operators import Array, arrays_for, close
+from tests.drawn.checks import make_inputs
+from tests.ir.test_operators import Array, close
 
 FORWARD = {1: o.conv1d, 2: o.conv2d, 3: o.conv3d}
 TRANSPOSED = {1: o.conv_transpose1d, 2: o.conv_transpose2d, 3: o.conv_transpose3d}
@@ -75,14 +76,14 @@ def draw_ends(data: st.DataObject, most: Several) -> tuple[Any, Ends]:
 
 def first(op: Operator) -> list[Array]:
     """The operator's arrays in float64, channels moved to where NCHW and OIHW have them."""
-    return [np.moveaxis(a.astype(np.float64), -1, 1) for a in arrays_for(op)]
+    return [np.moveaxis(a.astype(np.float64), -1, 1) for a in make_inputs(op)]
 
 
 def check(op: Operator, layout: str, want: Callable[..., Array], *numbers: Any) -> None:
     last = layout.endswith("C")
-    x, w = first(op) if last else (a.astype(np.float64) for a in arrays_for(op))
+    x, w = first(op) if last else (a.astype(np.float64) for a in make_inputs(op))
     expected = want(x, w, *numbers)
-    close(op, op.reference(*arrays_for(op)), np.moveaxis(expected, 1, -1) if last else expected)
+    close(op, op.reference(*make_inputs(op)), np.moveaxis(expected, 1, -1) if last else expected)
 
 
 @settings(max_examples=150, deadline=None)
@@ -169,15 +170,14 @@ def test_transposed_padding_same_is_gradient(data: st.DataObject) -> None:
     large = tuple(e * s for e, s in zip(image, stride, strict=True))
     assert back.outputs[0].shape == (1, 2, *large)
     forward = FORWARD[rank](1, 2, *large, out_channels=3, **numbers)
-    x, w = arrays_for(forward)
-    y = arrays_for(back)[0]
+    x, w = make_inputs(forward)
+    y = make_inputs(back)[0]
     there, here = forward.reference(x, w).astype(float), back.reference(y, w).astype(float)
     np.testing.assert_allclose(np.sum(there * y), np.sum(here * x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("padding", "ends"),
-    [(2, ((2, 2), (2, 2))), ("valid", ((0, 0), (0, 0))), (((1, 0),), ((1, 0), (1, 0)))],
+    ("padding", "ends"), [(2, ((2, 2), (2, 2))), ("valid", ((0, 0), (0, 0))), (((1, 0),), ((1, 0), (1, 0)))]
 )
 def test_padding_short_forms(padding: Any, ends: Ends) -> None:
     for make in (o.conv2d, o.conv_transpose2d):

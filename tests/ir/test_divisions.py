@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
@@ -15,9 +13,7 @@ from ekc.ir.divisions import find_quotient_period
 from ekc.ir.operator import Operator
 from ekc.ir.printer import format_program
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.drawn_operators import _conv_of_any_rank, _conv_transpose
-from tests.ir.strategies import draw_divided
-from tests.ir.test_graph_rewrites import matches_reference
+from tests.drawn.checks import check_tree
 
 GROUPED = o.conv2d(1, 8, 5, 6, out_channels=12, padding=1, groups=4)
 TRANSPOSED = o.conv_transpose1d(1, 4, 7, out_channels=4, kernel=3, stride=2, padding=1)
@@ -54,8 +50,8 @@ def test_divide_simplifies_nested_quotients() -> None:
     assert find_quotient_period(op.computes[0], "k") == 12
     divided = Schedule(op).divide("k", 12)
     assert "x[k.0, (k.1 // 3), (k.1 % 3)]" in read(divided)
-    assert matches_reference(divided)
-    assert matches_reference(divided.split("k.1", (4,)).split("i", (4,)).cache_write("C"))
+    check_tree(divided)
+    check_tree(divided.split("k.1", (4,)).split("i", (4,)).cache_write("C"))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +77,7 @@ def test_quotient_period(index: Callable[[ex.Expr], ex.Expr], turns: int) -> Non
     at = [int(ex.evaluate(index(ex.Var("i")), {"i": i}, lambda load: 0)) for i in range(97)]
     assert len({at[i + turns] - at[i] for i in range(97 - turns)}) == 1, "one turn is not as another"
     if turns > 1:
-        assert matches_reference(Schedule(op).divide("i", turns))
+        check_tree(Schedule(op).divide("i", turns))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_divided_tile_can_be_staged(op: Operator, axis: str, tensor: str) -> Non
     by = find_quotient_period(op.computes[0], axis)
     with pytest.raises(ScheduleError, match="fused index"):
         str(_tile(Schedule(op).split(axis, (by,)), axis, tensor))
-    assert matches_reference(_tile(Schedule(op).divide(axis, by), axis, tensor))
+    check_tree(_tile(Schedule(op).divide(axis, by), axis, tensor))
 
 
 def _tile(schedule: Schedule, axis: str, tensor: str) -> Schedule:
@@ -116,22 +112,11 @@ def _tile(schedule: Schedule, axis: str, tensor: str) -> Schedule:
 )
 def test_divided_pieces_with_gaps_match_reference(body: Callable[..., ex.Expr], by: int, scope: str) -> None:
     op = o.compute("padded", axes={"n": 3, "i": 32}, inputs={"x": (60,), "y": (3,)}, body=body)
-    assert matches_reference(Schedule(op).divide("i", by).cache_read("x", scope, at="n"))
+    check_tree(Schedule(op).divide("i", by).cache_read("x", scope, at="n"))
     cut = Schedule(op).divide("i", by).split("i.1", (2,)).split("i.0", (2,))
-    assert matches_reference(cut.cache_read("x", scope, at="n"))
-    assert matches_reference(cut.cache_read("x", scope, at="i.0.0"))
+    check_tree(cut.cache_read("x", scope, at="n"))
+    check_tree(cut.cache_read("x", scope, at="i.0.0"))
 
 
 def test_split_keeps_quotient() -> None:
     assert "o.0*3 + o.1) // 3" in read(Schedule(GROUPED).split("o", (3,)))
-
-
-@given(st.data())
-def test_drawn_divided_schedules_match_reference(data: st.DataObject) -> None:
-    def choose(options):  # type: ignore[no-untyped-def]
-        return data.draw(st.sampled_from(options))
-
-    op = choose((_conv_of_any_rank, _conv_transpose))(choose)
-    schedule = draw_divided(choose, op, 12)
-    if schedule is not None:
-        assert matches_reference(schedule), format_program(schedule.program)

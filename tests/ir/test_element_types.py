@@ -6,14 +6,11 @@ import copy
 import itertools
 import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ekc.ir.operators as o
@@ -33,63 +30,9 @@ from ekc.ir.dtypes import (
 )
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.interpret import interpret_program
-from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.strategies import schedules
-from tests.ir.typed import TRIPLES, Types, rescheduled, retyped
-
-FEW = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-
-
-@FEW
-@given(schedules(), st.sampled_from(TRIPLES))
-def test_random_schedule_of_any_types_matches_reference(drawn: Schedule, types: Types) -> None:
-    check_types(drawn, types)
-
-
-@pytest.mark.slow
-@settings(FEW, max_examples=80)
-@given(schedules(), st.sampled_from(TRIPLES))
-def test_many_random_schedules_of_any_types_match_reference(drawn: Schedule, types: Types) -> None:
-    check_types(drawn, types)
-
-
-def check_types(drawn: Schedule, types: Types) -> None:
-    """The interpreter computes the schedule with these types."""
-    op = retyped(drawn.op, types)
-    schedule = rescheduled(drawn, op)
-    arrays = _inputs(op)
-    expected = op.reference(*arrays)
-    found = interpret_program(schedule.program, arrays)
-    assert found.written_mask.all()
-    np.testing.assert_allclose(
-        found.output.astype(float),
-        expected.astype(float),
-        rtol=0,
-        atol=_allowed(op, expected),
-        err_msg=str(schedule),
-    )
-    assert Schedule.from_json(schedule.to_json()) == schedule
-    assert operator_from_json(op.to_json()) == op
-
-
-def _inputs(op: Operator) -> tuple[NDArray[Any], ...]:
-    """Random arrays, small where an exponential would overflow every type."""
-    arrays = make_random_input_arrays(op)
-    if any(isinstance(e, ex.Call) for c in op.computes for e in ex.walk_expr(c.body)):
-        return tuple(a % 5 if a.dtype.kind == "i" else a for a in arrays)
-    return arrays
-
-
-def _allowed(op: Operator, expected: NDArray[Any]) -> float:
-    """Tolerance of one rounding for each term and each result stored in another type; 0 for integers."""
-    epsilon = 0.0
-    for compute in op.computes:
-        terms = math.prod(a.extent for a in compute.reduction_axes) + 2
-        epsilon = epsilon * terms + compute.acc_dtype.epsilon * terms + compute.output.dtype.epsilon
-    return 2 * epsilon * max(1.0, float(np.abs(expected.astype(float)).max()))
+from tests.drawn.types import TRIPLES, Types
+from tests.ir.starts import make_int8
 
 
 @pytest.mark.parametrize(
@@ -169,64 +112,6 @@ def test_then_reads_the_stored_type() -> None:
     ).inputs[2].dtype is INT32  # fmt: skip
 
 
-BAD: dict[str, tuple[Callable[[], object], str]] = {
-    "float16 sums": (
-        lambda: o.matmul(4, 4, 4, dtype="float16", acc_dtype="float16"),
-        r"acc_dtype: C cannot be summed in float16, only in float32 or int32; use 'float32'",
-    ),
-    "int8 sums": (
-        lambda: o.matmul(4, 4, 4, dtype="int8", acc_dtype="int8"),
-        r"C cannot be summed in int8, .*; use 'int32'",
-    ),
-    "floats in int32": (
-        lambda: o.matmul(4, 4, 4, acc_dtype="int32"),
-        r"acc_dtype: A is float32, which int32 cannot sum; use 'float32'",
-    ),
-    "stored as tf32": (
-        lambda: o.matmul(4, 4, 4, out_dtype="tf32"),
-        r"out_dtype: C is summed in float32 and cannot be stored as tf32; legal are .*; use 'float32'",
-    ),
-    "quantised": (
-        lambda: o.matmul(4, 4, 4, out_dtype="int8"),
-        r"cannot be stored as int8; legal are float32, float16, bfloat16; use 'float32'",
-    ),
-    "half of an int": (
-        lambda: o.matmul(4, 4, 4, dtype="int8", out_dtype="float16"),
-        r"summed in int32 and cannot be stored as float16; .*; use 'float32'",
-    ),
-    "long sums": (
-        lambda: o.matmul(4, 4, 200_000, dtype="int8"),
-        r"acc_dtype: C sums 200000 terms of up to 16384, which can leave int32; "
-        r"use 131071 terms, or acc_dtype='float32'",
-    ),
-    "a large term": (
-        lambda: _int8(lambda x, i: x[i] * x[i] * x[i] * x[i] * x[i]),
-        r"acc_dtype: a term of C reaches -34359738368, beyond int32; use 'float32'",
-    ),
-    "a root": (lambda: _int8(lambda x, i: ex.sqrt(x[i])), r"'sqrt' in the body of C is not exact in int32"),
-    "a quotient": (lambda: _int8(lambda x, i: x[i] / 2), r"'/' in the body of C is not exact in int32"),
-    "a fraction": (lambda: _int8(lambda x, i: x[i] * 0.5), r"'0.5' in the body of C is not exact in int32"),
-    "a sum of a sum": (
-        lambda: o.matmul(4, 4, 100_000, dtype="int8").then(
-            "D", axes={"p": 4}, reduce={"q": 4}, body=lambda C, p, q: C[p, q]
-        ),
-        r"D sums 4 terms of up to 1638400000, which can leave int32; use 1 terms",
-    ),
-}
-
-
-def _int8(body: Callable[..., ex.Expr]) -> Operator:
-    return o.compute("mine", axes={"i": 4}, inputs={"x": (4,)}, body=body, dtype="int8")
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_types_are_refused_in_one_line(name: str) -> None:
-    make, words = BAD[name]
-    with pytest.raises(InvalidInput, match=words) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-
-
 def test_longest_safe_int8_sum_is_exact() -> None:
     op = o.matvec(1, 131_071, dtype="int8")
     lowest = np.full((1, 131_071), -128, np.int8)
@@ -234,7 +119,7 @@ def test_longest_safe_int8_sum_is_exact() -> None:
 
 
 def test_absolute_values_and_extremes_of_integers_are_exact() -> None:
-    op = _int8(lambda x, i: ex.Call("abs", ex.minimum(x[i], 3) - i) * ex.maximum(x[i], -2))
+    op = make_int8(lambda x, i: ex.Call("abs", ex.minimum(x[i], 3) - i) * ex.maximum(x[i], -2))
     x = np.array([-128, 127, 5, -1], np.int8)
     want = [abs(min(int(v), 3) - i) * max(int(v), -2) for i, v in enumerate(x)]
     assert op.reference(x).tolist() == want

@@ -14,13 +14,9 @@ from numpy.typing import NDArray
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.operator import Operator, operator_from_json
+from tests.drawn.checks import make_inputs
 
 Array = NDArray[Any]
-
-
-def arrays_for(op: Operator) -> list[Array]:
-    rng = np.random.default_rng(3)
-    return [rng.standard_normal(t.shape).astype(t.dtype.numpy_dtype) for t in op.inputs]
 
 
 def close(op: Operator, got: Array, expected: Array) -> None:
@@ -36,7 +32,7 @@ def close(op: Operator, got: Array, expected: Array) -> None:
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_matmul_matches_numpy(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     op = o.matmul(5, 7, 9, dtype=dtype, transpose_a=transpose_a, transpose_b=transpose_b)
-    a, b = arrays_for(op)
+    a, b = make_inputs(op)
     left, right = a.astype(np.float64), b.astype(np.float64)
     close(op, op.reference(a, b), (left.T if transpose_a else left) @ (right.T if transpose_b else right))
 
@@ -45,24 +41,24 @@ def test_matmul_of_float16_with_float32_output() -> None:
     op = o.matmul(4, 4, 4, dtype="float16", out_dtype="float32")
     assert [t.dtype.name for t in (*op.inputs, *op.outputs)] == ["float16", "float16", "float32"]
     assert op.computes[0].acc_dtype.name == "float32"
-    assert op.reference(*arrays_for(op)).dtype == np.float32
+    assert op.reference(*make_inputs(op)).dtype == np.float32
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_batch_matmul_of_transposed_factors(transpose_a: bool, transpose_b: bool) -> None:
     op = o.batch_matmul(2, 5, 7, 9, dtype="float16", transpose_a=transpose_a, transpose_b=transpose_b)
-    a, b = (x.astype(np.float64) for x in arrays_for(op))
+    a, b = (x.astype(np.float64) for x in make_inputs(op))
     right = (a.swapaxes(1, 2) if transpose_a else a) @ (b.swapaxes(1, 2) if transpose_b else b)
-    close(op, op.reference(*arrays_for(op)), right)
+    close(op, op.reference(*make_inputs(op)), right)
 
 
 def test_matvec_and_batch_matmul_match_numpy() -> None:
     op = o.matvec(6, 11)
-    a, x = arrays_for(op)
+    a, x = make_inputs(op)
     close(op, op.reference(a, x), a.astype(np.float64) @ x)
     op = o.batch_matmul(3, 4, 5, 6)
-    a, b = arrays_for(op)
+    a, b = make_inputs(op)
     close(op, op.reference(a, b), np.matmul(a.astype(np.float64), b))
 
 
@@ -107,8 +103,8 @@ def test_matvec_and_batch_matmul_match_numpy() -> None:
 )
 def test_einsum_matches_numpy(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     op = o.einsum(text, *shapes)
-    arrays = [x.astype(np.float64) for x in arrays_for(op)]
-    close(op, op.reference(*arrays_for(op)), np.einsum(text, *arrays).reshape(op.outputs[0].shape))
+    arrays = [x.astype(np.float64) for x in make_inputs(op)]
+    close(op, op.reference(*make_inputs(op)), np.einsum(text, *arrays).reshape(op.outputs[0].shape))
 
 
 EXTENTS = dict(zip("abcde", (2, 3, 5, 7, 9), strict=True))
@@ -125,7 +121,7 @@ def test_drawn_einsums_of_three_match_numpy(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         text += "->" + "".join(data.draw(st.permutations(letters))[: data.draw(st.integers(0, len(letters)))])
     op = o.einsum(text, *(tuple(EXTENTS[x] for x in letters) for letters in operands))
-    arrays = arrays_for(op)
+    arrays = make_inputs(op)
     right = np.asarray(np.einsum(text, *(x.astype(np.float64) for x in arrays)))
     np.testing.assert_allclose(
         op.reference(*arrays), right.reshape(op.outputs[0].shape), rtol=1e-5, atol=1e-5
@@ -168,7 +164,7 @@ def test_compute_of_a_band_matches_numpy() -> None:
         inputs={"A": (9, 5), "B": (9, 6)},
         body=lambda A, B, i, j, b: A[i, b] * B[i + b - 2, j],
     )
-    a, b = arrays_for(op)
+    a, b = make_inputs(op)
     dense = np.zeros((9, 9))
     for i in range(9):
         for d in range(5):
@@ -181,17 +177,17 @@ def test_compute_of_a_band_matches_numpy() -> None:
 def test_compute_reductions_match_numpy(combine: str, of: Callable[..., Any]) -> None:
     body = lambda x, i, k: ex.exp(x[i, k]) - i  # noqa: E731
     op = o.compute("r", axes={"i": 5}, reduce={"k": 7}, inputs={"x": (5, 7)}, body=body, combine=combine)
-    (x,) = arrays_for(op)
+    (x,) = make_inputs(op)
     close(op, op.reference(x), of(np.exp(x.astype(np.float64)) - np.arange(5)[:, None], axis=1))
 
 
 def test_compute_functions_and_quotients_match_numpy() -> None:
     body = lambda x, i: ex.tanh(x[i // 2]) / ex.sqrt(1 + x[i % 4] * x[i % 4]) + ex.minimum(i, 3)  # noqa: E731
     op = o.compute("f", axes={"i": 8}, inputs={"x": (4,)}, body=body)
-    (x,) = (a.astype(np.float64) for a in arrays_for(op))
+    (x,) = (a.astype(np.float64) for a in make_inputs(op))
     i = np.arange(8)
     close(
-        op, op.reference(*arrays_for(op)), np.tanh(x[i // 2]) / np.sqrt(1 + x[i % 4] ** 2) + np.minimum(i, 3)
+        op, op.reference(*make_inputs(op)), np.tanh(x[i // 2]) / np.sqrt(1 + x[i % 4] ** 2) + np.minimum(i, 3)
     )
 
 
@@ -204,7 +200,7 @@ def test_chain_of_computes_matches_numpy() -> None:
         body=lambda C, bias, p, q: ex.relu(C[p, q] + bias[q]),
     )
     op = op.then("m", axes={"row": 4}, reduce={"col": 5}, body=lambda D, row, col: D[row, col], combine="max")
-    a, b, bias = arrays_for(op)
+    a, b, bias = make_inputs(op)
     expected = np.maximum(a.astype(np.float64) @ b + bias, 0).max(axis=1)
     close(op, op.reference(a, b, bias), expected)
     assert [c.output.name for c in op.computes[:-1]] == ["C", "D"]

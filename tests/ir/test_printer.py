@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ekc.ir.printer import format_program
+from tests.drawn.schedules import seeded_schedule
 from tests.ir.examples import EXAMPLES
-from tests.ir.strategies import seeded_schedule
 
 GOLDEN = Path(__file__).parent / "golden"
 

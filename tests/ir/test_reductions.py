@@ -11,15 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ekc.ir.operators as o
-from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
 from ekc.ir import reference
 from ekc.ir.dtypes import DTYPE_NAMES
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import operator_from_json
 from ekc.ir.schedule.schedule import Schedule
-from ekc.runtime.execute import execute
-from tests.ir.test_operators import Array, arrays_for, close
+from tests.drawn.checks import make_inputs, run_everywhere
+from tests.ir.test_operators import Array, close
 
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
 
@@ -40,7 +39,7 @@ def test_reduce_matches_numpy(
 ) -> None:
     axes = draw_axes(data, len(shape))
     op = o.reduce(shape, axes, combine, keepdims=keepdims, dtype="float16" if half else "float32")
-    (x,) = arrays_for(op)
+    (x,) = make_inputs(op)
     expected = getattr(np, combine)(x.astype(np.float64), axis=axes, keepdims=keepdims)
     close(op, op.reference(x), np.atleast_1d(expected))
 
@@ -79,7 +78,7 @@ def test_argmax_and_argmin_match_numpy(
 def test_softmax_matches_numpy(data: st.DataObject, shape: Any, half: bool) -> None:
     axis = draw_axes(data, len(shape))
     op = o.softmax(shape, axis, dtype="float16" if half else "float32")
-    (x,) = arrays_for(op)
+    (x,) = make_inputs(op)
     powers = np.exp(x.astype(np.float64))
     close(op, op.reference(x), powers / np.sum(powers, axis, keepdims=True))
     assert operator_from_json(op.to_json()) == op
@@ -97,7 +96,7 @@ def stretched(column: Array, shape: Any, axes: Any) -> Array:
 def test_layer_norm_matches_numpy(data: st.DataObject, shape: Any, eps: float, half: bool) -> None:
     axes = draw_axes(data, len(shape))
     op = o.layer_norm(shape, eps, axes=axes, dtype="float16" if half else "float32")
-    x, gamma, beta = arrays_for(op)
+    x, gamma, beta = make_inputs(op)
     rows = x.astype(np.float64)
     normal = (rows - np.mean(rows, axes, keepdims=True)) / np.sqrt(np.var(rows, axes, keepdims=True) + eps)
     close(
@@ -112,7 +111,7 @@ def test_layer_norm_matches_numpy(data: st.DataObject, shape: Any, eps: float, h
 def test_rms_norm_matches_numpy(data: st.DataObject, shape: Any, half: bool) -> None:
     axes = draw_axes(data, len(shape))
     op = o.rms_norm(shape, 1e-6, axes=axes, dtype="float16" if half else "float32")
-    x, gamma = arrays_for(op)
+    x, gamma = make_inputs(op)
     rows = x.astype(np.float64)
     normal = rows / np.sqrt(np.mean(rows**2, axes, keepdims=True) + 1e-6)
     close(op, op.reference(x, gamma), normal * stretched(gamma, shape, axes))
@@ -141,16 +140,14 @@ def test_extremes_keep_nan(how: str) -> None:
     x = np.concatenate([x, np.array([[np.inf, 4, -np.inf, 5]], np.float32)])
     right = [np.nan] * 3 + [np.inf if how == "max" else -np.inf]
     schedule = Schedule(op)
-    run = execute(op, compile_schedule(schedule), [x])[-1].output
-    for found in (op.reference(x), interpret_program(schedule.program, [x]).output, run):
+    for found in run_everywhere(schedule, [x]):
         np.testing.assert_array_equal(found, right)
 
 
 def test_relu_of_nan_is_nan() -> None:
     op = o.compute("relu", axes={"i": 2}, inputs={"x": (2,)}, body=lambda x, i: ex.relu(x[i]))
     x = np.array([np.nan, 2], np.float32)
-    (run,) = execute(op, compile_schedule(Schedule(op)), [x])
-    for found in (op.reference(x), interpret_program(Schedule(op).program, [x]).output, run.output):
+    for found in run_everywhere(Schedule(op), [x]):
         np.testing.assert_array_equal(found, x)
 
 

@@ -11,26 +11,17 @@ from ekc.ir.analysis import registers
 from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
+from tests.ir.tilings import TILES, bind_loops
 
 
 def tiled(stages: int, copy: str, k: int = 8, vector: int = 1) -> Schedule:
     """64 threads, 16 sums each; tiles of A and B of k x 32 elements."""
-    schedule = (
-        Schedule(o.matmul(256, 256, 256))
-        .split("i", (8, 4))
-        .split("j", (8, 4))
-        .split("k", (k,))
-        .reorder("i.0", "j.0", "k.0", "i.1", "j.1", "k.1", "i.2", "j.2")
-        .bind("i.0", "block.y")
-        .bind("j.0", "block.x")
-        .bind("i.1", "thread.y")
-        .bind("j.1", "thread.x")
-        .cache_write("C")
-        .cache_read("A", "shared", at="k.0", vector=vector)
-        .cache_read("B", "shared", at="k.0", vector=vector)
-        .unroll("k.1", factor=2)
-    )
-    return schedule.pipeline("k.0", stages=stages, copy=copy) if stages > 1 else schedule
+    s = Schedule(o.matmul(256, 256, 256)).split("i", (8, 4)).split("j", (8, 4)).split("k", (k,))
+    s = s.reorder("i.0", "j.0", "k.0", "i.1", "j.1", "k.1", "i.2", "j.2")
+    s = bind_loops(s, TILES).cache_write("C")
+    s = s.cache_read("A", "shared", at="k.0", vector=vector)
+    s = s.cache_read("B", "shared", at="k.0", vector=vector).unroll("k.1", factor=2)
+    return s.pipeline("k.0", stages=stages, copy=copy) if stages > 1 else s
 
 
 def rounds(schedule: Schedule) -> int:

@@ -57,6 +57,11 @@ def walk(given: Mapping[str, Any]) -> Steps:
     yield label_values(table[0] + table[1], (a * b) - (a * b), np.sqrt(b) if False else b.sum())
 
 
+def upward(given: Mapping[str, Any]) -> Steps:
+    """A branch that no recorded row takes."""
+    yield label_values(given["a"] if np.any(given["a"] < 0) else -given["a"])
+
+
 def run_directly(given: Mapping[str, Any], of: Any = walk) -> list[list[Any]]:
     return [[value for _, (value,) in part] for part in of(given)]
 
@@ -139,9 +144,6 @@ def test_branches_are_checked_for_each_walk(said: Any) -> None:
 
 
 def test_mask_is_checked_once_for_neighbouring_walks() -> None:
-    def upward(given: Mapping[str, Any]) -> Steps:
-        yield label_values(given["a"] if np.any(given["a"] < 0) else -given["a"])
-
     (trace,) = record_walks([upward] * 5, columns(RECORDING_ROWS))
     assert [where.walks for where in trace.empty_masks] == [(0, 1, 2, 3, 4)]
 
@@ -188,10 +190,7 @@ def test_repeated_call_is_made_once_and_unused_one_never() -> None:
 
 
 def test_other_branch_outcome_invalidates_the_walk() -> None:
-    def branching(given: Mapping[str, Any]) -> Steps:
-        yield label_values(given["a"] if np.any(given["a"] < 0) else -given["a"])
-
-    (trace,) = record_walks([branching], columns(RECORDING_ROWS))
+    (trace,) = record_walks([upward], columns(RECORDING_ROWS))
     assert replay(trace, columns(9, seed=1), [0, 9]) != [None]
     assert replay(trace, columns(900, seed=1, low=-9), [0, 900]) == [None]
 

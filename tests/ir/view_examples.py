@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ekc.ir.operators as o
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut
+from tests.drawn.operators import Choose
+from tests.ir.tensor_examples import INSTRUCTIONS, ROW, Cut, tile_fragments
 
 PIXELS = "n_p_q"
 
@@ -29,23 +30,15 @@ def tensor_conv2d(op: Operator, cut: Cut | None = None) -> Schedule:
     rows, columns = (PIXELS, "o") if op.computes[0].spatial_axes[-1].name == "o" else ("o", PIXELS)
     order = ("r", "s", "c.0", "c.1") if rows == PIXELS else ("c.0", "r", "s", "c.1")
     at = order[2]
-    i, j = ([f"{axis}.{n}" for n in range(5)] for axis in (rows, columns))
     shared: dict[str, Any] = {"at": at, "vector": cut.vector or ROW[dtype], "pad": cut.pad}
     schedule = (
-        fused_pixels(op)
-        .split(rows, (cut.warps[0], cut.tiles[0], 2, 8))
-        .split(columns, (cut.warps[1], cut.tiles[1], 4, 2))
-        .split("c", (cut.depth, depth))
-        .reorder(i[0], j[0], i[1], j[1], i[4], j[3], *order, i[2], j[2], i[3], j[4], "c.2")
-        .bind(i[0], "block.y").bind(j[0], "block.x")
-        .bind(i[1], "thread.y").bind(j[1], "thread.y")
-        .bind(i[4], "thread.x").bind(j[3], "thread.x")
+        tile_fragments(fused_pixels(op), rows, columns, cut, ("c", depth), order)
         .cache_write("Y", "register", vector=cut.write)
         .cache_read("X", "shared", order=cut.order, swizzle=cut.swizzle, **shared)
         .cache_read("W", "shared", swizzle=cut.swizzle, **shared)
         .cache_read("X.shared", "fragment", at="c.1")
         .cache_read("W.shared", "fragment", at="c.1")
-    )  # fmt: skip
+    )
     if cut.stages > 1:
         schedule = schedule.pipeline(at, stages=cut.stages, copy=cut.copy)
     return schedule.tensorize("c.2", instruction)
@@ -71,9 +64,6 @@ def plain_conv2d(op: Operator, threads: int = 8, tile: int = 4, staged: bool = T
         schedule = schedule.cache_read("X", "shared", at="c.0").cache_read("W", "shared", at="c.0")
         schedule = schedule.cache_read("X.shared", "register", at="c.1")
     return schedule
-
-
-Choose = Callable[[Sequence[Any]], Any]
 
 
 def draw_conv2d(choose: Choose, dtypes: Sequence[str], channels: Sequence[int]) -> Operator:

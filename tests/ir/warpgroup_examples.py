@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import ekc.ir.operators as o
 from ekc.ir.hardware.target import Limits, find_capabilities
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from tests.drawn.operators import Choose
+from tests.ir.tilings import bind_loops
 
 ARCH = "sm_90a"
 HOPPER = Limits(shared_bytes_per_block=find_capabilities(ARCH).shared_bytes, group_products=True)
@@ -40,7 +42,7 @@ def untouched(op: Operator, cut: GroupCut | None = None) -> Schedule:
     """`group_matmul` before tensorize: loops that any thread could run."""
     cut = cut or GroupCut()
     shared: dict[str, Any] = {"at": "k.0", "vector": cut.vector, "swizzle": 8, "panel": 64}
-    return (
+    schedule = (
         Schedule(op)
         .split("i", (cut.groups, cut.tiles[0], 4, 2, 8))
         .split("j", (cut.tiles[1], cut.strips, 4, 2))
@@ -48,18 +50,16 @@ def untouched(op: Operator, cut: GroupCut | None = None) -> Schedule:
         .reorder(
             "i.0", "j.0", "i.1", "i.3", "i.5", "j.3", "k.0", "k.1", "i.2", "j.1", "j.2", "i.4", "j.4", "k.2"
         )
-        .bind("i.0", "block.y")
-        .bind("j.0", "block.x")
-        .bind("i.1", "thread.y")
-        .bind("i.3", "thread.y")
-        .bind("i.5", "thread.x")
-        .bind("j.3", "thread.x")
-        .cache_write("C", vector=cut.write)
-        .cache_read("A", "shared", **shared)
-        .cache_read("B", "shared", **shared)
-        .pipeline("k.0", stages=cut.stages, copy="async")
-        .unroll("k.1")
     )
+    schedule = bind_group(schedule, "j.3").cache_write("C", vector=cut.write)
+    schedule = schedule.cache_read("A", "shared", **shared).cache_read("B", "shared", **shared)
+    return schedule.pipeline("k.0", stages=cut.stages, copy="async").unroll("k.1")
+
+
+def bind_group(schedule: Schedule, lanes: str) -> Schedule:
+    """Bind the pieces of rows and columns to blocks, warps and lanes as wgmma has them."""
+    levels = {"i.0": "block.y", "j.0": "block.x", "i.1": "thread.y", "i.3": "thread.y", "i.5": "thread.x"}
+    return bind_loops(schedule, levels | {lanes: "thread.x"})
 
 
 def by_taps(
@@ -76,9 +76,7 @@ def by_taps(
         .reorder("i.0", "j.0", "i.1", "i.3", "i.5", "j.2", *loops, "i.2", "j.1", "i.4", "j.3", "k.2")
     )
     schedule = schedule.fuse(*fuse) if joint else schedule
-    for loop, level in (("i.0", "block.y"), ("j.0", "block.x"), ("i.1", "thread.y"), ("i.3", "thread.y")):
-        schedule = schedule.bind(loop, level)
-    schedule = schedule.bind("i.5", "thread.x").bind("j.2", "thread.x").cache_write("C", vector=cut.write)
+    schedule = bind_group(schedule, "j.2").cache_write("C", vector=cut.write)
     for factor, loop in at.items():
         schedule = schedule.cache_read(factor, "shared", at=loop, vector=cut.vector, swizzle=8, panel=64)
     for loop in dict.fromkeys(at.values()):
@@ -91,7 +89,7 @@ def half_group_matmul() -> Schedule:
     return group_matmul(o.matmul(256, 256, 256, dtype="float16"))
 
 
-def draw_group(choose: Callable[[Sequence[Any]], Any]) -> Schedule:
+def draw_group(choose: Choose) -> Schedule:
     """A random small product of either type, with factors stored in any way, and edges in tiles."""
     turned = {f"transpose_{x}": choose((False, True)) for x in "ab"}
     along = {"a": not turned["transpose_a"], "b": turned["transpose_b"]}

@@ -12,6 +12,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import CacheRead, Reorder, Split, Step
 from ekc.ir.schedule.schedule import Schedule
+from tests.ir.starts import change_steps
 from tests.ir.tensor_examples import tensor_matmul
 from tests.ir.warpgroup_examples import HOPPER, INSTRUCTION, GroupCut, by_taps, group_matmul, untouched
 
@@ -20,10 +21,8 @@ WHOLE = f"tensorize {INSTRUCTION}"
 
 
 def changed(change: Callable[[Step], Step | None], op: Operator = HALF) -> Schedule:
-    """`group_matmul` with changed steps, and the rules enforced; `change` returns None to leave a step
-    out."""
-    steps = [change(s) for s in group_matmul(HALF).steps]
-    schedule = Schedule(op).apply_steps(*(s for s in steps if s is not None))
+    """`group_matmul` with changed steps, and the rules enforced."""
+    schedule = change_steps(group_matmul(HALF), change, op)
     enforce_rules(schedule.program, HOPPER)
     return schedule
 

@@ -7,11 +7,10 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
-from ekc.runtime.execute import execute
 from ekc.runtime.verify import verify
 from tests.codegen.samples import argmax_over_lanes
+from tests.drawn.checks import run_everywhere
 from tests.ir.test_operators import Array
 
 
@@ -33,11 +32,7 @@ def test_parts_and_lanes_find_the_first(dtype: str, how: str) -> None:
     x = rows(dtype).astype(schedule.op.inputs[0].dtype.numpy_dtype)
     right = getattr(np, how)(x.astype(np.float64), 1)
     kernel = compile_schedule(schedule)
-    for found in (
-        schedule.op.reference(x),
-        interpret_program(schedule.program, [x]).output,
-        execute(schedule.program.op, kernel, [x])[-1].output,
-    ):
+    for found in run_everywhere(schedule, [x], kernel):
         np.testing.assert_array_equal(found, right)
     assert verify(schedule, kernel, ReferenceEvaluator(schedule.op, (x,))).ok
 

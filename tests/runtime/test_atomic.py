@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
 import ekc
 from ekc.codegen.export import export
@@ -25,35 +22,12 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT, verify, verify_on_device
 from tests.codegen.samples import shared_sum
-from tests.emulator.drawn import atomic
+from tests.drawn.checks import check_verdict, judge
 from tests.runtime.faults import spoiled
 from tests.scripted.cuda.node import ScriptedNode
 
 A100 = specs.find_spec("a100")
 _ATOMIC = re.compile(r"(?:atom|red)\.global\.add\.(\w+)\s+(?:%\w+, )?(\[[^\]]*\]), (%\w+);")
-
-
-def assert_right(schedule: Schedule) -> None:
-    kernel = compile_schedule(schedule)
-    verdict = verify(schedule, kernel, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
-    assert verdict.ok, f"{verdict}\n{schedule}"
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=10,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
-@given(st.data())
-def test_drawn_atomic_schedules_match_the_reference(data: st.DataObject) -> None:
-    def choose(options: Sequence[Any]) -> Any:
-        return data.draw(st.sampled_from(options))
-
-    schedule = atomic(choose)
-    assume(schedule is not None)
-    assert schedule is not None
-    assert_right(schedule)
 
 
 def matvec_shared(each: int) -> Schedule:
@@ -89,7 +63,7 @@ def products_shared() -> Schedule:
     ids=["edges", "integers", "bfloat16", "lanes", "products"],
 )
 def test_atomic_sums_match_the_reference(schedule: Schedule) -> None:
-    assert_right(schedule)
+    check_verdict(schedule)
 
 
 def test_call_gives_the_complete_result() -> None:
@@ -110,8 +84,7 @@ def test_sums_that_are_0_count_as_written() -> None:
 
 def test_samples_of_a_large_grid_contain_complete_sums() -> None:
     schedule = shared_sum(512, 1024, 1024)
-    kernel = compile_schedule(schedule)
-    verdict = verify(schedule, kernel, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
+    verdict = judge(schedule)
     assert verdict.ok, str(verdict)
     _, main = verdict.launches
     assert 0 < main.agreement.blocks < main.agreement.total_blocks
@@ -149,7 +122,7 @@ def mixed(ptx: str) -> str:
 def test_store_in_place_of_an_atomic_is_found(fault: Callable[[str], str]) -> None:
     schedule = shared_sum(16, 32, 512)
     wrong = spoiled(compile_schedule(schedule), fault)
-    verdict = verify(schedule, wrong, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
+    verdict = judge(schedule, wrong)
     assert verdict.fault == UNSAFE_KERNEL
     assert {f.kind for f in verdict.findings} == {"block-conflict"}
 
@@ -159,11 +132,7 @@ def test_kernel_that_clears_nothing_is_wrong() -> None:
     kernel = compile_schedule(schedule)
     clear = re.compile(r"st\.global\.v4\.f32[^;]*;")
     assert clear.search(kernel.ptx)
-    verdict = verify(
-        schedule,
-        replace(kernel, ptx=clear.sub("", kernel.ptx, count=1)),
-        ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)),
-    )
+    verdict = judge(schedule, replace(kernel, ptx=clear.sub("", kernel.ptx, count=1)))
     assert verdict.fault == WRONG_RESULT
     assert not verdict.launches[0].agreement.complete
 
@@ -198,12 +167,9 @@ def test_check_on_a_gpu_uses_the_complete_result(tmp_path: Path, monkeypatch: py
     # The scripted driver looks a module up in the compile cache, and a user's holds thousands.
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     schedule = shared_sum(33, 70, 600)
-    kernel, expected = (
-        compile_schedule(schedule),
-        ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)),
-    )
     device = ScriptedNode().open()
-    verdict = verify_on_device(device, schedule, kernel, expected)
+    expected = ReferenceEvaluator.from_seed(schedule.op, 0)
+    verdict = verify_on_device(device, schedule, compile_schedule(schedule), expected)
     assert not verdict.fault
     (judged,) = verdict.launches
     assert judged.blocks == judged.total_blocks

@@ -8,9 +8,8 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
-from ekc.runtime.verify import verify
 from ekc.search.sketches.naive import make_naive_schedule
+from tests.drawn.checks import judge
 
 
 def choose(yes: float, no: float, size: int = 256) -> ekc.Operator:
@@ -21,9 +20,8 @@ def choose(yes: float, no: float, size: int = 256) -> ekc.Operator:
 
 @pytest.mark.parametrize(("yes", "no", "right"), [(0, 1, True), (1, 0, False), (0, 0, False), (1, 1, False)])
 def test_element_near_the_threshold_excuses_no_other(yes: float, no: float, right: bool) -> None:
-    wanted = choose(0, 1)
     kernel = compile_schedule(make_naive_schedule(choose(yes, no)), "sm_80")
-    verdict = verify(make_naive_schedule(wanted), kernel, ReferenceEvaluator.from_seed(wanted, 0))
+    verdict = judge(make_naive_schedule(choose(0, 1)), kernel)
     assert verdict.ok is right, str(verdict)
 
 
@@ -33,18 +31,13 @@ def test_value_computed_from_a_choice_excuses_no_other_element(yes: float, right
         return choose(number, 2).epilogue(lambda d: d * 3 + 1)
 
     kernel = compile_schedule(make_naive_schedule(scale(yes)), "sm_80")
-    assert (
-        verify(make_naive_schedule(scale(1)), kernel, ReferenceEvaluator.from_seed(scale(1), 0)).ok is right
-    )
+    assert judge(make_naive_schedule(scale(1)), kernel).ok is right
 
 
 @pytest.mark.parametrize("number", [0.1, 0.3, 0.7, 1e-3, 1 / 3])
 def test_constants_are_float32_in_kernel_and_reference(number: float) -> None:
     op = ekc.compute(
-        "hits",
-        axes={"i": 2},
-        inputs={"x": (2,)},
-        body=lambda x, i: ekc.where(ekc.equal(x[i], number), 1, 0),
+        "hits", axes={"i": 2}, inputs={"x": (2,)}, body=lambda x, i: ekc.where(ekc.equal(x[i], number), 1, 0)
     )
     x = np.array([number, number + 1], np.float32)
     assert op.reference(x).tolist() == ekc.compile(make_naive_schedule(op))(x).tolist() == [1, 0]

@@ -25,11 +25,11 @@ from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import RandomTensor
-from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime import verify as checking
 from ekc.runtime.execute_parts import split_into_boxes
-from ekc.runtime.verify import Verdict, verify
+from ekc.runtime.verify import verify
 from ekc.search.sketches.naive import make_naive_schedule
+from tests.drawn.checks import judge
 from tests.ir import examples
 
 MAKERS = ("arange", "zeros", "empty", "ones", "full", "zeros_like", "empty_like", "concatenate", "where")
@@ -58,10 +58,6 @@ class Longest:
         return noting
 
 
-def judge(schedule: Schedule) -> Verdict:
-    return verify(schedule, compile_schedule(schedule), ReferenceEvaluator.from_seed(schedule.op, 0))
-
-
 @pytest.mark.parametrize(
     "make",
     [lambda: scaling(2**25), lambda: scaling(2**31 - 1), lambda: scaling(3 * 2**30, "int8"),
@@ -74,7 +70,7 @@ def test_arrays_are_no_longer_than_the_share_of_the_blocks(
 ) -> None:
     schedule = make_naive_schedule(make())
     compiled, seen = compile_schedule(schedule), Longest(monkeypatch)
-    verdict = verify(schedule, compiled, ReferenceEvaluator.from_seed(schedule.op, 0))
+    verdict = judge(schedule, compiled)
     assert verdict.ok, str(verdict)
     assert seen.made > 100
     tensors = sum(spec.elements for spec in schedule.op.tensors.values())
@@ -88,7 +84,7 @@ def test_memory_of_a_check_does_not_grow_with_an_extent() -> None:
         schedule = make_naive_schedule(scaling(extent))
         compiled = compile_schedule(schedule)
         tracemalloc.start()
-        assert verify(schedule, compiled, ReferenceEvaluator.from_seed(schedule.op, 0)).ok
+        assert judge(schedule, compiled).ok
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # A page table grows by 4 bytes for each KiB.

@@ -21,13 +21,13 @@ from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import quantities
 from ekc.ir.hardware.target import Limits, restrict_to_arch
 from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ptx.counting.counts import count_instructions
-from ekc.runtime.execute import execute
 from tests.codegen import samples
+from tests.drawn.checks import run_everywhere
 from tests.ir.tensor_examples import half_matmul
+from tests.ir.tilings import reduce_over_lanes
 
 ODD = (np.nan, np.inf, -np.inf)
 OLD, AMPERE, HOPPER = "sm_75", "sm_80", "sm_90"
@@ -35,16 +35,7 @@ OLD, AMPERE, HOPPER = "sm_75", "sm_80", "sm_90"
 
 def _over_lanes(combine: str, dtype: str) -> Schedule:
     """Rows reduced in registers, then across eight lanes; tails in both axes."""
-    return (
-        Schedule(o.reduce((5, 45), 1, combine, dtype=dtype))
-        .split("i0", (4,))
-        .split("k1", (8, 3))
-        .reorder("i0.0", "i0.1", "k1.1", "k1.0", "k1.2")
-        .bind("i0.0", "block.x")
-        .bind("i0.1", "thread.y")
-        .bind("k1.1", "thread.x")
-        .cache_write("Y")
-    )
+    return reduce_over_lanes(Schedule(o.reduce((5, 45), 1, combine, dtype=dtype)), "Y", "i0", "k1", (8, 3))
 
 
 def _in_parts(combine: str, dtype: str) -> Schedule:
@@ -144,11 +135,9 @@ def agree(found: NDArray[Any], right: NDArray[Any]) -> None:
 def test_nan_and_infinities_are_where_the_reference_has_them(name: str, data: st.DataObject) -> None:
     schedule, compiled = made(name)
     arrays = spoiled(schedule.op, data.draw)
-    right = schedule.op.reference(*arrays)
-    agree(interpret_program(schedule.program, arrays).output, right)
-    runs = execute(schedule.program.op, compiled, arrays)
-    assert not any(run.report.findings for run in runs)
-    agree(runs[-1].output, right)
+    right, interpreted, executed = run_everywhere(schedule, arrays, compiled)
+    agree(interpreted, right)
+    agree(executed, right)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -157,11 +146,7 @@ def test_nan_in_each_input_reaches_the_result(name: str) -> None:
     for number in range(len(schedule.op.inputs)):
         arrays = [a.copy() for a in make_random_input_arrays(schedule.op)]
         arrays[number].reshape(-1)[0] = np.nan
-        for found in (
-            schedule.op.reference(*arrays),
-            interpret_program(schedule.program, arrays).output,
-            execute(schedule.program.op, compiled, arrays)[-1].output,
-        ):
+        for found in run_everywhere(schedule, arrays, compiled):
             assert np.isnan(found.astype(np.float32)).any()
 
 
@@ -229,6 +214,5 @@ def test_factors_are_not_summed_before_they_meet_an_infinity(dtype: str) -> None
         np.array([np.inf, 3], op.inputs[1].dtype.numpy_dtype),
     )
     schedule = Schedule(op).cache_write("C")
-    (run,) = execute(op, compile_schedule(schedule, OLD), [a, b])
-    for found in (op.reference(a, b), interpret_program(schedule.program, [a, b]).output, run.output):
+    for found in run_everywhere(schedule, [a, b], compile_schedule(schedule, OLD)):
         np.testing.assert_array_equal(found.astype(np.float32), [np.nan, 3])

@@ -12,20 +12,19 @@ from ekc.ir.interpreter.compare import describe_input_policy, make_random_input_
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
-from ekc.runtime.execute import execute
-from ekc.runtime.verify import verify
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.codegen.samples import product_over_lanes
+from tests.drawn.checks import judge, run_everywhere
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_parts_lanes_and_tails_multiply_by_one(dtype: str) -> None:
     schedule = product_over_lanes(dtype)
-    expected = ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op))
-    verdict = verify(schedule, compile_schedule(schedule), expected)
+    verdict = judge(schedule)
     assert verdict.ok, verdict
-    found = interpret_program(schedule.program, expected.arrays).output.astype(np.float64)
-    np.testing.assert_allclose(found, schedule.op.reference(*expected.arrays).astype(np.float64), rtol=0.01)
+    arrays = make_random_input_arrays(schedule.op)
+    found = interpret_program(schedule.program, arrays).output.astype(np.float64)
+    np.testing.assert_allclose(found, schedule.op.reference(*arrays).astype(np.float64), rtol=0.01)
 
 
 def test_fused_product_matches_the_reference() -> None:
@@ -39,18 +38,12 @@ def test_fused_product_matches_the_reference() -> None:
         combine="prod",
         output="whole",
     ).then("Y", axes={"p": 3, "q": 70}, body=lambda X, whole, p, q: X[p, q] * whole[p])
-    schedule = (
-        ekc.Schedule(op)
-        .split("q", (64,))
-        .reorder("p", "q.1", "q.0")
-        .bind("p", "block.x")
-        .bind("q.1", "thread.x")
-        .compute_at("whole", None, warps=2)
-    )
+    s = ekc.Schedule(op).split("q", (64,)).reorder("p", "q.1", "q.0")
+    schedule = s.bind("p", "block.x").bind("q.1", "thread.x").compute_at("whole", None, warps=2)
     arrays = make_random_input_arrays(op)
     kernel = compile_schedule(schedule)
     assert len(kernel.launches) == 1
-    assert verify(schedule, kernel, ReferenceEvaluator(op, arrays)).ok
+    assert judge(schedule, kernel).ok
     right = arrays[0] * np.prod(arrays[0].astype(np.float64), 1, keepdims=True)
     np.testing.assert_allclose(interpret_program(schedule.program, arrays).output, right, rtol=1e-5)
 
@@ -62,9 +55,8 @@ def test_integer_products_equal_numpy(dtype: str, terms: int) -> None:
     right = np.prod(x, 1, dtype=np.int32)
     assert (np.abs(np.prod(x.astype(float), 1)) > 2.0**31).any() == (dtype == "int32")
     schedule = make_naive_schedule(op)
-    np.testing.assert_array_equal(op.reference(x), right)
-    np.testing.assert_array_equal(interpret_program(schedule.program, [x]).output, right)
-    np.testing.assert_array_equal(execute(op, compile_schedule(schedule), [x])[-1].output, right)
+    for found in run_everywhere(schedule, [x]):
+        np.testing.assert_array_equal(found, right)
 
 
 def test_product_cannot_be_made_by_atomic_additions() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
 import ekc
 from ekc.codegen.export import export
@@ -19,42 +16,17 @@ from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import compute_work
 from ekc.errors import ScheduleError
 from ekc.ir.hardware.target import Limits
-from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
-from ekc.runtime.verify import WRONG_RESULT, verify, verify_on_device
+from ekc.runtime.verify import WRONG_RESULT, verify_on_device
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.multi_level_tiling import derive_structures
-from tests.emulator.drawn import in_parts
+from tests.drawn.checks import check_verdict, judge
 from tests.runtime.faults import spoiled, squared
 from tests.scripted.cuda.node import ScriptedNode
 
 A100 = specs.find_spec("a100")
-
-
-def assert_right(schedule: Schedule) -> None:
-    kernel = compile_schedule(schedule)
-    verdict = verify(schedule, kernel, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
-    assert verdict.ok, f"{verdict}\n{schedule}"
-    assert len(verdict.launches) == len(kernel.launches) >= 2
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=10,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
-@given(st.data())
-def test_drawn_split_k_schedules_match_the_reference(data: st.DataObject) -> None:
-    def choose(options: Sequence[Any]) -> Any:
-        return data.draw(st.sampled_from(options))
-
-    schedule = in_parts(choose)
-    assume(schedule is not None)
-    assert schedule is not None
-    assert_right(schedule)
 
 
 PARTED = {
@@ -73,7 +45,7 @@ def test_structures_of_the_search_match_the_reference(name: str) -> None:
     op = PARTED[name]
     parted = [s for s in derive_structures(op, Limits()) if " parts of " in s.name]
     for structure in (parted[0], parted[-1]):
-        assert_right(drawn(op, structure))
+        check_verdict(drawn(op, structure))
 
 
 def drawn(op: ekc.Operator, structure: Structure) -> Schedule:
@@ -127,14 +99,8 @@ def test_both_launches_and_the_workspace_are_counted() -> None:
 
 def test_few_rows_fill_the_device_by_split_k_only() -> None:
     device = ekc.devices.open("a100")
-    whole = (
-        Schedule(ekc.matvec(64, 65536))
-        .split("k", (32,))
-        .reorder("i", "k.1", "k.0")
-        .bind("i", "block.x")
-        .bind("k.1", "thread.x")
-        .cache_write("y")
-    )
+    whole = Schedule(ekc.matvec(64, 65536)).split("k", (32,)).reorder("i", "k.1", "k.0")
+    whole = whole.bind("i", "block.x").bind("k.1", "thread.x").cache_write("y")
     times = [
         device.time(compile_schedule(s)).latency_s for s in (whole, matvec_in_parts(4), matvec_in_parts(64))
     ]
@@ -152,7 +118,7 @@ def greatest_part(ptx: str) -> str:
 def test_fault_in_either_launch_is_found(fault: Callable[[str], str]) -> None:
     schedule = matvec_in_parts(16)
     wrong = spoiled(compile_schedule(schedule), fault)
-    verdict = verify(schedule, wrong, ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)))
+    verdict = judge(schedule, wrong)
     assert verdict.fault == WRONG_RESULT
     assert [x.agreement.ok for x in verdict.launches] == [fault is greatest_part, False]
 
@@ -161,12 +127,9 @@ def test_check_on_a_gpu_goes_launch_by_launch(tmp_path: Path, monkeypatch: pytes
     # The scripted driver looks a module up in the compile cache, and a user's holds thousands.
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
     schedule = matvec_in_parts(16)
-    kernel, expected = (
-        compile_schedule(schedule),
-        ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op)),
-    )
     device = ScriptedNode().open()
-    verdict = verify_on_device(device, schedule, kernel, expected)
+    expected = ReferenceEvaluator.from_seed(schedule.op, 0)
+    verdict = verify_on_device(device, schedule, compile_schedule(schedule), expected)
     assert not verdict.fault
     assert [x.total_blocks for x in verdict.launches] == [16 * 64, 1]
     assert [x.complete for x in verdict.launches] == [True, True]

@@ -14,17 +14,10 @@ from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.runtime.verify import verify
 from ekc.search.sketches.naive import make_naive_schedule
+from tests.drawn.checks import judge
 from tests.runtime import faults
 from tests.runtime.faults import spoiled
-
-
-def checked(schedule: Schedule) -> str:
-    op = schedule.op
-    return str(
-        verify(schedule, compile_schedule(schedule), ReferenceEvaluator(op, make_random_input_arrays(op)))
-    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +50,7 @@ def test_cuda_text_keeps_the_order_of_the_expression(
 )
 def test_infinities_and_nan_match_the_reference(op: Operator) -> None:
     assert not np.isfinite(op.reference(*make_random_input_arrays(op)).astype(np.float64)).all()
-    assert checked(make_naive_schedule(op)).startswith("compiled PTX executed")
+    assert str(judge(make_naive_schedule(op))).startswith("compiled PTX executed")
 
 
 def test_infinity_explains_no_error_beside_it() -> None:
@@ -68,9 +61,7 @@ def test_infinity_explains_no_error_beside_it() -> None:
     assert np.isinf(right.values).any()
     assert right.tolerance < 0.1 * np.abs(right.values[np.isfinite(right.values)]).max()
     wrong = spoiled(compile_schedule(make_naive_schedule(op)), faults.squared)
-    assert str(
-        verify(make_naive_schedule(op), wrong, ReferenceEvaluator(op, make_random_input_arrays(op)))
-    ).startswith("wrong result")
+    assert str(judge(make_naive_schedule(op), wrong)).startswith("wrong result")
 
 
 def test_integer_sums_are_scaled_as_floats() -> None:
@@ -79,7 +70,7 @@ def test_integer_sums_are_scaled_as_floats() -> None:
     )
     assert [t.dtype.name for t in op.inputs] == ["int8", "int8", "float32"]
     assert len(make_naive_schedule(op).program.nests) == 1
-    assert checked(make_naive_schedule(op)).startswith("compiled PTX executed")
+    assert str(judge(make_naive_schedule(op))).startswith("compiled PTX executed")
 
 
 def test_integers_stay_integers_up_to_where_they_are_scaled() -> None:

@@ -20,19 +20,16 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime import verify as room
 from ekc.runtime.execute_parts import execute_blocks
 from ekc.runtime.kernel import Kernel
-from ekc.runtime.verify import Verdict, verify
+from ekc.runtime.verify import Verdict
 from ekc.search.sketches.naive import make_naive_schedule
+from tests.drawn.checks import judge
 from tests.ir import examples
 from tests.runtime import faults
 from tests.runtime.faults import spoiled
 
 
-def expected(schedule: Schedule) -> ReferenceEvaluator:
-    return ReferenceEvaluator(schedule.op, make_random_input_arrays(schedule.op))
-
-
 def judged(schedule: Schedule, fault: Callable[[str], str] = lambda ptx: ptx) -> Verdict:
-    return verify(schedule, spoiled(compile_schedule(schedule), fault), expected(schedule))
+    return judge(schedule, spoiled(compile_schedule(schedule), fault))
 
 
 def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +44,7 @@ def tiled(side: int = 256) -> Schedule:
 def chain() -> Schedule:
     """Two launches; the second reads all that the first writes."""
     op = ekc.matmul(48, 40, 24).then(
-        "D",
-        axes={"p": 48, "q": 40},
-        reduce={"r": 40},
-        body=lambda C, p, q, r: ex.relu(C[p, r]) * C[p, q],
+        "D", axes={"p": 48, "q": 40}, reduce={"r": 40}, body=lambda C, p, q, r: ex.relu(C[p, r]) * C[p, q]
     )
     return make_naive_schedule(op)
 

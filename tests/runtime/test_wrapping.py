@@ -20,14 +20,13 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import RandomTensor
 from ekc.ir.schedule.schedule import Schedule
-from ekc.runtime.execute import execute
 from ekc.runtime.verify import verify
 from tests.codegen import samples
+from tests.drawn.checks import run_everywhere
 
 Arrays = list[NDArray[Any]]
 LEAST, MOST = -(2**31), 2**31 - 1
@@ -68,13 +67,8 @@ def _threads(op: Operator, **inlined: bool) -> Schedule:
 
 def _over_lanes() -> Schedule:
     op = o.reduce((2, 96), 1, "sum", dtype="int32")
-    return (
-        Schedule(op)
-        .split("k1", (32,))
-        .reorder("i0", "k1.1", "k1.0")
-        .bind("k1.1", "thread.x")
-        .cache_write("Y")
-    )
+    s = Schedule(op).split("k1", (32,)).reorder("i0", "k1.1", "k1.0")
+    return s.bind("k1.1", "thread.x").cache_write("Y")
 
 
 def _convolved(x: NDArray[Any], w: NDArray[Any]) -> NDArray[Any]:
@@ -171,14 +165,7 @@ def test_int32_wraps_as_in_numpy(name: str, seed: int) -> None:
     schedule, compiled = made(name)
     arrays = _drawn(schedule.op, seed)
     right = KERNELS[name][1](*arrays)
-    runs = execute(schedule.program.op, compiled, arrays)
-    assert not any(run.report.findings for run in runs)
-    found = (
-        schedule.op.reference(*arrays),
-        interpret_program(schedule.program, arrays).output,
-        runs[-1].output,
-    )
-    for values in found:
+    for values in run_everywhere(schedule, arrays, compiled):
         np.testing.assert_array_equal(values, right)
 
 

@@ -11,7 +11,7 @@ from ekc.devices.simulated.specs import A100
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.test_schedules import assert_same
+from tests.drawn.checks import check_tree
 
 
 def product(n: int, group: int, tile: tuple[int, int] = (16, 4)) -> Schedule:
@@ -30,7 +30,7 @@ def product(n: int, group: int, tile: tuple[int, int] = (16, 4)) -> Schedule:
 
 @pytest.mark.parametrize(("n", "group"), [(32, 2), (45, 2), (50, 3)])
 def test_grouped_grid_computes_the_same(n: int, group: int) -> None:
-    assert_same(product(n, group, (4, 2)))
+    check_tree(product(n, group, (4, 2)))
 
 
 def test_groups_fetch_less_from_dram() -> None:

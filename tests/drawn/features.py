@@ -1,4 +1,4 @@
-"""Random schedules: those that the search would breed, and those of random steps and special features."""
+"""Random schedules of special features: those that the search would breed, fused graphs, swizzled tiles."""
 
 from __future__ import annotations
 
@@ -8,43 +8,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.errors import ScheduleError
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
-from tests.ir.drawn_operators import FIRST, Choose, draw_operator
-from tests.ir.strategies import draw_atomic, draw_in_parts, draw_schedule
-
-
-def _band() -> Operator:
-    return o.compute(
-        "band",
-        axes={"i": 20, "j": 33},
-        reduce={"b": 5},
-        inputs={"A": (20, 5), "B": (20, 33)},
-        body=lambda A, B, i, j, b: A[i, b] * B[i + b - 2, j],
-    )
-
-
-def _soft() -> Operator:
-    return o.compute(
-        "soft", axes={"i": 25, "j": 24}, inputs={"x": (25, 24)}, body=lambda x, i, j: ex.relu(x[i, j]) + 1
-    )
-
-
-def _two_computes(dtype: str) -> Operator:
-    return o.matmul(16, 24, 12, dtype=dtype).then(
-        "D",
-        axes={"p": 16, "q": 24},
-        inputs={"bias": (24,)},
-        body=lambda C, bias, p, q: ex.relu(C[p, q] + bias[q]),
-    )
+from tests.drawn.operators import FIRST, FLIP, Choose, band, biased_matmul, draw_operator
+from tests.drawn.schedules import draw_atomic, draw_in_parts, draw_schedule, keep_legal
+from tests.ir.tilings import bind_loops
 
 
 def _gated() -> Operator:
@@ -53,13 +26,6 @@ def _gated() -> Operator:
         lambda y, bias: ex.gelu(y + bias), bias=(8, 1, 1)
     )
     return first.epilogue(lambda y, before: y + before, before=(1, 8, 5, 5))
-
-
-def _furthest() -> Operator:
-    return o.compute(
-        "furthest", axes={"i": 19}, reduce={"k": 40}, inputs={"x": (19, 40)}, body=lambda x, i, k: x[i, k],
-        combine="max",
-    )  # fmt: skip
 
 
 BRED: dict[str, Operator] = {
@@ -85,11 +51,13 @@ BRED: dict[str, Operator] = {
     "conv depthwise": o.conv2d(1, 16, 7, 7, out_channels=16, kernel=3, padding=1, groups=16),
     "conv fp16": o.conv2d(1, 4, 6, 10, out_channels=4, kernel=(3, 1), padding=(1, 0), dtype="float16"),
     "einsum": o.einsum("abc,cd->dba", (3, 7, 16), (16, 12)),
-    "band": _band(),
-    "soft": _soft(),
-    "furthest": _furthest(),
-    "two computes": _two_computes("float32"),
-    "two computes fp16": _two_computes("float16"),
+    "band": band(20, 33, 5),
+    "soft": o.compute(
+        "soft", axes={"i": 25, "j": 24}, inputs={"x": (25, 24)}, body=lambda x, i, j: ex.relu(x[i, j]) + 1
+    ),
+    "furthest": o.reduce((19, 40), 1, "max"),
+    "two computes": biased_matmul(16, 24, 12),
+    "two computes fp16": biased_matmul(16, 24, 12, "float16"),
     "gelu and residual": _gated(),
     "silu fp16": o.matvec(40, 64, dtype="float16").epilogue(lambda y, gate: ex.silu(y) * gate, gate=(40,)),
 }
@@ -129,40 +97,19 @@ def breed_schedule(name: str, seed: int) -> Schedule:
 
 def step_schedule(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Schedule:
     """Any small operator (or one of some kinds), with those of the drawn steps that leave it legal."""
-    return _legal(draw_schedule(choose, draw_operator(choose, kinds)))
+    return keep_legal(draw_schedule(choose, draw_operator(choose, kinds)))
 
 
-def in_parts(choose: Choose) -> Schedule | None:
+def step_in_parts(choose: Choose) -> Schedule | None:
     """`step_schedule` after a split-K; None where the operator has no sum to split."""
-    wanted = draw_in_parts(choose, draw_operator(choose))
-    return wanted and _legal(wanted)
+    schedule = draw_in_parts(choose, draw_operator(choose))
+    return schedule and keep_legal(schedule)
 
 
-def atomic(choose: Choose) -> Schedule | None:
+def step_atomic(choose: Choose) -> Schedule | None:
     """`step_schedule` with a sum that blocks share by atomics; None where the operator has none."""
-    wanted = draw_atomic(choose, draw_operator(choose))
-    return wanted and _legal(wanted)
-
-
-def _legal(wanted: Schedule) -> Schedule:
-    schedule = _start(Schedule(wanted.op).apply_steps(*(s for s in wanted.steps if s.kind == "rfactor")))
-    for step in wanted.steps:
-        try:
-            longer = schedule.apply_steps(step)
-            enforce_rules(longer.program, Limits())
-        except ScheduleError:
-            continue
-        schedule = longer
-    return schedule
-
-
-def _start(schedule: Schedule) -> Schedule:
-    """The shortest legal schedule: a float16 sum needs an accumulator of its own."""
-    for nest in schedule.program.nests:
-        compute = nest.compute
-        if compute.reduction_axes and compute.output.dtype is not compute.acc_dtype:
-            schedule = schedule.cache_write(compute.output.name)
-    return schedule
+    schedule = draw_atomic(choose, draw_operator(choose))
+    return schedule and keep_legal(schedule)
 
 
 def breed_schedules(count: int) -> list[Schedule]:
@@ -176,48 +123,29 @@ def step_schedules(count: int) -> list[Schedule]:
     return [step_schedule(random.Random(i).choice, FIRST) for i in range(count)]
 
 
+FLOAT = "float32"
 Sizes = tuple[int, int, str]
 
 
 def _spread(sizes: Sizes) -> Operator:
     """Rows of planes scaled by their range: two reductions over two axes each."""
     m, n, dtype = sizes
-    op = o.compute(
-        "spread",
-        axes={"i": m},
-        reduce={"a": 3, "b": n},
-        inputs={"X": (3, m, n)},
-        body=lambda X, i, a, b: X[a, i, b],
-        combine="min",
-        output="low",
-        dtype=dtype,
-        out_dtype="float32",
-    )
-    op = op.then(
-        "high",
-        axes={"j": m},
-        reduce={"c": 3, "d": n},
-        body=lambda X, low, j, c, d: X[c, j, d] - low[j],
-        combine="max",
-        out_dtype="float32",
-    )
-    return op.then(
-        "Y", axes={"p": m, "q": n}, body=lambda X, low, high, p, q: (X[1, p, q] - low[p]) * high[p]
-    )
+    kind = {"output": "low", "dtype": dtype, "out_dtype": FLOAT}
+    body = lambda X, i, a, b: X[a, i, b]  # noqa: E731
+    inputs, reduce = {"X": (3, m, n)}, {"a": 3, "b": n}
+    op = o.compute("spread", axes={"i": m}, reduce=reduce, inputs=inputs, body=body, combine="min", **kind)
+    body = lambda X, low, j, c, d: X[c, j, d] - low[j]  # noqa: E731
+    op = op.then("high", axes={"j": m}, reduce={"c": 3, "d": n}, body=body, combine="max", out_dtype=FLOAT)
+    body = lambda X, low, high, p, q: (X[1, p, q] - low[p]) * high[p]  # noqa: E731
+    return op.then("Y", axes={"p": m, "q": n}, body=body)
 
 
 def _shifted(sizes: Sizes) -> Operator:
     """Each row less the sum of the row above, which the first row does not have."""
     m, n, dtype = sizes
-    op = o.compute(
-        "shifted",
-        axes={"i": m},
-        reduce={"k": n},
-        inputs={"X": (m, n)},
-        body=lambda X, i, k: ex.exp(X[i, k]),
-        output="sums",
-        dtype=dtype,
-    )
+    body = lambda X, i, k: ex.exp(X[i, k])  # noqa: E731
+    kind = {"output": "sums", "dtype": dtype}
+    op = o.compute("shifted", axes={"i": m}, reduce={"k": n}, inputs={"X": (m, n)}, body=body, **kind)
     return op.then("Y", axes={"p": m, "q": n}, body=lambda X, sums, p, q: X[p, q] - sums[p - 1] + sums[p])
 
 
@@ -238,27 +166,26 @@ GRAPHS: dict[str, Callable[[Sizes], Operator]] = {
 }
 
 
-@st.composite
-def draw_fused(draw: st.DrawFn, name: str) -> Schedule:
+def draw_fused(name: str, choose: Choose) -> Schedule:
     """A graph as one launch: any tile of rows and columns, X through shared memory or not, any share of
     warps."""
-    vector = draw(st.sampled_from((1, 2, 4)))
-    columns = vector * draw(st.integers(1, 130 // vector))
-    op = GRAPHS[name]((draw(st.integers(1, 9)), columns, draw(st.sampled_from(("float32", "float16")))))
-    rows, across = draw(st.sampled_from(((1, 32), (1, 64), (2, 32), (4, 32), (4, 8), (3, 32))))
+    vector = choose((1, 2, 4))
+    columns = vector * choose(range(1, 130 // vector + 1))
+    op = GRAPHS[name]((choose(range(1, 10)), columns, choose(("float32", "float16"))))
+    rows, across = choose(((1, 32), (1, 64), (2, 32), (4, 32), (4, 8), (3, 32)))
     p, q = (a.name for a in op.computes[-1].spatial_axes)
     s = Schedule(op).split(p, (rows,)).split(q, (across, vector))
     s = s.reorder(f"{p}.0", f"{p}.1", f"{q}.1", f"{q}.0", f"{q}.2").bind(f"{p}.0", "block.x")
     s = s.bind(f"{p}.1", "thread.x").bind(f"{q}.1", "thread.x")
-    copied = "X" in op.tensors and draw(st.booleans())
+    copied = "X" in op.tensors and choose(FLIP)
     if copied:
-        s = s.cache_read("X", "shared", vector=vector, pad=draw(st.sampled_from((0, 4))), reader="Y")
+        s = s.cache_read("X", "shared", vector=vector, pad=choose((0, 4)), reader="Y")
     warps = rows * across // 32
-    share = draw(st.sampled_from([w for w in (1, 2, 3, 4) if warps % w == 0]))
-    at = draw(st.sampled_from((None, None, f"{q}.0")))
+    share = choose([w for w in (1, 2, 3, 4) if warps % w == 0])
+    at = choose((None, None, f"{q}.0"))
     for compute in reversed(op.computes[:-1]):
         s = s.compute_at(compute.output.name, at, share)
-    if copied and draw(st.booleans()):
+    if copied and choose(FLIP):
         s = s.cache_read("X.shared", "register", at=f"{q}.0", vector=vector)
     return s.vectorize(f"{q}.2") if vector > 1 else s
 
@@ -276,35 +203,17 @@ def transpose_tile(
         output="Y",
         dtype=dtype,
     )
-    return (
-        Schedule(op)
-        .split("i", (columns,))
-        .split("j", (rows // lanes, lanes))
-        .reorder("i.0", "j.0", "j.1", "i.1", "j.2")
-        .bind("i.0", "block.y")
-        .bind("j.0", "block.x")
-        .bind("j.2", "thread.x")
-        .cache_read("X", "shared", order=order, **layout)
-    )
+    s = Schedule(op).split("i", (columns,)).split("j", (rows // lanes, lanes))
+    s = s.reorder("i.0", "j.0", "j.1", "i.1", "j.2")
+    s = bind_loops(s, {"i.0": "block.y", "j.0": "block.x", "j.2": "thread.x"})
+    return s.cache_read("X", "shared", order=order, **layout)
 
 
-@st.composite
-def draw_swizzled(draw: st.DrawFn) -> Schedule:
-    dtype = draw(st.sampled_from(["float32", "float16"]))
+def draw_swizzled(choose: Choose) -> Schedule:
+    """Any layout of `transpose_tile`."""
+    dtype = choose(("float32", "float16"))
     # Whole warps, which start at multiples of the elements of a row.
-    tile, lanes = draw(st.sampled_from([((32, 32), 32), ((64, 16), 32), ((64, 32), 64), ((32, 8), 32)]))
-    vector = draw(st.sampled_from([1, 2, 4] if dtype == "float32" else [1, 2, 4, 8]))
-    order = draw(st.sampled_from([(0, 1), (1, 0)]))
-    pad = draw(st.sampled_from([0, 0, 8, 32]))
-    swizzle = draw(st.sampled_from([1, 2, 4, 8, 8]))
+    tile, lanes = choose([((32, 32), 32), ((64, 16), 32), ((64, 32), 64), ((32, 8), 32)])
+    vector = choose([1, 2, 4] if dtype == "float32" else [1, 2, 4, 8])
+    order, pad, swizzle = choose(((0, 1), (1, 0))), choose((0, 0, 8, 32)), choose((1, 2, 4, 8, 8))
     return transpose_tile(dtype, tile, lanes, order, vector=vector, pad=pad, swizzle=swizzle)
-
-
-def draw_by(make: Callable[[Choose], Schedule]) -> st.SearchStrategy[Schedule]:
-    """A strategy of the schedules that a function makes by choices."""
-
-    @st.composite
-    def schedules(draw: st.DrawFn) -> Schedule:
-        return make(lambda options: draw(st.sampled_from(options)))
-
-    return schedules()

@@ -9,17 +9,19 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 from ekc.errors import ScheduleError
 from ekc.ir.divisions import find_quotient_period
+from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.program import BLOCK_LEVELS, Loop, Nest, Program
+from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import (
     Bind,
     CacheRead,
@@ -35,35 +37,16 @@ from ekc.ir.schedule import (
     Vectorize,
 )
 from ekc.ir.schedule.schedule import Schedule
-from tests.ir.drawn_operators import Choose, draw_operator
+from tests.drawn.operators import Choose, draw_operator
 
 MOST_THREADS = 64
 MOST_POINTS = 100_000
 """Most iterations of all loops of a launch, tails included."""
 EARLY = ("split",) * 5 + ("fuse", "reorder", "reorder") + ("compute_inline",) * 3
-MIDDLE = ("bind",) * 4 + (
-    "cache_write",
-    "reorder",
-    "split",
-    "innermost",
-    "innermost",
-    "vectorize",
-    "vectorize",
-    "compute_at",
-    "compute_at",
-    "compute_inline",
-    "lanes",
-)
-LATE = ("cache_read",) * 5 + (
-    "compute_at",
-    "compute_inline",
-    "pipeline",
-    "pipeline",
-    "unroll",
-    "bind",
-    "vectorize",
-    "cache_write",
-)
+MIDDLE = ("bind",) * 4 + ("cache_write", "reorder", "split", "innermost", "innermost", "vectorize")
+MIDDLE += ("vectorize", "compute_at", "compute_at", "compute_inline", "lanes")
+LATE = ("cache_read",) * 5 + ("compute_at", "compute_inline", "pipeline", "pipeline", "unroll", "bind")
+LATE += ("vectorize", "cache_write")
 
 
 def draw_schedule(choose: Choose, op: Operator, most: int = 20) -> Schedule:
@@ -118,9 +101,9 @@ def draw_atomic(choose: Choose, op: Operator, most: int = 20) -> Schedule | None
 
 
 def _longer(choose: Choose, schedule: Schedule, most: int) -> Schedule:
-    wanted = choose(range(3, most + 1))
-    for _ in range(3 * wanted):
-        progress = len(schedule.steps) / wanted
+    step_count = choose(range(3, most + 1))
+    for _ in range(3 * step_count):
+        progress = len(schedule.steps) / step_count
         if progress >= 1:
             break
         kind = choose(EARLY if progress < 0.35 else MIDDLE if progress < 0.65 else LATE)
@@ -147,25 +130,9 @@ def _points(nest: Nest) -> int:
     return math.prod(x.extent for x in nest.loops)
 
 
-@st.composite
-def operators(draw: st.DrawFn) -> Operator:
-    """Any small operator."""
-    return draw_operator(lambda options: draw(st.sampled_from(options)))
-
-
-@st.composite
-def schedules(draw: st.DrawFn, most: int = 20) -> Schedule:
-    """Any small operator with a random legal schedule."""
-
-    def choose(options: Sequence[Any]) -> Any:
-        return draw(st.sampled_from(options))
-
-    return _drawn(choose, most)
-
-
 def seeded_schedule(seed: int, most: int = 20) -> Schedule:
     """The same schedule for the same seed."""
-    return _drawn(random.Random(seed).choice, most)
+    return draw_any(random.Random(seed).choice, most)
 
 
 KINDS: Sequence[Callable[..., Schedule | None]] = (
@@ -174,9 +141,46 @@ KINDS: Sequence[Callable[..., Schedule | None]] = (
 )
 
 
-def _drawn(choose: Choose, most: int) -> Schedule:
+def draw_any(choose: Choose, most: int = 20) -> Schedule:
+    """Any small operator with a random legal schedule."""
     op, draw = draw_operator(choose), choose(KINDS)
     return draw(choose, op, most) or draw_schedule(choose, op, most)
+
+
+def draw_by(make: Callable[[Choose], Schedule | None]) -> st.SearchStrategy[Schedule]:
+    """A strategy of the schedules that a function makes by choices; where it makes none, it chooses again."""
+
+    @st.composite
+    def schedules(draw: st.DrawFn) -> Schedule:
+        schedule = make(lambda options: draw(st.sampled_from(options)))
+        assume(schedule is not None)
+        assert schedule is not None
+        return schedule
+
+    return schedules()
+
+
+def keep_legal(schedule: Schedule, op: Operator | None = None) -> Schedule:
+    """Those steps that are legal for a kernel of the operator, or of another one over the same axes; a sum in
+    another type than it is stored in gets an accumulator first."""
+    parts = [s for s in schedule.steps if s.kind == "rfactor"]
+    kept = _keep(Schedule(op or schedule.op), parts)
+    for nest in kept.program.nests:
+        compute = nest.compute
+        if compute.reduction_axes and compute.output.dtype is not compute.acc_dtype:
+            kept = kept.cache_write(compute.output.name)
+    return _keep(kept, [s for s in schedule.steps if s.kind != "rfactor"])
+
+
+def _keep(kept: Schedule, steps: Iterable[Step]) -> Schedule:
+    for step in steps:
+        try:
+            longer = kept.apply_steps(step)
+            enforce_rules(longer.program, Limits())
+        except ScheduleError:
+            continue
+        kept = longer
+    return kept
 
 
 def _nest(program: Program, choose: Choose) -> Nest:
@@ -184,8 +188,8 @@ def _nest(program: Program, choose: Choose) -> Nest:
 
 
 def _loop(nest: Nest, choose: Choose, fits: Callable[[Loop], bool]) -> Loop | None:
-    found = [x for x in nest.loops if fits(x)]
-    return choose(found) if found else None
+    fitting = [x for x in nest.loops if fits(x)]
+    return choose(fitting) if fitting else None
 
 
 def _plain(loop: Loop) -> bool:
@@ -302,18 +306,10 @@ def _vectorize(program: Program, choose: Choose) -> Step | None:
     return Vectorize(_nest(program, choose).loops[-1].name)
 
 
-_PROPOSE: dict[str, Callable[[Program, Choose], Step | None]] = {
-    "split": _split,
-    "fuse": _fuse,
-    "reorder": _reorder,
-    "innermost": _innermost,
-    "bind": _bind,
-    "lanes": _lanes,
-    "cache_write": _cache_write,
-    "cache_read": _cache_read,
-    "compute_at": _compute_at,
-    "compute_inline": _compute_inline,
-    "pipeline": _pipeline,
-    "unroll": _unroll,
-    "vectorize": _vectorize,
+_PROPOSE = {
+    propose.__name__.removeprefix("_"): propose
+    for propose in (
+        *(_split, _fuse, _reorder, _innermost, _bind, _lanes, _cache_write, _cache_read),
+        *(_compute_at, _compute_inline, _pipeline, _unroll, _vectorize),
+    )
 }

@@ -12,6 +12,7 @@ from ekc.ir.operator import Operator
 
 Choose = Callable[[Sequence[Any]], Any]
 """Function that picks one element of a sequence."""
+FLIP = (True, False)
 
 
 def draw_operator(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] = ()) -> Operator:
@@ -19,6 +20,19 @@ def draw_operator(choose: Choose, kinds: Sequence[Callable[[Choose], Operator]] 
     common."""
     make: Callable[[Choose], Operator] = choose(kinds or OPERATORS)
     return make(choose)
+
+
+def band(n: int, m: int, width: int) -> Operator:
+    """A banded matrix product."""
+    body = lambda A, B, i, j, b: A[i, b] * B[i + b - width // 2, j]  # noqa: E731
+    axes, inputs = {"i": n, "j": m}, {"A": (n, width), "B": (n, m)}
+    return o.compute("band", axes=axes, reduce={"b": width}, inputs=inputs, body=body)
+
+
+def biased_matmul(m: int, n: int, k: int, dtype: str = "float32") -> Operator:
+    """A product, then relu of it and a bias, in a compute of its own."""
+    body = lambda C, bias, p, q: ex.relu(C[p, q] + bias[q])  # noqa: E731
+    return o.matmul(m, n, k, dtype=dtype).then("D", axes={"p": m, "q": n}, inputs={"bias": (n,)}, body=body)
 
 
 def _extents(choose: Choose, count: int) -> list[int]:
@@ -30,66 +44,57 @@ def _dtype(choose: Choose) -> str:
 
 
 def _matmul(choose: Choose) -> Operator:
-    flip = (True, False)
-    return o.matmul(
-        *_extents(choose, 3), dtype=_dtype(choose), transpose_a=choose(flip), transpose_b=choose(flip)
-    )
+    extents, dtype = _extents(choose, 3), _dtype(choose)
+    return o.matmul(*extents, dtype=dtype, transpose_a=choose(FLIP), transpose_b=choose(FLIP))
 
 
 def _batch_matmul(choose: Choose) -> Operator:
     return o.batch_matmul(choose((1, 2, 3)), *_extents(choose, 3), dtype=_dtype(choose))
 
 
+def _batch_matmul_transposed(choose: Choose) -> Operator:
+    flips = {"transpose_a": choose(FLIP), "transpose_b": choose(FLIP)}
+    return o.batch_matmul(choose((1, 2, 3)), *_extents(choose, 3), dtype=_dtype(choose), **flips)
+
+
 def _matvec(choose: Choose) -> Operator:
     return o.matvec(*_extents(choose, 2), dtype=_dtype(choose))
 
 
-def _einsum(choose: Choose) -> Operator:
-    a, b, c, d = _extents(choose, 4)
-    text, *shapes = choose(
-        [
-            ("ab,bc->ac", (a, b), (b, c)),
-            ("ab,cb->ca", (a, b), (c, b)),
-            ("a,b->ab", (a,), (b,)),
-            ("aab,bc->c", (a, a, b), (b, c)),
-            ("abc,cd->dba", (a, b, c), (c, d)),
-            ("ab,ab->", (a, b), (a, b)),
+def _einsum_of(*texts: str, typed: bool = False) -> Callable[[Choose], Operator]:
+    """Draws one of some einsums over the axes a, b, c and d; "..." is one more axis, 2 long or 1."""
+
+    def draw(choose: Choose) -> Operator:
+        extents = dict(zip("abcd", _extents(choose, 4), strict=True))
+        text = choose(texts)
+        operands = text.split("->")[0].split(",")
+        dots = iter((2, 1))
+        shapes = [
+            tuple(next(dots) if x == "." else extents[x] for x in operand.replace("...", "."))
+            for operand in operands
         ]
-    )
-    return o.einsum(text, *shapes)
+        return o.einsum(text, *shapes, **({"dtype": _dtype(choose)} if typed else {}))
+
+    return draw
 
 
-def _einsum_of_one_or_with_batches(choose: Choose) -> Operator:
-    a, b, c, d = _extents(choose, 4)
-    text, *shapes = choose(
-        [
-            ("cab,cbd->cad", (c, a, b), (c, b, d)),
-            ("aa,ab->ab", (a, a), (a, b)),
-            ("ab->ba", (a, b)),
-            ("aab->a", (a, a, b)),
-        ]
-    )
-    return o.einsum(text, *shapes)
+_einsum = _einsum_of("ab,bc->ac", "ab,cb->ca", "a,b->ab", "aab,bc->c", "abc,cd->dba", "ab,ab->")
+_einsum_of_one_or_with_batches = _einsum_of("cab,cbd->cad", "aa,ab->ab", "ab->ba", "aab->a")
+_einsum_of_three = _einsum_of("ab,bc,cd", "...ab,bc,...cd->...ad", "ab,a,b->ba", "ca,ab,cb->c", typed=True)
 
 
 def _conv2d(choose: Choose) -> Operator:
     groups = choose((1, 1, 2, 4))
     kernel = choose((1, 2, 3))
     return o.conv2d(
-        choose((1, 2)),
-        4,
-        choose((5, 6, 7)),
-        choose((5, 8)),
-        out_channels=choose((4, 8)),
-        kernel=(kernel, choose((1, 3))),
-        stride=choose((1, 2)),
-        padding=choose((0, 1, 2)),
-        dilation=choose((1, 2)),
-        groups=groups,
-    )
+        choose((1, 2)), 4, choose((5, 6, 7)), choose((5, 8)), out_channels=choose((4, 8)),
+        kernel=(kernel, choose((1, 3))), stride=choose((1, 2)), padding=choose((0, 1, 2)),
+        dilation=choose((1, 2)), groups=groups,
+    )  # fmt: skip
 
 
-def _conv_of_any_rank(choose: Choose) -> Operator:
+def draw_conv_of_any_rank(choose: Choose) -> Operator:
+    """A convolution of one, two or three image dimensions, in any layout."""
     make, image, layouts = choose(
         [
             (o.conv1d, (9,), ("NCW", "NWC")),
@@ -98,31 +103,26 @@ def _conv_of_any_rank(choose: Choose) -> Operator:
         ]
     )
     return make(
-        choose((1, 2)),
-        4,
-        *image,
-        out_channels=4,
-        kernel=choose((1, 2, 3)),
-        stride=choose((1, 2)),
-        padding=choose((0, 1)),
-        groups=choose((1, 2, 4)),
-        layout=choose(layouts),
-    )
+        choose((1, 2)), 4, *image, out_channels=4, kernel=choose((1, 2, 3)), stride=choose((1, 2)),
+        padding=choose((0, 1)), groups=choose((1, 2, 4)), layout=choose(layouts),
+    )  # fmt: skip
 
 
-def _conv_transpose(choose: Choose) -> Operator:
+def draw_conv_transpose(choose: Choose) -> Operator:
+    """A transposed convolution of one or two image dimensions."""
     make, image = choose([(o.conv_transpose1d, (7,)), (o.conv_transpose2d, (3, 4))])
     return make(
-        choose((1, 2)),
-        4,
-        *image,
-        out_channels=4,
-        kernel=choose((2, 3)),
-        stride=choose((1, 2, 2, 3)),
-        padding=choose((0, 1)),
-        dilation=choose((1, 1, 2)),
-        groups=choose((1, 2)),
-    )
+        choose((1, 2)), 4, *image, out_channels=4, kernel=choose((2, 3)), stride=choose((1, 2, 2, 3)),
+        padding=choose((0, 1)), dilation=choose((1, 1, 2)), groups=choose((1, 2)),
+    )  # fmt: skip
+
+
+def _conv_of_any_padding(choose: Choose) -> Operator:
+    make = choose((o.conv2d, o.conv_transpose2d))
+    return make(
+        1, 3, choose((5, 6)), choose((4, 7)), out_channels=4, kernel=(choose((2, 3)), choose((1, 4))),
+        stride=choose((1, 2)), padding=choose(("same", ((1, 0), (0, 2)), ((0, 1),))),
+    )  # fmt: skip
 
 
 def _stencil(choose: Choose) -> Operator:
@@ -135,9 +135,8 @@ def _stencil(choose: Choose) -> Operator:
         lambda x, i, j: x[m - 1 - i, 2 * j],
         lambda x, i, j: x[(i - 1) // 2, (i + j) % 4],
     ]
-    return o.compute(
-        "stencil", axes={"i": m, "j": n}, inputs={"x": (m, n)}, body=choose(bodies), dtype=_dtype(choose)
-    )
+    body, dtype = choose(bodies), _dtype(choose)
+    return o.compute("stencil", axes={"i": m, "j": n}, inputs={"x": (m, n)}, body=body, dtype=dtype)
 
 
 def _reduction(choose: Choose) -> Operator:
@@ -148,22 +147,21 @@ def _reduction(choose: Choose) -> Operator:
         lambda x, i, k: x[2 * i - 1, k] - x[i, k + 1],
         lambda x, i, k: ex.exp(x[i, k]),
     ]
-    combine = choose(("sum", "max", "min"))
+    combine, body = choose(("sum", "max", "min")), choose(bodies)
     return o.compute(
-        "reduction",
-        axes={"i": m},
-        reduce={"k": k},
-        inputs={"x": (m, n)},
-        body=choose(bodies),
-        combine=combine,
+        "reduction", axes={"i": m}, reduce={"k": k}, inputs={"x": (m, n)}, body=body, combine=combine
     )
 
 
 def _reduce(choose: Choose) -> Operator:
-    shape = tuple(_extents(choose, 3))
-    axes = choose([0, 1, -1, (0, 2), (1, 2), None])
+    shape, axes = tuple(_extents(choose, 3)), choose([0, 1, -1, (0, 2), (1, 2), None])
     combine = choose(("sum", "max", "min", "mean"))
-    return o.reduce(shape, axes, combine, keepdims=choose((True, False)), dtype=_dtype(choose))
+    return o.reduce(shape, axes, combine, keepdims=choose(FLIP), dtype=_dtype(choose))
+
+
+def _product(choose: Choose) -> Operator:
+    shape, axes = tuple(_extents(choose, 3)), choose([0, 1, -1, (0, 2), (1, 2), None])
+    return o.reduce(shape, axes, "prod", keepdims=choose(FLIP), dtype=_dtype(choose))
 
 
 def _normalisation(choose: Choose) -> Operator:
@@ -174,47 +172,10 @@ def _normalisation(choose: Choose) -> Operator:
     return make(shape, dtype=_dtype(choose))
 
 
-def _batch_matmul_transposed(choose: Choose) -> Operator:
-    flips = {"transpose_a": choose((True, False)), "transpose_b": choose((True, False))}
-    return o.batch_matmul(choose((1, 2, 3)), *_extents(choose, 3), dtype=_dtype(choose), **flips)
-
-
-def _conv_of_any_padding(choose: Choose) -> Operator:
-    make = choose((o.conv2d, o.conv_transpose2d))
-    return make(
-        1,
-        3,
-        choose((5, 6)),
-        choose((4, 7)),
-        out_channels=4,
-        kernel=(choose((2, 3)), choose((1, 4))),
-        stride=choose((1, 2)),
-        padding=choose(("same", ((1, 0), (0, 2)), ((0, 1),))),
-    )
-
-
-def _einsum_of_three(choose: Choose) -> Operator:
-    a, b, c, d = _extents(choose, 4)
-    text, *shapes = choose(
-        [
-            ("ab,bc,cd", (a, b), (b, c), (c, d)),
-            ("...ab,bc,...cd->...ad", (2, a, b), (b, c), (1, c, d)),
-            ("ab,a,b->ba", (a, b), (a,), (b,)),
-            ("ca,ab,cb->c", (c, a), (a, b), (c, b)),
-        ]
-    )
-    return o.einsum(text, *shapes, dtype=_dtype(choose))
-
-
 def _normalisation_along_axes(choose: Choose) -> Operator:
     shape, axes = tuple(_extents(choose, 3)), choose([0, 1, (0, 2), (1, 2), None])
     make = choose((o.layer_norm, o.rms_norm))
     return make(shape, axes=axes, dtype=_dtype(choose))
-
-
-def _product(choose: Choose) -> Operator:
-    shape, axes = tuple(_extents(choose, 3)), choose([0, 1, -1, (0, 2), (1, 2), None])
-    return o.reduce(shape, axes, "prod", keepdims=choose((True, False)), dtype=_dtype(choose))
 
 
 def _where(choose: Choose) -> Operator:
@@ -224,61 +185,31 @@ def _where(choose: Choose) -> Operator:
         lambda x, i, k: ex.where(ex.equal(i, k), x[i, k], 0),
         lambda x, i, k: ex.where(ex.less(x[i, k], x[i, k - 1]), k, 1),
     ]
-    counts = {"acc_dtype": "int32", "out_dtype": "int32"}
     body = choose(bodies)
-    return o.compute(
-        "choice",
-        axes={"i": m},
-        reduce={"k": n},
-        inputs={"x": (m, n)},
-        body=body,
-        combine=choose(("sum", "max", "min")),
-        dtype=_dtype(choose),
-        **(counts if body is bodies[2] else {}),
-    )
+    kind = {"combine": choose(("sum", "max", "min")), "dtype": _dtype(choose)}
+    if body is bodies[2]:
+        kind |= {"acc_dtype": "int32", "out_dtype": "int32"}
+    return o.compute("choice", axes={"i": m}, reduce={"k": n}, inputs={"x": (m, n)}, body=body, **kind)
 
 
 def _band(choose: Choose) -> Operator:
     n, width = choose((5, 9, 16)), choose((3, 4))
-    return o.compute(
-        "band",
-        axes={"i": n, "j": n},
-        reduce={"b": width},
-        inputs={"A": (n, width), "B": (n, n)},
-        body=lambda A, B, i, j, b: A[i, b] * B[i + b - width // 2, j],
-    )
+    return band(n, n, width)
 
 
 def _chain(choose: Choose) -> Operator:
     m, n, k = _extents(choose, 3)
-    first = o.compute(
-        "first",
-        axes={"p": m, "q": k},
-        inputs={"X": (m, k)},
-        body=choose([lambda X, p, q: ex.relu(X[p, q]), lambda X, p, q: X[p, q - 1] + p + 1]),
-        output="T",
+    body = choose([lambda X, p, q: ex.relu(X[p, q]), lambda X, p, q: X[p, q - 1] + p + 1])
+    first = o.compute("first", axes={"p": m, "q": k}, inputs={"X": (m, k)}, body=body, output="T")
+    body = choose(
+        [lambda T, B, i, j, k: T[i, k] * B[k, j], lambda T, B, i, j, k: T[i - 1, k] * B[k, j] + T[i, k]]
     )
-    return first.then(
-        "C",
-        axes={"i": m, "j": n},
-        reduce={"k": k},
-        inputs={"B": (k, n)},
-        body=choose(
-            [lambda T, B, i, j, k: T[i, k] * B[k, j], lambda T, B, i, j, k: T[i - 1, k] * B[k, j] + T[i, k]]
-        ),
-        combine=choose(("sum", "max")),
-    )
+    axes, combine = {"i": m, "j": n}, choose(("sum", "max"))
+    return first.then("C", axes=axes, reduce={"k": k}, inputs={"B": (k, n)}, body=body, combine=combine)
 
 
-def _epilogue(choose: Choose) -> Operator:
-    m, n, k = _extents(choose, 3)
-    op = o.matmul(m, n, k, dtype=_dtype(choose))
-    return op.then(
-        "D",
-        axes={"p": m, "q": n},
-        inputs={"bias": (n,)},
-        body=lambda C, bias, p, q: ex.relu(C[p, q] + bias[q]),
-    )
+def _biased_matmul(choose: Choose) -> Operator:
+    return biased_matmul(*_extents(choose, 3), _dtype(choose))
 
 
 def _with_epilogues(choose: Choose) -> Operator:
@@ -338,7 +269,7 @@ FIRST: tuple[Callable[[Choose], Operator], ...] = (
     _reduction,
     _band,
     _chain,
-    _epilogue,
+    _biased_matmul,
     _with_epilogues,
     _with_epilogues,
 )
@@ -346,8 +277,8 @@ FIRST: tuple[Callable[[Choose], Operator], ...] = (
 OPERATORS: tuple[Callable[[Choose], Operator], ...] = (
     *FIRST,
     _einsum_of_one_or_with_batches,
-    _conv_of_any_rank,
-    _conv_transpose,
+    draw_conv_of_any_rank,
+    draw_conv_transpose,
     _reduce,
     _normalisation,
     _batch_matmul_transposed,

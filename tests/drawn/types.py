@@ -1,16 +1,12 @@
-"""Any operator and any schedule over other element types: for each legal choice of inputs, accumulator and
-output."""
+"""Any operator over other element types: for each legal choice of inputs, accumulator and output."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ekc.errors import InvalidInput, ScheduleError
+from ekc.errors import InvalidInput
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import enforce_rules
-from ekc.ir.schedule.schedule import Schedule
 
 Types = tuple[str, str, str]
 """Types of the inputs, the accumulator and the output."""
@@ -49,20 +45,3 @@ def _with_types(op: Operator, dtype: str, acc: str, out: str) -> Operator:
         for c in op.computes
     )
     return Operator(op.name, inputs, computes)
-
-
-def rescheduled(schedule: Schedule, op: Operator) -> Schedule:
-    """The schedule of another operator over the same axes, with those steps that are legal for it."""
-    found = Schedule(op)
-    for nest in found.program.nests:
-        compute = nest.compute
-        if compute.reduction_axes and compute.output.dtype is not compute.acc_dtype:
-            found = found.cache_write(compute.output.name)
-    for step in schedule.steps:
-        try:
-            longer = found.apply_steps(step)
-            enforce_rules(longer.program, Limits())
-        except ScheduleError:
-            continue
-        found = longer
-    return found
