@@ -16,7 +16,7 @@ from ekc.search.data.events import EVENTS, STAGES
 from tests.cli.conftest import CommandLine
 from tests.devices.recording.helpers import record
 
-TUNE = "tune matmul 16 24 8 --target a100 --trials 2 --out o"
+TUNE = "tune matvec 16 24 --target a100 --trials 2 --out o"
 LAYERS = """
 [[layer]]
 name = "one"
@@ -47,7 +47,7 @@ def test_events_are_one_line_each(cli: CommandLine) -> None:
     assert sum(e["event"] == "trial" for e in events) == result["trial_count"] == 2
     for name in ("latency_s", "power_w", "energy_j", "digest", "metered"):
         assert events[-1]["best"][name] == result["best"][name]
-    assert "matmul on a100 (simulated): 2/2 trials" in err
+    assert "matvec on a100 (simulated): 2/2 trials" in err
 
 
 def test_lines_are_plain_without_a_terminal(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_lines_are_plain_without_a_terminal(cli: CommandLine, monkeypatch: pytes
     assert json.loads(out)["trial_count"] == 2
     assert "\x1b" not in err
     assert "..." not in err
-    assert re.search(r"^ +\d+ s  matmul on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
+    assert re.search(r"^ +\d+ s  matvec on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
 
 
 def test_quiet_run_still_logs(cli: CommandLine) -> None:

@@ -16,7 +16,8 @@ from ekc.devices.recording import read_recording
 from ekc.search.database.database import RecordKey, RecordRow, RecordStore, to_canonical_json
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.cli.conftest import CommandLine
-from tests.search.explain.recorded_law import OP, MadeUp, by_global_memory, record
+from tests.search.helpers import LAW_OP as OP
+from tests.search.helpers import MadeUpDevice, record_law
 
 NAMED = "matmul 128 128 128"
 
@@ -24,17 +25,17 @@ NAMED = "matmul 128 128 128"
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("gpu") / "gpu.jsonl.gz"
-    return record(file, by_global_memory, count=20, metered=16, failed=2)
+    return record_law(file, count=20, metered=16, failed=2)
 
 
 @pytest.fixture
 def made_up_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "open", lambda target: MadeUp())
+    monkeypatch.setattr(devices, "open", lambda target: MadeUpDevice())
 
 
 def filed(recording: Path, path: Path) -> Path:
     """A record file with the figures of the recording."""
-    device = MadeUp()
+    device = MadeUpDevice()
     with RecordStore(path) as store:
         for row in read_recording(recording).rows:
             key = RecordKey(
@@ -127,11 +128,11 @@ def test_ambiguous_digests_are_refused(
 
 
 def test_small_recording_is_refused(cli: CommandLine, tmp_path: Path) -> None:
-    none = record(tmp_path / "none.jsonl.gz", by_global_memory, count=3, metered=0)
+    none = record_law(tmp_path / "none.jsonl.gz", count=3, metered=0)
     line = cli.refusal(f"explain best fastest --target recorded:{none}")
     assert "nothing was metered on Made-up GPU" in line
     line = cli.refusal(f"explain best fastest {NAMED} --target recorded:{none}")
     assert f"no schedule of matmul was metered in {none}" in line
-    few = record(tmp_path / "few.jsonl.gz", by_global_memory, count=6, metered=6)
+    few = record_law(tmp_path / "few.jsonl.gz", count=6, metered=6)
     line = cli.refusal(f"explain naive best {NAMED} --target recorded:{few}")
     assert "and 10 are needed to learn from and to judge by; tune it with more --trials" in line

@@ -17,7 +17,7 @@ from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.database.database import RecordStore
 from tests.cli.conftest import CommandLine
 
-TUNE = "tune matmul 32 32 32"
+TUNE = "tune matvec 64 64"
 
 
 def test_tune_prints_one_table_and_writes_a_kernel(cli: CommandLine) -> None:
@@ -26,8 +26,8 @@ def test_tune_prints_one_table_and_writes_a_kernel(cli: CommandLine) -> None:
     assert all(word in out for word in (*words, "compiled PTX executed on")), out
     assert max(map(len, out.splitlines())) <= 100
     assert "\x1b" not in out
-    assert "extern" in Path("ekc-out/matmul.cu").read_text()
-    assert "wrote ekc-out/matmul.cu" in out
+    assert "extern" in Path("ekc-out/matvec.cu").read_text()
+    assert "wrote ekc-out/matvec.cu" in out
 
 
 def test_tune_json_has_the_attribute_names_and_progress_goes_to_stderr(cli: CommandLine) -> None:
@@ -37,7 +37,7 @@ def test_tune_json_has_the_attribute_names_and_progress_goes_to_stderr(cli: Comm
     assert {"pareto", "trials", "trial_count", "metered_count", "roofline_share", "seconds"} <= set(got)
     figures = {"schedule", "latency_s", "power_w", "energy_j", "clock_mhz", "metered", "status"}
     assert all(figures <= set(got[name]) for name in ("best", "fastest", "baseline"))
-    files = {"matmul.cu", "matmul.h", "matmul.json", "ekc.cmake"}
+    files = {"matvec.cu", "matvec.h", "matvec.json", "ekc.cmake"}
     assert set(got["exported"]) == {f"deep/build/{name}" for name in files}
     assert all(Path(p).is_file() for p in got["exported"])
     assert got["spent"]["joules"] > 0
@@ -57,7 +57,7 @@ def test_resumed_run_prints_the_timings_on_file(cli: CommandLine) -> None:
 
 def test_tune_with_effort_prints_the_stop_reason(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EFFORTS, "quick", Effort(trials=12, expected_calls=1.0))
-    out = cli("tune matvec 64 64 --effort quick --quiet").out
+    out = cli(f"{TUNE} --effort quick --quiet").out
     assert "another round would not pay" in " ".join(out.split())
 
 
@@ -96,7 +96,7 @@ def test_ctrl_c_ends_with_the_best_so_far(tmp_path: Path) -> None:
         out, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
     assert "stopped    interrupted" in out
-    assert (tmp_path / "ekc-out/matmul.cu").is_file()
+    assert (tmp_path / "ekc-out/matvec.cu").is_file()
 
 
 def has_best(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,7 @@ from ekc.search import tune as tuner
 from ekc.search.data.defaults import MEASURING
 from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.tuning_result import TuningResult
-from tests.search.helpers import MV, TRIALS, rows, tune, winner
-from tests.search.spaces import band
-
-
-def test_run_uses_all_trials() -> None:
-    result = tune()
-    assert result.trial_count == TRIALS
-    assert result.stopped == ""
+from tests.search.helpers import MV, TRIALS, band, rows, tune, winner
 
 
 def test_time_budget_includes_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +95,8 @@ def seed_3() -> TuningResult:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda: ThreadPoolExecutor(1),
-        lambda: ThreadPoolExecutor(4),
-        lambda: ProcessPoolExecutor(2),
-        lambda: WorkerProcesses(2),
-    ],
+    [partial(ThreadPoolExecutor, 1), partial(ThreadPoolExecutor, 4)]
+    + [partial(ProcessPoolExecutor, 2), partial(WorkerProcesses, 2)],
     ids=["1 thread", "4 threads", "2 processes", "2 of our own"],
 )
 def test_winner_is_the_same_for_any_workers(
@@ -120,34 +110,22 @@ def test_winner_is_the_same_for_any_workers(
     assert [t.to_json() for t in result.trials] == [t.to_json() for t in seed_3.trials]
 
 
-def test_other_seed_tries_other_schedules() -> None:
-    a, b = ({t.schedule.digest for t in tune(seed=seed).trials} for seed in (0, 1))
+def test_other_seed_tries_other_schedules(plain_run: TuningResult, seed_3: TuningResult) -> None:
+    a, b = ({t.schedule.digest for t in run.trials} for run in (plain_run, seed_3))
     assert a != b
 
 
-def test_repeated_run_measures_nothing_new(tmp_path: Path) -> None:
+def test_repeated_run_measures_nothing_new(plain_run: TuningResult, tmp_path: Path) -> None:
     file = tmp_path / "r.db"
     first = tune(records=file)
     filed = rows(file)
     again = tune(records=file)
     assert rows(file) == filed > TRIALS
-    assert winner(again) == winner(first) == winner(tune())
+    assert winner(again) == winner(first) == winner(plain_run)
     assert [t.to_json() for t in again.trials] == [t.to_json() for t in first.trials]
     more = tune(records=file, trials=TRIALS + 3)
     assert rows(file) > filed
     assert more.trial_count == TRIALS + 3
-
-
-def test_clock_search_keeps_winner_and_adds_front() -> None:
-    result, fixed = tune(clocks="search"), tune()
-    assert winner(result) == winner(fixed)
-    assert fixed.clock_front == ()
-    clocks = [t.clock_mhz for t in result.clock_front]
-    assert len(clocks) >= 4
-    assert clocks == sorted(clocks)
-    assert clocks[0] < clocks[-1]
-    assert all(t.schedule == result.best.schedule and t.metered for t in result.clock_front)
-    assert result.clock_front[0].latency_s > result.clock_front[-1].latency_s
 
 
 def test_time_budget_ends_run() -> None:
@@ -157,14 +135,8 @@ def test_time_budget_ends_run() -> None:
     assert result.best.metered
 
 
-def test_shortest_time_budget_tries_one_schedule() -> None:
-    result = tune(time_budget_s=1e-6)
-    assert result.trial_count == 1
-    assert result.best.ok
-
-
 @pytest.mark.parametrize("objective", ["latency", "energy"])
-def test_finalists_are_metered_after_time_budget_if_needed(
+def test_shortest_time_budget_tries_one_schedule_and_meters_finalists_if_needed(
     objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows: list[float] = []
@@ -176,19 +148,18 @@ def test_finalists_are_metered_after_time_budget_if_needed(
 
     monkeypatch.setattr(SimulatedDevice, "meter", counted)
     result = tune(objective=objective, time_budget_s=1e-6)
+    assert result.trial_count == 1
     assert result.best.ok
     of_finals = windows.count(MEASURING.final_window_s) - 1  # Without the first look at the naive schedule.
     assert of_finals == (0 if objective == "latency" else 2), "one turn of the one tried and the naive one"
 
 
-@pytest.mark.parametrize("objective", ["latency", "edp"])
-def test_objective_selects_best(objective: str) -> None:
-    result = tune(objective=objective)
-    if objective == "latency":
-        assert result.best.schedule == result.fastest.schedule
-    else:
-        best, fastest = result.best, result.fastest
-        assert best.energy_j * best.latency_s <= fastest.energy_j * fastest.latency_s
+def test_objective_selects_best() -> None:
+    result = tune(objective="latency")
+    assert result.best.schedule == result.fastest.schedule
+    result = tune(objective="edp")
+    best, fastest = result.best, result.fastest
+    assert best.energy_j * best.latency_s <= fastest.energy_j * fastest.latency_s
 
 
 def test_start_schedules_are_tried_first() -> None:

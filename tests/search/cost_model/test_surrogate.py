@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ekc.search.cost_model.surrogate import Surrogate, _clip_residuals, log_expected_improvement
 from ekc.search.data.defaults import SURROGATE
-from tests.search.cost_model.helpers import bumps
+from tests.search.helpers import bumps
 
 BATCH, MIN_ROWS, RESIDUAL_CLIP = 8, SURROGATE.min_rows, SURROGATE.residual_clip
 

@@ -40,8 +40,7 @@ from ekc.search.explain.schedule_model import (
     PredictionScore,
     cross_validate,
 )
-from tests.search.explain import recorded_law
-from tests.search.explain.recorded_law import Law, by_barriers, by_global_memory, record, schedules
+from tests.search.helpers import LAW_OP, Law, by_barriers, by_global_memory, law_schedules, record_law
 
 A100 = devices.open("a100")
 
@@ -53,7 +52,7 @@ def opened(path: Path) -> RecordedDevice:
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> RecordedDevice:
     file = tmp_path_factory.mktemp("gpu") / "global.jsonl.gz"
-    return opened(record(file, by_global_memory, count=36, metered=24, failed=3))
+    return opened(record_law(file, by_global_memory, count=36, metered=24, failed=3))
 
 
 def test_feature_groups_have_every_model_input_once() -> None:
@@ -62,7 +61,7 @@ def test_feature_groups_have_every_model_input_once() -> None:
     assert {*COUNT_FEATURES, *SHARE_FEATURES} <= set(members)
     assert {name for _, *pair in RATIO_FEATURES for name in pair} <= set(members)
     # Nothing else matters: a schedule's figures of no group can be those of another.
-    one, other = (analyse_schedules([s], A100.limits) for s in (schedules()[1], schedules()[7]))
+    one, other = (analyse_schedules([s], A100.limits) for s in (law_schedules()[1], law_schedules()[7]))
     mixed = {name: (other if name in members else one)[name] for name in one}
     assert len(FEATURE_NAMES) == build_features(mixed).shape[1]
     np.testing.assert_array_equal(build_features(mixed), build_features(other))
@@ -73,7 +72,7 @@ def test_feature_groups_have_every_model_input_once() -> None:
 @pytest.mark.parametrize(("one", "other"), [(0, 3), (3, 0), (5, 30), (30, 31), (2, 38), (7, 7)])
 def test_lines_add_up_to_measured_ratio(gpu: RecordedDevice, one: int, other: int) -> None:
     """Also where one was only timed (24 and on), or failed and is thus refused (36 and on)."""
-    a, b = schedules()[one], schedules()[other]
+    a, b = law_schedules()[one], law_schedules()[other]
     measured_set = load_measured_set(a.op, gpu, None)
     if other > 35:
         with pytest.raises(InvalidInput, match="it failed: device: made up"):
@@ -95,11 +94,11 @@ def test_lines_add_up_to_measured_ratio(gpu: RecordedDevice, one: int, other: in
 
 
 def test_unmeasured_schedule_is_predicted(tmp_path: Path) -> None:
-    device = opened(record(tmp_path / "some.jsonl.gz", by_global_memory, count=30, metered=30))
-    measured_set = load_measured_set(recorded_law.OP, device, None)
-    found = make_account(schedules()[0], schedules()[38], measured_set, device)
+    device = opened(record_law(tmp_path / "some.jsonl.gz", by_global_memory, count=30, metered=30))
+    measured_set = load_measured_set(LAW_OP, device, None)
+    found = make_account(law_schedules()[0], law_schedules()[38], measured_set, device)
     assert (found.b.timed, found.b.metered, found.b.energy_interval_j) == (False, False, None)
-    unseen = make_account(schedules()[37], schedules()[38], measured_set, device)
+    unseen = make_account(law_schedules()[37], law_schedules()[38], measured_set, device)
     # Single precision: a prediction alone and one among others are the same up to its rounding.
     assert unseen.lines[-1].energy == pytest.approx(0, abs=1e-5)
 
@@ -109,8 +108,8 @@ def test_unmeasured_schedule_is_predicted(tmp_path: Path) -> None:
 )
 def test_account_finds_law_of_made_figures(tmp_path: Path, law: Law, cause: str) -> None:
     """In pairs whose energies differ twofold, the group that the law depends on has the largest part."""
-    device = opened(record(tmp_path / "law.jsonl.gz", law))
-    measured_set = load_measured_set(recorded_law.OP, device, None)
+    device = opened(record_law(tmp_path / "law.jsonl.gz", law))
+    measured_set = load_measured_set(LAW_OP, device, None)
     found = [make_account(a, b, measured_set, device) for a, b in _apart(device, 8)]
     right = [max(_known(f), key=lambda c: abs(_known(f)[c])) == cause for f in found]
     assert len(right) == 8
@@ -137,19 +136,19 @@ def test_model_does_not_learn_from_explained_schedules(tmp_path: Path) -> None:
     """Whatever was measured of them, the same is expected of them."""
 
     def expected(factor: float) -> list[float]:
-        odd = schedules()[3].digest
+        odd = law_schedules()[3].digest
 
         def law(figures: dict[str, float]) -> tuple[float, float]:
             seconds, watts = by_global_memory(figures)
             mine = figures == {
-                n: float(v[0]) for n, v in analyse_schedules([schedules()[3]], A100.limits).items()
+                n: float(v[0]) for n, v in analyse_schedules([law_schedules()[3]], A100.limits).items()
             }
             return seconds * (factor if mine else 1), watts
 
-        device = opened(record(tmp_path / f"{factor}.jsonl.gz", law, count=20, metered=20))
+        device = opened(record_law(tmp_path / f"{factor}.jsonl.gz", law, count=20, metered=20))
         assert odd in device.recording.by_digest
         found = make_account(
-            schedules()[0], schedules()[3], load_measured_set(recorded_law.OP, device, None), device
+            law_schedules()[0], law_schedules()[3], load_measured_set(LAW_OP, device, None), device
         )
         assert found.b.energy_j > 0
         return [line.energy for line in found.lines[:-1]]
@@ -158,7 +157,7 @@ def test_model_does_not_learn_from_explained_schedules(tmp_path: Path) -> None:
 
 
 def test_cross_validation_scores_unseen_schedules(gpu: RecordedDevice) -> None:
-    measured_set = load_measured_set(recorded_law.OP, gpu, None)
+    measured_set = load_measured_set(LAW_OP, gpu, None)
     found = cross_validate(measured_set, gpu.peaks, 0)
     assert found == cross_validate(measured_set, gpu.peaks, 0)
     for score in vars(found).values():
@@ -187,9 +186,10 @@ def test_minimum_of_metered_schedules_is_enough_for_every_fold(gpu: RecordedDevi
     assert MIN_METERED - math.ceil(MIN_METERED / FOLDS) >= SURROGATE.min_rows
     assert MIN_METERED - 1 - math.ceil((MIN_METERED - 1) / FOLDS) < SURROGATE.min_rows
     few, enough = (
-        opened(record(tmp_path / f"{n}.jsonl.gz", by_global_memory, count=20, metered=n)) for n in (11, 12)
+        opened(record_law(tmp_path / f"{n}.jsonl.gz", by_global_memory, count=20, metered=n))
+        for n in (11, 12)
     )
-    a, b = schedules()[:2]
+    a, b = law_schedules()[:2]
     with pytest.raises(
         InvalidInput, match=r"holds 9 metered schedules, and 10 are needed .* more --trials, or record more"
     ):
@@ -199,7 +199,7 @@ def test_minimum_of_metered_schedules_is_enough_for_every_fold(gpu: RecordedDevi
 
 
 def test_explanation_names_its_sources(gpu: RecordedDevice) -> None:
-    found = explain_learned(schedules()[0], schedules()[4], gpu, None)
+    found = explain_learned(law_schedules()[0], law_schedules()[4], gpu, None)
     assert found.device.startswith("Made-up GPU (cuda:0), recorded 20")
     assert (found.timed, found.metered, found.failed) == (34, 22, 3)
     message = found.to_json()
@@ -207,7 +207,9 @@ def test_explanation_names_its_sources(gpu: RecordedDevice) -> None:
     assert sum(line["share_of_a"] for line in message["lines"]) == pytest.approx(
         message["difference_j"] / message["a"]["energy_j"]
     )
-    assert explain_learned(schedules()[4], schedules()[4], gpu, None).doubt == "A and B are one schedule"
+    assert (
+        explain_learned(law_schedules()[4], law_schedules()[4], gpu, None).doubt == "A and B are one schedule"
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_doubt_names_unreliable_lines(
 
 
 def test_explain_learned_refuses_bad_inputs(gpu: RecordedDevice, tmp_path: Path) -> None:
-    a, b = schedules()[:2]
+    a, b = law_schedules()[:2]
     with pytest.raises(InvalidInput, match="two of one operator compare"):
         explain_learned(a, ekc.Schedule(ekc.matvec(8, 8)), gpu, None)
     with pytest.raises(InvalidInput, match="holds its own figures; leave --records out"):

@@ -23,8 +23,7 @@ from ekc.search.data.defaults import SPACE
 from ekc.search.data.population import Population
 from ekc.search.space.partition import SpacePartition
 from ekc.search.space.space import Space
-from tests.search.cost_model.helpers import PEAKS
-from tests.search.spaces import LIMITS, OPERATORS, drawn, space
+from tests.search.helpers import LIMITS, OPERATORS, PEAKS, drawn, space
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Bind, ComputeAt
 from ekc.search.space.space import Population, Space
-from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
+from tests.search.helpers import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
 
 ROWS = 100
 """Schedules of each operator that are compared with single Programs: 1,300 in all."""
