@@ -34,6 +34,7 @@ from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.space.constraints import RuleViolation
 from ekc.search.space.space import Population, Space
 from ekc.search.tuning_result import TuningResult
+from tests.emulator.generated import run
 
 # Tuning runs
 
@@ -81,17 +82,18 @@ def change_rows(file: Path, assignment: str, *values: object) -> Path:
     return file
 
 
-def add_rows(records: Path, file: Path, device: str | None = None, **changed: Any) -> Path:
-    """Add the rows of a record file, or those of one device, to another file with changes of their keys."""
+def add_rows(records: Path, file: Path, only: str | None = None, **changed: Any) -> Path:
+    """Add the rows of a record file, or only those of a device, to another file, with other keys."""
     with RecordStore(records, create=False) as old, RecordStore(file) as new:
-        for row in old.read_rows(device=device):
+        for row in old.read_rows(device=only):
             new.add(replace(row, key=replace(row.key, **changed)))
     return file
 
 
 # Spaces
 
-LIMITS = devices.open("a100").limits
+A100 = devices.open("a100")
+LIMITS = A100.limits
 
 
 def band(n: int = 64, m: int = 48, width: int = 5) -> Operator:
@@ -178,6 +180,35 @@ def legal(name: str, count: int, seed: int = 0) -> Population:
     """Random genomes, mended."""
     random = np.random.default_rng(seed)
     return space(name).repair(random, space(name).sample(random, count))[0]
+
+
+def sample_legal(
+    space: Space, count: int, seed: int = 0, among: Sequence[int] | None = None, most: int | None = None
+) -> Population:
+    """At most `most` of so many random genomes, those of some structures, repaired: 95 % or more stay."""
+    random = np.random.default_rng(seed)
+    genomes = space.sample(random, count)
+    if among is not None:
+        genomes = genomes[np.flatnonzero(np.isin(genomes.structure, among))[:most]]
+    repaired, dropped = space.repair(random, genomes)
+    assert len(repaired) >= 0.95 * len(genomes) > 0, dropped
+    return repaired
+
+
+def check_results(space: Space, population: Population, most: int) -> None:
+    """About `most` schedules, each of another structure, match the reference when compiled and executed."""
+    _, first = np.unique(population.structure, return_index=True)
+    for row in first[:: -(-len(first) // most)]:
+        run(space.build_schedule(population, int(row))).check()
+
+
+def check_quantities(space: Space, population: Population) -> None:
+    """The analysis of a population equals that of its schedules."""
+    figures = space.compute_quantities(population)
+    for row in range(len(population)):
+        alone = analyse_program(space.build_schedule(population, row).program, LIMITS)
+        for name, values in figures.items():
+            np.testing.assert_allclose(values[row], alone[name][0], rtol=1e-9, err_msg=name)
 
 
 def rules_broken(name: str, population: Population) -> Iterator[RuleViolation]:
@@ -275,7 +306,7 @@ class MadeUpDevice:
     data_policy: str = "none"
     memory_bytes: int | None = None
     limits: Limits = LIMITS
-    peaks: Peaks = field(default_factory=lambda: devices.open("a100").peaks)
+    peaks: Peaks = field(default_factory=lambda: A100.peaks)
 
 
 @cache

@@ -29,6 +29,7 @@ from tests.search.helpers import MV, tune, winner
 
 ROOT = Path(__file__).parents[2]
 HERE = read_versions()
+SMALL = ekc.matvec(8, 8)
 
 PATCH = "from unittest.mock import patch\n"
 RESTORE = PATCH + "patch.stopall()"
@@ -82,7 +83,7 @@ def change_worker(workers: Executor, code: str) -> None:
     workers.submit(exec, code, {}).result()
 
 
-def refusal(workers: Executor, file: Path, op: ekc.Operator = MV) -> str:
+def refusal(workers: Executor, file: Path, op: ekc.Operator = SMALL) -> str:
     """The line that refuses a run; the naive kernel alone, which was compiled here, is on file."""
     with pytest.raises(ToolchainError) as caught:
         tune(op, executor=workers, records=file)
