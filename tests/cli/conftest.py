@@ -13,7 +13,7 @@ from ekc.cli import main
 
 
 class Printed(NamedTuple):
-    """What a command printed on its two streams."""
+    """Output of a command on its two streams."""
 
     out: str
     err: str

@@ -24,6 +24,8 @@ NOTHING = NothingLegal("matmul on a100: no schedule works")
 LOST = DeviceError("the GPU\nis gone")
 
 Outcome = BaseException | Callable[[TuningResult], TuningResult]
+Ends = Callable[..., None]
+"""Sets how the tuning of each layer ends."""
 
 
 def complete(result: TuningResult) -> TuningResult:
@@ -40,7 +42,7 @@ def tuned() -> TuningResult:
 
 
 @pytest.fixture
-def ends(tuned: TuningResult, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def ends(tuned: TuningResult, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Ends:
     """Three layers of a model, with a given outcome of tuning each."""
     Path("net.toml").write_text(
         "".join(LAYER.format(*x) for x in (("one", 2, 16), ("two", 3, 8), ("six", 1, 4)))
@@ -72,12 +74,7 @@ def ends(tuned: TuningResult, cli: CommandLine, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_total_names_missing_layers(
-    outcomes: tuple[Outcome, ...],
-    status: int,
-    calls: int,
-    lacks: str,
-    ends: Callable[..., None],
-    cli: CommandLine,
+    outcomes: tuple[Outcome, ...], status: int, calls: int, lacks: str, ends: Ends, cli: CommandLine
 ) -> None:
     ends(*outcomes)
     out = cli(f"{TUNE} --quiet", status).out
@@ -87,7 +84,7 @@ def test_total_names_missing_layers(
     assert f"wrote {sum(callable(x) for x in outcomes)} kernels under o" in out
 
 
-def test_json_names_missing_layers(ends: Callable[..., None], cli: CommandLine) -> None:
+def test_json_names_missing_layers(ends: Ends, cli: CommandLine) -> None:
     ends(complete, LOST, KeyboardInterrupt())
     out, err = cli(f"{TUNE} --quiet --json", status=130)
     got = json.loads(out)
@@ -104,13 +101,13 @@ def test_json_names_missing_layers(ends: Callable[..., None], cli: CommandLine) 
     ("outcomes", "status"), [((NOTHING, LOST, NOTHING), 2), ((KeyboardInterrupt(),), 130)]
 )
 def test_no_table_without_layers(
-    outcomes: tuple[Outcome, ...], status: int, ends: Callable[..., None], cli: CommandLine
+    outcomes: tuple[Outcome, ...], status: int, ends: Ends, cli: CommandLine
 ) -> None:
     ends(*outcomes)
     assert cli(f"{TUNE} --quiet", status).out == ""
 
 
-def test_remaining_time_is_logged(ends: Callable[..., None], cli: CommandLine) -> None:
+def test_remaining_time_is_logged(ends: Ends, cli: CommandLine) -> None:
     ends(complete, complete, complete)
     first, second, third = cli(TUNE).err.splitlines()[:3]
     assert first == "layer 1 of 3: one"
@@ -145,7 +142,7 @@ def exported(cli: CommandLine, options: str = "") -> list[str]:
     return sorted(p.stem for p in Path("o").rglob("*.cu"))
 
 
-def test_kernel_names_of_layers_are_unique_and_stable(ends: Callable[..., None], cli: CommandLine) -> None:
+def test_kernel_names_of_layers_are_unique_and_stable(ends: Ends, cli: CommandLine) -> None:
     ends(complete, complete, complete)
     names = exported(cli)
     assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == [
@@ -162,7 +159,7 @@ def test_kernel_names_of_layers_are_unique_and_stable(ends: Callable[..., None],
     assert set(exported(cli)) > set(names)
 
 
-def test_name_is_the_prefix_of_all_kernels(ends: Callable[..., None], cli: CommandLine) -> None:
+def test_name_is_the_prefix_of_all_kernels(ends: Ends, cli: CommandLine) -> None:
     ends(complete, complete, complete)
     names = exported(cli)
     shutil.rmtree("o")
@@ -170,7 +167,7 @@ def test_name_is_the_prefix_of_all_kernels(ends: Callable[..., None], cli: Comma
     assert exported(cli, "--name net_v2") == [f"net_v2_{name}" for name in names]
 
 
-def test_equal_layers_are_tuned_once(ends: Callable[..., None], cli: CommandLine) -> None:
+def test_equal_layers_are_tuned_once(ends: Ends, cli: CommandLine) -> None:
     """A layer with an explicit default is the same operator as one without."""
     Path("net.toml").write_text(SAME.format("bare", "") + SAME.format("full", "transpose_b = false"))
     ends(complete)
