@@ -15,10 +15,37 @@ PATIENCE_S = 120
 """Seconds for a script, which takes a few: the tests look for hangs."""
 
 
+FORK = '''
+import os, threading
+
+def fork(act):
+    """Exit status of a child that exits with what `act` returns."""
+    child = os.fork()
+    if child == 0:
+        os._exit(act())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def fork_while_held(context, act):
+    """Print the exit status of a child, forked while another thread is inside a context."""
+    held, ends = threading.Event(), threading.Event()
+    def hold():
+        with context:
+            held.set()
+            ends.wait()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    print("child:", fork(act))
+    ends.set()
+    thread.join()
+'''
+"""Beginning of scripts."""
+
+
 def run_script(folder: Path, text: str, *words: str) -> list[str]:
     """Lines printed by a script in a new process, which has not forked or tuned before."""
     script = folder / "script.py"
-    script.write_text(text)
+    script.write_text(FORK + text)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
         [sys.executable, script, *words],
@@ -39,7 +66,7 @@ def run_script(folder: Path, text: str, *words: str) -> list[str]:
 
 
 POOL = """
-import multiprocessing, os
+import multiprocessing
 import ekc
 
 def tune(seed):
@@ -67,7 +94,6 @@ def test_forked_children_and_theirs_tune_after_their_parent_did(tmp_path: Path) 
 
 
 TREES = """
-import os
 import numpy as np
 import xgboost
 from ekc.search.cost_model.xgboost_model import ResidualModel
@@ -79,17 +105,13 @@ def learn():
         model.add_row(row, 1.0, 1.0 + number, 1.0 + number)
     model.fit()
     assert len(model.predict(rows, np.ones(16))) == 16
+    return 0
 
 threads = len(os.listdir("/proc/self/task"))
 learn()
 print("threads started:", len(os.listdir("/proc/self/task")) - threads, flush=True)
-
 xgboost.DMatrix(np.ones((64, 4)), nthread=4)  # as a user's own code does, in this thread
-child = os.fork()
-if child == 0:
-    learn()
-    os._exit(0)
-print("child:", os.waitpid(child, 0)[1])
+print("child:", fork(learn))
 """
 
 
@@ -98,7 +120,7 @@ def test_trees_need_no_openmp_threads_whoever_started_some_before(tmp_path: Path
 
 
 INSIDE = """
-import os, sqlite3, sys, threading, time
+import sys, time
 import numpy as np
 
 under_way, entered = [], threading.Event()
@@ -154,10 +176,7 @@ work = locals()[sys.argv[1]]()
 thread = threading.Thread(target=work)
 thread.start()
 assert entered.wait(60)
-child = os.fork()
-if child == 0:
-    os._exit(len(under_way))
-print("under way in the child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print("under way in the child:", fork(lambda: len(under_way)))
 thread.join()
 """
 
@@ -168,20 +187,17 @@ def test_fork_waits_for_library_calls_of_other_threads(library: str, tmp_path: P
 
 
 GATE = """
-import os, signal, sys, threading, time
+import signal, time
 from ekc.forks import hold_forks
 
-def fork(wait=True):
-    child = os.fork()
-    if child == 0:
-        with hold_forks():  # a child has no calls of other threads, and may make its own
-            signal.raise_signal(signal.SIGUSR1)
-        os._exit(7)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if wait else child
+def call():
+    with hold_forks():  # a child has no calls of other threads, and may make its own
+        signal.raise_signal(signal.SIGUSR1)
+    return 7
 
 signal.signal(signal.SIGUSR1, lambda *_: None)
 with hold_forks(), hold_forks():
-    assert fork() == 7, "a thread does not wait for itself"
+    assert fork(call) == 7, "a thread does not wait for itself"
 
 ends = threading.Event()
 def busy():
@@ -191,7 +207,7 @@ def busy():
 threads = [threading.Thread(target=busy) for _ in range(3)]
 for thread in threads:
     thread.start()
-forking = [threading.Thread(target=lambda: [fork() for _ in range(5)]) for _ in range(3)]
+forking = [threading.Thread(target=lambda: [fork(call) for _ in range(5)]) for _ in range(3)]
 for thread in forking:
     thread.start()
 for thread in forking:
@@ -208,7 +224,6 @@ def test_forks_and_calls_of_several_threads_alternate(tmp_path: Path) -> None:
 
 
 BLAS = """
-import os, threading
 from threadpoolctl import threadpool_info, threadpool_limits
 import numpy as np
 from ekc.search.cost_model.gaussian_process import one_blas_thread
@@ -217,24 +232,13 @@ def numbers():
     np.ones((2, 2)) @ np.ones((2, 2))
     return {x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"}
 
-holds, ends = threading.Event(), threading.Event()
-def hold():
+def count_threads():
     with one_blas_thread():
-        holds.set()
-        ends.wait()
+        assert numbers() == {1}
+    return max(numbers())
 
 with threadpool_limits(2, user_api="blas"):
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holds.wait()
-    child = os.fork()
-    if child == 0:
-        with one_blas_thread():
-            assert numbers() == {1}
-        os._exit(max(numbers()))
-    print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    ends.set()
-    thread.join()
+    fork_while_held(one_blas_thread(), count_threads)
     print("parent:", numbers())
 """
 
@@ -244,7 +248,7 @@ def test_child_has_blas_threads_though_a_thread_of_its_parent_limited_them(tmp_p
 
 
 LEAVING = """
-import os, sys
+import sys
 from pathlib import Path
 import ekc
 from ekc.devices.recording.writer import RecordingWriter
@@ -297,31 +301,14 @@ def test_child_that_leaves_the_with_blocks_of_its_parent_ends_nothing(tmp_path: 
 
 
 LOG = """
-import os, threading
 from ekc.search.database.database import RecordStore
 from ekc.search.database.rows import RecordKey, RecordRow
 
 key = RecordKey("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
 with RecordStore("some.db") as store:
     store.add(RecordRow("timing", key, "{}", "ok", {}))
-    held, ends = threading.Event(), threading.Event()
-
-    def hold():
-        # As the thread that moves rows does for a moment whenever it wakes.
-        with store._checkpoints._due._cond:
-            held.set()
-            ends.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if child == 0:
-        store.close()
-        os._exit(7)
-    print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    ends.set()
-    thread.join()
+    # As the thread that moves rows does for a moment whenever it wakes.
+    fork_while_held(store._checkpoints._due._cond, lambda: store.close() or 7)
 """
 
 
@@ -330,28 +317,13 @@ def test_child_closes_a_record_file_though_a_thread_of_its_parent_was_moving_row
 
 
 PROPERTY = """
-import contextlib, os, threading
+import contextlib
 import ekc
 from ekc.ir.graph import OperatorGraph
 
 op = ekc.matvec(8, 8)
 lock = getattr(vars(OperatorGraph)["digest"], "lock", contextlib.nullcontext())
-held, ends = threading.Event(), threading.Event()
-
-def hold():
-    with lock:
-        held.set()
-        ends.wait()
-
-thread = threading.Thread(target=hold)
-thread.start()
-held.wait()
-child = os.fork()
-if child == 0:
-    os._exit(len(op.digest))
-print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-ends.set()
-thread.join()
+fork_while_held(lock, lambda: len(op.digest))
 """
 
 
@@ -360,7 +332,7 @@ def test_child_reads_properties_though_a_thread_of_its_parent_computed_one(tmp_p
 
 
 IMPORT = """
-import importlib, os, threading, time
+import importlib, time
 import ekc
 
 started, begun, done = threading.Event(), [], []
@@ -378,10 +350,7 @@ importlib.import_module = load_slowly
 thread = threading.Thread(target=lambda: ekc.tune)
 thread.start()
 started.wait()
-child = os.fork()
-if child == 0:
-    os._exit(7 if sorted(done) == sorted(begun) else 1)
-print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print("child:", fork(lambda: 7 if sorted(done) == sorted(begun) else 1))
 thread.join()
 """
 

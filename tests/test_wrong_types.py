@@ -31,7 +31,9 @@ WRONG: tuple[Any, ...] = (
 
 MM, MV = ekc.matmul(8, 8, 8), ekc.matvec(4, 4)
 S = ekc.Schedule(MM)
-TYPES: dict[str, Any] = {"dtype": "float32", "acc_dtype": None, "out_dtype": None}
+FLOAT = {"dtype": "float32"}
+TYPES: dict[str, Any] = FLOAT | {"acc_dtype": None, "out_dtype": None}
+PRODUCT = {"m": 4, "n": 4, "k": 4, "transpose_a": False, "transpose_b": False}
 CONV = {"n": 1, "c": 4, "w": 6, "out_channels": 4, "kernel": 3, "stride": 1, "padding": 1, "groups": 1}
 LINE = np.sin(np.arange(400) / 3)
 
@@ -43,20 +45,14 @@ def _mine(**change: Any) -> ekc.Operator:
 
 
 ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
-    "matmul": (ekc.matmul, {"m": 4, "n": 4, "k": 4, "transpose_a": False, "transpose_b": False} | TYPES),
-    "batch_matmul": (
-        ekc.batch_matmul,
-        {"b": 2, "m": 4, "n": 4, "k": 4, "transpose_a": False, "transpose_b": False} | TYPES,
-    ),
+    "matmul": (ekc.matmul, PRODUCT | TYPES),
+    "batch_matmul": (ekc.batch_matmul, {"b": 2} | PRODUCT | TYPES),
     "matvec": (ekc.matvec, {"m": 4, "k": 4} | TYPES),
     "einsum": (lambda text, a, b: ekc.einsum(text, a, b), {"text": "ij,jk->ik", "a": (4, 4), "b": (4, 4)}),
     "conv1d": (ekc.conv1d, CONV | {"dilation": 1, "layout": "NCW"} | TYPES),
     "conv_transpose1d": (ekc.conv_transpose1d, CONV | {"output_padding": 0, "layout": "NCW"} | TYPES),
     "reduce": (ekc.reduce, {"shape": (4, 4), "axes": 0, "combine": "sum", "keepdims": False} | TYPES),
-    "argmax": (
-        ekc.reduce,
-        {"shape": (4, 4), "axes": 0, "combine": "argmax", "keepdims": False, "dtype": "float32"},
-    ),
+    "argmax": (ekc.reduce, {"shape": (4, 4), "axes": 0, "combine": "argmax", "keepdims": False} | FLOAT),
     "softmax": (ekc.softmax, {"shape": (4, 4), "axis": -1} | TYPES),
     "layer_norm": (ekc.layer_norm, {"shape": (4, 4), "axes": -1, "eps": 1e-5} | TYPES),
     "rms_norm": (ekc.rms_norm, {"shape": (4, 4), "axes": -1, "eps": 1e-5} | TYPES),
@@ -104,13 +100,7 @@ ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "Policy": (Policy, {"objective": "energy", "max_slowdown": 0.1, "min_saving": 0.1, "remaining_s": None}),
     "Governor": (
         ekc.Governor,
-        {
-            "max_slowdown": 0.1,
-            "gpus": (),
-            "each": False,
-            "actuator": "auto",
-            "advise": False,
-        },
+        {"max_slowdown": 0.1, "gpus": (), "each": False, "actuator": "auto", "advise": False},
     ),
     "detect_period": (detect_period, {"samples": LINE, "sampling_hz": 10.0, "sensor_s": 0.1}),
 }
@@ -207,36 +197,35 @@ def test_tune_argument_of_wrong_type_is_one_line(
         assert "\n" not in _refusal(ekc.tune, right | {name: value})
 
 
-ONE_LINE = {
-    "an executor": (lambda: ekc.tune(MV, executor=3), "executor: 3 has no submit(); give a concurrent.fut"),  # type: ignore[arg-type]
+API: Any = ekc
+"""`ekc` without the types of its functions."""
+ONE_LINE: dict[str, tuple[Callable[[], object], str]] = {
+    "an executor": (lambda: API.tune(MV, executor=3), "executor: 3 has no submit(); give a concurrent.fut"),
     "a class of executors": (
-        lambda: ekc.tune(MV, executor=ThreadPoolExecutor),  # type: ignore[arg-type]
+        lambda: API.tune(MV, executor=ThreadPoolExecutor),
         "executor: ThreadPoolExecutor is a class; make one of it, executor=ThreadPoolExecutor()",
     ),
-    "a word for progress": (
-        lambda: ekc.tune(MV, progress="no"),  # type: ignore[arg-type]
-        "progress: 'no' is neither True nor False",
-    ),
+    "a word for progress": (lambda: API.tune(MV, progress="no"), "progress: 'no' is neither True nor False"),
     "a word for any_toolchain": (
-        lambda: ekc.best(MV, "t.db", "a100", any_toolchain="yes"),  # type: ignore[arg-type]
+        lambda: API.best(MV, "t.db", "a100", any_toolchain="yes"),
         "any_toolchain: 'yes' is neither True nor False",
     ),
-    "a schedule of nothing": (lambda: ekc.Schedule(None), "schedule: None is no operator; try ekc.matmul("),  # type: ignore[arg-type]
+    "a schedule of nothing": (lambda: API.Schedule(None), "schedule: None is no operator; try ekc.matmul("),
     "a schedule of a list": (
-        lambda: ekc.Schedule(MV, []),  # type: ignore[arg-type]
+        lambda: API.Schedule(MV, []),
         "schedule: [] is no tuple of steps; try .split(...) and the like",
     ),
-    "a callback": (lambda: ekc.tune(MV, callback=3), "callback: 3 cannot be called; give a function of one"),  # type: ignore[arg-type]
+    "a callback": (lambda: API.tune(MV, callback=3), "callback: 3 cannot be called; give a function of one"),
     "a list": (
-        lambda: MV.reference(A.tolist(), X),  # type: ignore[arg-type]
+        lambda: API.Operator.reference(MV, A.tolist(), X),
         "A is of type list, needed an array; try numpy.array(..., 'float32') of shape (4, 4)",
     ),
     "None": (
-        lambda: MV.reference(A, None),  # type: ignore[arg-type]
+        lambda: API.Operator.reference(MV, A, None),
         "x is None, needed an array; try numpy.array(..., 'float32') of shape (4,)",
     ),
     "a word as a flag": (
-        lambda: ekc.matmul(4, 4, 4, transpose_b="false"),  # type: ignore[arg-type]
+        lambda: API.matmul(4, 4, 4, transpose_b="false"),
         "transpose_b: 'false' is neither True nor False",
     ),
     "pairs as axes": (

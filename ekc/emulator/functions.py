@@ -8,16 +8,60 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_SIZE
-from ekc.emulator.numerics import approx, extremes, half, integers
+from ekc.emulator.numerics import approx, half, integers
 from ekc.emulator.numerics.convert import cvt
 from ekc.emulator.numerics.fma import fma32
-from ekc.emulator.numerics.rounding import flush, narrow_bf16, saturate
+from ekc.emulator.numerics.half import bf16_to_f32, f32_to_bf16
+from ekc.emulator.numerics.rounding import (
+    Array,
+    canonicalize_nan,
+    flush,
+    flush_operand,
+    narrow_bf16,
+    saturate,
+    view_words,
+)
 
 _NUMPY_FUNCTIONS = (
     np.add, np.subtract, np.multiply, np.divide, np.negative, np.absolute, np.bitwise_and, np.bitwise_or,
     np.bitwise_xor, np.invert, np.left_shift, np.right_shift, np.logical_not, np.equal, np.not_equal, np.less,
     np.less_equal, np.greater, np.greater_equal, np.minimum, np.maximum, np.isnan,
 )  # fmt: skip
+
+
+def minimum(a: Array, b: Array, *, nan: bool = False, ftz: bool = False) -> Array:
+    """`min{.ftz}{.NaN}`: -0 is less than +0; a NaN loses to a number, or with `.NaN` wins."""
+    if a.dtype.kind != "f":
+        return np.asarray(np.minimum(a, b))
+    a, b = (flush_operand(operand, ftz) for operand in (a, b))
+    return _select_better(a, b, np.where(a < b, a, b), view_words(a) | view_words(b), nan)
+
+
+def maximum(a: Array, b: Array, *, nan: bool = False, ftz: bool = False) -> Array:
+    """`max{.ftz}{.NaN}`: +0 is more than -0; a NaN loses to a number, or with `.NaN` wins."""
+    if a.dtype.kind != "f":
+        return np.asarray(np.maximum(a, b))
+    a, b = (flush_operand(operand, ftz) for operand in (a, b))
+    return _select_better(a, b, np.where(a > b, a, b), view_words(a) & view_words(b), nan)
+
+
+def _select_better(a: Array, b: Array, better: Array, equal: Array, nan: bool) -> Array:
+    """The better of two floats; among equals (which differ at most in the sign of zero) `equal`."""
+    better = np.where(a == b, equal.view(a.dtype), better)
+    odd_a, odd_b = a != a, b != b
+    if odd_a.any() or odd_b.any():
+        better = np.where(odd_a, a if nan else b, np.where(odd_b, b if nan else a, better))
+    return canonicalize_nan(better)
+
+
+def minimum_bf16(a: Array, b: Array, *, nan: bool = False) -> Array:
+    """`min{.NaN}.bf16` on bf16 words."""
+    return f32_to_bf16(minimum(bf16_to_f32(a), bf16_to_f32(b), nan=nan))
+
+
+def maximum_bf16(a: Array, b: Array, *, nan: bool = False) -> Array:
+    """`max{.NaN}.bf16` on bf16 words."""
+    return f32_to_bf16(maximum(bf16_to_f32(a), bf16_to_f32(b), nan=nan))
 
 
 def _fma64(a: Any, b: Any, c: Any) -> Any:
@@ -43,12 +87,12 @@ def _split_pairs(words: Any, half_dtype: Any) -> tuple[Any, Any]:
 
 
 def _select_extreme(root: str, a: Any, b: Any, nan: bool = False, ftz: bool = False) -> Any:
-    choose = extremes.minimum if root == "min" else extremes.maximum
+    choose = minimum if root == "min" else maximum
     return choose(np.asarray(a), np.asarray(b), nan=nan, ftz=ftz)
 
 
 def _select_extreme_bf16(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    choose = extremes.minimum_bf16 if root == "min" else extremes.maximum_bf16
+    choose = minimum_bf16 if root == "min" else maximum_bf16
     return choose(np.asarray(a), np.asarray(b), nan=nan)
 
 

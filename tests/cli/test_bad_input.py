@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
+import codecs
+import gzip
 import json
-import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ekc
-from ekc.cli import main
+from ekc.devices import nvml
 from ekc.search.database.database import RecordStore
+from ekc.search.sketches.naive import make_naive_schedule
+from tests.cli.conftest import CommandLine, Printed
+from tests.devices.recording.helpers import record
 
 TINY = "tune matmul 16 16 16 --trials 4 --quiet"
-
-
-def refused(capsys: pytest.CaptureFixture[str], command: str) -> str:
-    """The line with which a command is refused."""
-    capsys.readouterr()
-    status = main(shlex.split(command))
-    out, err = capsys.readouterr()
-    assert status == 2, (out, err)
-    assert out == ""
-    assert err.startswith("ekc: ")
-    assert err.count("\n") == 1, err
-    return err
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +99,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("matmul 4 4 4 --name 2x2", "--name: '2x2' is not an identifier"),
     ],
 )
-def test_bad_operators_and_options_are_refused(
-    capsys: pytest.CaptureFixture[str], command: str, words: str
-) -> None:
-    assert words in refused(capsys, f"tune {command} --quiet")
+def test_bad_operators_and_options_are_refused(cli: CommandLine, command: str, words: str) -> None:
+    assert words in cli.refusal(f"tune {command} --quiet")
 
 
 @pytest.mark.parametrize(
@@ -132,43 +118,43 @@ def test_bad_operators_and_options_are_refused(
         ("show --schedule s.json --max-slowdown 0.1", "--max-slowdown: --schedule names the one schedule"),
         ("best matmul 4 4 4 --records x.db --objective speed", "choices are energy, latency, edp"),
         ("explain best fastest --max-slowdown -1", "outside 0 to 10"),
+        ("explain best fastest", "add --records"),
+        ("explain best fastest --records none.db", "no record file"),
+        ("explain best", "Missing argument"),
+        ("tune matmul 16 16 16 --trials 8 --effort quick --out o --records r.db", "give one"),
+        ("best matmul 16 16 16 --records none.db", "there is no record file"),
+        ("best matmul 4 4 4", "Missing option '--records'"),
+        ("show --schedule none.json", "cannot be read"),
+        ("check matmul 16 16 16 --arch sm_81", "nearest: sm_80"),
+        ("tune matmul 4 4 4 --target nope", "'nope'"),
+        ("tune matmul 0 4 4", "at least 1; use 1"),
+        ("tun", "No such command 'tun'"),
     ],
 )
-def test_unused_options_are_refused(capsys: pytest.CaptureFixture[str], command: str, words: str) -> None:
-    assert words in refused(capsys, command)
-
-
-def test_exclusive_options_leave_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, "tune matmul 16 16 16 --trials 8 --effort quick --out o --records r.db")
+def test_bad_commands_are_refused_and_leave_no_file(cli: CommandLine, command: str, words: str) -> None:
+    assert words in cli.refusal(command)
     assert list(Path().iterdir()) == []
 
 
-def test_missing_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from ekc.devices import nvml
-
+def test_missing_gpu_is_one_line(cli: CommandLine) -> None:
     if not isinstance(nvml.count_gpus(), nvml.GpuAbsence):
         pytest.skip("this machine has a GPU")
-    assert "use a simulated device" in refused(capsys, f"{TINY} --target cuda:0")
+    assert "use a simulated device" in cli.refusal(f"{TINY} --target cuda:0")
 
 
-def test_missing_nvrtc_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_nvrtc_is_one_line(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert "pip install nvidia-cuda-nvrtc" in refused(capsys, TINY)
-    assert main(["doctor"]) == 1
-    assert "NVRTC cannot be loaded" in capsys.readouterr().out
+    assert "pip install nvidia-cuda-nvrtc" in cli.refusal(TINY)
+    assert "NVRTC cannot be loaded" in cli("doctor", status=1).out
 
 
-def test_output_folder_is_checked_before_tuning(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_folder_is_checked_before_tuning(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("not a folder")
     monkeypatch.setattr(
         "ekc.cli.tune_arguments.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began")
     )
-    assert "cannot write into file/here" in refused(capsys, f"{TINY} --out file/here")
-    assert "cannot write into file/here" in refused(capsys, "export matmul 8 8 8 --out file/here")
+    assert "cannot write into file/here" in cli.refusal(f"{TINY} --out file/here")
+    assert "cannot write into file/here" in cli.refusal("export matmul 8 8 8 --out file/here")
 
 
 LAYER = '[[layer]]\nname = "{name}"\noperator = "{operator}"\nm = {m}\nn = 8\nk = 8\n'
@@ -184,72 +170,68 @@ LAYER = '[[layer]]\nname = "{name}"\noperator = "{operator}"\nm = {m}\nn = 8\nk 
     ],
 )
 def test_mistake_in_the_last_layer_is_found_before_tuning(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, layer: dict[str, object], words: str
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, layer: dict[str, object], words: str
 ) -> None:
     monkeypatch.setattr(
         "ekc.cli.tune_arguments.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began")
     )
     good = {"name": "first", "operator": "matmul", "m": 8}
     Path("bad.toml").write_text(LAYER.format(**good) + LAYER.format(**{**good, "name": "last", **layer}))
-    assert words in refused(capsys, "tune --layers bad.toml --quiet")
+    assert words in cli.refusal("tune --layers bad.toml --quiet")
 
 
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A record file with a short tuning run in it."""
-    path = tmp_path / "tuning.db"
+    path = tmp_path_factory.mktemp("records") / "tuning.db"
     ekc.tune(ekc.matmul(16, 16, 16), target="a100", trials=2, records=path, progress=False)
     return path
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+@pytest.fixture
+def records(short_run: Path, tmp_path: Path) -> Path:
+    """A copy of the record file, to be changed."""
+    return Path(shutil.copy(short_run, tmp_path / "tuning.db"))
 
 
-def _truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1000])
-
-
-def _newer(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("pragma user_version = 99")
+def change_rows(records: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(records) as connection:
+        connection.execute(statement, values)
     connection.close()
 
 
-def _foreign(path: Path) -> None:
-    path.write_text("these are not records, but somebody's notes\n" * 40)
-
-
 @pytest.mark.parametrize(
-    ("spoil", "words"), [(_truncated, "cut short"), (_newer, "newer ekc"), (_foreign, "not an SQLite file")]
+    ("spoil", "words"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-1000]), "cut short"),
+        (lambda file: change_rows(file, "pragma user_version = 99"), "newer ekc"),
+        (lambda file: file.write_text("these are not records, but notes\n" * 40), "not an SQLite file"),
+    ],
 )
 def test_unusable_record_file_is_not_changed(
-    capsys: pytest.CaptureFixture[str], records: Path, spoil: object, words: str
+    cli: CommandLine, records: Path, spoil: Callable[[Path], object], words: str
 ) -> None:
-    spoil(records)  # type: ignore[operator]
-    before = _digest(records)
+    spoil(records)
+    before = records.read_bytes()
     for command in (f"{TINY} --records {records}", f"best matmul 16 16 16 --records {records}"):
-        assert words in refused(capsys, command)
-    assert _digest(records) == before
+        assert words in cli.refusal(command)
+    assert records.read_bytes() == before
 
 
-def test_locked_record_file_keeps_its_rows(capsys: pytest.CaptureFixture[str], records: Path) -> None:
+def test_locked_record_file_keeps_its_rows(cli: CommandLine, records: Path) -> None:
     with RecordStore(records, create=False) as store:
         rows = len(list(store.read_rows()))
     other = sqlite3.connect(records, isolation_level=None)
     other.execute("begin immediate")
-    assert "locked by another process" in refused(capsys, f"{TINY} --records {records} --seed 5")
+    assert "locked by another process" in cli.refusal(f"{TINY} --records {records} --seed 5")
     other.execute("rollback")
     other.close()
     with RecordStore(records, create=False) as store:
         assert len(list(store.read_rows())) == rows
 
 
-def test_record_file_without_the_operator_is_refused(
-    capsys: pytest.CaptureFixture[str], records: Path
-) -> None:
-    assert "no metered schedule" in refused(capsys, f"best matmul 17 17 17 --records {records}")
-    assert "there is no record file" in refused(capsys, "best matmul 16 16 16 --records none.db")
+def test_record_file_without_the_operator_is_refused(cli: CommandLine, records: Path) -> None:
+    assert "no metered schedule" in cli.refusal(f"best matmul 17 17 17 --records {records}")
 
 
 def _schedule(**changes: object) -> str:
@@ -272,20 +254,10 @@ def _schedule(**changes: object) -> str:
         ("[]", "needs format, operator and steps"),
     ],
 )
-def test_bad_schedule_file_is_refused(capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
+def test_bad_schedule_file_is_refused(cli: CommandLine, text: str, words: str) -> None:
     Path("s.json").write_text(text)
     for command in ("show", "run", "check", "export"):
-        assert words in refused(capsys, f"{command} --schedule s.json")
-
-
-def test_missing_schedule_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cannot be read" in refused(capsys, "show --schedule none.json")
-    Path("bytes.json").write_bytes(b"\xff\xfe\x00")
-    assert "not UTF-8" in refused(capsys, "show --schedule bytes.json")
-
-
-def test_unknown_arch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "nearest: sm_80" in refused(capsys, "check matmul 16 16 16 --arch sm_81")
+        assert words in cli.refusal(f"{command} --schedule s.json")
 
 
 @pytest.mark.parametrize(
@@ -304,42 +276,150 @@ def test_bad_arrays_at_call_are_refused(arrays: list[np.ndarray], words: str) ->
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["tune matmul 0 4 4", "tune matmul 4 4 4 --target nope", "tun", "best matmul 4 4 4", "show --schedule x"],
-)
-def test_installed_command_prints_one_line(command: str, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())", *command.split()],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert ran.returncode == 2
-    assert ran.stdout == ""
+def run_ekc(*words: str, **streams: object) -> subprocess.CompletedProcess[str]:
+    """Run `ekc` in a process of its own."""
+    start = [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())"]
+    return subprocess.run([*start, *words], text=True, stderr=subprocess.PIPE, **streams)  # type: ignore[call-overload, no-any-return]
+
+
+def test_installed_command_prints_one_line() -> None:
+    ran = run_ekc("tune", "matmul", "0", "4", "4", stdout=subprocess.PIPE)
+    assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("ekc: ")
     assert ran.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_interrupt_outside_tune_is_status_130(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ekc.cli.schedule_source.ScheduleSource.find_schedule", stop)
-    assert main(["show", "matmul", "4", "4", "4"]) == 130
-    assert capsys.readouterr().err.strip() == "ekc: interrupted"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:
-        ran = subprocess.run(
-            [sys.executable, "-c", "import sys; from ekc.cli import main; sys.exit(main())", "--help"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        ran = run_ekc("--help", stdout=full)
     assert (ran.returncode, ran.stderr) == (2, "ekc: no space is left where the output goes\n")
+
+
+def test_interrupt_outside_tune_is_status_130(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ekc.cli.schedule_source.ScheduleSource.find_schedule", stop)
+    assert cli("show matmul 4 4 4", status=130).err.strip() == "ekc: interrupted"
+
+
+# Files with contents of all kinds
+
+RESULTS = [
+    {"configuration": {"a": n}, "invalidity": "correct", "measurements": [{"name": "time", "value": n + 1}]}
+    for n in range(6)
+]
+LAYERS = '[[layer]]\nname = "one"\noperator = "matvec"\nm = 8\nk = 8\nepilogue = "relu(y"\n'
+TEXTS = {
+    "schedule": (make_naive_schedule(ekc.matvec(8, 8)).to_json(), "show --schedule f"),
+    "layers": (LAYERS, "tune --layers f --quiet"),
+    "t4": (
+        json.dumps({"schema_version": "1.0.0", "results": RESULTS}, indent=1),
+        "recording search f --trials 3 --json",
+    ),
+}
+"""Well-formed texts. Layers are refused for their contents, so that nothing runs."""
+
+
+def _marked(data: bytes) -> bytes:
+    return codecs.BOM_UTF8 + data
+
+
+def _with_crlf(data: bytes) -> bytes:
+    return data.replace(b"\n", b"\r\n")
+
+
+SAME: dict[str, Callable[[bytes], bytes]] = {
+    "byte-order mark": _marked,
+    "CRLF": _with_crlf,
+    "both": lambda data: _marked(_with_crlf(data)),
+}
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "a mark alone": lambda data: codecs.BOM_UTF8,
+    "blanks": lambda data: b" \n\n",
+    "cut short": lambda data: data[: len(data) // 2],
+    "binary": lambda data: bytes(range(256)),
+    "zeros": lambda data: bytes(100),
+    "a zero": lambda data: data[:20] + b"\0" + data[20:],
+    "Latin-1": lambda data: "ä".encode("latin-1") + data,
+    "UTF-16": lambda data: data.decode().encode("utf-16"),
+    "deep": lambda data: b"[" * 100_000,
+    "null": lambda data: b"null",
+    "a long number": lambda data: b'{"format": ' + b"1" * 5000 + b"}",
+}
+
+
+def run_with_file(cli: CommandLine, command: str, data: bytes, status: int) -> Printed:
+    """Output of a command that reads these bytes."""
+    Path("f").write_bytes(data)
+    return cli(command, status)
+
+
+@pytest.mark.parametrize("change", SAME)
+@pytest.mark.parametrize(("kind", "status"), [("schedule", 0), ("layers", 2), ("t4", 0)])
+def test_byte_order_mark_and_crlf_change_nothing(
+    kind: str, status: int, change: str, cli: CommandLine
+) -> None:
+    text, command = TEXTS[kind]
+    plain, changed = (
+        run_with_file(cli, command, data, status) for data in (text.encode(), SAME[change](text.encode()))
+    )
+    assert changed == plain
+
+
+@pytest.mark.parametrize("change", BROKEN)
+@pytest.mark.parametrize("kind", TEXTS)
+def test_unreadable_file_is_one_line(kind: str, change: str, cli: CommandLine) -> None:
+    text, command = TEXTS[kind]
+    Path("f").write_bytes(BROKEN[change](text.encode()))
+    line = cli.refusal(command)
+    assert kind == "schedule" or " f" in line, "the line names the file"
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return gzip.decompress(record(tmp_path_factory.mktemp("recording") / "r.gz", 3).read_bytes())
+
+
+def test_recording_is_read_with_byte_order_mark_and_crlf(recording: bytes, cli: CommandLine) -> None:
+    plain = run_with_file(cli, "recording show f", gzip.compress(recording), 0)
+    for change in SAME.values():
+        assert run_with_file(cli, "recording show f", gzip.compress(change(recording)), 0) == plain
+
+
+def test_bad_recording_is_one_line(recording: bytes, cli: CommandLine) -> None:
+    for data in (recording, _marked(recording)):
+        printed = run_with_file(cli, "recording show f", data, 2)
+        assert printed.err == "ekc: f is not compressed, as a recording is; gzip it\n"
+    for change in BROKEN.values():
+        for data in (change(recording), gzip.compress(change(recording))):
+            Path("f").write_bytes(data)
+            cli.refusal("recording show f")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "command"),
+    [
+        ("created", "", "explain best fastest"),
+        ("created", b"\xff", "best matmul 16 16 16"),
+        ("operator", "{", "explain best fastest"),
+        ("operator", "[" * 100_000, "explain best fastest"),
+        ("clock_regime", b"\xff\xfe", "best matmul 16 16 16"),
+        ("payload", "[" * 100_000, "best matmul 16 16 16"),
+    ],
+)
+def test_damaged_row_is_one_line(
+    column: str, value: object, command: str, records: Path, cli: CommandLine
+) -> None:
+    change_rows(records, f"update trials set {column} = ?", value)
+    assert cli.refusal(f"{command} --records tuning.db --target a100").startswith(
+        "ekc: tuning.db is damaged: "
+    )
+
+
+@pytest.mark.parametrize("change", [name for name in BROKEN if name not in ("UTF-16", "a zero")])
+def test_broken_record_file_is_one_line(change: str, records: Path, cli: CommandLine) -> None:
+    records.write_bytes(BROKEN[change](records.read_bytes()))
+    cli.refusal("best matmul 16 16 16 --records tuning.db")

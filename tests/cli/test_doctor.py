@@ -1,6 +1,5 @@
 """`ekc doctor` on scripted GPUs: the facts of each, and the reasons for those that are missing."""
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,10 +9,11 @@ import numpy as np
 import pynvml
 import pytest
 
-from ekc.cli import doctor_gpus, main
+from ekc.cli import doctor_gpus
 from ekc.codegen.nvrtc import version
 from ekc.devices.nvml import sensors
 from ekc.devices.nvml.library import explain_refusal
+from tests.cli.conftest import CommandLine
 from tests.scripted.nvml.card import Card, Clock, ScriptedGpu
 from tests.scripted.nvml.library import ScriptedNvml
 
@@ -36,15 +36,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return machine
 
 
-def gpu(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert main(["doctor", "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)["gpu"]
-    return found
-
-
-def test_complete_gpu_has_all_facts(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_gpu_has_all_facts(scripted: Any, cli: CommandLine) -> None:
     scripted(Card(name="NVIDIA H100 80GB HBM3"))
-    found = gpu(capsys)
+    found = cli.json("doctor")["gpu"]
     assert (found["count"], found["driver"], found["cuda"]) == (1, "570.86.15", "13.0")
     assert found["cubins"].startswith("loads those of NVRTC")
     one = found["each"][0]
@@ -57,10 +51,9 @@ def test_complete_gpu_has_all_facts(scripted: Any, capsys: pytest.CaptureFixture
     assert one["measured"] == "latency; energy by the counter, 10 ticks a second"
 
 
-def test_each_gpu_has_its_own_entry(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_gpu_has_its_own_entry(scripted: Any, cli: CommandLine) -> None:
     scripted(Card(), Card(tick_s=0.02))
-    assert main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("doctor").out.splitlines()
     assert [line[:6] for line in lines if line.startswith("gpu ")] == ["gpu   ", "gpu 0 ", "gpu 1 "]
     assert any("moves every 20 ms" in line for line in lines)
 
@@ -80,34 +73,28 @@ def test_each_gpu_has_its_own_entry(scripted: Any, capsys: pytest.CaptureFixture
     ],
 )
 def test_missing_sensors_are_reported(
-    scripted: Any, capsys: pytest.CaptureFixture[str], card: Card, key: str, words: str
+    scripted: Any, cli: CommandLine, card: Card, key: str, words: str
 ) -> None:
     scripted(card)
-    assert words in gpu(capsys)["each"][0][key]
+    assert words in cli.json("doctor")["gpu"]["each"][0][key]
 
 
-def test_missing_throttle_reasons_are_reported(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_throttle_reasons_are_reported(scripted: Any, cli: CommandLine) -> None:
     library = scripted(Card(reasons=0x4))
     for name in ("Event", "Throttle"):
         library.fails[f"nvmlDeviceGetCurrentClocks{name}Reasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    assert gpu(capsys)["each"][0]["cap"] == "400 W; throttle reasons are not reported"
+    assert cli.json("doctor")["gpu"]["each"][0]["cap"] == "400 W; throttle reasons are not reported"
 
 
-def test_old_driver_is_reported(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_driver_is_reported(scripted: Any, cli: CommandLine) -> None:
     scripted(Card()).cuda = 11080
     needed = version().split(".")[0]
-    assert f"update the driver to one for CUDA {needed}.0" in gpu(capsys)["cubins"]
+    assert f"update the driver to one for CUDA {needed}.0" in cli.json("doctor")["gpu"]["cubins"]
 
 
 NO_GPUS = {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount"}
 NO_DRIVER = {"nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion_v2"}
-NO_GPU = {
-    "nvmlDeviceGetHandleByIndex",
-    "nvmlDeviceGetHandleByUUID",
-    "nvmlDeviceGetUUID",
-    "nvmlDeviceGetIndex",
-    "nvmlDeviceGetName",
-}
+NO_GPU = {f"nvmlDeviceGet{x}" for x in ("HandleByIndex", "HandleByUUID", "UUID", "Index", "Name")}
 """Functions without which a GPU has no facts."""
 LINES = {
     "nvmlDeviceGetClockInfo": {"clocks"},
@@ -120,13 +107,11 @@ LINES = {
 
 
 @pytest.mark.parametrize("function", [name for name in dir(ScriptedNvml) if name.startswith("nvml")])
-def test_failing_call_changes_its_own_lines_alone(
-    scripted: Any, capsys: pytest.CaptureFixture[str], function: str
-) -> None:
+def test_failing_call_changes_its_own_lines_alone(scripted: Any, cli: CommandLine, function: str) -> None:
     scripted(Card())
-    well = gpu(capsys)
+    well = cli.json("doctor")["gpu"]
     scripted(Card()).fails[function] = pynvml.NVML_ERROR_UNKNOWN
-    found = gpu(capsys)
+    found = cli.json("doctor")["gpu"]
     if function in NO_GPUS | NO_DRIVER:
         assert found.pop("reason").endswith("Unknown Error" if function in NO_DRIVER else "(Unknown Error)")
         assert found.pop("measured").startswith("no latency and no energy")
@@ -144,7 +129,7 @@ def test_failing_call_changes_its_own_lines_alone(
         assert "nan" not in " ".join(other[key] for key in lines)
 
 
-def test_lost_gpu_does_not_hide_the_others(scripted: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_gpu_does_not_hide_the_others(scripted: Any, cli: CommandLine) -> None:
     library = scripted(Card(), Card())
     first, get = library.gpus[0], library.nvmlDeviceGetTotalEnergyConsumption
 
@@ -154,13 +139,13 @@ def test_lost_gpu_does_not_hide_the_others(scripted: Any, capsys: pytest.Capture
         return int(get(handle))
 
     library.nvmlDeviceGetTotalEnergyConsumption = lost
-    broken, well = gpu(capsys)["each"]
+    broken, well = cli.json("doctor")["gpu"]["each"]
     assert broken["measured"].startswith("nothing: GPU 0 (Scripted GPU), nvmlDeviceGetTotal")
     assert well["measured"].startswith("latency; energy")
 
 
 def test_clock_permission_is_reported(
-    scripted: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    scripted: Any, cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted(Card())
     monkeypatch.setattr(
@@ -169,12 +154,12 @@ def test_clock_permission_is_reported(
     monkeypatch.delenv("ZEUSD_HOST_PORT", raising=False)
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
     monkeypatch.setattr("ekc.devices.clocks.zeusd.find_daemon_address", lambda: None)
-    clocks = gpu(capsys)["each"][0]["clocks"]
+    clocks = cli.json("doctor")["gpu"]["each"][0]["clocks"]
     assert clocks.endswith(
         "cannot be set: this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
     )
     monkeypatch.setattr("ekc.devices.clocks.zeusd.find_daemon_address", lambda: "/run/zeusd/zeusd.sock")
-    assert "but zeusd at /run/zeusd/zeusd.sock may set them" in gpu(capsys)["each"][0]["clocks"]
+    assert "but zeusd at /run/zeusd/zeusd.sock may set them" in cli.json("doctor")["gpu"]["each"][0]["clocks"]
 
 
 @pytest.mark.parametrize(
@@ -184,18 +169,15 @@ def test_capabilities_are_read_from_proc(tmp_path: Path, capabilities: str, may:
     status = tmp_path / "status"
     status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
     assert (explain_refusal(status) == "") is may
-
-
-def test_missing_capabilities_are_a_refusal(tmp_path: Path) -> None:
     assert explain_refusal(tmp_path / "nothing")
 
 
-def test_missing_gpu_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_is_reported(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    found = gpu(capsys)
+    found = cli.json("doctor")["gpu"]
     assert found["count"] == 0
     assert "no NVIDIA driver" in found["reason"]
     assert found["measured"].startswith("no latency and no energy: simulated devices answer")

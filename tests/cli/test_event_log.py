@@ -12,9 +12,11 @@ import pytest
 
 import ekc
 from ekc.cli import main
+from ekc.search.data.events import EVENTS, STAGES
+from tests.cli.conftest import CommandLine
 from tests.devices.recording.helpers import record
 
-TUNE = ["tune", "matmul", "16", "24", "8", "--target", "a100", "--trials", "2", "--out", "o"]
+TUNE = "tune matvec 16 24 --target a100 --trials 2 --out o"
 LAYERS = """
 [[layer]]
 name = "one"
@@ -30,21 +32,13 @@ shape = [4, 8]
 """
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def _events(file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(file).read_text().splitlines()]
 
 
-def test_events_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    from ekc.search.data.events import EVENTS, STAGES
-
+def test_events_are_one_line_each(cli: CommandLine) -> None:
     Path("run.jsonl").write_text('{"event": "start"}\n{"event": "end"}\n')
-    assert main([*TUNE, "--json", "--log-json", "run.jsonl"]) == 0
-    out, err = capsys.readouterr()
+    out, err = cli(f"{TUNE} --json --log-json run.jsonl")
     result, events = json.loads(out), _events("run.jsonl")
     assert {e["event"] for e in events} <= set(EVENTS)
     assert {e["stage"] for e in events} <= set(STAGES)
@@ -53,31 +47,27 @@ def test_events_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(e["event"] == "trial" for e in events) == result["trial_count"] == 2
     for name in ("latency_s", "power_w", "energy_j", "digest", "metered"):
         assert events[-1]["best"][name] == result["best"][name]
-    assert "matmul on a100 (simulated): 2/2 trials" in err
+    assert "matvec on a100 (simulated): 2/2 trials" in err
 
 
-def test_lines_are_plain_without_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_plain_without_a_terminal(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FORCE_COLOR": "1", "COLUMNS": "20", "TTY_COMPATIBLE": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert main([*TUNE, "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = cli(f"{TUNE} --json")
     assert json.loads(out)["trial_count"] == 2
     assert "\x1b" not in err
     assert "..." not in err
-    assert re.search(r"^ +\d+ s  matmul on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
+    assert re.search(r"^ +\d+ s  matvec on a100 \(simulated\): 2/2 trials.*; done$", err, re.MULTILINE)
 
 
-def test_quiet_run_still_logs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TUNE, "--json", "--quiet", "--log-json", "run.jsonl"]) == 0
-    assert capsys.readouterr().err == ""
+def test_quiet_run_still_logs(cli: CommandLine) -> None:
+    assert cli(f"{TUNE} --json --quiet --log-json run.jsonl").err == ""
     assert [e["event"] for e in _events("run.jsonl")].count("forecast") == 0
     assert _events("run.jsonl")[-1]["event"] == "end"
 
 
 def test_layers_write_one_log_with_names_and_failures(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("net.toml").write_text(LAYERS)
     tune = ekc.tune
@@ -88,9 +78,8 @@ def test_layers_write_one_log_with_names_and_failures(
         return tune(op, **options)
 
     monkeypatch.setattr(ekc, "tune", fail_softmax, raising=False)
-    layers = ["tune", "--layers", "net.toml", "--target", "a100", "--trials", "2", "--json", "--out", "o"]
-    assert main([*layers, "--log-json", "run.jsonl"]) == 2
-    out, err = capsys.readouterr()
+    layers = "tune --layers net.toml --target a100 --trials 2 --json --out o"
+    out, err = cli(f"{layers} --log-json run.jsonl", status=2)
     result, events = json.loads(out), _events("run.jsonl")
     assert [layer["name"] for layer in result["layers"]] == ["one"]
     ends = [(e["layer"], e["model"], e["operator"], e["event"]) for e in events if e["stage"] == "end"]
@@ -100,47 +89,55 @@ def test_layers_write_one_log_with_names_and_failures(
     assert "matvec on a100 (simulated): 2/2 trials" in err
 
 
-def test_quiet_layers_print_failures_alone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quiet_layers_print_failures_alone(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(op: ekc.Operator, **_: Any) -> Any:
         raise ekc.EkcError(f"no kernel of {op.name}")
 
     monkeypatch.setattr(ekc, "tune", fail, raising=False)
     Path("net.toml").write_text(LAYERS)
-    layers = ["tune", "--layers", "net.toml", "--target", "a100", "--out", "o"]
+    layers = "tune --layers net.toml --target a100 --out o"
     lines = ["ekc: layer one: no kernel of matvec", "ekc: layer two: no kernel of softmax"]
-    assert main([*layers, "--quiet"]) == 2
-    assert capsys.readouterr().err.splitlines() == lines
-    assert main(layers) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 4
+    assert cli(f"{layers} --quiet", status=2).err.splitlines() == lines
+    assert len(cli(layers, status=2).err.splitlines()) == 4
 
 
-def test_replay_writes_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_writes_a_log(cli: CommandLine) -> None:
     record(Path("r.gz"))
-    replay = ["tune", "matmul", "32", "32", "32", "--target", "recorded:r.gz", "--trials", "3", "--json"]
-    assert main([*replay, "--log-json", "run.jsonl"]) == 0
-    out, err = capsys.readouterr()
+    replay = "tune matmul 32 32 32 --target recorded:r.gz --trials 3 --json"
+    out, err = cli(f"{replay} --log-json run.jsonl")
     assert json.loads(out)["trial_count"] == 3
     assert _events("run.jsonl")[-1]["tried"] == 3
     assert "replay of" in err
     assert "3/3 trials" in err
 
 
-def test_unwritable_log_is_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TUNE, "--log-json", "nowhere/run.jsonl"]) == 2
-    assert capsys.readouterr().err == (
-        "ekc: --log-json: nowhere/run.jsonl cannot be written (No such file or directory)\n"
-    )
-    assert not Path("o").exists()
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("nowhere/run.jsonl", "nowhere/run.jsonl cannot be written (No such file or directory)"),
+        ("''", "'' names no file; give a name, or - for standard output"),
+        *(
+            (f"new.db{end}", f"new.db{end} is a file of measurements; name another one")
+            for end in ("", "-wal", "-shm", "-journal")
+        ),
+    ],
+)
+def test_bad_log_name_is_refused_before_the_run(file: str, words: str, cli: CommandLine) -> None:
+    assert cli.refusal(f"{TUNE} --records new.db --log-json {file}") == f"ekc: --log-json: {words}\n"
+    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize("option", ["--records", "--warm-start"])
-def test_log_never_replaces_measurements(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("t.db").write_bytes(b"SQLite format 3\0 rows")
-    assert main([*TUNE, option, "t.db", "--log-json", "./t.db"]) == 2
-    assert capsys.readouterr().err == "ekc: --log-json: t.db is a file of measurements; name another one\n"
-    assert Path("t.db").read_bytes() == b"SQLite format 3\0 rows"
+@pytest.mark.parametrize(("file", "name"), [("./t.db", "t.db"), ("link", "link")])
+@pytest.mark.parametrize("data", [b"", b"SQLite format 3\0 rows"])
+def test_log_never_replaces_measurements(
+    option: str, file: str, name: str, data: bytes, cli: CommandLine
+) -> None:
+    Path("t.db").write_bytes(data)
+    Path("link").hardlink_to("t.db")
+    line = cli.refusal(f"{TUNE} {option} t.db --log-json {file}")
+    assert line == f"ekc: --log-json: {name} is a file of measurements; name another one\n"
+    assert Path("t.db").read_bytes() == data
 
 
 NO_EVENT_LOGS = {
@@ -154,43 +151,23 @@ NO_EVENT_LOGS = {
 
 
 @pytest.mark.parametrize("name", NO_EVENT_LOGS)
-def test_other_file_is_refused_under_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_file_is_refused_under_any_name(name: str, cli: CommandLine) -> None:
     Path(name).write_bytes(NO_EVENT_LOGS[name])
     Path("link").hardlink_to(name)
     for file in (name, "link"):
-        assert main([*TUNE, "--log-json", file]) == 2
-        assert capsys.readouterr().err == (
-            f"ekc: --log-json: {file} exists and is no event log; choose another name\n"
-        )
+        line = cli.refusal(f"{TUNE} --log-json {file}")
+        assert line == f"ekc: --log-json: {file} exists and is no event log; choose another name\n"
     assert Path(name).read_bytes() == NO_EVENT_LOGS[name]
     assert not Path("o").exists()
 
 
-@pytest.mark.parametrize("name", ["new.db", "new.db-wal", "new.db-shm", "new.db-journal"])
-def test_log_takes_no_name_of_a_database_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TUNE, "--records", "new.db", "--log-json", name]) == 2
-    assert capsys.readouterr().err == f"ekc: --log-json: {name} is a file of measurements; name another one\n"
-    assert not list(Path().iterdir())
-
-
-def test_log_is_no_link_to_an_empty_database(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("t.db").touch()
-    Path("link").hardlink_to("t.db")
-    assert main([*TUNE, "--records", "t.db", "--log-json", "link"]) == 2
-    assert capsys.readouterr().err == "ekc: --log-json: link is a file of measurements; name another one\n"
-
-
-def test_log_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TUNE, "--log-json", ""]) == 2
-    assert capsys.readouterr().err == (
-        "ekc: --log-json: '' names no file; give a name, or - for standard output\n"
-    )
-
-
 @pytest.mark.parametrize(("name", "stream"), [("-", 1), ("/dev/stdout", 1), ("/dev/stderr", 2)])
-def test_standard_stream_takes_the_events(name: str, stream: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_standard_stream_takes_the_events(
+    name: str, stream: int, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     os.write(stream, b"of an earlier command\n")
-    assert main([*TUNE, "--json", "--quiet", "--log-json", name]) == 0
+    assert main([*TUNE.split(), "--json", "--quiet", "--log-json", name]) == 0
     lines = capfd.readouterr()[stream - 1].splitlines()
     assert lines.pop(0) == "of an earlier command"
     if stream == 1:
@@ -200,16 +177,13 @@ def test_standard_stream_takes_the_events(name: str, stream: int, capfd: pytest.
     assert not Path("-").exists()
 
 
-def test_full_disk_ends_the_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TUNE, "--json", "--log-json", "/dev/full"]) == 0
-    out, err = capsys.readouterr()
+def test_full_disk_ends_the_log_alone(cli: CommandLine) -> None:
+    out, err = cli(f"{TUNE} --json --log-json /dev/full")
     assert json.loads(out)["trial_count"] == 2
     assert err.count("cannot be written any more (No space left on device)") == 1
 
 
-def test_long_recording_search_logs_progress(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_recording_search_logs_progress(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ekc.search.progress.PROGRESS_INTERVAL_S", 0.0)
     one = {"invalidity": "correct", "times": {"runtimes": []}, "correctness": 1, "objectives": ["time"]}
     results = [
@@ -217,7 +191,6 @@ def test_long_recording_search_logs_progress(
         for n in range(20)
     ]
     Path("t4.json").write_text(json.dumps({"schema_version": "1.0.0", "results": results}))
-    assert main(["recording", "search", "t4.json", "--trials", "9", "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = cli("recording search t4.json --trials 9 --json")
     assert json.loads(out)["trials"] == 9
     assert "9/9 trials" in err

@@ -32,13 +32,15 @@ def total(model: str, figure: Callable[[Layer], int]) -> int:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
+def read(tmp_path: Path) -> Callable[[str], list[Layer]]:
+    """Read a text as the layer file net.toml."""
+
+    def read(text: str) -> list[Layer]:
         path = tmp_path / "net.toml"
         path.write_text(text)
-        return path
+        return list(read_layers(path, KINDS))
 
-    return write
+    return read
 
 
 @pytest.mark.parametrize("batch", [1, 16])
@@ -50,13 +52,12 @@ def test_resnet50_has_53_convolutions_and_the_macs_of_torchvision(batch: int) ->
 
 
 def test_resnet50_has_23_distinct_convolutions() -> None:
-    layers = [layer for layer in read_layers(EXAMPLE, KINDS) if layer.arguments.get("n") == 1]
-    shapes = [
-        {k: v for k, v in layer.arguments.items() if k not in ("epilogue", "inputs")}
-        for layer in layers
-        if layer.operator_kind == "conv2d"
-    ]
-    assert len({str(shape) for shape in shapes}) == 23
+    shapes = {
+        str({k: v for k, v in layer.arguments.items() if k not in ("epilogue", "inputs")})
+        for layer in read_layers(EXAMPLE, KINDS)
+        if layer.operator_kind == "conv2d" and layer.arguments.get("n") == 1
+    }
+    assert len(shapes) == 23
 
 
 def test_bert_base_flops() -> None:
@@ -104,47 +105,26 @@ def test_layers_of_the_example_are_distinct_and_named() -> None:
     assert all(layer.name for layer in layers)
 
 
-def test_equal_shapes_become_one_layer(write: Callable[[str], Path]) -> None:
-    path = write("""
-        [[layer]]
-        name = "q"
-        model = "x"
-        operator = "matmul"
-        count = 12
-        m = 1
-        n = 2
-        k = 3
-
-        [[layer]]
-        operator = "matmul"
-        name = "o"
-        k = 3
-        n = 2
-        m = 1
-
-        [[layer]]
-        name = "transposed"
-        operator = "matmul"
-        m = 1
-        n = 2
-        k = 3
-        transpose_b = true
-    """)
-    merged, other = read_layers(path, KINDS)
+def test_equal_shapes_become_one_layer(read: Callable[[str], list[Layer]]) -> None:
+    merged, other = read(
+        '[[layer]]\nname = "q"\nmodel = "x"\noperator = "matmul"\ncount = 12\nm = 1\nn = 2\nk = 3\n'
+        '[[layer]]\noperator = "matmul"\nname = "o"\nk = 3\nn = 2\nm = 1\n'
+        '[[layer]]\nname = "transposed"\noperator = "matmul"\nm = 1\nn = 2\nk = 3\ntranspose_b = true\n'
+    )
     assert (merged.name, merged.count) == ("q", 13)
     assert [(use.name, use.model, use.count) for use in merged.uses] == [("q", "x", 12), ("o", "", 1)]
     assert (other.name, other.count) == ("transposed", 1)
 
 
-def test_lists_become_tuples(write: Callable[[str], Path]) -> None:
-    path = write('[[layer]]\nname = "a"\noperator = "conv2d"\nkernel = [3, 1]')
-    assert read_layers(path, KINDS)[0].arguments == {"kernel": (3, 1)}
+def test_lists_become_tuples(read: Callable[[str], list[Layer]]) -> None:
+    (layer,) = read('[[layer]]\nname = "a"\noperator = "conv2d"\nkernel = [3, 1]')
+    assert layer.arguments == {"kernel": (3, 1)}
 
 
-def test_epilogue_and_inputs_distinguish_layers(write: Callable[[str], Path]) -> None:
+def test_epilogue_and_inputs_distinguish_layers(read: Callable[[str], list[Layer]]) -> None:
     layer = '[[layer]]\nname = "a"\noperator = "matmul"\n'
     more = 'epilogue = "c + bias"\ninputs = { bias = [64] }\n'
-    plain, biased = read_layers(write(layer + layer + more + layer + more), KINDS)
+    plain, biased = read(layer + layer + more + layer + more)
     assert (plain.count, biased.count) == (1, 2)
     assert biased.arguments == {"epilogue": "c + bias", "inputs": {"bias": (64,)}}
 
@@ -180,14 +160,14 @@ def test_products_of_the_example_have_epilogues() -> None:
     seen, bare = set[tuple[str, str]](), set[tuple[str, str]]()
     for layer in read_layers(EXAMPLE, KINDS):
         for use in layer.uses:
-            model, told = use.model.partition(",")[0], EPILOGUES[use.model.partition(",")[0]]
-            name = use.name if use.name in told else use.name.rpartition(".")[2]
+            model = use.model.partition(",")[0]
+            name = use.name if use.name in EPILOGUES[model] else use.name.rpartition(".")[2]
             if "epilogue" in layer.arguments:
-                assert layer.arguments["epilogue"] == told.get(name), use
+                assert layer.arguments["epilogue"] == EPILOGUES[model].get(name), use
                 seen.add((model, name))
             else:
                 bare.add((model, use.name))
-    assert seen == {(model, name) for model, told in EPILOGUES.items() for name in told}
+    assert seen == {(model, name) for model, names in EPILOGUES.items() for name in names}
     assert bare == {(model, name) for model, names in BARE.items() for name in names}
 
 
@@ -227,10 +207,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistake_in_a_layer_file_is_one_line(write: Callable[[str], Path], text: str, message: str) -> None:
-    path = write(text)
+def test_mistake_in_a_layer_file_is_one_line(
+    read: Callable[[str], list[Layer]], text: str, message: str
+) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_layers(path, KINDS)
+        read(text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -13,17 +13,19 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.cli import main
 from ekc.errors import DeviceError, NothingLegal
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.tuning_result import TuningResult
+from tests.cli.conftest import CommandLine
 
 LAYER = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\ncount = {}\nm = {}\nn = 16\nk = 16\n\n'
-TUNE = ["tune", "--layers", "net.toml", "--quiet", "--out", "o"]
+TUNE = "tune --layers net.toml --out o"
 NOTHING = NothingLegal("matmul on a100: no schedule works")
 LOST = DeviceError("the GPU\nis gone")
 
 Outcome = BaseException | Callable[[TuningResult], TuningResult]
+Ends = Callable[..., None]
+"""Sets how the tuning of each layer ends."""
 
 
 def complete(result: TuningResult) -> TuningResult:
@@ -40,9 +42,8 @@ def tuned() -> TuningResult:
 
 
 @pytest.fixture
-def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def ends(tuned: TuningResult, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Ends:
     """Three layers of a model, with a given outcome of tuning each."""
-    monkeypatch.chdir(tmp_path)
     Path("net.toml").write_text(
         "".join(LAYER.format(*x) for x in (("one", 2, 16), ("two", 3, 8), ("six", 1, 4)))
     )
@@ -73,26 +74,19 @@ def ends(tuned: TuningResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_total_names_missing_layers(
-    outcomes: tuple[Outcome, ...],
-    status: int,
-    calls: int,
-    lacks: str,
-    ends: Callable[..., None],
-    capsys: pytest.CaptureFixture[str],
+    outcomes: tuple[Outcome, ...], status: int, calls: int, lacks: str, ends: Ends, cli: CommandLine
 ) -> None:
     ends(*outcomes)
-    assert main(TUNE) == status
-    out = capsys.readouterr().out
+    out = cli(f"{TUNE} --quiet", status).out
     (total,) = [line for line in out.splitlines() if line.startswith("net: ")]
     assert total.startswith(f"net: {calls} calls, ")
     assert total.endswith(f" J in sum{lacks}")
     assert f"wrote {sum(callable(x) for x in outcomes)} kernels under o" in out
 
 
-def test_json_names_missing_layers(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_missing_layers(ends: Ends, cli: CommandLine) -> None:
     ends(complete, LOST, KeyboardInterrupt())
-    assert main([*TUNE, "--json"]) == 130
-    out, err = capsys.readouterr()
+    out, err = cli(f"{TUNE} --quiet --json", status=130)
     got = json.loads(out)
     assert [x["name"] for x in got["layers"]] == ["one"]
     assert [(x["name"], x["count"], x["reason"]) for x in got["failed"]] == [
@@ -107,34 +101,50 @@ def test_json_names_missing_layers(ends: Callable[..., None], capsys: pytest.Cap
     ("outcomes", "status"), [((NOTHING, LOST, NOTHING), 2), ((KeyboardInterrupt(),), 130)]
 )
 def test_no_table_without_layers(
-    outcomes: tuple[Outcome, ...], status: int, ends: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    outcomes: tuple[Outcome, ...], status: int, ends: Ends, cli: CommandLine
 ) -> None:
     ends(*outcomes)
-    assert main(TUNE) == status
-    assert capsys.readouterr().out == ""
+    assert cli(f"{TUNE} --quiet", status).out == ""
 
 
-def test_remaining_time_is_logged(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_remaining_time_is_logged(ends: Ends, cli: CommandLine) -> None:
     ends(complete, complete, complete)
-    assert main([x for x in TUNE if x != "--quiet"]) == 0
-    first, second, third = capsys.readouterr().err.splitlines()[:3]
+    first, second, third = cli(TUNE).err.splitlines()[:3]
     assert first == "layer 1 of 3: one"
     assert second.startswith("layer 2 of 3: two (about 1 min left")
     assert third.startswith("layer 3 of 3: six (about 1 min left")
 
 
 SAME = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 16\nn = 32\nk = 16\n{}\n'
+NET = (
+    SAME.format("first", 'model = "net"\ncount = 2')
+    + SAME.format("same again", 'model = "net"')
+    + '[[layer]]\nname = "image"\nmodel = "other net"\noperator = "conv2d"\nn = 1\nc = 2\nh = 6\nw = 6\n'
+    + 'out_channels = 4\nkernel = [3, 1]\nepilogue = "relu(y + bias)"\ninputs = { bias = [4, 1, 1] }\n'
+)
 
 
-def exported(*options: str) -> list[str]:
+def test_layers_are_tuned_once_each(cli: CommandLine) -> None:
+    Path("net.toml").write_text(NET)
+    # The second run reads the measurements of the first.
+    options = "--trials 4 --quiet --records t.db"
+    out = cli(f"{TUNE} {options}").out
+    assert "a100 (simulated)" in out
+    assert "net: 3 calls" in out
+    assert len(list(Path("o").glob("*/*.cu"))) == 2
+    got = cli.json(f"{TUNE} {options}")
+    assert [(x["name"], x["count"]) for x in got["layers"]] == [("first", 3), ("image", 1)]
+
+
+def exported(cli: CommandLine, options: str = "") -> list[str]:
     """Names of the kernels that a run writes."""
-    assert main([*TUNE, *options]) == 0
+    cli(f"{TUNE} --quiet {options}")
     return sorted(p.stem for p in Path("o").rglob("*.cu"))
 
 
-def test_kernel_names_of_layers_are_unique_and_stable(ends: Callable[..., None]) -> None:
+def test_kernel_names_of_layers_are_unique_and_stable(ends: Ends, cli: CommandLine) -> None:
     ends(complete, complete, complete)
-    names = exported()
+    names = exported(cli)
     assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == [
         *("matmul_16x16x16", "matmul_4x16x16", "matmul_8x16x16")
     ]
@@ -146,38 +156,31 @@ def test_kernel_names_of_layers_are_unique_and_stable(ends: Callable[..., None])
     Path("net.toml").write_text(SAME.format("new", "") + LAYER.format("again", 1, 8) + layers)
     shutil.rmtree("o")
     ends(complete, complete, complete, complete)
-    assert set(exported()) > set(names)
+    assert set(exported(cli)) > set(names)
 
 
-def test_name_is_the_prefix_of_all_kernels(ends: Callable[..., None]) -> None:
+def test_name_is_the_prefix_of_all_kernels(ends: Ends, cli: CommandLine) -> None:
     ends(complete, complete, complete)
-    names = exported()
+    names = exported(cli)
     shutil.rmtree("o")
     ends(complete, complete, complete)
-    assert exported("--name", "net_v2") == [f"net_v2_{name}" for name in names]
+    assert exported(cli, "--name net_v2") == [f"net_v2_{name}" for name in names]
 
 
-def test_bad_prefix_is_one_line(ends: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    ends()
-    assert main([*TUNE, "--name", "2x"]) == 2
-    assert "--name: '2x' is not an identifier" in capsys.readouterr().err
-
-
-def test_equal_layers_are_tuned_once(ends: Callable[..., None]) -> None:
+def test_equal_layers_are_tuned_once(ends: Ends, cli: CommandLine) -> None:
     """A layer with an explicit default is the same operator as one without."""
     Path("net.toml").write_text(SAME.format("bare", "") + SAME.format("full", "transpose_b = false"))
     ends(complete)
-    assert len(exported()) == 1
+    assert len(exported(cli)) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_two_layers_link_into_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_layers_link_into_one_program(cli: CommandLine) -> None:
     """Each layer has its own launcher and workspace; once one kernel served both."""
-    monkeypatch.chdir(tmp_path)
     layer = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 8\nn = {}\nk = {}\n'
     Path("net.toml").write_text(layer.format("wide", 16, 8) + layer.format("deep", 8, 16))
-    names = exported("--target", "a100", "--trials", "1", "--name", "net")
+    names = exported(cli, "--target a100 --trials 1 --name net")
     sources = [str(p) for p in Path("o").rglob("*.cu")]
     headers = "".join(f'#include "{p}"\n' for p in Path("o").rglob("*.h"))
     called = " || ".join(f"(void*)ekc_{name}_launch == (void*)&call" for name in names)

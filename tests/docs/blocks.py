@@ -27,6 +27,11 @@ def blocks(page: str) -> list[Block]:
     return [Block(m[1], m[2], page.count("\n", 0, m.start(2)) + 1) for m in _FENCE.finditer(page)]
 
 
+def read_commands(page: str, language: str) -> list[str]:
+    """The lines of the blocks of a language."""
+    return [line for block in blocks(page) if block.language == language for line in block.text.splitlines()]
+
+
 def printed(block: Block, namespace: dict[str, Any]) -> str:
     """The output of a Python block, run in a namespace that blocks before it filled."""
     code = compile("\n" * (block.line - 1) + block.text, "the page", "exec")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ekc.cli import main
-from tests.docs.blocks import ROOT, blocks
+from tests.docs.blocks import ROOT, blocks, read_commands
 from tests.scripted.nvml.boards import ScriptedBoards
 
-FOUND = blocks((ROOT / "docs" / "governor.md").read_text())
-COMMANDS = [line for block in FOUND if block.language == "sh" for line in block.text.splitlines()]
+PAGE = (ROOT / "docs" / "governor.md").read_text()
+COMMANDS = read_commands(PAGE, "sh")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def job() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("line", [x for x in COMMANDS if "--simulate" not in x])
-def test_command(line: str, tmp_path: Path, job: subprocess.Popen[bytes]) -> None:
+def test_command_governs_and_restores_limits(line: str, tmp_path: Path, job: subprocess.Popen[bytes]) -> None:
     boards = ScriptedBoards(tmp_path)
     (tmp_path / "train.py").write_text("import time; time.sleep(1)")
     program, *words = shlex.split(line.replace("4711", str(job.pid)))
@@ -45,16 +45,16 @@ def test_command(line: str, tmp_path: Path, job: subprocess.Popen[bytes]) -> Non
 
 
 @pytest.mark.parametrize("line", [x for x in COMMANDS if "--simulate" in x])
-def test_simulation(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulation_prints_a_report(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(line)[1:]) == 0
-    said = capsys.readouterr().err
-    assert "(simulated)" in said
-    assert "ekc govern: report" in said
+    err = capsys.readouterr().err
+    assert "(simulated)" in err
+    assert "ekc govern: report" in err
 
 
-def test_python_block(tmp_path: Path) -> None:
+def test_python_block_restores_limits(tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path)
-    (block,) = (x for x in FOUND if x.language == "python")
+    (block,) = (x for x in blocks(PAGE) if x.language == "python")
     given = "import time\nbatches = range(5)\ntrain = lambda batch: time.sleep(0.2)\n"
     (tmp_path / "script.py").write_text(given + block.text)
     process = boards.start_python("script.py")

@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 
 from ekc.cli import main
-from tests.docs.blocks import ROOT, blocks, printed
+from ekc.cli.arguments import OPERATOR_KINDS
+from ekc.devices.simulated import specs
+from tests.docs.blocks import ROOT, blocks, printed, read_commands
 
 PAGE = (ROOT / "README.md").read_text()
-FOUND = blocks(PAGE)
-
-
-def _commands(language: str = "sh") -> list[str]:
-    return [line for block in FOUND if block.language == language for line in block.text.splitlines()]
-
-
-INSTALL_AND_TUNE, INSTALL_AND_TEST, *SHELL = _commands()
+BLOCKS = blocks(PAGE)
+INSTALL_AND_TUNE, INSTALL_AND_TEST, *SHELL = read_commands(PAGE, "sh")
 
 
 @pytest.fixture(autouse=True)
@@ -62,19 +58,16 @@ def test_every_shell_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_python_block() -> None:
     """The CMake block names what the last of them exports."""
     namespace: dict[str, Any] = {}
-    out = "".join(printed(block, namespace) for block in FOUND if block.language == "python")
+    out = "".join(printed(block, namespace) for block in BLOCKS if block.language == "python")
     assert "a100 (simulated)" in out
     assert "__global__" in out
     assert Path("build/matmul.h").is_file()
-    (cmake,) = (b for b in FOUND if b.language == "cmake")
+    (cmake,) = (b for b in BLOCKS if b.language == "cmake")
     assert "include(build/ekc.cmake)\nadd_ekc_library(" in cmake.text
     assert "function(add_ekc_library)" in Path("build/ekc.cmake").read_text()
 
 
 def test_every_operator_and_device_is_named_and_no_other() -> None:
-    from ekc.cli.arguments import OPERATOR_KINDS
-    from ekc.devices.simulated import specs
-
     (table,) = re.findall(r"^Operators, .*\n\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(OPERATOR_KINDS)
     (devices,) = re.findall(r"The simulated devices are ([^.]+)\.", PAGE)

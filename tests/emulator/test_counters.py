@@ -7,7 +7,7 @@ import pytest
 
 import ekc.emulator as emulator
 from ekc.emulator.counters import count_wavefronts
-from ekc.ir.analysis import coalescing
+from ekc.ir.analysis import bank_conflicts
 from tests.emulator.case import ptx
 
 LANES = np.arange(32)
@@ -40,8 +40,8 @@ def test_wavefronts_of_access_patterns(
 ) -> None:
     address = LANES % extents[0] * steps[0] + LANES // extents[0] % extents[1] * steps[1]
     assert count_wavefronts(address, np.zeros(32, np.int64), size)[0] == passes
-    pattern = coalescing.WarpAccessPattern(itemsize=1, vector=size, extents=extents, steps=steps)
-    assert np.asarray(coalescing.count_wavefronts(pattern, 32)) == passes
+    pattern = bank_conflicts.WarpAccessPattern(itemsize=1, vector=size, extents=extents, steps=steps)
+    assert np.asarray(bank_conflicts.count_wavefronts(pattern, 32)) == passes
 
 
 def test_wavefronts_of_warps_add() -> None:

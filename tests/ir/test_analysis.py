@@ -17,7 +17,7 @@ from ekc.ir.operators import matmul, matvec
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.examples import tiled_matmul, two_launches
 from tests.ir.tilings import TILES, bind_loops
-from tests.search.spaces import legal, space
+from tests.search.helpers import legal, space
 
 
 def operations(schedule: Schedule) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +25,19 @@ from ekc.search.loop import compile_job, finals
 from ekc.search.tuning_result import TuningResult
 from tests.runtime import faults
 from tests.runtime.faults import spoiled
-from tests.search.helpers import TRIALS, rows, tune, winner
+from tests.search.conftest import SharedRun
+from tests.search.helpers import TRIALS, change_rows, rows, tune, winner
 
 
-class Counting(SimulatedDevice):
-    """A simulated a100 that calls a function before its n-th timing."""
+def on_timing(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+    """Call a function before the n-th timing of simulated devices."""
+    calls, time = count(1), SimulatedDevice.time
 
-    def __init__(self, act: Callable[[int], None]) -> None:
-        super().__init__(find_spec("a100"))
-        self.act, self.calls = act, 0
+    def act_and_time(device: SimulatedDevice, kernel: CompiledKernel, **options: Any) -> Timing:
+        act(next(calls))
+        return time(device, kernel, **options)
 
-    def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        self.calls += 1
-        self.act(self.calls)
-        return super().time(kernel, repeat=repeat)
-
-
-def on(monkeypatch: pytest.MonkeyPatch, device: SimulatedDevice) -> None:
-    monkeypatch.setattr(devices, "open", lambda target="auto": device)
+    monkeypatch.setattr(SimulatedDevice, "time", act_and_time)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +57,7 @@ def test_ctrl_c_ends_run_with_best_so_far(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        on(patch, Counting(act))
+        on_timing(patch, act)
         result = tune(seed=5, records=tmp_path / "r.db")
     assert result.stopped == "interrupted"
     assert result.best.ok
@@ -77,7 +73,7 @@ def test_ctrl_c_before_first_trial_is_raised(monkeypatch: pytest.MonkeyPatch) ->
     def act(call: int) -> None:
         raise KeyboardInterrupt
 
-    on(monkeypatch, Counting(act))
+    on_timing(monkeypatch, act)
     with pytest.raises(KeyboardInterrupt):
         tune()
 
@@ -88,7 +84,7 @@ def test_failing_device_costs_single_trials(monkeypatch: pytest.MonkeyPatch, tmp
             raise DeviceError("the card is busy")
 
     with monkeypatch.context() as patch:
-        on(patch, Counting(act))
+        on_timing(patch, act)
         result = tune(records=tmp_path / "r.db")
     failed = [t for t in result.trials if not t.ok]
     assert 3 <= len(failed) < TRIALS
@@ -129,15 +125,20 @@ def test_compile_failures_are_stored_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert calls == [], "what is on file is not compiled again"
 
 
+MM = ekc.matmul(64, 64, 64)
 FAULTS = [(faults.squared, "wrong result"), (faults.far_store, "unsafe kernel")]
 
 
 @pytest.mark.parametrize(("fault", "words"), FAULTS, ids=["clean but wrong", "stray store"])
 def test_faulty_kernel_never_wins(
-    fault: Callable[[str], str], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fault: Callable[[str], str],
+    words: str,
+    matmul_run: SharedRun,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """The first look's two fastest are compiled to something else; the finals execute them and find out."""
-    honest = tune(ekc.matmul(64, 64, 64))
+    honest, _ = matmul_run
     liars = {honest.best.schedule.digest, honest.fastest.schedule.digest}
     real = compile_job.compile_schedule
 
@@ -146,23 +147,22 @@ def test_faulty_kernel_never_wins(
         return spoiled(kernel, fault) if schedule.digest in liars else kernel
 
     monkeypatch.setattr(compile_job, "compile_schedule", compiled)
-    result = tune(ekc.matmul(64, 64, 64), records=tmp_path / "r.db")
+    result = tune(MM, records=tmp_path / "r.db")
     assert result.best.schedule.digest not in liars
     assert result.fastest.schedule.digest not in liars
     wrong = [t for t in result.trials if t.schedule.digest in liars]
     assert wrong
     assert all(t.status.startswith(f"{words}: compiled PTX executed") for t in wrong)
     assert not {t.schedule.digest for t in result.pareto} & liars
-    on_file = ekc.best(ekc.matmul(64, 64, 64), records=tmp_path / "r.db", target="a100")
+    on_file = ekc.best(MM, records=tmp_path / "r.db", target="a100")
     assert on_file.schedule.digest == result.best.schedule.digest
     assert on_file.checked == result.best.checked
 
 
 def test_unexecutable_kernel_does_not_win_and_is_not_stored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    matmul_run: SharedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    honest = tune(ekc.matmul(64, 64, 64))
-    real, strange = finals.verify, honest.best.schedule.digest
+    real, strange = finals.verify, matmul_run[0].best.schedule.digest
 
     def verify(schedule: ekc.Schedule, *rest: Any) -> Verdict:
         kernel, expected = rest
@@ -170,7 +170,7 @@ def test_unexecutable_kernel_does_not_win_and_is_not_stored(
         return real(schedule, spoiled(kernel, faults.unknown_word) if odd else kernel, expected)
 
     monkeypatch.setattr(finals, "verify", verify)
-    result = tune(ekc.matmul(64, 64, 64), records=tmp_path / "r.db")
+    result = tune(MM, records=tmp_path / "r.db")
     assert result.best.schedule.digest != strange
     (odd,) = (t for t in result.trials if t.schedule.digest == strange)
     assert odd.status.startswith("unchecked: ")
@@ -186,25 +186,25 @@ OTHER_VERDICTS = {
 
 
 @pytest.mark.parametrize(("change", "shown"), OTHER_VERDICTS.values(), ids=OTHER_VERDICTS)
-def test_verdict_of_another_kernel_does_not_count(change: str, shown: str, tmp_path: Path) -> None:
+def test_verdict_of_another_kernel_does_not_count(
+    change: str, shown: str, matmul_run: SharedRun, tmp_path: Path
+) -> None:
     """Files of before kernels were executed hold verdicts on schedules; another ekc emits other kernels."""
-    file, op = tmp_path / "r.db", ekc.matmul(64, 64, 64)
-    result = tune(op, records=file)
-    with sqlite3.connect(file) as connection:
-        connection.execute(f"update trials set {change} where kind = 'check'")
-    assert ekc.best(op, records=file, target="a100").checked[: len(shown) or None] == shown
+    result, file = matmul_run[0], Path(shutil.copy(matmul_run[1], tmp_path))
+    change_rows(file, f"{change} where kind = 'check'")
+    assert ekc.best(MM, records=file, target="a100").checked[: len(shown) or None] == shown
     before = rows(file)
-    again = tune(op, records=file)
+    again = tune(MM, records=file)
     assert winner(again) == winner(result)
     assert again.best.checked == result.best.checked
     assert rows(file) > before
-    assert ekc.best(op, records=file, target="a100").checked == result.best.checked
+    assert ekc.best(MM, records=file, target="a100").checked == result.best.checked
 
 
 def test_run_without_legal_schedule_counts_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimulatedDevice(find_spec("a100"))
     device.limits = replace(device.limits, registers_per_thread=24)
-    on(monkeypatch, device)
+    monkeypatch.setattr(devices, "open", lambda target="auto": device)
     with pytest.raises(NothingLegal, match=r"no schedule works; reasons: registers \(\d+\)") as problem:
         tune(trials=8)
     assert "\n" not in str(problem.value)

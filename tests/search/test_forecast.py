@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ekc import devices
 from ekc.search import forecast as forecasts
-from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
-from ekc.search.forecast import forecast_run
+from ekc.search.forecast import RunForecast, forecast_run
 from ekc.search.loop.generations import compute_round_size
 from ekc.search.loop.measure import Measurer
 from ekc.search.space.space import Space
-from tests.search.helpers import MV, TRIALS, tune, winner
+from ekc.search.tuning_result import TuningResult
+from tests.search.helpers import MV, TRIALS, make_options, tune, winner
+
+
+def forecast_matvec(trials: int, objective: str = "energy", **changes: Any) -> RunForecast:
+    device, options = devices.open("a100"), make_options(trials, objective, **changes)
+    return forecast_run(Space(MV, device.limits), Measurer(device, RecordStore(None)), options)
 
 
 def test_forecast_counts_rounds_and_windows() -> None:
-    device = devices.open("a100")
-    options = TuneOptions(64, "energy", 0.05, False, 0, None)
-    forecast = forecast_run(Space(MV, device.limits), Measurer(device, RecordStore(None)), options)
+    forecast = forecast_matvec(64)
     done = 0
     for number in range(1, forecast.rounds + 1):
         done += compute_round_size(number, done, 64)
@@ -45,15 +49,14 @@ def test_forecast_counts_rounds_and_windows() -> None:
         (4, 0, "fixed"),
         (9, 1, "search"),
         *(pytest.param(9, seed, "fixed", marks=pytest.mark.slow) for seed in (0, 1, 2)),
-        *(pytest.param(9, seed, "search", marks=pytest.mark.slow) for seed in (0, 2)),
-        pytest.param(4, 0, "search", marks=pytest.mark.slow),
+        *(
+            pytest.param(trials, seed, "search", marks=pytest.mark.slow)
+            for trials, seed in ((9, 0), (9, 2), (4, 0))
+        ),
     ],
 )
 def test_metering_takes_no_longer_than_forecast(trials: int, seed: int, clocks: str) -> None:
-    device = devices.open("a100")
-    options = TuneOptions(trials, "energy", 0.05, clocks == "search", seed, None)
-    forecast = forecast_run(Space(MV, device.limits), Measurer(device, RecordStore(None)), options)
-    least, most = forecast.metering_s
+    least, most = forecast_matvec(trials, search_clocks=clocks == "search", seed=seed).metering_s
     took = tune(trials=trials, seed=seed, clocks=clocks).spent.metering_s
     assert took <= most
     assert took > least - 3 * 3 * 6.5, "fewer finalists only"
@@ -62,17 +65,17 @@ def test_metering_takes_no_longer_than_forecast(trials: int, seed: int, clocks: 
 def test_forecast_ignores_slow_first_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     took = iter([(0.1, 20.0), (0.1, 0.2), (0.1, 0.2), (0.1, 0.2)])
     monkeypatch.setattr(forecasts, "_time_probe", lambda schedule, device: next(took))
-    device = devices.open("a100")
-    options = TuneOptions(100_000, "latency", 0.05, False, 0, None)
-    forecast = forecast_run(Space(MV, device.limits), Measurer(device, RecordStore(None)), options)
-    assert forecast.seconds < 100_000 * 2.0, "breeding included; 5 s a trial by their mean"
+    seconds = forecast_matvec(100_000, "latency").seconds
+    assert seconds < 100_000 * 2.0, "breeding included; 5 s a trial by their mean"
 
 
-def test_forecast_is_printed_before_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    quiet = tune()
+def test_forecast_is_printed_before_progress(
+    plain_run: TuningResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune(trials=1)
     assert capsys.readouterr() == ("", "")
-    forecast = tune(progress=True)
+    result = tune(progress=True)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.index(f"{TRIALS} trials in ") < err.index(f"{TRIALS}/{TRIALS}")
-    assert winner(forecast) == winner(quiet), "looking ahead leaves the random stream alone"
+    assert winner(result) == winner(plain_run), "looking ahead leaves the random stream alone"

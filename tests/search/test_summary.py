@@ -9,13 +9,11 @@ import pytest
 from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.search.data.result import MeasurementCost, ModelCard
 from ekc.search.tuning_result import MAX_LINES, TuningResult, format_model_card
-from tests.search.helpers import tune
 
 
-@pytest.fixture(scope="module")
-def result() -> TuningResult:
-    """A small run that used all its trials."""
-    return tune(trials=24)
+@pytest.fixture
+def result(plain_run: TuningResult) -> TuningResult:
+    return plain_run
 
 
 def card(number: int, **changes: object) -> ModelCard:

@@ -23,14 +23,7 @@ from ekc.search import tune as tuner
 from ekc.search.data.defaults import MEASURING
 from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.tuning_result import TuningResult
-from tests.search.helpers import MV, TRIALS, rows, tune, winner
-from tests.search.spaces import band
-
-
-def test_run_uses_all_trials() -> None:
-    result = tune()
-    assert result.trial_count == TRIALS
-    assert result.stopped == ""
+from tests.search.helpers import MV, TRIALS, band, rows, tune, winner
 
 
 def test_time_budget_includes_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,15 +39,12 @@ def test_time_budget_includes_preparation(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 INT8 = ekc.matmul(32, 48, 64, dtype="int8", out_dtype="float32")
+OPERATORS = ["matvec_run", "matmul_run", ekc.matmul(31, 37, 29, dtype="float16"), INT8, band(48, 40)]
 
 
-@pytest.mark.parametrize(
-    "op",
-    [MV, ekc.matmul(64, 64, 64), ekc.matmul(31, 37, 29, dtype="float16"), INT8, band(48, 40)],
-    ids=lambda op: f"{op.name} {op.inputs[0].dtype}",
-)
-def test_result_is_consistent(op: ekc.Operator) -> None:
-    result = tune(op)
+@pytest.mark.parametrize("op", OPERATORS, ids=["matvec", "matmul", "float16", "int8", "band"])
+def test_result_is_consistent(op: ekc.Operator | str, request: pytest.FixtureRequest) -> None:
+    result = request.getfixturevalue(op)[0] if isinstance(op, str) else tune(op)
     best, fastest = result.best, result.fastest
     assert best.latency_s is not None
     assert fastest.latency_s is not None
@@ -87,7 +77,7 @@ def test_result_is_consistent(op: ekc.Operator) -> None:
 
 def test_run_fuses_epilogues() -> None:
     op = ekc.matmul(48, 64, 32).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(64,))
-    result = tune(op.epilogue(lambda c, before: ekc.gelu(c) + before, before=(48, 64)))
+    result = tune(op.epilogue(lambda c, before: ekc.gelu(c) + before, before=(48, 64)), trials=4)
     assert all(len(t.schedule.program.nests) == 1 for t in (*result.trials, result.baseline))
     assert result.best.ok
     assert "the sanitizer found nothing" in result.best.checked
@@ -100,54 +90,38 @@ def seed_3() -> TuningResult:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ThreadPoolExecutor(1),
-        lambda: ThreadPoolExecutor(4),
-        lambda: ProcessPoolExecutor(2),
-        lambda: WorkerProcesses(2),
-    ],
-    ids=["1 thread", "4 threads", "2 processes", "2 of our own"],
+    ("kind", "workers"),
+    [(ThreadPoolExecutor, 1), (ThreadPoolExecutor, 4), (ProcessPoolExecutor, 2), (WorkerProcesses, 2)],
 )
 def test_winner_is_the_same_for_any_workers(
-    make: Callable[[], Executor], seed_3: TuningResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: Callable[[int], Executor],
+    workers: int,
+    seed_3: TuningResult,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
-    with make() as executor:
+    with kind(workers) as executor:
         result = tune(seed=3, executor=executor)
         assert executor.submit(int, "5").result() == 5, "the caller's executor stays open"
     assert winner(result) == winner(seed_3)
     assert [t.to_json() for t in result.trials] == [t.to_json() for t in seed_3.trials]
 
 
-def test_other_seed_tries_other_schedules() -> None:
-    a, b = ({t.schedule.digest for t in tune(seed=seed).trials} for seed in (0, 1))
+def test_other_seed_tries_other_schedules(plain_run: TuningResult, seed_3: TuningResult) -> None:
+    a, b = ({t.schedule.digest for t in run.trials} for run in (plain_run, seed_3))
     assert a != b
 
 
-def test_repeated_run_measures_nothing_new(tmp_path: Path) -> None:
-    file = tmp_path / "r.db"
-    first = tune(records=file)
-    filed = rows(file)
-    again = tune(records=file)
-    assert rows(file) == filed > TRIALS
-    assert winner(again) == winner(first) == winner(tune())
-    assert [t.to_json() for t in again.trials] == [t.to_json() for t in first.trials]
-    more = tune(records=file, trials=TRIALS + 3)
-    assert rows(file) > filed
+def test_repeated_run_measures_nothing_new(plain_run: TuningResult, matvec_records: Path) -> None:
+    filed = rows(matvec_records)
+    again = tune(records=matvec_records)
+    assert rows(matvec_records) == filed > TRIALS
+    assert winner(again) == winner(plain_run)
+    assert [t.to_json() for t in again.trials] == [t.to_json() for t in plain_run.trials]
+    more = tune(records=matvec_records, trials=TRIALS + 3)
+    assert rows(matvec_records) > filed
     assert more.trial_count == TRIALS + 3
-
-
-def test_clock_search_keeps_winner_and_adds_front() -> None:
-    result, fixed = tune(clocks="search"), tune()
-    assert winner(result) == winner(fixed)
-    assert fixed.clock_front == ()
-    clocks = [t.clock_mhz for t in result.clock_front]
-    assert len(clocks) >= 4
-    assert clocks == sorted(clocks)
-    assert clocks[0] < clocks[-1]
-    assert all(t.schedule == result.best.schedule and t.metered for t in result.clock_front)
-    assert result.clock_front[0].latency_s > result.clock_front[-1].latency_s
 
 
 def test_time_budget_ends_run() -> None:
@@ -157,14 +131,8 @@ def test_time_budget_ends_run() -> None:
     assert result.best.metered
 
 
-def test_shortest_time_budget_tries_one_schedule() -> None:
-    result = tune(time_budget_s=1e-6)
-    assert result.trial_count == 1
-    assert result.best.ok
-
-
 @pytest.mark.parametrize("objective", ["latency", "energy"])
-def test_finalists_are_metered_after_time_budget_if_needed(
+def test_shortest_time_budget_tries_one_schedule_and_meters_finalists_if_needed(
     objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows: list[float] = []
@@ -176,23 +144,22 @@ def test_finalists_are_metered_after_time_budget_if_needed(
 
     monkeypatch.setattr(SimulatedDevice, "meter", counted)
     result = tune(objective=objective, time_budget_s=1e-6)
+    assert result.trial_count == 1
     assert result.best.ok
     of_finals = windows.count(MEASURING.final_window_s) - 1  # Without the first look at the naive schedule.
     assert of_finals == (0 if objective == "latency" else 2), "one turn of the one tried and the naive one"
 
 
-@pytest.mark.parametrize("objective", ["latency", "edp"])
-def test_objective_selects_best(objective: str) -> None:
-    result = tune(objective=objective)
-    if objective == "latency":
-        assert result.best.schedule == result.fastest.schedule
-    else:
-        best, fastest = result.best, result.fastest
-        assert best.energy_j * best.latency_s <= fastest.energy_j * fastest.latency_s
+def test_objective_selects_best() -> None:
+    result = tune(objective="latency")
+    assert result.best.schedule == result.fastest.schedule
+    result = tune(objective="edp")
+    best, fastest = result.best, result.fastest
+    assert best.energy_j * best.latency_s <= fastest.energy_j * fastest.latency_s
 
 
-def test_start_schedules_are_tried_first() -> None:
-    given = tune(seed=11).best.schedule
+def test_start_schedules_are_tried_first(seed_3: TuningResult) -> None:
+    given = seed_3.best.schedule
     result = tune(seed=0, start=[given, given, make_naive_schedule(MV)])
     assert [t.schedule for t in result.trials[:2]] == [given, make_naive_schedule(MV)]
     assert result.trials[0].structure == "given"
@@ -212,11 +179,9 @@ def test_largest_seed_works() -> None:
     assert tune(seed=2**63 - 1, trials=9).best.ok
 
 
-def test_best_schedule_compiles_and_runs() -> None:
-    result = tune(ekc.matvec(96, 64))
-    kernel = result.compile()
-    a, x = (np.random.default_rng(0).standard_normal(t.shape).astype(np.float32) for t in result.op.inputs)
-    np.testing.assert_allclose(kernel(a, x), a @ x, rtol=1e-4, atol=1e-4)
+def test_best_schedule_compiles_and_runs(plain_run: TuningResult) -> None:
+    a, x = (np.random.default_rng(0).standard_normal(t.shape).astype(np.float32) for t in MV.inputs)
+    np.testing.assert_allclose(plain_run.compile()(a, x), a @ x, rtol=1e-4, atol=1e-4)
 
 
 def test_equal_kernels_are_tried_once() -> None:

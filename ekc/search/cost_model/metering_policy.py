@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.search.cost_model.expected_improvement import log_expected_improvement
 from ekc.search.cost_model.power_model import PowerModel
-from ekc.search.cost_model.surrogate import log_expected_improvement
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import METERING

@@ -2,12 +2,10 @@
 
 A Gaussian process learns the log of figure over prior. With a tree share, the mean is a weighted mean with
 that of boosted trees, and half the distance between the two is a second part of the standard deviation.
-`log_expected_improvement` turns mean and standard deviation into the value of a measurement.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,11 +16,6 @@ from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import SURROGATE
 
 Array = NDArray[np.float64]
-
-_TAIL_Z_SCORE = -6.0
-"""Z-score below which the exact formula of the expected improvement loses its digits."""
-_ERFC = np.frompyfunc(math.erfc, 1, 1)
-_TAIL_PROBABILITY = 0.5 * math.erfc(-_TAIL_Z_SCORE / math.sqrt(2))
 
 
 @dataclass
@@ -102,25 +95,3 @@ def _clip_residuals(priors: Array, values: Array, residual_clip: float) -> Array
     start = np.maximum(np.median(residuals), best) + residual_clip
     excess = np.maximum(residuals - start, 0.0)
     return np.asarray(np.minimum(residuals, start) + residual_clip * np.log1p(excess / residual_clip))
-
-
-def normal_cdf(z: Array) -> Array:
-    """Cumulative distribution function of the standard normal distribution."""
-    return 0.5 * np.asarray(_ERFC(-z / math.sqrt(2)), dtype=np.float64)
-
-
-def log_expected_improvement(mean: Array, std: Array, best: Array | float) -> Array:
-    """Log of the expected improvement E[max(best - x, 0)], x normal with this mean and standard deviation.
-
-    `mean` and `best` are logs of figures, lower is better; of the result, higher is better.
-    """
-    z = (best - mean) / std
-    near = np.maximum(z, _TAIL_Z_SCORE)
-    probability = np.full(z.shape, _TAIL_PROBABILITY)
-    at = z > _TAIL_Z_SCORE
-    probability[at] = normal_cdf(z[at])
-    gain = near * probability + np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
-    # In the tail, two terms of the series: density / z^2 * (1 - 3 / z^2).
-    far = np.minimum(z, _TAIL_Z_SCORE)
-    tail = -z * z / 2 - 0.5 * math.log(2 * math.pi) - 2 * np.log(-far) + np.log1p(-3 / far**2)
-    return np.asarray(np.log(std) + np.where(at, np.log(gain), tail))

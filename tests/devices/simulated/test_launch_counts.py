@@ -16,7 +16,7 @@ from ekc.ir.lowering.lower import derive_launches
 from ekc.runtime.execute import execute
 from ekc.search.space.space import Space
 from tests.devices import samples
-from tests.search.spaces import LIMITS
+from tests.search.helpers import LIMITS
 
 OPERATORS = {
     "matmul": o.matmul(64, 96, 64),

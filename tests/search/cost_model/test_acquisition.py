@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.acquisition import PredictedFigures
+from ekc.search.cost_model.expected_improvement import log_expected_improvement
 from ekc.search.cost_model.gaussian_process import GaussianProcess
-from ekc.search.cost_model.surrogate import log_expected_improvement
 
 Array = NDArray[np.float64]
 
 
-def correlate(place: Array) -> Array:
+def correlate(*place: float) -> Array:
     """Correlation that falls with the distance."""
-    return np.asarray(np.exp(-np.abs(place[:, None] - place[None, :])))
+    places = np.array(place)
+    return np.asarray(np.exp(-np.abs(places[:, None] - places[None, :])))
 
 
 def predicted(
@@ -27,42 +28,38 @@ def predicted(
     return PredictedFigures(np.array(mean), np.full(len(mean), spread), best, unobserved_std)
 
 
-def test_batch_delays_similar_genomes() -> None:
-    place = np.array([0.0, 0.01, 1.0, 2.0, 2.01])
+UNEQUAL = PredictedFigures(np.array([0.0, 0.1, 0.2]), np.array([0.1, 0.001, 0.4]), 9.0)
+"""All means are far below the best."""
+BOUNDED = PredictedFigures(
+    np.array([-0.3, 0.0, 0.05]), np.full(3, 0.1), 0.0, lower_bound=np.array([-0.3, -0.2, -2.0])
+)
+UNCERTAIN = predicted(0.0, 0.001, 0.05, spread=0.001, unobserved_std=0.1)
+PICKS = {
+    "similar genomes wait": (predicted(0, 0.001, 0.002, 0.003, 0.004), (0, 0.01, 1, 2, 2.01), [0, 3, 2]),
+    "power is known": (predicted(0.0, 0.001, 0.05), (0, 0.01, 5), [0, 2]),
+    "power is uncertain, so similar genomes are worth as much": (UNCERTAIN, (0, 0.01, 5), [0, 1]),
+    "a bad genome comes after the twin of the best": (predicted(0.0, 0.001, 3.0), (0, 0.5, 5), [0, 1]),
+    "a similar genome is in the batch": (predicted(0.0, 0.001), (0, 2, 0.01), [1, 0]),
+    "no similar genome is in the batch": (predicted(0.0, 0.001), (0, 2), [0, 1]),
+    "the second must improve on the first, not on the best": (UNEQUAL, np.eye(3), [0, 2]),
+    "the first is the new best, which only one can improve on": (BOUNDED, np.eye(3), [0, 2]),
+    "correlated ties": (predicted(0, 0, 0, 0), np.ones((4, 4)), [0, 1, 2, 3]),
+    "ties": (predicted(0, 0, 0, 0), np.eye(4), [0, 1, 2, 3]),
+    "nothing": (predicted(), np.zeros((0, 0)), []),
+}
+
+
+@pytest.mark.parametrize(("figures", "places", "picks"), PICKS.values(), ids=PICKS)
+def test_batch_is_picked_one_by_one(
+    figures: PredictedFigures, places: tuple[float, ...] | Array, picks: list[int]
+) -> None:
+    correlation = correlate(*places) if isinstance(places, tuple) else places
+    assert figures.pick_batch(len(picks), correlation) == picks
+
+
+def test_batch_larger_than_the_population_has_each_genome_once() -> None:
     figures = predicted(0.00, 0.001, 0.002, 0.003, 0.004)
-    assert figures.pick_batch(3, correlate(place)) == [0, 3, 2]
-    assert sorted(figures.pick_batch(9, correlate(place))) == [0, 1, 2, 3, 4]
-
-
-def test_unobserved_std_keeps_similar_genomes_valuable() -> None:
-    """With an uncertain power, similar genomes are worth as much as distant ones."""
-    place, mean = np.array([0.0, 0.01, 5.0]), (0.0, 0.001, 0.05)
-    assert predicted(*mean).pick_batch(2, correlate(place)) == [0, 2]
-    assert predicted(*mean, spread=0.001, unobserved_std=0.1).pick_batch(2, correlate(place)) == [0, 1]
-
-
-def test_bad_genome_comes_after_twin_of_the_best() -> None:
-    place = np.array([0.0, 0.5, 5.0])
-    assert predicted(0.0, 0.001, 3.0).pick_batch(2, correlate(place)) == [0, 1]
-
-
-def test_batch_improves_on_earlier_picks() -> None:
-    """All means are far below the best. The second pick must improve on the first, not on the best."""
-    figures = PredictedFigures(np.array([0.0, 0.1, 0.2]), np.array([0.1, 0.001, 0.4]), 9.0)
-    assert figures.pick_batch(2, np.eye(3)) == [0, 2]
-
-
-def test_ties_take_the_first_and_none_twice() -> None:
-    assert predicted(0, 0, 0, 0).pick_batch(4, np.ones((4, 4))) == [0, 1, 2, 3]
-    assert predicted(0, 0, 0, 0).pick_batch(4, np.eye(4)) == [0, 1, 2, 3]
-    assert predicted().pick_batch(4, np.zeros((0, 0))) == []
-
-
-def test_genomes_already_in_the_batch_reduce_variance() -> None:
-    """The third row is in the batch, so the similar first row comes later."""
-    place, figures = np.array([0.0, 2.0, 0.01]), predicted(0.0, 0.001)
-    assert figures.pick_batch(2, correlate(place)) == [1, 0]
-    assert figures.pick_batch(2, correlate(place[:2])) == [0, 1]
+    assert sorted(figures.pick_batch(9, correlate(0, 0.01, 1, 2, 2.01))) == [0, 1, 2, 3, 4]
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
@@ -70,7 +67,7 @@ def test_batch_uses_conditional_variance(seed: int, count: int) -> None:
     """Against the textbook formulas, solved again for every pick."""
     random = np.random.default_rng(seed)
     place = random.uniform(0, 3, 12)
-    correlation = 0.99 * correlate(place) + 0.01 * np.eye(12)
+    correlation = 0.99 * correlate(*place) + 0.01 * np.eye(12)
     figures = PredictedFigures(
         random.normal(size=12), random.uniform(0.1, 1, 12), 0.5, random.uniform(0, 0.3, 12)
     )
@@ -132,14 +129,6 @@ def test_genomes_that_cannot_improve_come_last_in_order() -> None:
     assert np.isfinite(urgency).all()
     assert list(np.argsort(urgency)) == [2, 0, 1]
     assert figures[np.array([2, 0])].pick_batch(1, np.eye(2)) == [0]
-
-
-def test_lower_bound_holds_for_later_picks() -> None:
-    """The first pick is the new best: genomes that can improve on it come next."""
-    figures = PredictedFigures(
-        np.array([-0.3, 0.0, 0.05]), np.full(3, 0.1), 0.0, lower_bound=np.array([-0.3, -0.2, -2.0])
-    )
-    assert figures.pick_batch(2, np.eye(3)) == [0, 2]
 
 
 def test_feasibility_scales_expected_improvement() -> None:

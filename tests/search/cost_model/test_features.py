@@ -18,8 +18,7 @@ from ekc.search.cost_model.features import (
 )
 from ekc.search.data.defaults import FeatureCacheSettings
 from ekc.search.data.population import Population
-from tests.search.cost_model.helpers import PEAKS
-from tests.search.spaces import OPERATORS, legal, space
+from tests.search.helpers import OPERATORS, PEAKS, legal, space
 
 
 def _count_analysed(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from ekc.search.cost_model import gaussian_process
 from ekc.search.cost_model.gaussian_process import GaussianProcess, one_blas_thread
 from ekc.search.data.defaults import GAUSSIAN_PROCESS
-from tests.search.cost_model.helpers import bumps
+from tests.search.helpers import bumps
 
 FITS = 12
 MAX_ROWS = GAUSSIAN_PROCESS.max_rows

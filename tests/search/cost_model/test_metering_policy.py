@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import ekc
-from ekc import devices
 from ekc.search.cost_model.metering_policy import (
     MeteringShare,
     PredictionBatch,
@@ -22,12 +20,7 @@ from ekc.search.cost_model.metering_policy import (
 from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import METERING
-from ekc.search.data.options import TuneOptions
-from ekc.search.database.database import RecordStore
-from ekc.search.loop.measure import Measurer
-from ekc.search.run import TuningRun
-from ekc.search.space.space import Space
-from ekc.search.tuning_result import TuningResult
+from tests.search.helpers import run_search
 
 
 def _figures(seed: int, count: int = 12) -> NDArray[np.float64]:
@@ -47,17 +40,17 @@ def test_share_includes_meterings_of_the_finals() -> None:
     assert sum(share.allocate_meterings(4, max_count=4)[0] for _ in range(16)) == 16 - 2
 
 
-def test_share_shrinks_to_its_minimum_on_accurate_predictions() -> None:
-    shares = _moved(MeteringShare(), *((_figures(s) * 1.01, _figures(s)) for s in range(8)))
+def test_share_moves_to_its_minimum_or_maximum_unless_it_is_fixed() -> None:
+    accurate = [(_figures(s) * 1.01, _figures(s)) for s in range(8)]
+    scrambled = [(_figures(s + 100), _figures(s)) for s in range(8)]
+    shares = _moved(MeteringShare(), *accurate)
     assert shares == sorted(shares, reverse=True)
     assert METERING.initial_share > shares[0] > METERING.min_share
     assert shares[-1] == METERING.min_share
-
-
-def test_share_grows_to_its_maximum_on_scrambled_predictions() -> None:
-    shares = _moved(MeteringShare(), *((_figures(s + 100), _figures(s)) for s in range(8)))
+    shares = _moved(MeteringShare(), *scrambled)
     assert METERING.initial_share < shares[0] < METERING.max_share
     assert shares[-1] == METERING.max_share
+    assert _moved(MeteringShare(0.3, is_adaptive=False), *scrambled) == [0.3] * 8
 
 
 def test_share_stays_between_accurate_and_inaccurate() -> None:
@@ -128,11 +121,6 @@ def test_share_does_not_grow_if_the_last_predictions_are_right() -> None:
         assert (share.share > METERING.initial_share) is moves
 
 
-def test_fixed_share_does_not_change() -> None:
-    share = MeteringShare(0.3, is_adaptive=False)
-    assert _moved(share, *((_figures(s + 100), _figures(s)) for s in range(8))) == [0.3] * 8
-
-
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 1.0])
 def test_shares_of_small_rounds_add_up(share: float) -> None:
     counted = MeteringShare(share, is_adaptive=False)
@@ -166,13 +154,6 @@ def test_exploration_takes_uncertain_and_distant_kernels() -> None:
     rows[8], spread[8] = (-5, -5), 0.2
     assert select_for_metering(4, 1, mean, spread, 0.0, rows) == [0, 1, 2, 8], "as unlike, and less sure"
     assert select_for_metering(1, 1, np.zeros(1), np.ones(1), np.inf, rows[:1]) == [0]
-
-
-def tune_matvec() -> tuple[TuningResult, TuningRun]:
-    device, options = devices.open("a100"), TuneOptions(40, "energy", 0.05, False, 0, None)
-    with RecordStore(None) as store, ThreadPoolExecutor(2) as workers:
-        run = TuningRun(Space(ekc.matvec(512, 512), device.limits), Measurer(device, store), workers, options)
-        return run.run(()), run
 
 
 def _meter_batches(
@@ -227,29 +208,28 @@ def test_share_rises_to_its_maximum_with_unexplained_power() -> None:
 
 
 def test_records_hold_predictions_made_before_metering(monkeypatch: pytest.MonkeyPatch) -> None:
-    of, judge, learn = PredictionBatch.from_power_model, PredictionBatch.make_records, PowerModel.learn
-    learned: list[Candidate] = []
-    made: list[tuple[PredictionBatch, int]] = []
+    predict, judge, learn = PredictionBatch.from_power_model, PredictionBatch.make_records, PowerModel.learn
+    learned: set[int] = set()
+    learned_before: dict[int, set[int]] = {}
     were_learned: list[bool] = []
 
-    def foresee(candidates: Sequence[Candidate], power: PowerModel) -> PredictionBatch:
-        made.append((of(candidates, power), len(learned)))
-        return made[-1][0]
+    def predict_and_note(candidates: Sequence[Candidate], power: PowerModel) -> PredictionBatch:
+        batch = predict(candidates, power)
+        learned_before[id(batch)] = set(learned)
+        return batch
 
-    def judged_by(foresight: PredictionBatch, metered: Sequence[int]) -> list[PredictionRecord]:
-        ((_, before),) = [m for m in made if m[0] is foresight]
-        learned_ids = {id(c) for c in learned[:before]}
-        were_learned.extend(id(foresight.candidates[i]) in learned_ids for i in metered)
-        return judge(foresight, metered)
+    def judge_and_compare(batch: PredictionBatch, metered: Sequence[int]) -> list[PredictionRecord]:
+        were_learned.extend(id(batch.candidates[i]) in learned_before[id(batch)] for i in metered)
+        return judge(batch, metered)
 
-    def learns(power: PowerModel, metered: Sequence[Candidate], timed: Sequence[Candidate]) -> None:
-        learned.extend(metered)
+    def learn_and_note(power: PowerModel, metered: Sequence[Candidate], timed: Sequence[Candidate]) -> None:
+        learned.update(map(id, metered))
         learn(power, metered, timed)
 
-    monkeypatch.setattr(PredictionBatch, "from_power_model", foresee)
-    monkeypatch.setattr(PredictionBatch, "make_records", judged_by)
-    monkeypatch.setattr(PowerModel, "learn", learns)
-    result, run = tune_matvec()
+    monkeypatch.setattr(PredictionBatch, "from_power_model", predict_and_note)
+    monkeypatch.setattr(PredictionBatch, "make_records", judge_and_compare)
+    monkeypatch.setattr(PowerModel, "learn", learn_and_note)
+    result, run = run_search(ekc.matvec(512, 512), trials=40)
     judged, cards = run.task.learner.prediction_records, result.model_cards
     assert cards[0].error is None
     assert cards[-1].rows < run.task.learner.power_model.row_count == METERING.initial_meterings + len(judged)

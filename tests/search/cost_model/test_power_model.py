@@ -15,8 +15,7 @@ from ekc.search.cost_model.metering_policy import PredictionBatch
 from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import POWER_MODEL
-from tests.search.cost_model.helpers import CAP_W, LARGE, MS, PEAKS, kernels
-from tests.search.spaces import legal, space
+from tests.search.helpers import CAP_W, LARGE, MS, PEAKS, kernels, legal, space
 
 
 def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:

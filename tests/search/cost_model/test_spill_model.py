@@ -24,7 +24,7 @@ from ekc.search.data.defaults import SPILLS, SURROGATE
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.search.cost_model.helpers import kernels
+from tests.search.helpers import kernels
 
 OFF = FEATURE_NAMES.index("statements")
 """Feature column with the log error of the register estimate, in these tests."""

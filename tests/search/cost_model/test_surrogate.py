@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.search.cost_model.surrogate import Surrogate, _clip_residuals, log_expected_improvement
+from ekc.search.cost_model.expected_improvement import log_expected_improvement
+from ekc.search.cost_model.surrogate import Surrogate, _clip_residuals
 from ekc.search.data.defaults import SURROGATE
-from tests.search.cost_model.helpers import bumps
+from tests.search.helpers import bumps
 
 RESIDUAL_CLIP = SURROGATE.residual_clip
 

@@ -188,6 +188,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def copy_left(left: Path, folder: Path) -> None:
+    for name in ("r.db", "r.db-wal"):
+        shutil.copyfile(left / f"left-{name}", folder / name)
+
+
 COMMANDS = (
     "best matmul 16 16 16 --records r.db",
     "show matmul 16 16 16 --records r.db",
@@ -205,8 +210,7 @@ def test_reading_commands_warn_of_log(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("r.db", "r.db-wal"):
-        shutil.copyfile(left / f"left-{name}", tmp_path / name)
+    copy_left(left, tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 0
     warned = [line for line in capsys.readouterr().err.splitlines() if "-wal" in line]
@@ -219,8 +223,7 @@ def test_reading_commands_warn_of_log(
 
 def test_python_warns_of_log_with_rows_only(left: Path, tmp_path: Path) -> None:
     op = ekc.matmul(16, 16, 16)
-    for name in ("r.db", "r.db-wal"):
-        shutil.copyfile(left / f"left-{name}", tmp_path / name)
+    copy_left(left, tmp_path)
     with pytest.warns(RuntimeWarning, match="r.db-wal is beside r.db"):
         ekc.best(op, tmp_path / "r.db", "a100")
     with warnings.catch_warnings():

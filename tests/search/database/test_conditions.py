@@ -13,18 +13,21 @@ import pytest
 
 import ekc
 from ekc import devices
+from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import describe_toolchain
 from ekc.errors import InvalidInput, ScheduleError
+from ekc.ir.hardware.target import Limits
 from ekc.search.database import query as choosing
 from ekc.search.database.conditions import describe_unused, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import find_schedule
 from ekc.search.explain.by_feature import explain_learned
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.search.helpers import tune
+from tests.search.helpers import add_rows, change_rows, tune
 
 OP, OTHER = ekc.matmul(16, 8, 24), ekc.matvec(8, 40)
 HERE = devices.open("a100")
+HERE_NVRTC = f"NVRTC {describe_toolchain()}"
 OLD_GENERATOR = f"{describe_toolchain().split(',')[0]}, generator 1"
 
 
@@ -37,20 +40,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def move(records: Path, folder: Path, **changed: Any) -> Path:
     """The file as another run would have left it, under other conditions."""
-    file = folder / "moved.db"
-    shutil.copyfile(records, file)
-    with sqlite3.connect(file) as connection:
-        columns = ", ".join(f"{name} = ?" for name in changed)
-        connection.execute(f"update trials set {columns}", tuple(changed.values()))
-    connection.close()
-    return file
-
-
-def add(records: Path, file: Path, **changed: Any) -> None:
-    """The rows once more, under other conditions."""
-    with RecordStore(records, create=False) as old, RecordStore(file) as new:
-        for row in old.read_rows():
-            new.add(replace(row, key=replace(row.key, **changed)))
+    file = Path(shutil.copy(records, folder / "moved.db"))
+    return change_rows(file, ", ".join(f"{name} = ?" for name in changed), *changed.values())
 
 
 def metered(records: Path) -> int:
@@ -66,29 +57,31 @@ def refusal(file: Path, op: ekc.Operator = OP, target: str = "a100") -> str:
 
 
 CHANGES = {
-    "NVRTC": (
-        {"nvrtc": "13.0, generator 3"},
-        "with NVRTC 13.0, generator 3",
-        f"NVRTC {describe_toolchain()}",
-    ),
-    "generator": ({"nvrtc": OLD_GENERATOR}, f"with NVRTC {OLD_GENERATOR}", f"NVRTC {describe_toolchain()}"),
+    "NVRTC": ({"nvrtc": "13.0, generator 3"}, "with NVRTC 13.0, generator 3", HERE_NVRTC),
+    "generator": ({"nvrtc": OLD_GENERATOR}, f"with NVRTC {OLD_GENERATOR}", HERE_NVRTC),
     "driver": ({"driver": "simulator 1"}, "with simulator 1", HERE.driver),
     "clocks": ({"clock_regime": "fixed 900 MHz"}, "with clocks fixed 900 MHz", f"clocks {HERE.clock_regime}"),
     "data": ({"data_policy": "ones"}, "with data ones", f"data {HERE.data_policy}"),
     "device": ({"device": "rtx3090"}, "on rtx3090 (simulated)", ""),
     "GPU": ({"device": "NVIDIA A100", "simulated": 0}, "on NVIDIA A100", ""),
     "both": (
-        {"device": "h100", "nvrtc": "12.9, generator 2"},
-        "on h100 (simulated), NVRTC 12.9, generator 2",
-        "",
+        *(
+            {"device": "h100", "nvrtc": "12.9, generator 2"},
+            "on h100 (simulated), NVRTC 12.9, generator 2",
+            "",
+        ),
     ),
 }
-changes = pytest.mark.parametrize(("changed", "there", "here"), CHANGES.values(), ids=CHANGES)
 
 
-@changes
-def test_best_names_other_conditions_in_file(
-    changed: dict[str, Any], there: str, here: str, records: Path, tmp_path: Path
+@pytest.mark.parametrize(("changed", "there", "here"), CHANGES.values(), ids=CHANGES)
+def test_best_names_other_conditions_and_any_toolchain_compiles_and_marks_the_best(
+    changed: dict[str, Any],
+    there: str,
+    here: str,
+    records: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = move(records, tmp_path, **changed)
     made = f" was made with {here}" if here else ""
@@ -97,28 +90,18 @@ def test_best_names_other_conditions_in_file(
         f"it holds {metered(records)} {there}; --any-toolchain (any_toolchain=True) takes the best of the "
         "nearest, ekc tune --records measures here"
     )
-
-
-@changes
-def test_any_toolchain_compiles_and_marks_the_best(
-    changed: dict[str, Any],
-    there: str,
-    here: str,
-    records: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     compiled: list[tuple[str, str]] = []
     compile_schedule = choosing.compile_schedule
-    monkeypatch.setattr(
-        choosing,
-        "compile_schedule",
-        lambda s, arch, limits: compiled.append((s.digest, arch)) or compile_schedule(s, arch, limits),
-    )
+
+    def compile_and_note(schedule: ekc.Schedule, arch: str, limits: Limits) -> CompiledKernel:
+        compiled.append((schedule.digest, arch))
+        return compile_schedule(schedule, arch, limits)
+
+    monkeypatch.setattr(choosing, "compile_schedule", compile_and_note)
     known = ekc.best(OP, records, "a100", any_toolchain=True)
     assert known.measured_elsewhere == ""
     assert compiled == []
-    found = ekc.best(OP, move(records, tmp_path, **changed), "a100", any_toolchain=True)
+    found = ekc.best(OP, file, "a100", any_toolchain=True)
     assert compiled == [(known.schedule.digest, "sm_80")]
     for part in there.removeprefix("with ").removeprefix("on ").split(", "):
         assert part in found.measured_elsewhere
@@ -135,7 +118,7 @@ def test_any_toolchain_takes_nearest_then_newest(records: Path, tmp_path: Path) 
         {"nvrtc": "13.0, generator 3"},
         {"device": "rtx4090"},
     ):
-        add(records, file, **changed)
+        add_rows(records, file, **changed)
         found = ekc.best(OP, file, "a100", any_toolchain=True).measured_elsewhere
     compiler, regime = "NVRTC 13.0, generator 3", HERE.clock_regime
     assert found.startswith(f"a100 (simulated), {compiler}, {HERE.driver}, clocks {regime}")

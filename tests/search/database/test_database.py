@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -29,16 +29,8 @@ from ekc.search.database.database import (
 from ekc.version import __version__
 
 ROOT = Path(__file__).parents[3]
-KEY = RecordKey(
-    to_canonical_json({"kind": "matmul", "m": 8}),
-    "d1",
-    "a100",
-    True,
-    "580.1",
-    "13.0",
-    "fixed",
-    "normal(0,1) seed 0",
-)
+OPERATOR = to_canonical_json({"kind": "matmul", "m": 8})
+KEY = RecordKey(OPERATOR, "d1", "a100", True, "580.1", "13.0", "fixed", "normal(0,1) seed 0")
 ROW = RecordRow("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, "throttle": ["power cap"]})
 
 WRITER = """
@@ -125,21 +117,13 @@ def test_find_returns_latest_row(path: Path) -> None:
         assert store.find("timing", KEY) == again
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(KEY, operator="{}"),
-        replace(KEY, schedule_digest="d2"),
-        replace(KEY, device="h100"),
-        replace(KEY, simulated=False),
-        replace(KEY, nvrtc="12.9"),
-        replace(KEY, clock_regime="free"),
-        replace(KEY, data_policy="ones"),
-        replace(KEY, draw=1),
-        replace(KEY, window_s=1.0),
-    ],
-)
-def test_find_compares_every_part_of_key(other: RecordKey) -> None:
+OTHER_PARTS = {"operator": "{}", "schedule_digest": "d2", "device": "h100", "simulated": False}
+OTHER_PARTS |= {"nvrtc": "12.9", "clock_regime": "free", "data_policy": "ones", "draw": 1, "window_s": 1.0}
+
+
+@pytest.mark.parametrize("part", OTHER_PARTS)
+def test_find_compares_every_part_of_key(part: str) -> None:
+    other = replace(KEY, **{part: OTHER_PARTS[part]})
     with RecordStore(None) as store:
         store.add(ROW)
         assert store.find("timing", other) is None
@@ -161,11 +145,8 @@ def test_read_rows_filters() -> None:
 
 
 def test_canonical_json_of_equal_operators_is_equal() -> None:
-    assert (
-        to_canonical_json({"b": 1, "a": (2, 3)})
-        == to_canonical_json({"a": [2, 3], "b": 1})
-        == '{"a":[2,3],"b":1}'
-    )
+    for equal in ({"b": 1, "a": (2, 3)}, {"a": [2, 3], "b": 1}):
+        assert to_canonical_json(equal) == '{"a":[2,3],"b":1}'
 
 
 def test_nan_in_payload_is_kept() -> None:
@@ -254,21 +235,25 @@ def test_new_locked_file_is_refused(path: Path) -> None:
 # Files that cannot be used
 
 
-@pytest.mark.parametrize("text", ["latency,energy\n" * 100, "short", "SQLite format 2"])
-def test_other_file_is_refused(path: Path, text: str) -> None:
-    path.write_text(text)
-    before = path.read_bytes()
-    for create in (True, False):
-        assert f"{path} is not an SQLite file" in refusal(path, create=create)
-    assert path.read_bytes() == before
-
-
-def test_foreign_sqlite_file_is_refused(path: Path) -> None:
+def make_foreign_database(path: Path) -> None:
     with raw(path) as other:
         other.execute("create table trials (id)")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.write_text("latency,energy\n" * 100), "is not an SQLite file"),
+        (lambda path: path.write_text("short"), "is not an SQLite file"),
+        (lambda path: path.write_text("SQLite format 2"), "is not an SQLite file"),
+        (make_foreign_database, "is an SQLite file, but not a record file of ekc"),
+    ],
+)
+def test_other_file_is_refused(path: Path, make: Callable[[Path], object], words: str) -> None:
+    make(path)
     before = path.read_bytes()
     for create in (True, False):
-        assert f"{path} is an SQLite file, but not a record file of ekc" in refusal(path, create=create)
+        assert f"{path} {words}" in refusal(path, create=create)
     assert path.read_bytes() == before
 
 
@@ -307,26 +292,24 @@ def test_damaged_payload_is_refused(filled: Path, damage: str) -> None:
     assert str(filled) in refusal(filled)
 
 
-def test_folder_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file in it, such as {tmp_path / 'tuning.db'}"
-
-
-def test_missing_folder_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", "{0} is a folder; name a file in it, such as {0}/tuning.db"),
+        ("/result/x.db", "folder {0}/result does not exist; did you mean {0}/results?"),
+        ("/q/q/x.db", "folder {0}/q/q does not exist; create it, or use a file in {0}"),
+        ("/pipe", "{0}/pipe is not a plain file; use another --records file"),
+        ("/" + "x" * 300, "{0}/" + "x" * 300 + " cannot be opened: File name too long"),
+    ],
+)
+def test_unusable_path_is_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    near = refusal(tmp_path / "result" / "x.db")
-    assert near == f"folder {tmp_path / 'result'} does not exist; did you mean {tmp_path / 'results'}?"
-    far = refusal(tmp_path / "q" / "q" / "x.db")
-    assert far == f"folder {tmp_path / 'q' / 'q'} does not exist; create it, or use a file in {tmp_path}"
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(f"{tmp_path}{name}") == words.format(tmp_path)
 
 
-def test_impossible_file_name_is_refused(tmp_path: Path) -> None:
-    assert "cannot be opened: File name too long" in refusal(tmp_path / ("x" * 300))
+def test_file_name_with_null_byte_is_refused(tmp_path: Path) -> None:
     assert "cannot be opened: a name cannot hold a null byte" in refusal(f"{tmp_path}/a\0b")
-
-
-def test_pipe_is_refused(path: Path) -> None:
-    os.mkfifo(path)
-    assert refusal(path) == f"{path} is not a plain file; use another --records file"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that even root cannot write to")
@@ -344,18 +327,15 @@ def test_file_name_with_uri_characters_works(tmp_path: Path) -> None:
 # Reading only
 
 
-def test_reading_makes_no_file(tmp_path: Path, filled: Path) -> None:
+def test_reading_makes_no_file_and_writes_nothing(tmp_path: Path, filled: Path) -> None:
     message = refusal(tmp_path / "tunings.db", create=False)
     assert message == f"there is no record file {tmp_path / 'tunings.db'}; did you mean {filled}?"
     assert "; ekc tune --records writes one" in refusal(tmp_path / "q", create=False)
     with RecordStore(filled, create=False) as store:
         assert len(list(store.read_rows())) == 100
+        with pytest.raises(RecordError, match="cannot be written"):
+            store.add(ROW)
     assert [p.name for p in tmp_path.iterdir()] == [filled.name]
-
-
-def test_reading_writes_nothing(filled: Path) -> None:
-    with RecordStore(filled, create=False) as store, pytest.raises(RecordError, match="cannot be written"):
-        store.add(ROW)
 
 
 def test_reading_where_nothing_can_be_written(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

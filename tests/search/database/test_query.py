@@ -19,6 +19,7 @@ from ekc.errors import InvalidInput
 from ekc.search.database.database import RecordStore
 from ekc.search.database.measured_set import find_schedule
 from ekc.search.database.query import rows_to_trials
+from tests.search.conftest import SharedRun
 from tests.search.helpers import MV, tune
 
 
@@ -31,10 +32,11 @@ def _split_again(schedule: str) -> str:
 @pytest.mark.parametrize(
     "spoil", [_split_again, lambda schedule: "{}"], ids=["a step refused", "no schedule"]
 )
-def test_unreadable_schedule_is_left_out(spoil: Callable[[str], str], tmp_path: Path) -> None:
+def test_unreadable_schedule_is_left_out(
+    spoil: Callable[[str], str], matmul_run: SharedRun, tmp_path: Path
+) -> None:
     op = ekc.matmul(64, 64, 64)
-    tune(op, records=tmp_path / "whole.db")
-    with RecordStore(tmp_path / "whole.db", create=False) as whole, RecordStore(tmp_path / "odd.db") as file:
+    with RecordStore(matmul_run[1], create=False) as whole, RecordStore(tmp_path / "odd.db") as file:
         *_, last = whole.read_rows(kind="metering")
         odd = last.key.schedule_digest
         for row in whole.read_rows():
@@ -50,14 +52,6 @@ def test_unreadable_schedule_is_left_out(spoil: Callable[[str], str], tmp_path: 
         assert ekc.best(op, records=tmp_path / "odd.db", target="a100").schedule.digest in found
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The record file of a short run."""
-    file = tmp_path_factory.mktemp("records") / "whole.db"
-    tune(records=file)
-    return file
-
-
 def _changed(file: Path, to: Path, kind: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
     """Copy a file with other payloads in the rows of a kind."""
     shutil.copy(file, to)
@@ -69,45 +63,42 @@ def _changed(file: Path, to: Path, kind: str, change: Callable[[dict[str, Any]],
     return to
 
 
-DAMAGED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    "it has no latency_s, interval_s, samples, conditions": ("timing", lambda payload: {}),
-    "latency_s is 'fast', which is no float": ("timing", lambda payload: payload | {"latency_s": "fast"}),
-    "latency_s is 0; it must be a finite number above 0": (
-        *("timing", lambda payload: payload | {"latency_s": 0}),
-    ),
-    "samples_s is 3, which is no tuple": ("timing", lambda payload: payload | {"samples_s": 3}),
+DAMAGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "it has no latency_s, interval_s, samples, conditions": ("timing", {}),
+    "latency_s is 'fast', which is no float": ("timing", {"latency_s": "fast"}),
+    "latency_s is 0; it must be a finite number above 0": ("timing", {"latency_s": 0}),
+    "samples_s is 3, which is no tuple": ("timing", {"samples_s": 3}),
     "it has no shared_bytes, spill_store_bytes, spill_load_bytes, stack_bytes": (
-        *("timing", lambda payload: payload | {"resources": [{"registers": 32}]}),
+        *("timing", {"resources": [{"registers": 32}]}),
     ),
-    "conditions is None, which is no MeasurementConditions": (
-        "timing",
-        lambda payload: payload | {"conditions": None},
-    ),
+    "conditions is None, which is no MeasurementConditions": ("timing", {"conditions": None}),
     "interval_s is 0 to 0; low <= high and low \\+ high > 0 are needed": (
-        *("timing", lambda payload: payload | {"interval_s": {"low": 0, "high": 0}}),
+        *("timing", {"interval_s": {"low": 0, "high": 0}}),
     ),
-    "power_w is nan; it must be a finite": ("metering", lambda payload: payload | {"power_w": math.nan}),
+    "power_w is nan; it must be a finite": ("metering", {"power_w": math.nan}),
 }
 
 
 @pytest.mark.parametrize("message", DAMAGED)
-def test_bad_figure_is_refused_with_file_and_row(message: str, whole: Path, tmp_path: Path) -> None:
-    kind, change = DAMAGED[message]
-    file = _changed(whole, tmp_path / "odd.db", kind, change)
+def test_bad_figure_is_refused_with_file_and_row(message: str, matvec_records: Path, tmp_path: Path) -> None:
+    kind, damage = DAMAGED[message]
+    file = _changed(matvec_records, tmp_path / "odd.db", kind, lambda payload: damage and payload | damage)
     with pytest.raises(ekc.RecordError, match=rf"odd\.db is damaged: row \d+ holds no {kind}: {message}"):
         ekc.best(MV, records=file, target="a100")
 
 
-def test_run_ends_at_damaged_row(whole: Path, tmp_path: Path) -> None:
+def test_run_ends_at_damaged_row(matvec_records: Path, tmp_path: Path) -> None:
     for kind in ("timing", "metering"):
-        file = _changed(whole, tmp_path / f"{kind}.db", kind, lambda payload: {})
+        file = _changed(matvec_records, tmp_path / f"{kind}.db", kind, lambda payload: {})
         with pytest.raises(ekc.RecordError, match=rf"{kind}\.db is damaged: row \d+ holds no {kind}"):
             tune(records=file)
 
 
-def test_unknown_field_is_ignored(whole: Path, tmp_path: Path) -> None:
-    file = _changed(whole, tmp_path / "newer.db", "timing", lambda payload: payload | {"mood": "good"})
-    known, newer = (ekc.best(MV, records=records, target="a100") for records in (whole, file))
+def test_unknown_field_is_ignored(matvec_records: Path, tmp_path: Path) -> None:
+    file = _changed(
+        matvec_records, tmp_path / "newer.db", "timing", lambda payload: payload | {"mood": "good"}
+    )
+    known, newer = (ekc.best(MV, records=records, target="a100") for records in (matvec_records, file))
     assert newer.to_json() == known.to_json()
 
 

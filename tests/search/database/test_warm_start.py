@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ekc.search.cost_model.transfer import MeasuredGroup, learn_transfer_prior
 from ekc.search.data.defaults import ANALYTIC, SURROGATE, TRANSFER
 from ekc.search.database.database import RecordStore
 from ekc.search.database.warm_start import load_transfer_prior
+from tests.search.helpers import add_rows, tune
 
 SMALL, OTHER = ekc.matmul(64, 64, 64), ekc.matmul(96, 64, 32)
 TRIALS = 12
@@ -64,11 +66,8 @@ def test_transfer_prior_distrusts_unrelated_groups() -> None:
 
 def test_transfer_prior_of_one_group_has_half_trust_and_no_power_model() -> None:
     prior = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
-    assert (prior.latency_model.trust, prior.power_model.trust, prior.power_model.row_count) == (
-        TRANSFER.single_group_trust,
-        0.0,
-        0,
-    )
+    assert prior.latency_model.trust == TRANSFER.single_group_trust
+    assert (prior.power_model.trust, prior.power_model.row_count) == (0.0, 0)
     seen = _group(2, law=True).inputs
     informed = prior.correct_inputs(seen)
     np.testing.assert_array_equal(informed.features, seen.features)
@@ -99,11 +98,9 @@ def test_transfer_prior_keeps_power_above_idle() -> None:
     prior = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
     assert prior.power_model.trust > 0.5
     unseen = _near_the_floor(9, times=1.02).inputs
-    idle, asked = (
-        ANALYTIC.static_power_share * PEAKS.board_power_w,
-        np.exp(prior.power_model.predict_log_factor(unseen.features)),
-    )
-    assert (unseen.expected_power_w * asked < 0.6 * idle).any(), "what the trees say of some"
+    idle = ANALYTIC.static_power_share * PEAKS.board_power_w
+    factor = np.exp(prior.power_model.predict_log_factor(unseen.features))
+    assert (unseen.expected_power_w * factor < 0.6 * idle).any(), "what the trees say of some"
     assert prior.correct_inputs(unseen).expected_power_w.min() >= idle
 
 
@@ -112,7 +109,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A record file of one small operator on two devices."""
     file = tmp_path_factory.mktemp("warm") / "old.db"
     for target in ("a100", "rtx4090"):
-        ekc.tune(SMALL, target, trials=TRIALS, records=file, progress=False)
+        tune(SMALL, target=target, trials=TRIALS, records=file)
     return file
 
 
@@ -136,138 +133,107 @@ def test_simulated_rows_are_not_used_for_a_gpu(records: Path, monkeypatch: pytes
     assert "another device" in description
 
 
-def test_unknown_device_is_named(records: Path, tmp_path: Path) -> None:
-    strange = tmp_path / "strange.db"
-    with RecordStore(records, create=False) as old, RecordStore(strange) as new:
-        for row in old.read_rows(device="rtx4090"):
-            new.add(replace(row, key=replace(row.key, device="gtx480")))
-    prior, description = load_transfer_prior(strange, OTHER, devices.open("a100"), 0)
-    assert prior is None
-    assert "nothing is known of the rates of gtx480" in description
-
-
 def _copied(records: Path, file: Path, **changed: Any) -> Path:
     """The rows of one device, added with another key."""
-    with RecordStore(records, create=False) as old, RecordStore(file) as new:
-        for row in old.read_rows(device="a100"):
-            new.add(replace(row, key=replace(row.key, **changed)))
-    return file
+    return add_rows(records, file, only="a100", **changed)
 
 
-def test_same_operator_under_other_conditions_is_used(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+OF_A_GPU = {"simulated": False, "driver": "590.1"}
+
+
+@pytest.mark.parametrize(
+    ("op", "driver", "copies", "count", "words"),
+    [
+        (OTHER, "", [{"device": "gtx480"}], 0, "nothing is known of the rates of gtx480"),
+        (OTHER, "", [{"clock_regime": "free"}], 0, "nothing is known of the rates of a100, clocks free"),
+        (SMALL, "", [{"simulated": False}], 0, "; measurements on a100 teach no simulated device$"),
+        # The figures of another simulator come from another model.
+        (SMALL, "", [{"driver": "simulator 1"}], 0, "; what simulator 1 said is left out$"),
+        (OTHER, "", [{"driver": "simulator 1"}], 0, "; what simulator 1 said is left out"),
+        (OTHER, "", [{"driver": "simulator 1"}, {}], 1, "; what simulator 1 said is left out"),
+        # A run finds rows of its operator and conditions by their key; the others are not left to it.
+        (SMALL, "", [{}], 0, ""),
+        (SMALL, "", [{"nvrtc": "13.5, 1"}], 1, ""),
+        (SMALL, "590.1", [OF_A_GPU | {"driver": "580.1"}], 1, ""),
+        (SMALL, "590.1", [OF_A_GPU | {"nvrtc": "13.0, generator 3"}], 1, ""),
+        # Else the later timing of a kernel would stand in for the earlier one, and be paired with its watts.
+        (OTHER, "", [{"data_policy": "L2 cold"}, {"data_policy": "L2 warm"}], 2, ""),
+    ],
+)
+def test_rows_are_used_or_excluded_by_their_conditions(
+    op: ekc.Operator,
+    driver: str,
+    copies: list[dict[str, Any]],
+    count: int,
+    words: str,
+    records: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run does not find these rows by their key, so they are not left to it."""
-    gpu = devices.open("a100")
-    monkeypatch.setattr(gpu, "simulated", False)
-    monkeypatch.setattr(gpu, "driver", "590.1")
-    for number, changed in enumerate(
-        ({"driver": "580.1"}, {"driver": "590.1", "nvrtc": "13.0, generator 3"})
-    ):
-        file = _copied(records, tmp_path / f"{number}.db", simulated=False, **changed)
-        prior, _ = load_transfer_prior(file, SMALL, gpu, 0)
-        assert prior is not None
-        assert prior.group_names == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
-
-
-def test_reasons_for_excluded_rows_are_given(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """`driver`: of a GPU in place of the simulated a100, whose measurements the rows of `copies` are."""
     device = devices.open("a100")
-    _, words = load_transfer_prior(_copied(records, tmp_path / "gpu.db", simulated=False), SMALL, device, 0)
-    assert words.endswith("; measurements on a100 teach no simulated device")
-    file = _copied(records, tmp_path / "old.db", driver="simulator 1")
-    assert load_transfer_prior(file, SMALL, device, 0)[1].endswith("; what simulator 1 said is left out")
-    few = tmp_path / "few.db"
+    if driver:
+        monkeypatch.setattr(device, "simulated", False)
+        monkeypatch.setattr(device, "driver", driver)
+    for changed in copies:
+        _copied(records, tmp_path / "copy.db", **changed)
+    prior, description = load_transfer_prior(tmp_path / "copy.db", op, device, 0)
+    names = () if prior is None else prior.group_names
+    assert len(names) == count
+    assert count != 1 or names == ("matmul(A[64, 64] float32, B[64, 64] float32) on a100",)
+    assert re.search(words, description)
+
+
+def test_rows_of_three_kernels_are_excluded(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, few = devices.open("a100"), tmp_path / "few.db"
     with RecordStore(records, create=False) as store, RecordStore(few) as new:
         for row in [row for row in store.read_rows(device="rtx4090", kind="timing") if not row.key.draw][:3]:
             new.add(replace(row, key=replace(row.key, nvrtc="13.0, generator 3")))
     _, words = load_transfer_prior(few, SMALL, device, 0)
     assert words.endswith(f"; {str(SMALL).splitlines()[0]} on rtx4090 has 3 timed kernels")
     monkeypatch.setattr(device, "simulated", False)
-    assert load_transfer_prior(few, SMALL, device, 0)[1].endswith(
-        "; simulated figures of rtx4090 teach no GPU"
-    )
-
-
-def test_rows_of_another_simulator_are_excluded(records: Path, tmp_path: Path) -> None:
-    """Its figures come from another model, and a run does not take them for its own either."""
-    device, file = devices.open("a100"), tmp_path / "old.db"
-    prior, description = load_transfer_prior(_copied(records, file, driver="simulator 1"), OTHER, device, 0)
-    assert prior is None
-    assert "; what simulator 1 said is left out" in description
-    prior, description = load_transfer_prior(_copied(records, file), OTHER, device, 0)
-    assert prior is not None
-    assert len(prior.group_names) == 1
-    assert "; what simulator 1 said is left out" in description
-
-
-def test_rows_of_another_generator_are_used(records: Path, tmp_path: Path) -> None:
-    """A run does not find them by their key; those it finds are no lesson."""
-    device = devices.open("a100")
-    before, _ = load_transfer_prior(_copied(records, tmp_path / "a.db", nvrtc="13.5, 1"), SMALL, device, 0)
-    assert before is not None
-    assert len(before.group_names) == 1
-    assert load_transfer_prior(_copied(records, tmp_path / "b.db"), SMALL, device, 0)[0] is None
-
-
-def test_rows_under_different_conditions_are_different_groups(records: Path, tmp_path: Path) -> None:
-    """Else the later timing of a kernel would stand in for the earlier one, and be paired with its watts."""
-    file, device = tmp_path / "two.db", devices.open("a100")
-    for policy in ("L2 cold", "L2 warm"):
-        _copied(records, file, data_policy=policy)
-    prior, _ = load_transfer_prior(file, OTHER, device, 0)
-    assert prior is not None
-    assert len(prior.group_names) == 2
+    _, words = load_transfer_prior(few, SMALL, device, 0)
+    assert words.endswith("; simulated figures of rtx4090 teach no GPU")
 
 
 def test_rows_at_another_clock_use_peaks_of_that_clock(records: Path, tmp_path: Path) -> None:
-    def moved(regime: str) -> Path:
-        return _copied(records, tmp_path / f"{regime}.db", clock_regime=regime)
-
-    device = devices.open("a100")
-    slow, _ = load_transfer_prior(moved("fixed 705 MHz"), OTHER, device, 0)
-    now, _ = load_transfer_prior(moved(device.clock_regime), OTHER, device, 0)
-    assert slow is not None
-    assert now is not None
-    seen = _group(1, law=True).inputs
-    assert not np.allclose(
-        slow.correct_inputs(seen).expected_power_w, now.correct_inputs(seen).expected_power_w
-    )
-    nothing, description = load_transfer_prior(moved("free"), OTHER, device, 0)
-    assert nothing is None
-    assert "nothing is known of the rates of a100, clocks free" in description
+    device, inputs = devices.open("a100"), _group(1, law=True).inputs
+    powers = []
+    for regime in ("fixed 705 MHz", device.clock_regime):
+        file = _copied(records, tmp_path / f"{regime}.db", clock_regime=regime)
+        prior, _ = load_transfer_prior(file, OTHER, device, 0)
+        assert prior is not None
+        powers.append(prior.correct_inputs(inputs).expected_power_w)
+    assert not np.allclose(*powers)
 
 
 def test_too_few_kernels_are_not_used(tmp_path: Path) -> None:
     file = tmp_path / "few.db"
-    ekc.tune(SMALL, "a100", trials=SURROGATE.min_rows // 2, records=file, progress=False)
+    tune(SMALL, trials=SURROGATE.min_rows // 2, records=file)
     prior, description = load_transfer_prior(file, OTHER, devices.open("a100"), 0)
     assert prior is None
     assert f"{SURROGATE.min_rows} timed kernels" in description
 
 
-def test_warm_run_names_its_groups_and_tries_other_schedules(records: Path, tmp_path: Path) -> None:
+def test_warm_run_names_its_groups_tries_other_schedules_and_is_resumed(
+    records: Path, tmp_path: Path
+) -> None:
     # Two groups may teach that neither foretells the other; what one says nothing can test.
-    old = _copied(records, tmp_path / "old.db")
-    cold = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False)
-    warm = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False, warm_start=old)
+    file = _copied(records, tmp_path / "old.db")
+    cold = tune(OTHER, trials=TRIALS)
+    warm, again = (tune(OTHER, trials=TRIALS, records=file, warm_start=file) for _ in range(2))
     assert cold.warm_start == ""
     assert "warm start" not in cold.summary()
     assert "warm start " in warm.summary()
     assert "matmul(A[64, 64]" in warm.summary()
-    assert [t.schedule.digest for t in warm.trials] != [t.schedule.digest for t in cold.trials]
-
-
-def test_resumed_run_has_same_transfer_prior(records: Path, tmp_path: Path) -> None:
-    file = tmp_path / "both.db"
-    file.write_bytes(records.read_bytes())
-    first = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False, records=file, warm_start=file)
-    again = ekc.tune(OTHER, "a100", trials=TRIALS, progress=False, records=file, warm_start=file)
-    assert first.warm_start == again.warm_start
-    assert [t.schedule.digest for t in first.trials] == [t.schedule.digest for t in again.trials]
+    tried, tried_cold, tried_again = ([t.schedule.digest for t in run.trials] for run in (warm, cold, again))
+    assert tried != tried_cold
+    assert tried == tried_again
+    assert warm.warm_start == again.warm_start
 
 
 def test_missing_warm_start_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="there is no record file"):
-        ekc.tune(OTHER, "a100", trials=4, progress=False, warm_start=tmp_path / "none.db")
+        tune(OTHER, trials=4, warm_start=tmp_path / "none.db")

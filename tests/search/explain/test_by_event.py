@@ -12,7 +12,8 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated import power, specs
 from ekc.devices.simulated.device import SimulatedDevice, break_down_energy
 from ekc.devices.simulated.launch_counts import profile_kernel
-from ekc.devices.simulated.operating_point import compute_work, find_steady_state
+from ekc.devices.simulated.operating_point import KernelWork, compute_work, find_steady_state
+from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import InvalidInput
 from ekc.search.explain.by_event import explain
 from ekc.search.sketches.naive import make_naive_schedule
@@ -38,18 +39,22 @@ def staged(op: ekc.Operator = MM) -> ekc.Schedule:
     )
 
 
-@pytest.mark.parametrize("name", ["a100", "rtx4090"])
-@pytest.mark.parametrize("schedule", [make_naive_schedule(MM), staged()], ids=["naive", "staged"])
-def test_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Schedule) -> None:
+def compute(schedule: ekc.Schedule, name: str = "a100") -> tuple[GpuSpec, KernelWork]:
+    """(specification of a simulated device, work of the compiled schedule on it)."""
     device, spec = devices.open(name), specs.find_spec(name)
     assert spec is not None
     kernel = compile_schedule(schedule, device.arch, device.limits)
-    todo = compute_work(spec, kernel, profile_kernel(kernel))
-    found = break_down_energy(spec, todo, device.clocks().current_mhz)
-    assert found.energy_j == pytest.approx(found.power_w * found.latency_s, rel=1e-9)
-    state = find_steady_state(spec, todo, device.clocks().current_mhz)
-    assert found.latency_s == state.latency_s
-    assert all(cause.joules >= 0 for cause in found.causes if cause.name != "unexplained by events")
+    return spec, compute_work(spec, kernel, profile_kernel(kernel))
+
+
+@pytest.mark.parametrize("name", ["a100", "rtx4090"])
+@pytest.mark.parametrize("schedule", [make_naive_schedule(MM), staged()], ids=["naive", "staged"])
+def test_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Schedule) -> None:
+    (spec, work), clock_mhz = compute(schedule, name), devices.open(name).clocks().current_mhz
+    account = break_down_energy(spec, work, clock_mhz)
+    assert account.energy_j == pytest.approx(account.power_w * account.latency_s, rel=1e-9)
+    assert account.latency_s == find_steady_state(spec, work, clock_mhz).latency_s
+    assert all(cause.joules >= 0 for cause in account.causes if cause.name != "unexplained by events")
 
 
 def test_sum_of_causes_equals_long_metering() -> None:
@@ -60,67 +65,56 @@ def test_sum_of_causes_equals_long_metering() -> None:
 
 
 def test_capped_kernel_has_power_of_cap() -> None:
-    device, spec = devices.open("a100"), specs.find_spec("a100")
-    assert spec is not None
-    kernel = compile_schedule(staged(ekc.matmul(1024, 1024, 1024)), device.arch, device.limits)
-    todo = compute_work(spec, kernel, profile_kernel(kernel))
-    free = break_down_energy(spec, todo, device.clocks().current_mhz)
+    spec, work = compute(staged(ekc.matmul(1024, 1024, 1024)))
+    clock_mhz = devices.open("a100").clocks().current_mhz
+    free = break_down_energy(spec, work, clock_mhz)
     cap = 0.9 * free.power_w
-    capped = replace(spec, power=replace(spec.power, tdp_w=cap))
-    found = break_down_energy(capped, todo, device.clocks().current_mhz)
-    assert found.power_w == pytest.approx(cap, rel=1e-3)
-    assert found.clock_mhz < free.clock_mhz == device.clocks().current_mhz
+    capped = break_down_energy(replace(spec, power=replace(spec.power, tdp_w=cap)), work, clock_mhz)
+    assert capped.power_w == pytest.approx(cap, rel=1e-3)
+    assert capped.clock_mhz < free.clock_mhz == clock_mhz
 
 
 def test_dynamic_energy_is_sum_of_parts() -> None:
-    device, spec = devices.open("a100"), specs.find_spec("a100")
-    assert spec is not None
-    kernel = compile_schedule(staged(), device.arch, device.limits)
-    (counted, _), *_ = compute_work(spec, kernel, profile_kernel(kernel)).launches
-    parts = {part.kind: part for part in power.compute_event_energies(spec, counted)}
-    assert parts["multiply-add"].joules == pytest.approx(
-        32 * counted.fma32 * power.FMA_PJ * spec.power.process_energy_scale * 1e-12
-    )
-    assert parts["DRAM data"].joules == pytest.approx(
-        counted.traffic.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
-    )
-    whole = power.compute_dynamic_energy(spec, counted)
-    assert whole.core_j + whole.memory_j == pytest.approx(sum(p.joules for p in parts.values()), rel=1e-12)
+    spec, work = compute(staged())
+    (counted, _), *_ = work.launches
+    parts = {part.kind: part.joules for part in power.compute_event_energies(spec, counted)}
+    fma_j = 32 * counted.fma32 * power.FMA_PJ * spec.power.process_energy_scale * 1e-12
+    dram_j = counted.traffic.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
+    assert (parts["multiply-add"], parts["DRAM data"]) == pytest.approx((fma_j, dram_j))
+    energy = power.compute_dynamic_energy(spec, counted)
+    assert energy.core_j + energy.memory_j == pytest.approx(sum(parts.values()), rel=1e-12)
 
 
 def test_difference_is_sum_of_lines() -> None:
     device = devices.open("a100")
-    told = explain(make_naive_schedule(MM), staged(), device)
-    assert sum(line.difference_j for line in told.lines) == pytest.approx(told.difference_j, rel=1e-9)
-    lines = {line.cause: line for line in told.lines}
+    account = explain(make_naive_schedule(MM), staged(), device)
+    assert sum(line.difference_j for line in account.lines) == pytest.approx(account.difference_j, rel=1e-9)
+    lines = {line.cause: line for line in account.lines}
     # Only one of the two uses shared memory; both do the same multiplications.
     assert lines["shared wavefronts"].count_a == 0 < lines["shared wavefronts"].count_b
     assert lines["shared wavefronts"].difference_j > 0
     assert lines["multiply-add"].count_a == lines["multiply-add"].count_b == 128**3 / 32
-    sizes = [abs(line.difference_j) for line in told.lines]
+    sizes = [abs(line.difference_j) for line in account.lines]
     assert sizes == sorted(sizes, reverse=True)
     back = explain(staged(), make_naive_schedule(MM), device)
-    assert back.difference_j == pytest.approx(-told.difference_j)
+    assert back.difference_j == pytest.approx(-account.difference_j)
 
 
 def test_events_explain_all_without_residual() -> None:
-    (plain,), (drawn,) = (
-        [
-            line
-            for line in explain(make_naive_schedule(MM), staged(), devices.open(target)).lines
-            if not line.unit
-        ]
-        for target in ("a100@no-residual", "a100")
-    )
+    accounts = [
+        explain(make_naive_schedule(MM), staged(), devices.open(name))
+        for name in ("a100@no-residual", "a100")
+    ]
+    (plain,), (drawn,) = ([line for line in account.lines if not line.unit] for account in accounts)
     assert plain.cause == drawn.cause == "unexplained by events"
     assert plain.energy_a_j == pytest.approx(0, abs=1e-12 * abs(drawn.energy_a_j) + 1e-15)
     assert drawn.energy_a_j != pytest.approx(0, abs=1e-9)
 
 
 def test_equal_schedules_have_no_difference() -> None:
-    told = explain(staged(), staged(), devices.open("a100"))
-    assert told.difference_j == 0
-    assert all(line.difference_j == 0 for line in told.lines)
+    account = explain(staged(), staged(), devices.open("a100"))
+    assert account.difference_j == 0
+    assert all(line.difference_j == 0 for line in account.lines)
 
 
 def test_explain_refuses_two_operators() -> None:

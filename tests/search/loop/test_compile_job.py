@@ -24,10 +24,12 @@ from ekc.processes.pool import WorkerProcesses
 from ekc.search.loop import compile_job
 from ekc.search.loop.compile_job import read_versions
 from ekc.search.sketches.naive import make_naive_schedule
+from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, tune, winner
 
 ROOT = Path(__file__).parents[2]
 HERE = read_versions()
+SMALL = ekc.matvec(8, 8)
 
 PATCH = "from unittest.mock import patch\n"
 RESTORE = PATCH + "patch.stopall()"
@@ -72,12 +74,6 @@ def client() -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def found_here() -> tuple[str, float | None, float | None]:
-    """The winner of a run that compiles in threads."""
-    return winner(tune())
-
-
 def spawned() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
@@ -87,7 +83,7 @@ def change_worker(workers: Executor, code: str) -> None:
     workers.submit(exec, code, {}).result()
 
 
-def refusal(workers: Executor, file: Path, op: ekc.Operator = MV) -> str:
+def refusal(workers: Executor, file: Path, op: ekc.Operator = SMALL) -> str:
     """The line that refuses a run; the naive kernel alone, which was compiled here, is on file."""
     with pytest.raises(ToolchainError) as caught:
         tune(op, executor=workers, records=file)
@@ -147,10 +143,8 @@ def test_dask_worker_with_other_versions_is_refused(client: Any, as_executor: bo
 
 
 @pytest.mark.slow
-def test_dask_worker_with_same_versions_finds_same_winner(
-    client: Any, found_here: tuple[str, float | None, float | None]
-) -> None:
-    assert winner(tune(executor=client)) == found_here
+def test_dask_worker_with_same_versions_finds_same_winner(client: Any, plain_run: TuningResult) -> None:
+    assert winner(tune(executor=client)) == winner(plain_run)
 
 
 @pytest.mark.slow
@@ -168,7 +162,7 @@ def test_dask_worker_with_older_job_is_refused(client: Any, tmp_path: Path) -> N
 class Other(ThreadPoolExecutor):
     """It answers every job by the same value."""
 
-    def __init__(self, answer: object, as_future: bool = True) -> None:
+    def __init__(self, answer: object, as_future: bool) -> None:
         super().__init__(1)
         self.answer, self.as_future = answer, as_future
 
@@ -176,24 +170,20 @@ class Other(ThreadPoolExecutor):
         return super().submit(lambda: self.answer) if self.as_future else self.answer
 
 
-@pytest.mark.parametrize("answer", ["a text", None, (1, 2)])
-def test_executor_with_other_results_is_refused(answer: object, tmp_path: Path) -> None:
-    with Other(answer) as workers:
-        line = refusal(workers, tmp_path / "r.db")
-    assert line == (
-        f"executor: a worker answered {answer!r}, which is no kernel; "
-        "submit(f, *x) must return a future whose result() is f(*x)"
-    )
+NO_KERNEL = (
+    "a worker answered {!r}, which is no kernel; submit(f, *x) must return a future whose result() is f(*x)"
+)
+NO_FUTURE = "its submit() returned {!r}, which has no result(); give a concurrent.futures.Executor"
 
 
-@pytest.mark.parametrize("answer", ["a text", None])
-def test_executor_without_futures_is_refused(answer: object, tmp_path: Path) -> None:
-    with Other(answer, as_future=False) as workers:
+@pytest.mark.parametrize(
+    ("answer", "as_future"),
+    [*((x, True) for x in ("a text", None, (1, 2))), *((x, False) for x in ("a text", None))],
+)
+def test_executor_with_other_results_is_refused(answer: object, as_future: bool, tmp_path: Path) -> None:
+    with Other(answer, as_future) as workers:
         line = refusal(workers, tmp_path / "r.db")
-    assert line == (
-        f"executor: its submit() returned {answer!r}, which has no result(); "
-        "give a concurrent.futures.Executor"
-    )
+    assert line == "executor: " + (NO_KERNEL if as_future else NO_FUTURE).format(answer)
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, spawned, WorkerProcesses])
@@ -206,19 +196,17 @@ def test_closed_executor_is_refused(kind: Callable[..., Executor], tmp_path: Pat
     )
 
 
-def test_broken_pool_costs_no_run(found_here: tuple[str, float | None, float | None]) -> None:
+def test_broken_pool_costs_no_run(plain_run: TuningResult) -> None:
     """Its answers to come and its later jobs are done here."""
     with spawned() as workers:
         with pytest.raises(BrokenExecutor):
             workers.submit(os._exit, 1).result()
         with pytest.warns(RuntimeWarning, match="executor: .*; kernels are compiled in this process"):
             broken = tune(executor=workers)
-    assert winner(broken) == found_here
+    assert winner(broken) == winner(plain_run)
 
 
-def test_bug_in_worker_is_raised_with_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bug_in_worker_is_raised_with_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise ZeroDivisionError("a bug in the generator")
 

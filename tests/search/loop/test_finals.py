@@ -13,6 +13,7 @@ from ekc.search.data.defaults import FINALS
 from ekc.search.database.database import RecordStore
 from ekc.search.loop import finals
 from ekc.search.sketches.naive import make_naive_schedule
+from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import tune
 
 MAX_GAP = timedelta(seconds=FINALS.max_metering_gap_s)
@@ -29,18 +30,18 @@ def shift(file: Path, digest: str, by: timedelta) -> None:
             connection.execute("update trials set created = ? where id = ?", (then, number))
 
 
-def test_resumed_run_was_metered_in_turn(tmp_path: Path) -> None:
-    first = tune(records=tmp_path / "r.db")
-    assert first.best.in_turn
-    assert first.fastest.in_turn
-    assert tune(records=tmp_path / "r.db").best == first.best
+def test_resumed_run_was_metered_in_turn(plain_run: TuningResult, matvec_records: Path) -> None:
+    assert plain_run.best.in_turn
+    assert plain_run.fastest.in_turn
+    assert tune(records=matvec_records).best == plain_run.best
 
 
-def test_finalist_metered_at_another_time_was_not_in_turn(tmp_path: Path) -> None:
-    first = tune(records=tmp_path / "r.db")
-    shift(tmp_path / "r.db", first.best.schedule.digest, 2 * MAX_GAP)
-    again = tune(records=tmp_path / "r.db")
-    assert again.best.energies_j == first.best.energies_j
+def test_finalist_metered_at_another_time_was_not_in_turn(
+    plain_run: TuningResult, matvec_records: Path
+) -> None:
+    shift(matvec_records, plain_run.best.schedule.digest, 2 * MAX_GAP)
+    again = tune(records=matvec_records)
+    assert again.best.energies_j == plain_run.best.energies_j
     assert not again.best.in_turn
     assert not again.fastest.in_turn
 

@@ -44,10 +44,10 @@ class Line:
 
 
 class StubAcquisition(Acquisition):
-    """Predicts small sums of genes, and correlated neighbours."""
+    """Predicts small sums of genes, or large ones, and correlated neighbours."""
 
-    def __init__(self, ranked: bool) -> None:
-        self.ranked = ranked
+    def __init__(self, ranked: bool, sign: int) -> None:
+        self.ranked, self.sign = ranked, sign
 
     def score(self, population: Population) -> NDArray[np.float64]:
         return self._predict(population).score()
@@ -59,7 +59,7 @@ class StubAcquisition(Acquisition):
         return (self._predict(population),) * 2 if self.ranked else ()
 
     def _predict(self, population: Population) -> PredictedFigures:
-        mean = population.genes.sum(axis=1) / 100
+        mean = self.sign * population.genes.sum(axis=1) / 100
         return PredictedFigures(mean, np.full(len(mean), 0.3), 0.0)
 
     def predict_correlation(self, population: Population) -> NDArray[np.float64]:
@@ -70,14 +70,15 @@ class StubAcquisition(Acquisition):
 class StubTask:
     """A task of the stub acquisition. An odd first gene makes no candidate."""
 
-    def __init__(self, ranked: bool = True) -> None:
+    def __init__(self, ranked: bool = True, sign: int = 1) -> None:
         self.batches: list[list[tuple[int, int]]] = []
-        self.asked: list[tuple[int, int]] = []
-        self.acquisition = StubAcquisition(ranked)
+        self.requested: list[tuple[int, int]] = []
+        self.acquisition = StubAcquisition(ranked, sign)
+        self.stop_reason = ""
 
     def make_candidate(self, population: Population, row: int, round_number: int) -> tuple[int, int] | None:
         a, b = population.genes[row].tolist()
-        self.asked.append((a, b))
+        self.requested.append((a, b))
         return None if a % 2 else (a, b)
 
     def measure(self, candidates: Sequence[tuple[int, int]], round_number: int) -> list[float]:
@@ -88,19 +89,23 @@ class StubTask:
         return True
 
 
-def searched(trials: int, ranked: bool = True) -> StubTask:
+def make_breeder() -> Breeder:
+    return Breeder(Line(), np.random.default_rng(0), population_size=512)
+
+
+def searched(trials: int, ranked: bool = True, settings: RoundSettings = ALL_RANKED) -> StubTask:
     task = StubTask(ranked)
-    SearchLoop(
-        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, settings=ALL_RANKED
-    ).run()
+    search = SearchLoop(make_breeder(), task, trials, settings=settings)
+    search.run()
+    task.stop_reason = search.stop_reason
     return task
 
 
 def test_loop_asks_for_each_genome_once_and_replaces_duplicates() -> None:
     task = searched(40)
-    assert len(task.asked) == len(set(task.asked))
+    assert len(task.requested) == len(set(task.requested))
     assert sum(map(len, task.batches)) == 40
-    assert any(a % 2 for a, _ in task.asked)
+    assert any(a % 2 for a, _ in task.requested)
 
 
 def test_exhausted_space_ends_search() -> None:
@@ -122,11 +127,7 @@ def test_batch_is_diverse_across_acquisitions() -> None:
 @pytest.mark.parametrize("trials", [38, 40, 42])
 def test_closing_rounds_try_best_tie_breaks(trials: int) -> None:
     """The last quarter of the trials: the untried genomes with the best tie-break scores."""
-    task, few = StubTask(), trials // 4
-    settings = replace(ALL_RANKED, closing_share=0.25)
-    SearchLoop(
-        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, settings=settings
-    ).run()
+    task, few = searched(trials, settings=replace(ALL_RANKED, closing_share=0.25)), trials // 4
     done = list(accumulate(map(len, task.batches)))
     assert done[-1] == trials
     assert trials - few in done
@@ -142,35 +143,21 @@ def test_default_rounds_have_closing_rounds() -> None:
 @pytest.mark.parametrize("trials", [50, 64, 71])
 def test_batch_without_new_genomes_is_replaced(trials: int) -> None:
     """With 72 genomes to try, a random batch may have only tried ones."""
-    task = StubTask()
-    search = SearchLoop(
-        Breeder(Line(), np.random.default_rng(0), population_size=512), task, trials, settings=PARALLEL_ROUNDS
-    )
-    search.run()
+    task = searched(trials, settings=PARALLEL_ROUNDS)
     assert sum(map(len, task.batches)) == trials
-    assert not search.stop_reason
+    assert not task.stop_reason
 
 
 def test_loop_without_acquisitions_tries_genomes_in_order() -> None:
     task = searched(24, ranked=False)
-    bred = Breeder(Line(), np.random.default_rng(0), population_size=512).evolve(
-        None, StubTask().acquisition.score
-    )[0]
+    bred, _ = make_breeder().evolve(None, StubTask().acquisition.score)
     first = [(a, b) for a, b in bred.genes.tolist() if a % 2 == 0]
     assert task.batches[0][:2] == first[:2]
 
 
-class OppositeTask(StubTask):
-    """Predicts large sums of genes."""
-
-    def _make_acquisition(self, population: Population) -> Acquisition:
-        mean = -population.genes.sum(axis=1) / 100
-        return Acquisition(mean, np.full(len(mean), 0.3), 0.0)
-
-
 def test_random_search_ignores_scores() -> None:
     batches = []
-    for task in (StubTask(), OppositeTask()):
+    for task in (StubTask(), StubTask(sign=-1)):
         breeder = Breeder(Line(), np.random.default_rng(0), 512, RANDOM_SEARCH.breeding)
         SearchLoop(breeder, task, 24, RANDOM_SEARCH.rounds).run()
         batches.append(task.batches)

@@ -17,11 +17,11 @@ from ekc import devices
 from ekc.devices.recording import read_recording
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.search.data.events import EVENTS, STAGES, EventListener
-from ekc.search.data.options import TuneOptions
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.loop.reporter import Reporter
+from ekc.search.tuning_result import TuningResult
 from tests.devices.recording.helpers import OP, record
-from tests.search.helpers import MV, TRIALS, rows, tune, winner
+from tests.search.helpers import MV, TRIALS, make_options, rows, tune, winner
 
 
 class Heard(list[ekc.TuningEvent]):
@@ -45,11 +45,11 @@ class Heard(list[ekc.TuningEvent]):
         return [e for e in self if e.name == name]
 
 
-def test_callback_gets_all_events_of_a_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_gets_all_events_of_a_run(plain_run: TuningResult, caplog: pytest.LogCaptureFixture) -> None:
     heard = Heard()
     with caplog.at_level(logging.DEBUG, "ekc.tune"):
         result = tune(callback=heard)
-    assert winner(result) == winner(tune()), "listening changes nothing"
+    assert winner(result) == winner(plain_run), "listening changes nothing"
     assert {e.name for e in heard} <= set(EVENTS)
     assert {e.stage for e in heard} <= set(STAGES)
     assert heard.threads == {threading.current_thread()}
@@ -96,8 +96,7 @@ def test_callback_that_returns_true_ends_the_run(at: str, answer: object) -> Non
 
 
 def make_reporter(*listeners: EventListener) -> Reporter:
-    options = TuneOptions(4, "energy", 0.05, False, 0, None)
-    return Reporter(MV, devices.open("a100"), options, listeners)
+    return Reporter(MV, devices.open("a100"), make_options(4), listeners)
 
 
 @pytest.mark.parametrize("answer", [1, "stop", np.int64(1), np.bool_(False), np.ones(1, bool)])

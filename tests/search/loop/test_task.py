@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +16,13 @@ from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.acquisition import Incumbent, PredictedFigures
 from ekc.search.data.defaults import SELECTION
-from ekc.search.data.options import TuneOptions
 from ekc.search.data.selection import compute_tie_margin, count_issue_slots
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
+from tests.search.helpers import LIMITS, MV, THREADS, make_options
 
 
 def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:
@@ -34,30 +34,35 @@ def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:
 
 def test_tie_margin_is_timing_error_at_most_one_percent() -> None:
     """As far as timings can tell, and no further than 1 %; of energy, always 1 %."""
-    options = TuneOptions(8, "latency", 0.05, False, 0, None)
+    options = make_options(objective="latency")
     assert Incumbent(options, [_kernel(20e-6), _kernel(10e-6)]).tie_margin == pytest.approx(0.004)
-    assert Incumbent(replace(options, objective="energy"), [_kernel(10e-6)]).tie_margin == 0.01
+    assert Incumbent(make_options(), [_kernel(10e-6)]).tie_margin == 0.01
     assert compute_tie_margin(Interval(0.9, 1.1)) == compute_tie_margin(None) == 0.01
 
 
 def test_score_penalises_slow_candidates() -> None:
     fastest, near, slow = _kernel(10e-6), _kernel(10.5e-6), _kernel(20e-6)
-    incumbent = Incumbent(TuneOptions(8, "energy", 0.05, False, 0, None), [slow, near, fastest])
+    incumbent = Incumbent(make_options(), [slow, near, fastest])
     assert incumbent.scores == pytest.approx(
         [20e-4 * (20 / 10.5) ** SELECTION.infeasibility_exponent, 10.5e-4, 10e-4]
     )
     assert incumbent.best is fastest
 
 
+@contextmanager
+def open_task(op: ekc.Operator, objective: str = "energy") -> Iterator[ScheduleTask]:
+    """A task on the a100 that has measured nothing."""
+    device = devices.open("a100")
+    with RecordStore(None) as store:
+        options = make_options(objective=objective)
+        yield ScheduleTask(Space(op, device.limits), Measurer(device, store), THREADS, options)
+
+
 def test_tie_breaks_sort_tied_genomes_by_issue_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that a timing may not tell from the best figure by their slots, then the others as they are
     predicted."""
-    device = devices.open("a100")
-    with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
-        space = Space(ekc.matvec(256, 256), device.limits)
-        options = TuneOptions(8, "latency", 0.05, False, 0, None)
-        task = ScheduleTask(space, Measurer(device, store), workers, options)
-        genomes = Breeder(space, np.random.default_rng(0)).sample(64)
+    with open_task(MV, "latency") as task:
+        genomes = Breeder(task.space, np.random.default_rng(0)).sample(64)
         mean = np.linspace(-0.02, 0.04, len(genomes))[::-1]
         predicted = PredictedFigures(mean, np.full(len(genomes), 0.1), 0.0)
         monkeypatch.setattr(task.acquisition, "predict_figures", lambda population: (predicted,))
@@ -70,16 +75,12 @@ def test_tie_breaks_sort_tied_genomes_by_issue_slots(monkeypatch: pytest.MonkeyP
     assert (np.diff(slots[order[:tied]]) >= 0).all()
     assert (np.diff(mean[order[tied:]]) > 0).all()
     for row in range(8):
-        figures = analyse_program(space.build_schedule(genomes, row).program, device.limits)
+        figures = analyse_program(task.space.build_schedule(genomes, row).program, LIMITS)
         assert slots[row] == pytest.approx(count_issue_slots(figures)[0])
 
 
 def test_incumbent_ignores_failed_candidates() -> None:
-    device = devices.open("a100")
-    with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
-        space = Space(ekc.matvec(64, 64), device.limits)
-        options = TuneOptions(8, "energy", 0.05, False, 0, None)
-        task = ScheduleTask(space, Measurer(device, store), workers, options)
+    with open_task(ekc.matvec(64, 64)) as task:
         task.candidates = [_kernel(1e-6, ok=False), _kernel(20e-6)]
         assert task.incumbent.scores == pytest.approx([20e-4])
 
@@ -87,6 +88,6 @@ def test_incumbent_ignores_failed_candidates() -> None:
 def test_incumbent_may_have_predicted_energy() -> None:
     """A run that meters few would otherwise try to beat a kernel of its first round until its finals."""
     predicted, metered = _kernel(10e-6), _kernel(10.2e-6, metered=True)
-    incumbent = Incumbent(TuneOptions(8, "energy", 0.05, False, 0, None), [predicted, metered])
+    incumbent = Incumbent(make_options(), [predicted, metered])
     assert incumbent.best is predicted
     assert incumbent.scores == pytest.approx([10e-4, 10.2e-4])

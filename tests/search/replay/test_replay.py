@@ -11,7 +11,10 @@ from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.generations import SearchLoop, compute_round_size
 from ekc.search.replay.replay import ReplayTask, replay_search
 from ekc.search.replay.table_space import MeasurementTable, TableSpace
-from tests.search.replay.helpers import SPACE, TABLE, made
+from tests.search.helpers import make_known_table
+
+TABLE = make_known_table()
+SPACE = TableSpace(TABLE)
 
 
 def test_replay_learns_from_every_trial_after_first_round() -> None:
@@ -62,7 +65,7 @@ def test_replay_with_more_trials_than_rows_tries_every_row() -> None:
 
 
 def test_replay_counts_failed_rows_and_learns_from_them() -> None:
-    failing = made(failing=True)
+    failing = make_known_table(failing=True)
     space = TableSpace(failing)
     shares = []
     for seed in range(6):

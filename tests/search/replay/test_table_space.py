@@ -10,7 +10,10 @@ import pytest
 from ekc.errors import InvalidInput
 from ekc.search.data.population import Population
 from ekc.search.replay.table_space import MeasurementTable, TableSpace, compute_table_features, make_table
-from tests.search.replay.helpers import SPACE, TABLE
+from tests.search.helpers import make_known_table
+
+TABLE = make_known_table()
+SPACE = TableSpace(TABLE)
 
 
 def strangers(count: int, seed: int = 0) -> Population:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 import ekc
@@ -15,7 +14,7 @@ from ekc.ir.schedule import Bind, Divide, Pack, Split, Tensorize
 from ekc.search.sketches.divided_axes import divide_compute, make_divide_steps
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
-from tests.emulator.generated import run
+from tests.search.helpers import check_results, sample_legal
 
 HALF = {"out_channels": 32, "padding": 1, "groups": 2, "dtype": "float16"}
 CASES: dict[str, tuple[Operator, tuple[Divide, ...]]] = {
@@ -81,11 +80,11 @@ def test_divided_compute_has_two_axes() -> None:
     assert str(sample.body) == ("X[n, p + r + -1, q + s + -1, o.0 * 32 + c] * W[o.0 * 16 + o.1, r, s, c]")
 
 
-def tensor_cores(op: Operator) -> list[str]:
-    return [s.name for s in derive_structures(op, Limits()) if any(isinstance(x, Tensorize) for x in s.steps)]
-
-
 def test_groups_have_tensor_core_and_async_structures() -> None:
+    def tensor_cores(op: Operator) -> list[str]:
+        structures = derive_structures(op, Limits())
+        return [s.name for s in structures if any(isinstance(x, Tensorize) for x in s.steps)]
+
     assert tensor_cores(ekc.conv2d(1, 64, 5, 6, layout="NHWC", **HALF)) == [
         f"{name} divided" for name in ("tensor view flying", "tensor view", "tensor flying", "tensor")
     ]
@@ -102,9 +101,8 @@ def test_groups_stored_channels_first_are_packed() -> None:
 @pytest.mark.parametrize("name", ["groups", "groups, last", "phases", "phases and groups"])
 def test_tiles_divide_groups_exactly(name: str) -> None:
     op, steps = CASES[name]
-    space, random = Space(op, Limits()), np.random.default_rng(0)
-    legal, _ = space.repair(random, space.sample(random, 400))
-    assert len(legal) >= 0.98 * 400
+    space = Space(op, Limits())
+    assert len(sample_legal(space, 400)) >= 0.98 * 400
     inside = {f"{step.axis}.1": step.by for step in steps}
     cut = set[str]()
     for s in space.structures:
@@ -117,10 +115,6 @@ def test_tiles_divide_groups_exactly(name: str) -> None:
     assert cut == set(inside) - STILL_DIVIDED.get(name, set())
 
 
-def _names(op: Operator) -> set[str]:
-    return {s.name for s in derive_structures(op, Limits())}
-
-
 def test_blockwise_scales_have_divided_and_undivided_structures() -> None:
     op = ekc.compute(
         "scaled",
@@ -129,12 +123,9 @@ def test_blockwise_scales_have_divided_and_undivided_structures() -> None:
         inputs={"x": (32, 128), "w": (64, 128), "s": (64, 4)},
         body=lambda x, w, s, i, j, k: x[i, k] * (w[j, k] * s[j, k // 32]),
     )
-    names = _names(op)
-    for routes in (
-        "x:shared+register w:shared+register s:global+register",
-        "x:shared+register w:shared+register s:shared+register",
-    ):
-        assert f"{routes} divided" in names
+    names = {s.name for s in derive_structures(op, Limits())}
+    for place in ("global", "shared"):
+        assert f"x:shared+register w:shared+register s:{place}+register divided" in names
     assert "lanes" in names
     assert len(names) > 30
 
@@ -198,12 +189,8 @@ STRANGE: dict[str, Operator] = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_unusual_indices_have_a_space(name: str) -> None:
-    space, random = Space(STRANGE[name], Limits()), np.random.default_rng(0)
-    legal, _ = space.repair(random, space.sample(random, 300))
-    assert len(legal) >= 0.95 * 300
-    _, first = np.unique(legal.structure, return_index=True)
-    for row in first[:: -(-len(first) // 3)]:
-        run(space.build_schedule(legal, int(row))).check()
+    space = Space(STRANGE[name], Limits())
+    check_results(space, sample_legal(space, 300), most=3)
 
 
 OPERATORS: dict[str, Callable[[], Operator]] = {
@@ -221,9 +208,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_sampled_schedules_match_reference(name: str) -> None:
-    space, random = Space(OPERATORS[name](), Limits()), np.random.default_rng(1)
-    legal, _ = space.repair(random, space.sample(random, 400))
-    found, first = np.unique(legal.structure, return_index=True)
-    assert len(found) == len(space.structures)
-    for row in first[:: -(-len(first) // 6)]:
-        run(space.build_schedule(legal, int(row))).check()
+    space = Space(OPERATORS[name](), Limits())
+    legal = sample_legal(space, 400, seed=1)
+    assert set(legal.structure) == set(range(len(space.structures)))
+    check_results(space, legal, most=6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
 import ekc
@@ -43,16 +42,6 @@ def test_splits_follow_from_the_expression(name: str) -> None:
 def test_larger_device_has_more_parts() -> None:
     op = ekc.matmul(256, 256, 16384)
     assert max(parts(op)) < max(parts(op, Limits(sms=132 * 4)))
-
-
-def test_split_structures_share_decision_tables() -> None:
-    """Otherwise crossover would use an index of one table in another."""
-    tables = {}
-    for structure in derive_structures(ekc.matmul(64, 64, 16384), A100):
-        holes = {d for step in structure.steps for d in step.list_holes()}
-        assert holes == {hole for d in structure.decisions for hole in d.holes}
-        for d in structure.decisions:
-            assert np.array_equal(tables.setdefault(d.name, d.table), d.table), d.name
 
 
 def test_split_structures_have_the_tiles_of_the_unsplit_ones() -> None:

@@ -14,10 +14,10 @@ from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model import analytic
-from ekc.search.data.population import Population
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
 from tests.emulator.generated import run
+from tests.search.helpers import check_quantities, sample_legal
 
 A100, TURING = devices.open("a100").limits, devices.open("rtx2080ti").limits
 HALF = {"dtype": "float16"}
@@ -70,8 +70,7 @@ def test_unfit_depth_has_no_tensor_core_structure() -> None:
         "D", axes={"u": 32, "v": 32}, reduce={"w": 32}, inputs={"E": (32, 32)},
         body=lambda C, E, u, v, w: C[u, w] * E[w, v],
     )  # fmt: skip
-    space, random = Space(op, A100), np.random.default_rng(0)
-    assert len(space.repair(random, space.sample(random, 200))[0])
+    assert len(sample_legal(Space(op, A100), 200))
 
 
 def test_operator_with_unfit_copies_has_legal_schedules() -> None:
@@ -80,11 +79,10 @@ def test_operator_with_unfit_copies_has_legal_schedules() -> None:
         "D", axes={"u": 32, "v": 64}, reduce={"w": 8, "y": 4, "x": 4}, inputs={"F": (32, 64, 8, 4, 4)},
         body=lambda C, F, u, v, w, x, y: C[x, w, y, 0] * F[u, v, w, x, y],
     )  # fmt: skip
-    space, random = Space(op, A100), np.random.default_rng(0)
-    assert len(space.repair(random, space.sample(random, 200))[0]) > 150
+    assert len(sample_legal(Space(op, A100), 200)) > 150
 
 
-def tensor_rows(space: Space) -> list[int]:
+def tensor_structures(space: Space) -> list[int]:
     return [i for i, s in enumerate(space.structures) if "tensor" in s.name]
 
 
@@ -99,30 +97,18 @@ def test_mma_structures_exist_where_mma_fits(name: str) -> None:
 @pytest.mark.parametrize("name", RUN)
 def test_repaired_schedules_match_reference(name: str) -> None:
     """Two schedules of each, compiled and executed under the sanitizer."""
-    space, random = Space(RUN[name], A100), np.random.default_rng(4)
-    mine = tensor_rows(space)
-    assert mine
-    drawn = space.sample(random, 3000)
-    kept = np.isin(drawn.structure, mine)
-    legal, dropped = space.repair(random, Population(drawn.structure[kept], drawn.genes[kept]))
-    assert len(legal) >= 0.95 * kept.sum(), dropped
-    for row in random.choice(len(legal), 2, replace=False):
+    space = Space(RUN[name], A100)
+    legal = sample_legal(space, 3000, seed=4, among=tensor_structures(space))
+    for row in np.random.default_rng(4).choice(len(legal), 2, replace=False):
         run(space.build_schedule(legal, int(row))).check()
 
 
 def test_population_counts_equal_single_programs() -> None:
-    op = o.matmul(100, 72, 90, dtype="tf32", transpose_b=True)
-    space, random = Space(op, A100), np.random.default_rng(0)
-    drawn = space.sample(random, 600)
-    kept = np.isin(drawn.structure, tensor_rows(space))
-    some, _ = space.repair(random, Population(drawn.structure[kept][:40], drawn.genes[kept][:40]))
-    assert len(some) >= 20
-    figures = space.compute_quantities(some)
-    for row in range(len(some)):
-        alone = analyse_program(space.build_schedule(some, row).program, A100)
-        for name, values in figures.items():
-            assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
-    assert figures["total_tensor_products"].min() > 0
+    space = Space(o.matmul(100, 72, 90, dtype="tf32", transpose_b=True), A100)
+    genomes = sample_legal(space, 600, among=tensor_structures(space), most=40)
+    assert len(genomes) >= 20
+    check_quantities(space, genomes)
+    assert space.compute_quantities(genomes)["total_tensor_products"].min() > 0
 
 
 def _rastered(blocks: int) -> Schedule:
@@ -179,19 +165,16 @@ def test_wgmma_structures_exist_where_wgmma_fits(name: str) -> None:
 
 
 def test_most_wgmma_genomes_are_repaired() -> None:
-    space, rng = Space(o.matmul(1024, 1024, 1024, **HALF), H200_DEVICE.limits), np.random.default_rng(0)
+    space = Space(o.matmul(1024, 1024, 1024, **HALF), H200_DEVICE.limits)
     number = [s.name for s in space.structures].index("warpgroup flying")
-    drawn = space.sample(rng, 2000)
-    mine = drawn[np.flatnonzero(drawn.structure == number)]
-    legal, _ = space.repair(rng, mine)
-    assert len(legal) > 0.95 * len(mine) > 50
+    assert len(sample_legal(space, 2000, among=[number])) > 50
 
 
 def test_prior_latency_prefers_wgmma_on_hopper() -> None:
     """By the prior, the best `wgmma` schedule is faster than the best `mma` schedule."""
     op = o.matmul(4096, 4096, 4096, **HALF)
-    space, rng = Space(op, H200_DEVICE.limits), np.random.default_rng(0)
-    legal, _ = space.repair(rng, space.sample(rng, 600))
+    space = Space(op, H200_DEVICE.limits)
+    legal = sample_legal(space, 600)
     named = [space.get_structure_name(legal, row) for row in range(len(legal))]
     expected = analytic.predict_latency_s(space.compute_quantities(legal), H200_DEVICE.peaks)
     best = {n: float(expected[[x == n for x in named]].min()) for n in ("warpgroup flying", "tensor flying")}
@@ -201,9 +184,8 @@ def test_prior_latency_prefers_wgmma_on_hopper() -> None:
 
 def test_analysis_counts_wgmma_work() -> None:
     """Every `wgmma` schedule multiplies all the tiles that it covers."""
-    op = o.matmul(256, 256, 256, **HALF)
-    space, rng = Space(op, H200_DEVICE.limits), np.random.default_rng(3)
-    legal, _ = space.repair(rng, space.sample(rng, 400))
+    space = Space(o.matmul(256, 256, 256, **HALF), H200_DEVICE.limits)
+    legal = sample_legal(space, 400, seed=3)
     figures = analyse_program(space.build_schedule(legal, 0).program, H200_DEVICE.limits)
     assert {"total_tensor_products", "total_group_products"} <= set(figures)
     for row in range(len(legal)):

@@ -95,7 +95,7 @@ def _dtype(draw: Any) -> str:
 KINDS = (_matmul, _batch, _conv, _band, _largest, _epilogue)
 
 
-def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
+def sample_deep(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
     """Random legal schedules, at most `EACH`, of the structures with enough steps."""
     space, random = Space(op, limits), np.random.default_rng(seed)
     deep = np.array([len(s.steps) >= DEPTH for s in space.structures])
@@ -109,7 +109,7 @@ def from_space(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
 def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
     """Strategy: a small operator with random schedules of its space, each of 15 steps or more."""
     op = draw(st.sampled_from(KINDS))(draw)
-    schedules = from_space(op, draw(st.integers(0, 2**20)), Limits(threads_per_block=64))
+    schedules = sample_deep(op, draw(st.integers(0, 2**20)), Limits(threads_per_block=64))
     for schedule in schedules:
         assert len(schedule.steps) >= DEPTH, schedule.to_python()
     return schedules

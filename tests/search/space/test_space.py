@@ -17,7 +17,17 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Bind, ComputeAt
 from ekc.search.space.space import Population, Space
-from tests.search.spaces import ISSUE, LIMITS, OPERATORS, drawn, legal, rules_broken, space
+from tests.search.helpers import (
+    ISSUE,
+    LIMITS,
+    OPERATORS,
+    check_quantities,
+    drawn,
+    legal,
+    rules_broken,
+    sample_legal,
+    space,
+)
 
 ROWS = 100
 """Schedules of each operator that are compared with single Programs: 1,300 in all."""
@@ -157,31 +167,28 @@ def test_repair_makes_95_percent_legal(name: str) -> None:
 
 
 def test_unrepaired_genomes_are_counted_by_rule() -> None:
-    tight = Space(OPERATORS["matmul"], replace(LIMITS, registers_per_thread=24))
-    random = np.random.default_rng(0)
+    tight, random = (
+        Space(OPERATORS["matmul"], replace(LIMITS, registers_per_thread=24)),
+        np.random.default_rng(0),
+    )
     repaired, dropped = tight.repair(random, tight.sample(random, 50))
-    assert len(repaired) == 0
-    assert dropped == {"registers": 50}
-
-
-def _unused(name: str, population: Population) -> int:
-    """Number of nonzero genes that the structure does not use."""
-    return int((population.genes[~space(name).uses_decision[population.structure]] != 0).sum())
+    assert (len(repaired), dropped) == (0, {"registers": 50})
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv stride 2", "matvec", "two computes"])
 def test_children_use_genes_of_their_structure(name: str) -> None:
     random = np.random.default_rng(3)
-    a, b = legal(name, 300, seed=1), legal(name, 300, seed=2)
-    count = min(len(a), len(b))
-    a, b = a[:count], b[:count]
+    parents = legal(name, 300, seed=1), legal(name, 300, seed=2)
+    a, b = (population[: min(map(len, parents))] for population in parents)
     crossed = space(name).cross(random, a, b)
     for child in (
         crossed,
         space(name).mutate(random, a),
         space(name).mutate(random, crossed, structure_rate=1),
     ):
-        assert _unused(name, child) == 0
+        assert not child.genes[~space(name).uses_decision[child.structure]].any(), (
+            "decisions of other structures"
+        )
         assert (child.genes >= 0).all()
         assert (child.genes < space(name).decision_sizes).all()
     np.testing.assert_array_equal(crossed.structure, a.structure)
@@ -195,10 +202,8 @@ def test_children_use_genes_of_their_structure(name: str) -> None:
 def test_mutants_differ_from_parents(name: str) -> None:
     parents = legal(name, 500)
     mutants = space(name).mutate(np.random.default_rng(4), parents, structure_rate=0)
-    differs, eager = (
-        mutants.genes != parents.genes,
-        np.array([d.starts_at_max for d in space(name).decisions]),
-    )
+    differs = mutants.genes != parents.genes
+    eager = np.array([d.starts_at_max for d in space(name).decisions])
     # A mutation may sample the same value again, above all in a table of two rows.
     assert differs.any(axis=1).mean() > 0.7
     assert differs[:, ~eager].sum(axis=1).max() == 2
@@ -217,16 +222,23 @@ def test_samples_depend_on_the_seed_alone() -> None:
     assert np.isin(keys[2], keys[0]).mean() < 0.1
 
 
-@pytest.mark.parametrize("name", [*OPERATORS, *ISSUE])
+PACKED = o.conv2d(1, 32, 14, 14, out_channels=64, kernel=3, padding=1, dtype="float16")
+WIDE = OPERATORS | ISSUE | {"packed": PACKED, "split k": o.matmul(64, 64, 16384)}
+
+
+@pytest.mark.parametrize("name", WIDE)
 def test_decisions_of_one_name_have_one_table(name: str) -> None:
+    """Otherwise crossover would use an index of one table in another."""
+    made = space(name) if name in OPERATORS | ISSUE else Space(WIDE[name], LIMITS)
     first: dict[str, np.ndarray] = {}
-    for structure in space(name).structures:
+    for structure in made.structures:
         holes = [hole for d in structure.decisions for hole in d.holes]
         assert len(holes) == len(set(holes))
+        assert set(holes) == {hole for step in structure.steps for hole in step.list_holes()}
         for d in structure.decisions:
             np.testing.assert_array_equal(d.table, first.setdefault(d.name, d.table))
             assert len(np.unique(d.table, axis=0)) == d.size
-    assert [d.name for d in space(name).decisions] == list(first)
+    assert [d.name for d in made.decisions] == list(first)
 
 
 def test_keys_are_equal_for_equal_genomes_alone() -> None:
@@ -252,13 +264,8 @@ def test_schedule_has_the_values_of_its_genes() -> None:
 
 def test_operator_of_one_element_is_analysed() -> None:
     """All its access patterns are scalars."""
-    one, random = Space(o.matmul(1, 1, 1), LIMITS), np.random.default_rng(0)
-    some, _ = one.repair(random, one.sample(random, 200))
-    figures = one.compute_quantities(some)
-    for row in range(len(some))[:: len(some) // 20]:
-        alone = analyse_program(one.build_schedule(some, row).program, LIMITS)
-        for name, values in figures.items():
-            assert values[row] == pytest.approx(alone[name][0], rel=1e-9), name
+    one = Space(o.matmul(1, 1, 1), LIMITS)
+    check_quantities(one, sample_legal(one, 200)[::10])
 
 
 def test_interrupted_recording_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:

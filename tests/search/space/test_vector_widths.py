@@ -26,7 +26,7 @@ from ekc.search.data.selection import count_schedule_slots, select_winners, sort
 from ekc.search.loop.finals import Finals
 from ekc.search.space.space import Space
 from tests.ir.async_examples import async_matmul
-from tests.search.spaces import LIMITS, drawn, legal, rules_broken, space
+from tests.search.helpers import LIMITS, drawn, legal, rules_broken, space
 
 WHEN = MeasurementConditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", "0")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,16 +48,18 @@ def wait_for_the_end_of(pids: Iterable[int]) -> None:
         time.sleep(0.01)
 
 
-def test_what_a_worker_prepares_is_what_is_prepared_here(two: WorkerProcesses) -> None:
+def describe_job(op: ekc.Operator) -> tuple[Any, ...]:
+    """Arguments of the compile job of a naive schedule."""
     device = devices.open("a100")
-    asked = (
-        make_naive_schedule(OP).to_json(),
-        device.arch,
-        device.limits,
-        device.collect_facts,
-        read_versions(),
+    return (
+        *(make_naive_schedule(op).to_json(), device.arch, device.limits),
+        *(device.collect_facts, read_versions()),
     )
-    there, here = two.submit(run_compile_job, *asked).result(), run_compile_job(*asked)
+
+
+def test_worker_prepares_what_this_process_prepares(two: WorkerProcesses) -> None:
+    job = describe_job(OP)
+    there, here = two.submit(run_compile_job, *job).result(), run_compile_job(*job)
     assert there == here
     kernel = there.unwrap(read_versions())
     assert kernel.facts == here.unwrap(read_versions()).facts == {LAUNCH_PROFILES: profile_kernel(kernel)}
@@ -65,15 +68,12 @@ def test_what_a_worker_prepares_is_what_is_prepared_here(two: WorkerProcesses) -
     assert one.meter(kernel) == other.meter(bare)
 
 
-def test_a_simulated_device_reads_the_facts_of_a_kernel(two: WorkerProcesses) -> None:
-    device, op = devices.open("a100"), ekc.matmul(64, 64, 4096)
-    here = read_versions()
-    asked = device.arch, device.limits, device.collect_facts, here
+def test_simulated_device_reads_the_facts_of_a_kernel() -> None:
     small, large = (
-        run_compile_job(make_naive_schedule(one).to_json(), *asked).unwrap(here) for one in (OP, op)
+        run_compile_job(*describe_job(op)).unwrap(read_versions()) for op in (OP, ekc.matmul(64, 64, 4096))
     )
-    swapped = replace(small, facts=large.facts)
-    assert device.time(swapped).latency_s > 2 * devices.open("a100").time(small).latency_s
+    one, other = devices.open("a100"), devices.open("a100")
+    assert one.time(replace(small, facts=large.facts)).latency_s > 2 * other.time(small).latency_s
 
 
 def test_errors_and_warnings_travel(two: WorkerProcesses) -> None:
@@ -87,14 +87,14 @@ def test_errors_and_warnings_travel(two: WorkerProcesses) -> None:
         two.submit(warnings.warn, "all is well").result()
 
 
-def test_a_worker_that_dies_costs_its_own_job() -> None:
+def test_dead_worker_costs_its_own_job() -> None:
     with WorkerProcesses(2) as pool:
         with pytest.warns(RuntimeWarning, match="SIGKILL"), pytest.raises(BrokenExecutor, match="SIGKILL"):
             pool.submit(signal.raise_signal, signal.SIGKILL).result()
         assert [pool.submit(int, str(n)).result() for n in range(8)] == list(range(8))
 
 
-def test_a_warning_of_every_worker_is_shown_once(two: WorkerProcesses) -> None:
+def test_warning_of_every_worker_is_shown_once(two: WorkerProcesses) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         for _ in range(6):
@@ -102,7 +102,7 @@ def test_a_warning_of_every_worker_is_shown_once(two: WorkerProcesses) -> None:
     assert len(seen) == 1
 
 
-def test_a_host_without_room_for_processes_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_without_room_for_processes_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise BlockingIOError("Resource temporarily unavailable")
 
@@ -115,20 +115,14 @@ def test_a_host_without_room_for_processes_costs_no_run(monkeypatch: pytest.Monk
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
-def test_the_folder_a_script_runs_in_shadows_no_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_a_script_shadows_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "inspect.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
     with WorkerProcesses(1) as pool:
-        limits, here = devices.open("a100").limits, read_versions()
-        answer = pool.submit(
-            run_compile_job, make_naive_schedule(OP).to_json(), "sm_80", limits, None, here
-        ).result()
-        assert answer.unwrap(here)
+        assert pool.submit(run_compile_job, *describe_job(OP)).result().unwrap(read_versions())
 
 
-def test_none_is_left_when_the_executor_closes() -> None:
+def test_workers_end_when_the_executor_closes() -> None:
     with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES, 2) as pool:
         assert isinstance(pool, WorkerProcesses)
         pids = {pool.submit(os.getpid).result() for _ in range(20)}
@@ -136,8 +130,8 @@ def test_none_is_left_when_the_executor_closes() -> None:
     wait_for_the_end_of(pids)
 
 
-@pytest.mark.parametrize("asked", [None, 1000])
-def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [None, 1000])
+def test_process_count_is_limited_by_a_round(count: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted where they are asked for: none is started."""
     numbers: list[int] = []
 
@@ -147,7 +141,7 @@ def test_no_more_processes_than_a_round_can_use(asked: int | None, monkeypatch: 
 
     monkeypatch.setattr(compile_job, "WorkerProcesses", started)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(200), raising=False)
-    with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES, asked):
+    with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES, count):
         pass
     assert numbers == [MAX_WORKERS]
 
@@ -166,7 +160,7 @@ time.sleep(600)
 """
 
 
-def test_a_script_needs_no_guard_and_workers_die_with_it(tmp_path: Path) -> None:
+def test_script_needs_no_guard_and_workers_die_with_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as child:
@@ -180,6 +174,6 @@ def test_a_script_needs_no_guard_and_workers_die_with_it(tmp_path: Path) -> None
     wait_for_the_end_of(pids)
 
 
-def test_a_short_run_has_threads() -> None:
+def test_short_run_has_threads() -> None:
     with open_worker_pool(devices.open("a100"), MIN_TRIALS_FOR_PROCESSES - 1, 2) as pool:
         assert not isinstance(pool, WorkerProcesses)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
 
-from ekc.cli import main
 from ekc.cli.arguments import OPERATOR_KINDS, build_operator
 from ekc.cli.layer_file import read_layers
+from tests.cli.conftest import CommandLine
 
 FORMS = [
     (
@@ -69,18 +68,15 @@ FORMS = [
         ("ij,jk,kl->il 2x30 30x3 3x40", "C[i, l] = sum[k < 3] AB[i, k] * D[k, l]"),
     ],
 )
-def test_command_line_takes_einsum_forms(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "einsum", *words.split()]) == 0
-    assert text in capsys.readouterr().out
+def test_command_line_takes_einsum_forms(words: str, text: str, cli: CommandLine) -> None:
+    assert text in cli(f"show einsum {words}").out
 
 
 @pytest.mark.parametrize(("command", "layer", "text"), FORMS, ids=[f[0].split()[0] for f in FORMS])
 def test_command_line_and_layer_files_take_operator_forms(
-    command: str, layer: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, layer: str, text: str, cli: CommandLine
 ) -> None:
-    assert main(["show", *shlex.split(command)]) == 0
-    assert text in capsys.readouterr().out
-    file = tmp_path / "net.toml"
-    file.write_text(f'[[layer]]\nname = "one"\n{layer}')
-    (read,) = read_layers(file, frozenset(OPERATOR_KINDS))
+    assert text in cli(f"show {command}").out
+    Path("net.toml").write_text(f'[[layer]]\nname = "one"\n{layer}')
+    (read,) = read_layers("net.toml", frozenset(OPERATOR_KINDS))
     assert text in str(build_operator(read.operator_kind, read.arguments))

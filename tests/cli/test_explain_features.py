@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import ekc
 from ekc import devices
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.measurement_json import measurement_to_json
 from ekc.devices.recording import read_recording
 from ekc.search.database.database import RecordKey, RecordRow, RecordStore, to_canonical_json
 from ekc.search.sketches.naive import make_naive_schedule
-from tests.cli.test_explain import ran
-from tests.search.explain.recorded_law import OP, MadeUp, by_global_memory, record
+from tests.cli.conftest import CommandLine
+from tests.search.helpers import LAW_OP as OP
+from tests.search.helpers import MadeUpDevice, record_law
 
 NAMED = "matmul 128 128 128"
 
@@ -24,43 +25,35 @@ NAMED = "matmul 128 128 128"
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("gpu") / "gpu.jsonl.gz"
-    return record(file, by_global_memory, count=20, metered=16, failed=2)
+    return record_law(file, count=20, metered=16, failed=2)
 
 
 @pytest.fixture
 def made_up_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "open", lambda target: MadeUp())
+    monkeypatch.setattr(devices, "open", lambda target: MadeUpDevice())
 
 
 def filed(recording: Path, path: Path) -> Path:
     """A record file with the figures of the recording."""
-    device = MadeUp()
+    device = MadeUpDevice()
     with RecordStore(path) as store:
         for row in read_recording(recording).rows:
             key = RecordKey(
                 *(to_canonical_json(OP.to_json()), row.digest, device.name, device.simulated, device.driver),
                 *(describe_toolchain(), device.clock_regime, device.data_policy),
             )
-            for timing in row.timings.values():
-                store.add(RecordRow("timing", key, row.schedule_json, "ok", measurement_to_json(timing)))
-            for metering in row.meterings.values():
-                store.add(
-                    RecordRow(
-                        "metering",
-                        replace(key, window_s=metering.window_s),
-                        row.schedule_json,
-                        "ok",
-                        measurement_to_json(metering),
-                    )
-                )
+            figures = [("timing", key, timing) for timing in row.timings.values()]
+            figures += [("metering", replace(key, window_s=m.window_s), m) for m in row.meterings.values()]
+            for kind, of, measured in figures:
+                store.add(RecordRow(kind, of, row.schedule_json, "ok", measurement_to_json(measured)))
             if row.failure:
                 store.add(RecordRow("failure", key, row.schedule_json, row.failure))
     return path
 
 
-def test_recording_is_explained_by_features(capsys: pytest.CaptureFixture[str], gpu: Path) -> None:
+def test_recording_is_explained_by_features(cli: CommandLine, gpu: Path) -> None:
     where = f"--target recorded:{gpu}"
-    out = ran(capsys, f"explain naive best {NAMED} {where}")
+    out = cli(f"explain naive best {NAMED} {where}").out
     for word in (
         "on Made-up GPU (cuda:0), recorded 20",
         "best by energy (B) against naive (A)",
@@ -75,7 +68,7 @@ def test_recording_is_explained_by_features(capsys: pytest.CaptureFixture[str], 
         assert word in out
     assert "imulated" not in out
     assert all(len(line) <= 100 for line in out.splitlines()[2:] if not line.startswith("learned from"))
-    got = json.loads(ran(capsys, f"explain naive best {NAMED} {where} --json"))
+    got = cli.json(f"explain naive best {NAMED} {where}")
     assert got["device"] == {"name": "Made-up GPU", "simulated": False}
     assert got["digest_a"] == make_naive_schedule(OP).digest
     assert sum(line["difference_j"] for line in got["lines"]) == pytest.approx(got["difference_j"])
@@ -83,31 +76,27 @@ def test_recording_is_explained_by_features(capsys: pytest.CaptureFixture[str], 
     assert got["learned_from"] == {"source": str(gpu), "timed": 18, "metered": 14, "failed": 2}
     # One operator was metered, so it need not be named; a digest names its schedule, too.
     best = got["digest_b"]
-    again = json.loads(ran(capsys, f"explain fastest {best[:8]} {where} --json"))
+    again = cli.json(f"explain fastest {best[:8]} {where}")
     assert again["digest_b"] == best
     assert again["a"]["latency_s"] <= again["b"]["latency_s"]
 
 
 def test_gpu_with_record_file_gives_the_same_account(
-    capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
+    cli: CommandLine, gpu: Path, tmp_path: Path, made_up_device: None
 ) -> None:
     records = filed(gpu, tmp_path / "r.db")
-    out = ran(capsys, f"explain naive best {NAMED} --records {records} --target cuda:0")
+    out = cli(f"explain naive best {NAMED} --records {records} --target cuda:0").out
     assert "on Made-up GPU (cuda:0): best by energy (B) against naive (A)" in out
-    got = json.loads(ran(capsys, f"explain naive best --records {records} {NAMED} --target cuda:0 --json"))
+    got = cli.json(f"explain naive best --records {records} {NAMED} --target cuda:0")
     assert got["learned_from"] == {"source": str(records), "timed": 18, "metered": 14, "failed": 2}
-    assert "add --records FILE" in ran(capsys, f"explain naive naive {NAMED} --target cuda:0", status=2)
+    assert "add --records FILE" in cli.refusal(f"explain naive naive {NAMED} --target cuda:0")
 
 
-def test_unmeasured_schedule_files_are_explained(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, gpu: Path
-) -> None:
-    import ekc
-
+def test_unmeasured_schedule_files_are_explained(cli: CommandLine, tmp_path: Path, gpu: Path) -> None:
     one = tmp_path / "one.json"
     schedule = ekc.Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
     one.write_text(schedule.to_json())
-    out = ran(capsys, f"explain {one} best --target recorded:{gpu}")
+    out = cli(f"explain {one} best --target recorded:{gpu}").out
     assert "A is predicted: it was never measured there, B is measured" in out
 
 
@@ -121,13 +110,13 @@ def test_unmeasured_schedule_files_are_explained(
     ],
 )
 def test_bad_arguments_with_a_recording_are_refused(
-    capsys: pytest.CaptureFixture[str], gpu: Path, words: str, expected: str
+    cli: CommandLine, gpu: Path, words: str, expected: str
 ) -> None:
-    assert expected in ran(capsys, f"explain {words} --target recorded:{gpu}", status=2)
+    assert expected in cli.refusal(f"explain {words} --target recorded:{gpu}")
 
 
 def test_ambiguous_digests_are_refused(
-    capsys: pytest.CaptureFixture[str], gpu: Path, tmp_path: Path, made_up_device: None
+    cli: CommandLine, gpu: Path, tmp_path: Path, made_up_device: None
 ) -> None:
     """Among more than 16 digests, two have the same first digit."""
     digests = sorted(row.digest for row in read_recording(gpu).rows)
@@ -135,19 +124,15 @@ def test_ambiguous_digests_are_refused(
     first = next(digest for digest in digests if digest[0] == digit)
     records = filed(gpu, tmp_path / "r.db")
     expected = f"'{digit}' begins {count} digests in {records}; give more of {first}"
-    assert expected in ran(
-        capsys, f"explain {digit} best {NAMED} --records {records} --target cuda:0", status=2
-    )
+    assert expected in cli.refusal(f"explain {digit} best {NAMED} --records {records} --target cuda:0")
 
 
-def test_small_recording_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    none = record(tmp_path / "none.jsonl.gz", by_global_memory, count=3, metered=0)
-    assert "nothing was metered on Made-up GPU" in ran(
-        capsys, f"explain best fastest --target recorded:{none}", status=2
-    )
-    assert f"no schedule of matmul was metered in {none}" in ran(
-        capsys, f"explain best fastest {NAMED} --target recorded:{none}", status=2
-    )
-    few = record(tmp_path / "few.jsonl.gz", by_global_memory, count=6, metered=6)
-    expected = ran(capsys, f"explain naive best {NAMED} --target recorded:{few}", status=2)
-    assert "and 10 are needed to learn from and to judge by; tune it with more --trials" in expected
+def test_small_recording_is_refused(cli: CommandLine, tmp_path: Path) -> None:
+    none = record_law(tmp_path / "none.jsonl.gz", count=3, metered=0)
+    line = cli.refusal(f"explain best fastest --target recorded:{none}")
+    assert "nothing was metered on Made-up GPU" in line
+    line = cli.refusal(f"explain best fastest {NAMED} --target recorded:{none}")
+    assert f"no schedule of matmul was metered in {none}" in line
+    few = record_law(tmp_path / "few.jsonl.gz", count=6, metered=6)
+    line = cli.refusal(f"explain naive best {NAMED} --target recorded:{few}")
+    assert "and 10 are needed to learn from and to judge by; tune it with more --trials" in line
