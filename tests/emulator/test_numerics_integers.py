@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from ekc.emulator.functions import maximum, maximum_bf16, minimum, minimum_bf16
 from ekc.emulator.launch import launch
-from ekc.emulator.numerics.extremes import maximum, maximum_bf16, minimum, minimum_bf16
 from ekc.emulator.numerics.integers import (
     bfe,
     bfi,

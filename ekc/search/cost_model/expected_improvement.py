@@ -1,4 +1,4 @@
-"""Expected improvement: the value of a measurement, from the mean and standard deviation of its prediction."""
+"""Expected improvement: the value of a measurement by the mean and standard deviation of its prediction."""
 
 from __future__ import annotations
 
