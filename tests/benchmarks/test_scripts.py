@@ -158,7 +158,7 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     "search.paper": (("--only", "MV 1024x8192 a100"), {"run_all": make_paper_lines}, "1.0050", True),
     "search.quality": (DATA, {"search_recording": make_replays}, "a note", True),
     "search.rate": (
-        ("--no-aside",),
+        (),
         {
             "Stopwatch": lambda *arguments: SimpleNamespace(
                 device=SimpleNamespace(label="a100 (simulated)"), space=SimpleNamespace(structures=[1])
