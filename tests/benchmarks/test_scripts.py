@@ -66,7 +66,7 @@ def make_tuned_line(name: str, *arguments: object) -> Line:
 
 
 def make_rate_row(watch: object, seconds: float, population: int) -> Line:
-    shares = {"cascade": Line(), "share_of_time": {"analysis": 1.0}, "pass": population == 8192}
+    shares = {"cascade": Line(), "share_of_time": {"analysis": 1.0}, "pass": population == 2048}
     return Line({"population": population, "candidates_per_s": 2e5} | shares)
 
 
