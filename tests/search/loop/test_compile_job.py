@@ -27,7 +27,7 @@ from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, tune, winner
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HERE = read_versions()
 SMALL = ekc.matvec(8, 8)
 
