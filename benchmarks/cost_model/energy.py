@@ -88,7 +88,7 @@ def predict_by_trees(learned: Kernels, tested: Kernels, seed: int) -> Array:
 
 PREDICTIONS: dict[str, Callable[[Kernels, Kernels, int], Array]] = {
     JUDGED: predict_power,
-    "ekc, time known, all rows alike": predict_power_unweighted,
+    "ekc, time known, equal weights": predict_power_unweighted,
     "tree given the true time": predict_by_trees,
     RULE: predict_constant_power,
     LATENCY: predict_by_latency,
@@ -122,7 +122,7 @@ def compute_scores(predicted: Array, measured: Array) -> dict[str, float | None]
 def measure_recording(
     folder: Path, recording: Recording, seed: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """All lines of one recording, and what is known of its noise."""
+    """All lines of one recording, and the noise of its measurements."""
     whole = read_kernels(folder, recording)
     lines: list[dict[str, Any]] = []
     for name, predict in PREDICTIONS.items():

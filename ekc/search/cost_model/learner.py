@@ -56,8 +56,8 @@ class Learner:
         self.metering_share = MeteringShare(
             share, fixed is None, reserved_meterings=METERING.finals_meterings * (1 - share)
         )
-        self.latency_model = Surrogate(self.seed, residual_clip=SURROGATE.latency_residual_clip)
-        self.spill_model = SpillModel(self.limits, self.seed)
+        self.latency_model = Surrogate(residual_clip=SURROGATE.latency_residual_clip)
+        self.spill_model = SpillModel(self.limits)
         self.power_model = PowerModel(self.seed, self.peaks, self.method.power_source == "constant")
 
     def predict(self, inputs: ModelInputs, limit_s: float = np.inf) -> tuple[Array, Array, Array, Array]:

@@ -43,9 +43,9 @@ def count_needed_registers(resources: Sequence[Resources]) -> float:
 class SpillModel:
     """Model of the registers needed over the registers estimated, on a device with these limits."""
 
-    def __init__(self, limits: Limits, seed: int) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._surrogate = Surrogate(seed)
+        self._surrogate = Surrogate()
         self._max_log_error = 0.0
         """Largest log of registers needed over estimated so far."""
 

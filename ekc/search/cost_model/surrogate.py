@@ -22,7 +22,8 @@ Array = NDArray[np.float64]
 class Surrogate:
     """A model of one figure; lower is better."""
 
-    seed: int
+    seed: int = 0
+    """Seed of the boosted trees; the Gaussian process uses no random numbers."""
     tree_share: float = 0.0
     """Weight of boosted trees in the mean; the Gaussian process has the rest. 0: no trees are trained."""
     residual_clip: float = SURROGATE.residual_clip

@@ -295,7 +295,7 @@ def explain_learned(
 def make_account(a: Schedule, b: Schedule, measured_set: MeasuredSet, device: Device) -> EnergyAccount:
     """Make the account from a set of measurements. `device` gives limits and peaks only."""
     others = measured_set.exclude([a.digest, b.digest])
-    model = ScheduleModel(others.candidates, device.peaks, SEED)
+    model = ScheduleModel(others.candidates, device.peaks)
     pair = analyse_schedules([a, b], device.limits)
     expected = model.predict(pair)
     one, other = (

@@ -45,14 +45,11 @@ class _LogLinearModel:
     must be valid for bad schedules too, where the prior may be far off.
     """
 
-    def __init__(self, rows: NDArray[np.float32], physics: Array, logs: Array, seed: int) -> None:
+    def __init__(self, rows: NDArray[np.float32], physics: Array, logs: Array) -> None:
         self._slope = _fit_slope(physics, logs)
         self._intercept = float(np.median(logs - self._slope * physics))
-        self._surrogate = Surrogate(seed)
-        weights = np.ones(len(logs))
-        self._surrogate.learn(
-            rows, np.exp(self._predict_line(physics)), np.exp(logs), objective_values=weights
-        )
+        self._surrogate = Surrogate()
+        self._surrogate.learn(rows, np.exp(self._predict_line(physics)), np.exp(logs))
 
     def _predict_line(self, physics: Array) -> Array:
         return self._intercept + self._slope * physics
@@ -70,17 +67,15 @@ def _fit_slope(physics: Array, logs: Array) -> float:
 
 
 class ScheduleModel:
-    """Latency and power, learned from measured schedules. Deterministic for the same rows and seed."""
+    """Latency and power, learned from measured schedules. Deterministic for the same rows."""
 
-    def __init__(self, candidates: Sequence[Candidate], peaks: Peaks, seed: int) -> None:
+    def __init__(self, candidates: Sequence[Candidate], peaks: Peaks) -> None:
         self._peaks = peaks
         expected, latency = np.log([(c.expected_latency_s, c.latency_s) for c in candidates]).T
-        self._latency_model = _LogLinearModel(
-            np.stack([c.features for c in candidates]), expected, latency, seed
-        )
+        self._latency_model = _LogLinearModel(np.stack([c.features for c in candidates]), expected, latency)
         metered = [c for c in candidates if c.metered]
         expected, power = np.log([(c.expected_power_w, c.power_w) for c in metered]).T
-        self._power_model = _LogLinearModel(np.stack([c.features for c in metered]), expected, power, seed)
+        self._power_model = _LogLinearModel(np.stack([c.features for c in metered]), expected, power)
 
     def predict(self, quantities: Quantities) -> LogPrediction:
         """Predict schedules from the quantities of their analysis."""
@@ -133,7 +128,7 @@ def cross_validate(measured_set: MeasuredSet, peaks: Peaks, seed: int) -> ModelQ
     for n in range(FOLDS):
         test = fold == n
         (training, _), (_, tested) = measured_set.select(~test), measured_set.select(test)
-        found = ScheduleModel(training, peaks, seed).predict(tested)
+        found = ScheduleModel(training, peaks).predict(tested)
         model.log_latency[test], model.log_power[test] = found.log_latency, found.log_power
         latency_factor = np.median((latency - physics.log_latency)[~test])
         power_factor = np.nanmedian((power - physics.log_power)[~test])
