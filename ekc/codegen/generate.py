@@ -25,13 +25,13 @@ from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
-GENERATOR = 5
+GENERATOR = 6
 """Number of the generator. Raise it whenever the text of some schedule changes: measurements of another text
 are not used (`ekc.search.database.conditions`)."""
 
 
 def describe_toolchain() -> str:
-    """Compiler and generator that turn a schedule into machine code: `13.5, generator 5`."""
+    """Compiler and generator that turn a schedule into machine code: `13.5, generator 6`."""
     return f"{nvrtc.version()}, generator {GENERATOR}"
 
 

@@ -163,3 +163,25 @@ def softmax(m: int, n: int, *, dtype: str = "float32", warps: int = 2) -> Schedu
     s = s.cache_read("X", "shared", vector=4, reader="Y")
     s = s.compute_at("total", None, warps=warps).compute_at("top", None, warps=warps)
     return s.cache_read("X.shared", "register", at="p1.0", vector=4).vectorize("p1.2")
+
+
+def int8_pairs(*, register: bool = True, columns: int = 2, rows: int = 1, vector: int = 1) -> Schedule:
+    """An int8 matmul that sums two rows of B at once, each of `columns` bytes in shared memory."""
+    op = o.matmul(8, 2 * columns + 1, 16, dtype="int8", out_dtype="int32")
+    s = Schedule(op).split("i", (4, rows)).split("j", (1, columns)).split("k", (8,))
+    s = s.reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2").cache_write("C")
+    s = s.bind("i.0", "block.x").bind("j.0", "block.x").bind("i.1", "thread.x").bind("j.1", "thread.x")
+    s = s.cache_read("A", "shared", at="k.0").cache_read("B", "shared", at="k.0")
+    if register:
+        s = s.cache_read("B.shared", "register", at="k.1", vector=vector)
+    return s.unroll("k.1", factor=2)
+
+
+def int8_steps(step: int) -> Schedule:
+    """int8 sums over every `step`-th element of a row of A, two at once, straight from global memory."""
+    op = o.compute(
+        "steps", axes={"i": 8}, reduce={"k": 16}, inputs={"A": (8, 16 * step), "B": (16, step)},
+        body=lambda A, B, i, k: A[i, step * k] * B[k, 0] + A[i, step * k + step - 1], output="C",
+        dtype="int8", out_dtype="int32",
+    )  # fmt: skip
+    return Schedule(op).bind("i", "thread.x").cache_write("C").unroll("k", factor=2)

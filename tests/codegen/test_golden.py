@@ -37,6 +37,7 @@ KERNELS: dict[str, Callable[[], Schedule]] = {
     "relu_matmul": samples.relu_matmul,
     "matmul_bfloat16": lambda: samples.small_matmul(33, 34, 12, dtype="bfloat16", vector=2),
     "matvec_int8": lambda: samples.matvec(4096, 4096, dtype="int8", lanes=32, rows=8),
+    "matmul_int8_pairs": lambda: samples.int8_pairs(vector=2),
     "matmul_int32": lambda: samples.small_matmul(33, 34, 12, dtype="int32", vector=2),
     "matmul_gelu": samples.matmul_gelu,
     "batch_matmul_transposed": samples.batch_matmul_transposed,

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc.ir.operators as o
-from ekc.codegen.generate import compile_schedule
+from ekc.codegen.generate import compile_schedule, generate
 from ekc.ir.dtypes import round_to_tf32
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.operator import Operator
@@ -138,3 +138,26 @@ def test_sectors_of_single_bytes_are_predicted_exactly(columns: int) -> None:
     )  # fmt: skip
     ran = run(Schedule(op).bind("i", "block.x").bind("j", "thread.x"))
     check_traffic(ran, TRAFFIC)
+
+
+@pytest.mark.parametrize(("register", "vector"), [(False, 1), (True, 1), (True, 2)])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_pairs_of_int8_rows_match_reference(rows: int, register: bool, vector: int) -> None:
+    """NVRTC 13.5 forms wrong dot products from bytes 0 and 2 of a word; `widen_int8` keeps it from that."""
+    schedule = samples.int8_pairs(register=register, rows=rows, vector=vector)
+    assert "widen_int8(" in generate(schedule).source
+    run(schedule).check()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_int8_steps_match_reference(step: int) -> None:
+    schedule = samples.int8_steps(step)
+    assert ("widen_int8(" in generate(schedule).source) == (step == 2)
+    run(schedule).check()
+
+
+def test_four_columns_of_int8_keep_dot_products() -> None:
+    schedule = samples.int8_pairs(columns=4)
+    assert "widen_int8(" not in generate(schedule).source
+    assert "dp2a" in compile_schedule(schedule).ptx
+    run(schedule).check()

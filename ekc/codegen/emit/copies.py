@@ -101,9 +101,13 @@ def _build_copy(scope: Scope, node: StageNode, vector: int, names: CNames) -> di
     converts = dtype is not buffer.dtype
     source = _format_source(scope, node, names)
     targets = [shift_cell(cell, node.vector_segment, v) for v in range(vector)]
+
+    def widen(value: str) -> str:
+        return scope.format_widened(value, node.source, buffer.dtype)
+
     return {
         "what": format_box(scope.names, node.staging.tensor, node.buffer.region),
-        "source": format_conversion(source, dtype, buffer.dtype) if converts and vector == 1 else source,
+        "source": widen(source) if converts and vector == 1 else source,
         "produced": node.producer_reads is not None,
         "guard": names.format_condition(node.source.guards),
         "type": dtype.cuda_name,
@@ -114,7 +118,7 @@ def _build_copy(scope: Scope, node: StageNode, vector: int, names: CNames) -> di
         "bytes": dtype.bytes * vector,
         "target": names.format_cell(buffer, cell, copy),
         "targets": [names.format_cell(buffer, target, copy) for target in targets],
-        "values": [format_conversion(f"packed[{v}]", dtype, buffer.dtype) for v in range(vector)],
+        "values": [widen(f"packed[{v}]") for v in range(vector)],
         "name": names[buffer.name],
         "address": "",
         "pointer": {},

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ekc.codegen.emit.names import CNames
 from ekc.codegen.emit.strength_reduction import uses_pointer_increments
 from ekc.codegen.emit.types import Arithmetic, format_conversion, format_zero
-from ekc.ir.affine import AffineForm
+from ekc.ir.affine import AffineForm, find_atom_variables
 from ekc.ir.compute import Compute
-from ekc.ir.dtypes import DType, find_read_type
+from ekc.ir.dtypes import INT8, INT32, DType, find_read_type
 from ekc.ir.expr import Load
 from ekc.ir.lowering.buffers import TensorAccess
-from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.lowering.nodes import LaunchTree, LoopNode, walk_nodes
 from ekc.ir.lowering.regions import Region
 
 
@@ -57,9 +58,32 @@ class Scope:
     def format_read(self, access: TensorAccess, acc: DType, names: CNames) -> str:
         """C text of a value read in the body, in the type of the arithmetic; 0 outside the tensor."""
         kind = find_read_type(access.dtype, acc)
-        text = format_conversion(self.format_access(access, names), access.dtype, kind)
+        text = self.format_widened(self.format_access(access, names), access, kind)
         guard = names.format_condition(access.guards)
         return f"({guard} ? {text} : {format_zero(kind)})" if guard else text
+
+    def format_widened(self, value: str, access: TensorAccess, target: DType) -> str:
+        """C text of a value of an access in another type; an int8 in steps of two bytes by `widen_int8`."""
+        if access.dtype is INT8 and target is INT32 and self._is_unrolled_by_two_bytes(access):
+            return f"widen_int8({value})"
+        return format_conversion(value, access.dtype, target)
+
+    def _is_unrolled_by_two_bytes(self, access: TensorAccess) -> bool:
+        """Whether an unrolled loop reads every second int8, where NVRTC 13.5 makes wrong dot products.
+
+        B[k][2] by k: bytes 0 and 2 of one word, which `dp2a` then takes as 16 bits with the bytes between.
+        """
+        return any(
+            abs(int(step)) == 2 and not self._rolled_loops.issuperset(find_atom_variables(atom))
+            for atom, step in access.address.terms
+        )
+
+    @cached_property
+    def _rolled_loops(self) -> frozenset[str]:
+        """Loops of the kernel whose variable is not a constant after unrolling."""
+        nodes = [n for n in walk_nodes(self.kernel.body) if isinstance(n, LoopNode)]
+        unrolled = {n.loop.name for n in nodes if n.must_unroll or int(n.loop.unroll) > 1}
+        return frozenset(x.name for x in self.kernel.nest.loops) - unrolled
 
     def format_access(self, access: TensorAccess, names: CNames) -> str:
         """C text of the element that is read or written: of a buffer (in its copy in use), or of a tensor."""
