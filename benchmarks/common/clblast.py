@@ -5,10 +5,12 @@ matmul with m and n exchanged and the first operand transposed. A work-group of 
 MWG x NWG of C with KWG of K at a time; a thread owns MWG/MDIMC x NWG/NDIMC elements, side by side (STRM, STRN
 = 0) or in vectors at the distance of a work-group (1). SA, SB: that operand comes through shared memory.
 
-Two things are CLBlast's own and are written into the text of the kernel: which thread copies what into
-shared memory (MDIMA and NDIMB shape the threads; with STRM, STRN = 0 each copies neighbours, which makes
-banks collide), and tiles of scalars aligned as scalars, so that the compiler does not join what the recorded
-kernels load one by one. Left out: the read of C that beta asks for, and sizes known only at run time.
+Three things are CLBlast's own. Which thread copies what into shared memory is written into the text of the
+kernel (MDIMA and NDIMB shape the threads; with STRM, STRN = 0 each copies neighbours, which makes banks
+collide). So is the alignment of tiles of scalars: the recorded kernels load them one by one, but for the
+second tile where the first is of vectors. The loop over KWG is unrolled as far as the recorded compiler does;
+ekc unrolls what a schedule says. Left out: the read of C that beta asks for, and sizes known only at run
+time.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from ekc.ir.hardware.target import Limits
 
 WIDEST = 4
 """Floats that one access moves at most."""
-_ALIGNED = "__shared__ __align__(16)"
+MAX_UNROLLED_BODY = 150
+"""Multiply-adds of a thread up to which the recorded compiler unrolls the loop over KWG (fit: times of half
+of the rows that read an operand directly)."""
 UNBOUNDED = Limits(registers_per_thread=2**31, registers_per_sm=2**40)
 """CLBlast's tiles may spill, and the recordings hold such rows: ptxas says how much."""
 
@@ -95,14 +99,29 @@ def build_schedule(one: Xgemm, side: int) -> ekc.Schedule:
         width = min(vector, WIDEST)
         cut = cut.cache_read(tensor, "shared", at="k.0", vector=width) if shared else cut
         cut = cut.cache_read(f"{tensor}.shared" if shared else tensor, "register", at="k.2", vector=width)
-    return cut.unroll("k.2")
+    factor = compute_unroll_factor(one)
+    return cut.unroll("k.2") if factor == 1 else cut.unroll("k.1", factor=factor).unroll("k.2")
+
+
+def compute_unroll_factor(one: Xgemm) -> int:
+    """Trips of the loop over KWG that the recorded compiler writes out together: a power of two."""
+    factor, trips = 1, one.kwg // one.kwi
+    while 2 * factor <= trips and 2 * factor * one.kwi * one.thread_tile <= MAX_UNROLLED_BODY:
+        factor *= 2
+    return factor
 
 
 def compile_kernel(one: Xgemm, side: int, arch: str) -> CompiledKernel:
     """The configuration through NVRTC, or from the compile cache."""
     made = build_schedule(one, side)
     text = generate(made, UNBOUNDED)
-    source = text.source.replace(_ALIGNED, f"__shared__ __align__({compute_alignment(one)})")
+    source = text.source
+    for tensor, alignment in zip("BA", compute_alignments(one), strict=True):
+        source = re.sub(
+            rf"__shared__ __align__\(16\)( float {tensor}_shared\[)",
+            rf"__shared__ __align__({alignment})\1",
+            source,
+        )
     if one.sa:
         source = _replace_copy(
             source, "B", _format_copied_element(one, one.mwg, one.mdima, one.vwm, one.strm)
@@ -143,11 +162,14 @@ def _format_copied_element(one: Xgemm, tile: int, across: int, vector: int, stri
     return f"(thread / {across} * {deep} + round % {deep}) * {tile} + {along}"
 
 
-def compute_alignment(one: Xgemm) -> int:
-    """Bytes that CLBlast's tiles in shared memory are aligned to: those of their widest vector. ekc aligns
-    all to 16, and the compiler would join loads that the recorded kernels make one by one."""
-    widths = [v for v, shared in ((one.vwm, one.sa), (one.vwn, one.sb)) if shared]
-    return 4 * min(max(widths, default=1), WIDEST)
+def compute_alignments(one: Xgemm) -> tuple[int, int]:
+    """Bytes that the compiler of the recorded kernels can rely on for the tile of M, and for that of N.
+
+    A tile has the alignment of its vectors. The tile of N follows that of M and has its alignment too:
+    recorded rows with VWM = 4 and VWN = 1 are as fast as if N were loaded by fours, those with VWM = 1 and
+    VWN = 4 as slow as if M were loaded one by one. ekc aligns all tiles to 16: NVRTC would join all loads."""
+    m, n = (min(vector, WIDEST) for vector in (one.vwm, one.vwn))
+    return 4 * m, 4 * (max(m, n) if one.sa else n)
 
 
 def _compute_tile_factors(group: int, threads: int, vector: int, strided: int) -> tuple[int, ...]:

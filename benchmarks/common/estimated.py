@@ -25,8 +25,8 @@ from ekc.ir.rules.launch import RESERVED_REGISTERS
 from ekc.ptx.counting.counts import InstructionCounts
 
 WARP, LINE = 32, 128
-INTEGER_PER_ACCESS, INTEGER_PER_STEP = 1.0, 4.0
-"""Integer instructions for each memory access and each trip of a loop (estimate)."""
+INTEGER_PER_ACCESS, INTEGER_PER_STEP = 0.25, 1.0
+"""Integer instructions for each memory access and each trip of a loop (fit: times of half of the rows)."""
 OPERAND_COPIES, ADDRESS_REGISTERS, COPY_REGISTERS = 2.0, 6.0, 26.0
 """Registers beside the accumulators: those of the operands, two trips in flight, or those of a tile in flight
 on its way to shared memory, each with what their addresses take (fitted on the compiled samples)."""
@@ -110,12 +110,14 @@ def _make_accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
     warps = -(-one.threads // WARP)
     thread = np.arange(min(WARP, one.threads))
     x, y = thread % one.mdimc, thread // one.mdimc
-    for tensor, number, group, threads, across, vector, strided, shared in (
-        ("A", y, one.nwg, one.ndimc, one.ndimb, one.vwn, one.strn, one.sb),
-        ("B", x, one.mwg, one.mdimc, one.mdima, one.vwm, one.strm, one.sa),
+    aligned_m, aligned_n = clblast.compute_alignments(one)
+    trips = side / one.kwi / clblast.compute_unroll_factor(one)
+    for tensor, number, group, threads, across, vector, strided, shared, aligned in (
+        ("A", y, one.nwg, one.ndimc, one.ndimb, one.vwn, one.strn, one.sb, aligned_n),
+        ("B", x, one.mwg, one.mdimc, one.mdima, one.vwm, one.strm, one.sa, aligned_m),
     ):
         own, width = group // threads, min(vector, WIDEST)
-        joined = width if strided or not shared else min(own, clblast.compute_alignment(one) // 4)
+        joined = width if strided or not shared else min(own, aligned // 4)
         starts = np.arange(own // joined) * joined
         if strided:
             places = [number * width + s // width * threads * width for s in starts]
@@ -129,17 +131,23 @@ def _make_accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
             joined,
             places,
             times,
-            side / one.kwi,
+            trips,
         )
         if shared:
             elements = [
                 clblast.compute_copied_elements(one, group, across, vector, strided, r, thread)
                 for r in range(group * one.kwg // (width * one.threads))
             ]
-            times, trips = warps * float(side // one.kwg) * len(elements), side / one.kwg
+            copies = side / one.kwg
             rows = [e // group * side + e % group for e in elements]
-            yield _make_access(tensor, "global", "load", width, rows, times, trips)
-            yield _make_access("", "shared", "store", width, elements, times, trips)
+            times = warps * copies * len(elements)
+            yield replace(_make_access(tensor, "global", "load", width, rows, times, copies), fills_tile=True)
+            # Neighbours that a thread copies in turn are stored together where the tile is aligned for it.
+            together = 1 if strided else min(group // across, aligned // 4) // width
+            rounds_along = one.kwg * across // one.threads
+            first = [e for r, e in enumerate(elements) if r // rounds_along % together == 0]
+            times = warps * copies * len(first)
+            yield _make_access("", "shared", "store", width * together, first, times, copies)
     width = min(one.vwm, WIDEST)
     row = y * (min(one.vwn, WIDEST) if one.strn else one.nwg // one.ndimc)
     places = [row * side + x * (width if one.strm else one.mwg // one.mdimc)]

@@ -1,12 +1,13 @@
 """Fidelity of simulated devices: predictions against recordings of real GPUs.
 
     python -m benchmarks.simulator.fidelity --data DIR [--json FILE] [--seed N] [--rows N] [--sample-only]
-        [--shapes N] [--trials N] [--only PART] [--cache DIR] [--write-docs]
+        [--best N] [--shapes N] [--trials N] [--only PART] [--cache DIR] [--write-docs]
 
 CLBlast configurations become schedules of ekc (clblast.py). Of each recording a stratified sample goes
 through NVRTC and ptxas, and every other row through the analysis with a register estimate (estimated.py).
-Half of the sampled configurations fit the free constants of the latency model, the other half scores; each
-figure is compared with a trivial predictor. The error of the simulator is split into a part that similar
+Half of the sampled configurations, by a hash of their names, fit the free constants of the latency model,
+the other half scores; each figure is compared with a trivial predictor. The fastest kernels of each
+recording are scored apart (top.py). The error of the simulator is split into a part that similar
 kernels share and a part of each kernel alone (residual.py). Then products of bfloat16 are tuned for the
 simulated h200, and their fastest kernels are compared with recorded kernels of a library (h200.py). No GPU is
 needed; every prediction is simulated."""
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.script import make_main
-from benchmarks.simulator import h200, residual, write_docs
+from benchmarks.simulator import h200, residual, top, write_docs
 from benchmarks.simulator.power import score_all
 from benchmarks.simulator.rows import (
     LATENCY,
@@ -37,10 +38,10 @@ from benchmarks.simulator.rows import (
     compile_work,
     compute_works,
     estimate_work,
+    is_unfitted,
     pair_rows,
     read,
     sample_stratified,
-    select_half,
 )
 from benchmarks.simulator.scores import (
     SHIPPED,
@@ -57,7 +58,7 @@ from ekc.codegen import nvrtc
 
 RANK_BARS = {"a100": 0.9, "rtx3090": 0.75, "rtx2080ti": 0.75}
 ERROR_BAR = 0.25
-PARTS = ("clblast", "residual", "h200")
+PARTS = ("clblast", "top", "residual", "h200")
 SCORED = ("shipped", "refitted", "own clock", "random data")
 
 
@@ -95,7 +96,9 @@ def measure_clblast(data: Path, count: int, seed: int, whole: bool) -> dict[str,
     samples = {one.device: sample_stratified(everything[one.device], count, seed) for one in LATENCY}
     compiled = {one.device: compute_works(one.spec, samples[one.device], compile_work) for one in LATENCY}
     pairs = {one.device: pair_rows(samples[one.device], compiled[one.device]) for one in LATENCY}
-    learn = {device: select_half([row for row, _ in found], seed) for device, found in pairs.items()}
+    learn = {
+        device: np.array([not is_unfitted(row.one) for row, _ in found]) for device, found in pairs.items()
+    }
     fitted = fit(
         [
             (one, [p for p, used in zip(pairs[one.device], learn[one.device], strict=True) if used])
@@ -168,18 +171,25 @@ _MEASURED: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
     "clblast": lambda arguments, _: measure_clblast(
         arguments.data, arguments.rows, arguments.seed, not arguments.sample_only
     ),
+    "top": lambda arguments, _: top.measure(arguments.data, arguments.best, arguments.seed),
     "residual": lambda arguments, _: residual.measure(arguments.data, arguments.rows, arguments.seed),
     "h200": lambda arguments, place: h200.compare(
         arguments.data, arguments.shapes, arguments.trials, arguments.seed, place / "h200.db"
     ),
 }
-_TEXTS = {"clblast": format_result, "residual": residual.format_result, "h200": h200.format_result}
+_TEXTS = {
+    "clblast": format_result,
+    "top": top.format_result,
+    "residual": residual.format_result,
+    "h200": h200.format_result,
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
     parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
     parser.add_argument("--rows", type=int, default=500, help="rows of each recording to compile")
+    parser.add_argument("--best", type=int, default=60, help="best kernels of each estimate to compile")
     parser.add_argument("--shapes", type=int, default=20, help="shapes to tune for the h200, at most 20")
     parser.add_argument("--trials", type=int, default=64, help="trials of each of them")
     parser.add_argument(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.events import Events, count_events
 from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, compute_occupancy, profile_kernel
+from ekc.devices.simulated.memory_traffic import SimulatedTraffic
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import InvalidInput
 
@@ -62,15 +65,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Work:
-    """Work of a configuration, compiled or estimated."""
+    """Work of a configuration, compiled or estimated; or of several, with an array for each figure."""
 
     events: Events
     resident: Occupancy
-    registers: int
+    registers: Any
 
 
 Pairs = Sequence[tuple[Row, Work]]
 """Rows, and what their configurations do."""
+
+
+def stack_works(works: Sequence[Work]) -> Work:
+    """Several works as one whose figures are arrays, for the models, which compute all at once."""
+
+    def stack(parts: Sequence[Any]) -> dict[str, Any]:
+        return {f.name: np.array([getattr(one, f.name) for one in parts]) for f in fields(parts[0])}
+
+    events, traffic = [w.events for w in works], [w.events.traffic for w in works]
+    stacked = stack(events) | {"traffic": SimulatedTraffic(**stack(traffic))}
+    residents = Occupancy(**stack([w.resident for w in works]))
+    return Work(Events(**stacked), residents, np.array([w.registers for w in works]))
 
 
 def pair_rows(rows: Sequence[Row], works: dict[Xgemm, Work | None]) -> Pairs:
@@ -113,6 +128,11 @@ def select_half(rows: Iterable[Row], seed: int) -> NDArray[np.bool_]:
     drawn = np.random.default_rng(seed).permutation(len(kinds)) < len(kinds) / 2
     side = dict(zip(kinds, drawn, strict=True))
     return np.array([side[one] for one in listed])
+
+
+def is_unfitted(one: Xgemm) -> bool:
+    """Whether a configuration belongs to the half that scores; the other half may be fitted on."""
+    return hashlib.sha256(str(one).encode()).digest()[-1] % 2 == 1
 
 
 def compile_work(spec: GpuSpec, one: Xgemm) -> Work | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
-from benchmarks.simulator.rows import LATENCY, Pairs, Recording, Work
+from benchmarks.simulator.rows import LATENCY, Pairs, Recording, Work, stack_works
 from ekc.devices.simulated import power
 from ekc.devices.simulated.latency import FITTED_CONSTANTS, LatencyConstants, estimate_latency
 from ekc.devices.simulated.operating_point import KernelWork as Todo
@@ -61,12 +61,9 @@ def predict_times(
     spec: GpuSpec, pairs: Pairs, rates: LatencyConstants = FITTED_CONSTANTS, clock_share: float = 1.0
 ) -> Vector:
     """Modelled seconds of rows at their clocks."""
-    return np.array(
-        [
-            estimate_latency(spec, w.events, w.resident, row.clock_mhz * clock_share, rates).seconds
-            for row, w in pairs
-        ]
-    )
+    work = stack_works([w for _, w in pairs])
+    clocks_mhz = clock_share * np.array([row.clock_mhz for row, _ in pairs])
+    return np.asarray(estimate_latency(spec, work.events, work.resident, clocks_mhz, rates).seconds)
 
 
 def get_recorded(pairs: Pairs) -> Vector:

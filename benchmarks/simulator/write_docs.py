@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FOLDER = Path(__file__).parents[1] / "docs"
+FOLDER = Path(__file__).parents[2] / "docs"
 SIZE, EDGE = 320, 40
 PAGE = """# Simulated devices, and how wrong they are
 

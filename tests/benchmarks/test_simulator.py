@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording
-from benchmarks.simulator import h200, learner, residual, write_docs
+from benchmarks.simulator import h200, learner, residual, top, write_docs
 from benchmarks.simulator.learner import measure_space
 from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import make_rows, write_gemm, write_products
@@ -40,6 +40,44 @@ def test_fidelity_scores_rows_that_were_not_fitted(run: Run, tmp_path: Path) -> 
     assert power[2]["shipped"]["rows"] < 6
     assert figures["pass"] == all(line["pass"] for line in figures["lines"])
     assert {one["device"] for one in figures["registers"]} == {"a100", "rtx3090", "rtx2080ti"}
+
+
+def test_top_scores_say_what_a_first_choice_costs() -> None:
+    recorded = np.linspace(1.0, 3.0, 201)
+    exact = top.score_top(2 * recorded, recorded)
+    assert (exact.pick, exact.best_of_ten, exact.spearman, exact.rank_of_fastest_tenth) == (
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+    )
+    assert exact.median_error == pytest.approx(1.0)
+    first_is_slow = recorded.copy()
+    first_is_slow[100] = 0.5
+    found = top.score_top(first_is_slow, recorded)
+    assert found.pick == pytest.approx(2.0)
+    assert found.best_of_ten == 1.0
+    assert found.spearman > 0.9
+    constant = top.score_top(np.ones(201), recorded)
+    assert constant.pick == pytest.approx(recorded.mean())
+    assert constant.spearman == 0.0
+
+
+def test_fidelity_prints_the_gates_at_the_top(run: Run, tmp_path: Path) -> None:
+    write_gemm(tmp_path)
+    text, figures = run("simulator.fidelity", "--data", str(tmp_path), "--only", "top", "--best", "0")
+    gates = figures["top"]
+    assert {(line["device"], line["part"]) for line in gates["lines"]} == {
+        (device, part)
+        for device in ("a100", "rtx3090", "rtx2080ti")
+        for part in ("all", "both staged", "direct reads")
+    }
+    for line in gates["lines"]:
+        assert set(line["scores"]) == {"estimated", "other card", "minus thread tile", "constant"}
+        assert (line["pass"] is None) == (line["device"] == "a100" or line["part"] != "all")
+    assert "least energy within 5%" in text
+    assert "direct reads, rtx3090: only " in text, "no slope from a handful of kernels"
+    assert figures["pass"] == gates["pass"]
 
 
 @pytest.mark.slow

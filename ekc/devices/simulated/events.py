@@ -7,8 +7,9 @@ in L2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
@@ -18,10 +19,9 @@ from ekc.devices.throughput import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import InstructionCounts
 
-UNROLLED_TRIPS = 4.0
-"""Loop trips whose loads ptxas issues together (estimate)."""
-RESERVED_REGISTERS = 20
-"""Registers that are never the target of a load in flight (estimate)."""
+DIRECT_WORDS_IN_FLIGHT, TILE_WORDS_IN_FLIGHT = 32.0, 16.0
+"""Registers of one thread that wait for loads at the same time, of operands and of tiles; other loads of a
+trip wait for these (fit: CLBlast rows of three cards)."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,12 @@ class Events:
     lsu_cycles: float
     """Cycles of a load-store unit for requests of all kinds, summed over SMs."""
     traffic: SimulatedTraffic
-    load_rounds: float
-    """Times that one warp waits for global loads that it issued together."""
+    direct_load_rounds: float
+    """Times that one warp waits for global loads whose values it computes with."""
+    tile_load_rounds: float
+    """Times that one warp waits for global loads whose values it stores to shared memory."""
+    tile_load_trips: float
+    """Times that one warp fills a tile by such loads."""
     tile_waits: float
     """Times that one warp waits for asynchronous copies of a tile."""
     tiles_ahead: float
@@ -72,7 +76,7 @@ class Events:
     @property
     def warps(self) -> float:
         """Warps of the launch."""
-        return float(self.blocks * self.warps_per_block)
+        return self.blocks * self.warps_per_block
 
     @property
     def arithmetic_instructions(self) -> float:
@@ -99,7 +103,9 @@ def count_events(
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
         local_bytes=occupancy.blocks * threads * resources.stack_bytes,
     )
-    rounds = _count_load_rounds(profile, resources.registers)
+    by_register = [a for a in profile.accesses if a.space == "global" and a.kind == "load" and not a.is_async]
+    tile_loads = [one for one in by_register if one.fills_tile]
+    direct_loads = [one for one in by_register if not one.fills_tile]
     on_chip = [one for one in profile.accesses if one.space == "shared"]
     # An asynchronous copy takes the issue slot of its load, and its data pass no register.
     by_hand = [one for one in on_chip if not one.is_async]
@@ -135,7 +141,11 @@ def count_events(
         + local * _count_lsu_cycles(spec, 1.0)
         + operands * LINE_BYTES / spec.capability.l1_bytes_per_clock,
         traffic=compute_traffic(spec, launch, profile, local, resident),
-        load_rounds=rounds,
+        direct_load_rounds=_count_load_rounds(
+            direct_loads, occupancy.warps_per_block, DIRECT_WORDS_IN_FLIGHT
+        ),
+        tile_load_rounds=_count_load_rounds(tile_loads, occupancy.warps_per_block, TILE_WORDS_IN_FLIGHT),
+        tile_load_trips=min((one.trip_count for one in tile_loads), default=0.0),
         tile_waits=counts.async_waits,
         tiles_ahead=_count_tiles_ahead(counts),
         barriers=counts.barrier,
@@ -164,15 +174,14 @@ def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
     return max(WARP_SIZE / spec.capability.load_store_units, moving)
 
 
-def _count_load_rounds(profile: LaunchProfile, registers: int) -> float:
-    """Rounds of loads. Loads between two barriers are in flight together, and so are those of a few loop
-    trips, as far as there are registers for their values."""
-    by_hand = [one for one in profile.accesses if not one.is_async]
-    loads = [one for one in by_hand if one.space == "global" and one.kind == "load"]
-    most = max((one.trip_count for one in loads), default=0.0)
-    together = max(min(most, profile.counts.barrier), most / UNROLLED_TRIPS)
-    words = (profile.counts.bytes_load_global - profile.counts.bytes_async) / 4
-    return max(together, words / max(registers - RESERVED_REGISTERS, 8))
+def _count_load_rounds(loads: Sequence[AccessGroup], warps: int, words_in_flight: float) -> float:
+    """Times that one warp waits for loads: once a trip, or more often where the loads of a trip have more
+    words than are in flight at a time."""
+    words_by_trips: dict[float, float] = {}
+    for one in loads:
+        words = one.requests * one.bytes_per_lane / 4 / (warps * one.trip_count)
+        words_by_trips[one.trip_count] = words_by_trips.get(one.trip_count, 0.0) + words
+    return sum(trips * ceil(words / words_in_flight) for trips, words in words_by_trips.items())
 
 
 def _count_tiles_ahead(counts: InstructionCounts) -> float:

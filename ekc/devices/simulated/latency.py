@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, sqrt
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
@@ -60,24 +62,28 @@ class LatencyConstants:
     """Extra load-store cycles of a request to global memory, against one to shared memory: tags."""
 
 
-FITTED_CONSTANTS = LatencyConstants(norm=3.5, global_cycles=0.33)
+FITTED_CONSTANTS = LatencyConstants(norm=3.1, global_cycles=0.46)
 """Fitted by benchmarks/simulator/fidelity.py on half of its CLBlast rows (three cards, seed 0), rounded."""
+
+
+Number = Any
+"""A number, or an array with one entry for each of several launches or clocks."""
 
 
 @dataclass(frozen=True)
 class LaunchLatency:
-    """Time of one launch, and its parts by resource."""
+    """Time of one launch, and its parts by resource; arrays for several launches or clocks."""
 
-    seconds: float
-    seconds_by_resource: Mapping[str, float]
+    seconds: Number
+    seconds_by_resource: Mapping[str, Number]
     """Seconds that each resource alone would take; "path" is the dependent path of the blocks."""
 
     @property
     def bound(self) -> str:
-        """Resource with the largest time."""
-        return max(self.seconds_by_resource, key=lambda part: self.seconds_by_resource[part])
+        """Resource with the largest time, of one launch."""
+        return max(self.seconds_by_resource, key=lambda part: float(self.seconds_by_resource[part]))
 
-    def scale_work(self, factor: float) -> float:
+    def scale_work(self, factor: Number) -> Number:
         """Seconds of the launch if its work takes `factor` times as long; its overhead stays the same."""
         return LAUNCH_OVERHEAD_S + factor * (self.seconds - LAUNCH_OVERHEAD_S)
 
@@ -86,64 +92,65 @@ class LaunchLatency:
 class _BlockCycles:
     """Cycles of one block, by resource of its SM, and along its dependent path."""
 
-    pipe_cycles: Mapping[str, float]
-    path_cycles: float
+    pipe_cycles: Mapping[str, Number]
+    path_cycles: Number
 
 
 def estimate_latency(
     spec: GpuSpec,
     events: Events,
     occupancy: Occupancy,
-    clock_mhz: float,
+    clock_mhz: Number,
     constants: LatencyConstants = FITTED_CONSTANTS,
 ) -> LaunchLatency:
-    """Time of one launch at an SM clock, launch overhead included."""
-    block = _compute_block_cycles(spec, events, clock_mhz, constants)
+    """Time of one launch at an SM clock, launch overhead included; of many where the figures are arrays."""
+    block = _compute_block_cycles(spec, events, occupancy, clock_mhz, constants)
     capacity = occupancy.blocks * spec.sms
-    full_waves, last_blocks = divmod(events.blocks, capacity)
-    parts: dict[str, float] = {}
+    full_waves, last_blocks = np.divmod(events.blocks, capacity)
+    parts: dict[str, Number] = {}
     seconds = LAUNCH_OVERHEAD_S
-    for times, on_device in ((full_waves, capacity), (1, last_blocks)):
-        if times and on_device:
-            on_sm = ceil(on_device / spec.sms)
-            wave = _compute_wave_seconds(spec, events, block, on_sm, on_device, clock_mhz)
-            busy = (value for part, value in wave.items() if part != PATH)
-            pipes = compute_smooth_max(busy, constants.norm)
-            seconds += times * max(pipes, wave[PATH])
-            for part, value in wave.items():
-                parts[part] = parts.get(part, 0.0) + times * value
+    for times, on_device in (
+        (full_waves, capacity),
+        (np.minimum(last_blocks, 1), np.maximum(last_blocks, 1)),
+    ):
+        wave = _compute_wave_seconds(spec, events, block, np.ceil(on_device / spec.sms), on_device, clock_mhz)
+        busy = [value for part, value in wave.items() if part != PATH]
+        seconds = seconds + times * np.maximum(compute_smooth_max(busy, constants.norm), wave[PATH])
+        for part, value in wave.items():
+            parts[part] = parts.get(part, 0.0) + times * value
     return LaunchLatency(seconds, MappingProxyType(parts))
 
 
-def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> float:
+def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: Number) -> Number:
     """Lower bound of the latency: arithmetic and DRAM bytes at the best rates ever sustained."""
     lanes = FP32_SHARE * spec.sms * spec.throughput.fp32_lanes * clock_mhz * 1e6
     arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP_SIZE / lanes
     tensor_rate = spec.throughput.mma_share * spec.sms * spec.throughput.tensor_fp16 * clock_mhz * 1e6
     matrices = events.tensor_fp16_equivalent_flops / tensor_rate
-    return max(arithmetic, matrices, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
+    memory = events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s)
+    return np.maximum(np.maximum(arithmetic, matrices), memory)
 
 
-def compute_smooth_max(values: Iterable[float], norm: float) -> float:
+def compute_smooth_max(values: Iterable[Number], norm: float) -> Number:
     """The p-norm of the values: at least the largest, a little more when others are close to it."""
-    listed = [value for value in values if value > 0]
-    largest = max(listed, default=0.0)
-    if largest == 0.0:
-        return 0.0
-    return float(largest * sum((value / largest) ** norm for value in listed) ** (1.0 / norm))
+    listed = np.broadcast_arrays(*values, 0.0)
+    largest = np.maximum.reduce(listed)
+    # The smallest float instead of 0 as divisor, for launches without any of this work.
+    shares = sum((value / np.maximum(largest, np.finfo(float).tiny)) ** norm for value in listed)
+    return largest * np.maximum(shares, 1.0) ** (1.0 / norm)
 
 
 def _compute_wave_seconds(
     spec: GpuSpec,
     events: Events,
     block_cycles: _BlockCycles,
-    blocks_on_sm: int,
-    blocks_on_device: int,
-    clock_mhz: float,
-) -> dict[str, float]:
+    blocks_on_sm: Number,
+    blocks_on_device: Number,
+    clock_mhz: Number,
+) -> dict[str, Number]:
     """Seconds per resource while `blocks_on_sm` blocks share the busiest SM, `on_device` the GPU."""
     hertz = clock_mhz * 1e6
-    share = min(1.0, blocks_on_sm * events.warps_per_block / SCHEDULERS_PER_SM)
+    share = np.minimum(1.0, blocks_on_sm * events.warps_per_block / SCHEDULERS_PER_SM)
     wave = {name: blocks_on_sm * cycles / share / hertz for name, cycles in block_cycles.pipe_cycles.items()}
     wave[PATH] = block_cycles.path_cycles / hertz
     part = blocks_on_device / events.blocks
@@ -153,21 +160,21 @@ def _compute_wave_seconds(
 
 
 def _compute_block_cycles(
-    spec: GpuSpec, events: Events, clock_mhz: float, constants: LatencyConstants
+    spec: GpuSpec, events: Events, occupancy: Occupancy, clock_mhz: Number, constants: LatencyConstants
 ) -> _BlockCycles:
     pipes = _compute_pipe_cycles(spec, events, constants)
-    warp_path, waits = _compute_path_and_stall_cycles(events, clock_mhz)
-    share = min(1.0, events.warps_per_block / SCHEDULERS_PER_SM)
+    warp_path, waits = _compute_path_and_stall_cycles(spec, events, occupancy, clock_mhz)
+    share = np.minimum(1.0, events.warps_per_block / SCHEDULERS_PER_SM)
     alone = [cycles / share for cycles in pipes.values()]
     path = compute_smooth_max([*alone, warp_path], constants.norm)
     return _BlockCycles(pipes, path + waits + BLOCK_START_CYCLES)
 
 
-def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConstants) -> dict[str, float]:
+def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConstants) -> dict[str, Number]:
     """Cycles of one block on each pipe of an otherwise empty SM, all four quarters busy."""
     moved = events.traffic
     lsu = events.lsu_cycles + constants.global_cycles * moved.requests
-    lsu += events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
+    lsu = lsu + events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
     sm, float_operations = spec.throughput, events.fma32 + events.fp32 + events.fp16
     totals = {
         "fp32": float_operations * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
@@ -181,43 +188,49 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
     return {name: total / events.blocks for name, total in totals.items()}
 
 
-def _compute_path_and_stall_cycles(events: Events, clock_mhz: float) -> tuple[float, float]:
+def _compute_path_and_stall_cycles(
+    spec: GpuSpec, events: Events, occupancy: Occupancy, clock_mhz: Number
+) -> tuple[Number, Number]:
     """Cycles along one warp that other warps of the block can fill, and cycles that stop the whole block."""
     parallel = _estimate_parallelism(events.registers)
-    path = events.arithmetic_instructions / events.warps * max(1.0, ARITHMETIC_LATENCY_CYCLES / parallel)
-    path += (events.tensor - events.group_products) / events.warps * TENSOR_LATENCY_CYCLES / parallel
+    path = (
+        events.arithmetic_instructions / events.warps * np.maximum(1.0, ARITHMETIC_LATENCY_CYCLES / parallel)
+    )
+    path = path + (events.tensor - events.group_products) / events.warps * TENSOR_LATENCY_CYCLES / parallel
     # Products of a warpgroup follow each other without a wait; the warp waits for the last of a group.
-    path += events.group_waits * TENSOR_LATENCY_CYCLES
-    path += events.shared_requests / events.warps * SHARED_LATENCY_CYCLES / parallel
-    path += events.local_requests / events.warps * L1_LATENCY_CYCLES / parallel
-    each = _estimate_load_cycles(events, clock_mhz)
-    loads = events.load_rounds * each
+    path = path + events.group_waits * TENSOR_LATENCY_CYCLES
+    path = path + events.shared_requests / events.warps * SHARED_LATENCY_CYCLES / parallel
+    path = path + events.local_requests / events.warps * L1_LATENCY_CYCLES / parallel
+    each = _estimate_load_cycles(spec, events, occupancy, clock_mhz)
     stalls = events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
-    stalls += events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
-    if events.barriers < 0.5 * events.load_rounds:
-        # Between few barriers, warps load at their own pace.
-        return path + loads, stalls
+    stalls = stalls + events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
     # One barrier per tile means two buffers: the next tile loads while this one computes. Where the warp
     # waits for copies, barriers belong to the copies and say nothing about other loads.
-    pipelined = events.tile_waits == 0 and events.barriers <= 1.3 * events.load_rounds + 1.0
-    return path, stalls + loads * (PIPELINED_EXPOSURE if pipelined else 1.0)
+    pipelined = (events.tile_waits == 0) & (events.barriers <= 1.3 * events.tile_load_trips + 1.0)
+    exposed = np.where(pipelined, PIPELINED_EXPOSURE, 1.0)
+    return path + events.direct_load_rounds * each, stalls + events.tile_load_rounds * each * exposed
 
 
-def _compute_exposed_share(tiles_ahead: float) -> float:
+def _compute_exposed_share(tiles_ahead: Number) -> Number:
     """Share of the latency of a tile that its wait exposes. With tiles in flight each round trip serves as
     many tiles (Little's law: tiles in flight = latency x rate)."""
-    return 1.0 if tiles_ahead < 1.0 else PIPELINED_EXPOSURE / tiles_ahead
+    return np.where(tiles_ahead < 1.0, 1.0, PIPELINED_EXPOSURE / np.maximum(tiles_ahead, 1.0))
 
 
-def _estimate_parallelism(registers: int) -> float:
+def _estimate_parallelism(registers: Number) -> Number:
     """Independent instructions in flight per warp: their results need registers (estimate)."""
-    return min(8.0, max(1.0, (registers - 20) / 10.0))
+    return np.clip((registers - 20) / 10.0, 1.0, 8.0)
 
 
-def _estimate_load_cycles(events: Events, clock_mhz: float) -> float:
-    """Latency of a round of loads: the slowest of several, hence the square roots of miss shares."""
+def _estimate_load_cycles(spec: GpuSpec, events: Events, occupancy: Occupancy, clock_mhz: Number) -> Number:
+    """Latency of a round of loads in cycles.
+
+    A warp waits for the slowest of its loads, so a round costs a miss as soon as it brings one sector that is
+    new to the block (L1) or to all resident blocks (L2), which proceed in step."""
     moved = events.traffic
-    l1_miss = sqrt(min(1.0, moved.l2_bytes / max(moved.sectors * SECTOR_BYTES, 1.0)))
-    l2_miss = sqrt(min(1.0, moved.dram_bytes / max(moved.l2_bytes, 1.0)))
+    rounds = np.maximum(events.direct_load_rounds + events.tile_load_rounds + events.tile_waits, 1.0)
+    l1_miss = np.minimum(1.0, moved.l2_bytes / events.blocks / SECTOR_BYTES / rounds)
+    waves = np.maximum(1.0, events.blocks / (occupancy.blocks * spec.sms))
+    l2_miss = np.minimum(1.0, moved.dram_bytes / waves / SECTOR_BYTES / rounds)
     beyond_l1 = L2_LATENCY_CYCLES - L1_LATENCY_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
     return L1_LATENCY_CYCLES + l1_miss * beyond_l1

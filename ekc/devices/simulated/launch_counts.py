@@ -19,6 +19,7 @@ import numpy as np
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.simulated.specs import Capability
 from ekc.emulator.access_survey import AccessProfile, AccessSurvey, survey_accesses
+from ekc.ptx.address_slice import find_tile_loads
 from ekc.ptx.counting.counts import InstructionCounts, list_instruction_runs, sum_instruction_counts
 from ekc.ptx.parser import parse_module
 
@@ -104,6 +105,8 @@ class AccessGroup:
     """Runs of one such instruction by one warp, at most."""
     is_async: bool = False
     """Whether an asynchronous copy makes the accesses: the data pass no register."""
+    fills_tile: bool = False
+    """Whether the loaded values go to shared memory and nowhere else before they are computed with."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
 
 
 def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
-    instruction_runs = list_instruction_runs(parse_module(ptx).find_kernel(launch.name))
+    kernel = parse_module(ptx).find_kernel(launch.name)
+    instruction_runs = list_instruction_runs(kernel)
     times = {one.line: run_count for one, run_count in instruction_runs}
     copies = {one.line for one, _ in instruction_runs if one.parts[:2] == ("cp", "async")}
     survey = survey_accesses(
@@ -150,7 +154,7 @@ def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
         dynamic_shared=launch.shared_bytes,
         blocks=_sample_blocks(launch),
     )
-    accesses = _group_accesses(launch, survey, times, copies)
+    accesses = _group_accesses(launch, survey, times, copies, find_tile_loads(kernel))
     return LaunchProfile(sum_instruction_counts(instruction_runs), accesses, survey.live_lines)
 
 
@@ -163,16 +167,24 @@ def _sample_blocks(launch: Launch) -> Iterable[int]:
 
 
 def _group_accesses(
-    launch: Launch, address_survey: AccessSurvey, runs_by_line: dict[int, float], async_copy_lines: set[int]
+    launch: Launch,
+    address_survey: AccessSurvey,
+    runs_by_line: dict[int, float],
+    async_copy_lines: set[int],
+    tile_load_lines: frozenset[int],
 ) -> tuple[AccessGroup, ...]:
     warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP_SIZE)
     groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
     for touch in address_survey.profiles:
         if touch.space in ("global", "shared"):
             key = (touch.space, _classify_access(touch), touch.argument_number, touch.bytes_per_lane)
-            pattern = (touch.line in async_copy_lines, touch.sectors, touch.wavefronts)
+            use = (touch.line in async_copy_lines, touch.line in tile_load_lines)
+            pattern = (*use, touch.sectors, touch.wavefronts)
             groups.setdefault((*key, *pattern), []).append((touch, runs_by_line[touch.line]))
-    return tuple(_make_access_group(launch, group, warps, async_copy_lines) for group in groups.values())
+    return tuple(
+        _make_access_group(launch, group, warps, async_copy_lines, tile_load_lines)
+        for group in groups.values()
+    )
 
 
 def _classify_access(touch: AccessProfile) -> str:
@@ -182,7 +194,11 @@ def _classify_access(touch: AccessProfile) -> str:
 
 
 def _make_access_group(
-    launch: Launch, group: list[tuple[AccessProfile, float]], warps: int, async_copy_lines: set[int]
+    launch: Launch,
+    group: list[tuple[AccessProfile, float]],
+    warps: int,
+    async_copy_lines: set[int],
+    tile_load_lines: frozenset[int],
 ) -> AccessGroup:
     one = group[0][0]
     return AccessGroup(
@@ -195,4 +211,5 @@ def _make_access_group(
         wavefronts=one.wavefronts,
         trip_count=max(run_count for _, run_count in group),
         is_async=one.line in async_copy_lines,
+        fills_tile=one.line in tile_load_lines,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources, digest_kernel
 from ekc.devices.device import POWER_CAP
@@ -21,7 +24,8 @@ from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import DeviceError
 
 LaunchEvents = tuple[tuple[Events, Occupancy], ...]
-_BISECTION_STEPS = 40
+_SEARCH_ROUNDS, _CLOCKS_PER_ROUND = 6, 66
+"""Rounds of the search for the clock under the cap, each of which divides its interval by 65."""
 
 
 @dataclass(frozen=True)
@@ -103,29 +107,38 @@ def _count_events_of_launch(
 
 def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> SteadyState:
     """The operating point at the requested clock, or at the highest clock whose power stays under the cap."""
-    hot = spec.power.ambient_c + spec.power.kelvin_per_w * spec.power.tdp_w
     state = _run_at_clock(spec, kernel_work, requested_mhz)
-    if state.active_power_w + power.compute_idle_power(spec, requested_mhz, hot) <= spec.power.tdp_w:
-        return state
+    if not _exceeds_cap(spec, state):
+        return _make_plain(state)
     low, high = float(spec.min_mhz), requested_mhz
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        active_w = _run_at_clock(spec, kernel_work, middle).active_power_w
-        over = active_w + power.compute_idle_power(spec, middle, hot) > spec.power.tdp_w
-        low, high = (low, middle) if over else (middle, high)
-    capped = _run_at_clock(spec, kernel_work, low)
-    return SteadyState(capped.latency_s, low, capped.active_power_w, (POWER_CAP,))
+    for _ in range(_SEARCH_ROUNDS):
+        clocks = np.linspace(low, high, _CLOCKS_PER_ROUND)
+        under = int(np.count_nonzero(~_exceeds_cap(spec, _run_at_clock(spec, kernel_work, clocks))[1:-1]))
+        low, high = float(clocks[under]), float(clocks[under + 1])
+    return replace(_make_plain(_run_at_clock(spec, kernel_work, low)), throttle=(POWER_CAP,))
 
 
-def _run_at_clock(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> SteadyState:
-    """Time and power at a clock, regardless of the cap."""
+def _exceeds_cap(spec: GpuSpec, state: SteadyState) -> Any:
+    """Whether the board would draw more than its cap, at the temperature that it has at the cap."""
+    hot = spec.power.ambient_c + spec.power.kelvin_per_w * spec.power.tdp_w
+    return state.active_power_w + power.compute_idle_power(spec, state.clock_mhz, hot) > spec.power.tdp_w
+
+
+def _make_plain(state: SteadyState) -> SteadyState:
+    return SteadyState(
+        float(state.latency_s), float(state.clock_mhz), float(state.active_power_w), state.throttle
+    )
+
+
+def _run_at_clock(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: Any) -> SteadyState:
+    """Time and power at a clock, or at each of several, regardless of the cap."""
     expected = sum(
         estimate_latency(spec, events, resident, clock_mhz).scale_work(factor)
         for (events, resident), factor in zip(kernel_work.launches, kernel_work.time_factors, strict=True)
     )
     # A favourable residual must not take a kernel below the lower bound of its latency.
     least = sum(compute_min_latency_s(spec, events, clock_mhz) for events, _ in kernel_work.launches)
-    seconds = max(expected, least)
+    seconds = np.maximum(expected, least)
     clock = power.compute_active_clock_power(spec, clock_mhz, _compute_busy_sm_share(spec, kernel_work))
     busy = clock + kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock_mhz)) / seconds
     return SteadyState(seconds, clock_mhz, busy, ())

@@ -11,6 +11,7 @@ ones (h200_gemm_power: median 522 W at 300 to 500 TFLOP/s).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.launch_counts import WARP_SIZE
@@ -47,7 +48,7 @@ class DynamicEnergy:
     memory_j: float
     """Joules of DRAM, which has a supply of its own."""
 
-    def at_voltage(self, voltage: float) -> float:
+    def at_voltage(self, voltage: Any) -> Any:
         """Joules at a relative core voltage."""
         return self.core_j * voltage**2 + self.memory_j
 
@@ -99,19 +100,19 @@ def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, 
     )
 
 
-def compute_idle_power(spec: GpuSpec, clock_mhz: float, temperature_c: float) -> float:
+def compute_idle_power(spec: GpuSpec, clock_mhz: Any, temperature_c: float) -> Any:
     """Watts of the board with no kernel running and the clock held."""
     clock_tree = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * spec.voltage.at_clock(clock_mhz) ** 2
     return spec.power.constant_w + compute_static_power(spec, clock_mhz, temperature_c) + clock_tree
 
 
-def compute_static_power(spec: GpuSpec, clock_mhz: float, temperature_c: float) -> float:
+def compute_static_power(spec: GpuSpec, clock_mhz: Any, temperature_c: float) -> Any:
     """Watts of leakage."""
     leakage = 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_TEMPERATURE_C)
     return spec.power.static_w * spec.voltage.at_clock(clock_mhz) * max(0.2, leakage)
 
 
-def compute_active_clock_power(spec: GpuSpec, clock_mhz: float, busy_sm_share: float) -> float:
+def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: float) -> Any:
     """Watts that the clock tree takes in addition while a share of the SMs has work."""
     voltage = spec.voltage.at_clock(clock_mhz)
     return busy_sm_share * spec.power.active_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2

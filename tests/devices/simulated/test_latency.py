@@ -1,10 +1,15 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from benchmarks.simulator.rows import Work, stack_works
 from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.latency import LAUNCH_OVERHEAD_S, compute_smooth_max, estimate_latency
-from ekc.devices.simulated.launch_counts import LaunchProfile, profile_kernel
+from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, profile_kernel
 from ekc.devices.simulated.operating_point import compute_work, find_steady_state
 from ekc.devices.simulated.specs import A100, RTX3090, GpuSpec
 from tests.devices import samples
@@ -129,3 +134,49 @@ def test_launches_of_one_call_add_up() -> None:
     kernel = samples.copy(1 << 26)
     twice = replace(kernel, launches=kernel.launches * 2, resources=kernel.resources * 2)
     assert seconds(twice) == pytest.approx(2 * seconds(kernel))
+
+
+def _events_of(kernel: CompiledKernel) -> tuple[Events, Occupancy]:
+    return compute_work(A100, kernel, profile_kernel(kernel)).launches[0]
+
+
+def test_several_launches_are_computed_at_once() -> None:
+    launches = [_events_of(samples.sgemm(n)) for n in (1024, 4096)] + [_events_of(samples.copy(1 << 20))]
+    stacked = stack_works([Work(events, resident, events.registers) for events, resident in launches])
+    together = estimate_latency(A100, stacked.events, stacked.resident, 1300.0)
+    alone = [estimate_latency(A100, events, resident, 1300.0) for events, resident in launches]
+    np.testing.assert_allclose(together.seconds, [float(one.seconds) for one in alone], rtol=1e-12)
+    for resource, seconds in together.seconds_by_resource.items():
+        np.testing.assert_allclose(seconds, [float(one.seconds_by_resource[resource]) for one in alone])
+
+
+def test_several_clocks_are_computed_at_once() -> None:
+    launch = _events_of(samples.sgemm(1024))
+    clocks_mhz = np.array([600.0, 1000.0, 1410.0])
+    together = estimate_latency(A100, *launch, clocks_mhz).seconds
+    np.testing.assert_allclose(together, [estimate_latency(A100, *launch, mhz).seconds for mhz in clocks_mhz])
+    assert (np.diff(together) < 0).all()
+
+
+@given(share=st.floats(0.05, 1.0), rounds=st.floats(1.0, 1e5), barriers=st.floats(0.0, 1e5))
+def test_more_waits_never_make_a_launch_faster(share: float, rounds: float, barriers: float) -> None:
+    events, resident = _events_of(samples.sgemm(1024))
+    fewer = replace(events, direct_load_rounds=share * rounds, barriers=share * barriers)
+    more = replace(events, direct_load_rounds=rounds, barriers=barriers)
+    moved = replace(events.traffic, l2_bytes=1e12, dram_bytes=1e12)
+    fewer, more = (replace(one, traffic=moved) for one in (fewer, more))
+    times = [estimate_latency(A100, one, resident, 1300.0).seconds for one in (fewer, more)]
+    assert times[0] <= times[1] * (1 + 1e-12)
+
+
+def test_direct_reads_wait_for_each_trip_where_few_warps_hide_it() -> None:
+    events, resident = _events_of(samples.sgemm(4096))
+    direct = replace(events, direct_load_rounds=4096.0, tile_load_rounds=0.0, barriers=0.0)
+    few, many = (replace(resident, blocks=blocks) for blocks in (1, 8))
+    slowdown = [
+        estimate_latency(A100, direct, one, 1300.0).seconds
+        / estimate_latency(A100, events, one, 1300.0).seconds
+        for one in (few, many)
+    ]
+    assert slowdown[0] > 1.2
+    assert slowdown[1] < slowdown[0]
