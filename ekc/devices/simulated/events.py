@@ -54,8 +54,10 @@ class Events:
     other: float
     shared_requests: float
     shared_wavefronts: float
-    shared_lane_bytes: float
-    """Bytes between shared memory and registers."""
+    shared_bytes: float
+    """Bytes that move to and from shared memory: of lanes, asynchronous copies and tensor cores."""
+    global_lane_bytes: float
+    """Bytes that lanes move between registers and global or local memory, wherever they are found."""
     local_requests: float
     lsu_cycles: float
     """Cycles of a load-store unit for requests of all kinds, summed over SMs."""
@@ -103,6 +105,7 @@ def count_events(
     on_chip = [one for one in profile.accesses if one.space == "shared"]
     # An asynchronous copy takes the issue slot of its load, and its data pass no register.
     by_hand = [one for one in on_chip if not one.is_async]
+    in_registers = [one for one in profile.accesses if one.space == "global" and not one.is_async]
     hottest = max((one.trip_count for one in profile.accesses), default=1.0)
     operands = warps * counts.bytes_group / LINE_BYTES
     local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
@@ -128,7 +131,10 @@ def count_events(
         other=warps * counts.other,
         shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
-        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP_SIZE for one in by_hand),
+        shared_bytes=threads / occupancy.warps_per_block * blocks * _sum_bytes(on_chip)
+        + LINE_BYTES * operands,
+        global_lane_bytes=threads / occupancy.warps_per_block * blocks * _sum_bytes(in_registers)
+        + LINE_BYTES * local,
         local_requests=local,
         lsu_cycles=blocks
         * sum(one.requests * _count_lsu_cycles(spec, _count_bank_passes(one)) for one in profile.accesses)
@@ -140,6 +146,11 @@ def count_events(
         tiles_ahead=_count_tiles_ahead(counts),
         barriers=counts.barrier,
     )
+
+
+def _sum_bytes(accesses: list[AccessGroup]) -> float:
+    """Bytes of one active lane of every warp of a block, repeated reads included."""
+    return sum(one.requests * one.bytes_per_lane for one in accesses)
 
 
 def _convert_to_fp16_flops(counts: InstructionCounts, rates: Mapping[str, float], group_rate: float) -> float:
