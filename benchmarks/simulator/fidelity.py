@@ -59,7 +59,7 @@ from ekc.codegen import nvrtc
 RANK_BARS = {"a100": 0.9, "rtx3090": 0.75, "rtx2080ti": 0.75}
 ERROR_BAR = 0.25
 PARTS = ("clblast", "top", "residual", "h200")
-SCORED = ("shipped", "refitted", "own clock", "random data")
+SCORED = ("shipped", "refitted", "own clock")
 
 
 def make_latency_line(

@@ -1,4 +1,5 @@
-"""One kernel of nothing but multiply-adds, for the recorded power of an FP32 FMA kernel over clocks."""
+"""One kernel of nothing but multiply-adds, for the recorded power of an FP32 FMA kernel over clocks, and one
+that only copies."""
 
 from __future__ import annotations
 
@@ -26,6 +27,32 @@ extern "C" __global__ void __launch_bounds__(THREADS) fma32(const float* __restr
     y[at] = sum;
 }
 """
+COPY_TEXT = """
+extern "C" __global__ void __launch_bounds__(THREADS) copy(const float4* __restrict__ x, float4* y) {
+    const int at = blockIdx.x * THREADS + threadIdx.x;
+    y[at] = x[at];
+}
+"""
+
+
+def make_copy_kernel(arch: str, size: int) -> CompiledKernel:
+    """Copy `size` bytes, 16 a thread."""
+    out, blocks = compile_cached(COPY_TEXT.replace("THREADS", str(THREADS)), arch), size // (16 * THREADS)
+    launch = Launch("copy", (blocks, 1, 1), (THREADS, 1, 1), 0, ("x", "y"), (size, size))
+    return CompiledKernel(
+        name="copy",
+        cuda_source=COPY_TEXT,
+        ptx=out.ptx,
+        cubin=out.cubin,
+        arch=out.arch,
+        log=out.log,
+        nvrtc_version=out.nvrtc_version,
+        launches=(launch,),
+        resources=(out.resources["copy"],),
+        workspace_bytes=0,
+        flops=0.0,
+        min_bytes=2.0 * size,
+    )
 
 
 def make_fma_kernel(arch: str, sms: int) -> CompiledKernel:

@@ -84,6 +84,7 @@ def _zero_operand(value: Operand) -> Operand:
 
 Readers = Mapping[str, Sequence[Instruction]]
 """The instructions that read each register."""
+_INTEGER_TYPES = frozenset(f"{sign}{bits}" for sign in "su" for bits in (8, 16, 32, 64))
 MAX_REGISTER_BYTES = 8
 """Bytes of the widest register."""
 
@@ -120,8 +121,11 @@ def _count_target_bytes(target: Operand, width: int, readers: Readers) -> int:
 
 
 def _count_cvt_bytes(instruction: Instruction, readers: Readers) -> int:
-    """`cvt.s16.s8 s, r` reads as many bytes as its source type has."""
-    return TYPE_BYTES.get(instruction.parts[-1], MAX_REGISTER_BYTES)
+    """`cvt.s16.s8 s, r` reads as many bytes as its source type has, and of integers no more than are used."""
+    width = TYPE_BYTES.get(instruction.parts[-1], MAX_REGISTER_BYTES)
+    if not _INTEGER_TYPES.issuperset(instruction.parts[1:]):
+        return width
+    return _count_target_bytes(instruction.operands[0], width, readers)
 
 
 def _count_and_bytes(instruction: Instruction, readers: Readers) -> int:

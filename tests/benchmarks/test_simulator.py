@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording
-from benchmarks.simulator import h200, learner, residual, top, write_docs
+from benchmarks.simulator import energy, energy_fit, h200, learner, residual, top, write_docs
 from benchmarks.simulator.learner import measure_space
 from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import make_rows, write_gemm, write_products
@@ -37,7 +38,7 @@ def test_fidelity_scores_rows_that_were_not_fitted(run: Run, tmp_path: Path) -> 
     for line in power:
         held_out = {one["rows"] for one in (line["shipped"], *line["trivial"].values())}
         assert len(held_out) == 1, "ours and what it must beat are scored on the same rows"
-    assert power[2]["shipped"]["rows"] < 6
+    assert power[1]["shipped"]["rows"] < 6
     assert figures["pass"] == all(line["pass"] for line in figures["lines"])
     assert {one["device"] for one in figures["registers"]} == {"a100", "rtx3090", "rtx2080ti"}
 
@@ -78,6 +79,68 @@ def test_fidelity_prints_the_gates_at_the_top(run: Run, tmp_path: Path) -> None:
     assert "least energy within 5%" in text
     assert "direct reads, rtx3090: only " in text, "no slope from a handful of kernels"
     assert figures["pass"] == gates["pass"]
+
+
+@pytest.mark.slow
+def test_energies_are_fitted_within_their_bounds_and_scored(run: Run, tmp_path: Path) -> None:
+    write_gemm(tmp_path)
+    write_products(tmp_path)
+    text, figures = run("simulator.energy", "--data", str(tmp_path))
+    for line in figures["energies"]:
+        least, most = line["bounds_pj"]
+        assert least * (1 - 1e-9) <= line["fitted_pj"] <= most * (1 + 1e-9)
+        assert line["kind"] in text
+    judged = [line for line in figures["lines"] if "bar" in line]
+    assert len(judged) == 6
+    assert figures["pass"] == all(line["pass"] for line in judged)
+    by_what = {line["what"]: line for line in judged}
+    # Every score of ranks names its trivial predictors.
+    for what in (*energy.BARS, *energy.BARS_FROM):
+        assert {"tile area", "time alone"} <= {x["by"] for x in figures["lines"] if x["what"] == what}
+        assert -1 <= by_what[what]["score"] <= 1
+
+
+def test_energies_of_made_up_kernels_are_found_again() -> None:
+    """Clocks that the model itself predicts give back the energies that it had."""
+    random, spec = np.random.default_rng(0), energy.SPEC
+    published = np.array(list(energy_fit.list_published(spec).values()))
+    kinds = list(energy_fit.list_kinds(spec))
+    count = 60
+    share = random.uniform(0.2, 1.8, (count, len(kinds))) / (published * len(kinds))
+    factor = {group: 0.6 + 0.2 * n for n, group in enumerate(energy_fit.GROUPS)}
+    true = np.array(list(energy_fit.list_kinds(spec).values()))
+    for group, members in energy_fit.GROUPS.items():
+        for kind in members:
+            true[kinds.index(kind)] = factor[group] * published[kinds.index(kind)]
+    one, number = np.ones(count), np.arange(count)
+    runs = energy_fit.Runs(
+        seconds=0.01 * one,
+        clock_mhz=one,
+        power_w=one,
+        kernel=number,
+        fold=number % energy_fit.FOLDS,
+        tile_area=one,
+        settings=np.zeros((count, 1)),
+        picojoules=1.1 * share,
+        busy_share=one,
+    )
+    clocks = energy_fit.predict_capped_clock(spec, runs, true, lambda clock: 0.01 * clock**0)
+    inside = (clocks > spec.min_mhz + 1) & (clocks < spec.boost_mhz - 1)
+    assert inside.sum() > 20
+    found = energy_fit.fit_energies(spec, replace(runs, clock_mhz=clocks)[inside])
+    assert found == pytest.approx(true, rel=0.02)
+
+
+def test_equals_are_pairs_of_one_clock_and_time() -> None:
+    values = np.array([1.0, 1.03, 1.03, 2.0])
+    clock = np.array([1.0, 1.0, 2.0, 1.0])
+    one = np.ones(4)
+    number = np.arange(4)
+    runs = energy_fit.Runs(values, clock, one, number, number, one, one, one, one)
+    assert energy.list_equals(runs).tolist() == [[0], [1]]
+    pairs = np.array([[0, 0, 1], [1, 3, 3]])
+    assert energy.rank_equals(values, np.log(values), pairs) > 0.9
+    assert energy.rank_equals(-values, np.log(values), pairs) < -0.9
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ HEAD = """.version 8.0
 .reg .pred %p<2>;
 .reg .b16 %rs<8>;
 .reg .b32 %r<8>;
+.reg .f32 %f<2>;
 """
 
 
@@ -32,12 +33,17 @@ def count_bytes(body: str) -> int:
         ("and.b32 %r2, %r1, 65535;", 2),
         ("and.b32 %r2, %r1, -256;", MAX_REGISTER_BYTES),
         ("and.b32 %r2, %r1, %r3;", MAX_REGISTER_BYTES),
-        ("cvt.u32.u8 %r2, %r1;", 1),
+        ("cvt.u32.u8 %r2, %r1;", 0),
+        ("cvt.u32.u8 %r2, %r1; add.s32 %r3, %r2, 1;", 1),
+        ("cvt.u32.u16 %r2, %r1; add.s32 %r3, %r2, 1;", 2),
+        ("cvt.s32.s16 %r2, %r1; cvt.s32.s8 %r3, %r2; add.s32 %r3, %r3, 1;", 1),
+        ("cvt.rn.f32.s32 %f1, %r1;", 4),
+        ("cvt.sat.s8.s32 %r2, %r1; and.b32 %r3, %r2, 1;", 4),
         ("shl.b32 %r2, %r1, 24;", 1),
         ("shl.b32 %r2, %r3, %r1;", MAX_REGISTER_BYTES),
         ("mov.b32 {%rs1, %rs2}, %r1;", 0),
         ("mov.b32 {%rs1, %rs2}, %r1; add.s16 %rs3, %rs1, 1;", 2),
-        ("mov.b32 {%rs1, %rs2}, %r1; cvt.s16.s8 %rs3, %rs2;", 3),
+        ("mov.b32 {%rs1, %rs2}, %r1; cvt.s16.s8 %rs3, %rs2; neg.s16 %rs3, %rs3;", 3),
         ("mov.b32 {%rs1, %rs2}, %r1; shr.u16 %rs3, %rs2, 8;", 4),
         ("and.b32 %r2, %r1, 255; and.b32 %r3, %r1, 65535;", 2),
         ("@%p1 and.b32 %r2, %r1, 255;", 1),

@@ -54,8 +54,10 @@ class Events:
     other: float
     shared_requests: float
     shared_wavefronts: float
-    shared_lane_bytes: float
-    """Bytes between shared memory and registers."""
+    shared_bytes: float
+    """Bytes that move to and from shared memory: of lanes, asynchronous copies and tensor cores."""
+    global_lane_bytes: float
+    """Bytes that lanes move between registers and global or local memory, wherever they are found."""
     local_requests: float
     lsu_cycles: float
     """Cycles of a load-store unit for requests of all kinds, summed over SMs."""
@@ -91,6 +93,13 @@ class Events:
         return self.arithmetic_instructions + self.tensor + memory + control
 
 
+_WARP_COUNTS = (
+    *("fma32", "fp32", "fp16", "tensor", "group_products", "sfu"),
+    *("int_ops", "convert", "shuffle", "branch", "other"),
+)
+"""Fields of `InstructionCounts`, by thread, that `Events` has by launch, in warp instructions."""
+
+
 def count_events(
     spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile, occupancy: Occupancy
 ) -> Events:
@@ -103,53 +112,45 @@ def count_events(
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
         local_bytes=occupancy.blocks * threads * resources.stack_bytes,
     )
-    by_register = [a for a in profile.accesses if a.space == "global" and a.kind == "load" and not a.is_async]
-    tile_loads = [one for one in by_register if one.fills_tile]
-    direct_loads = [one for one in by_register if not one.fills_tile]
     on_chip = [one for one in profile.accesses if one.space == "shared"]
     # An asynchronous copy takes the issue slot of its load, and its data pass no register.
     by_hand = [one for one in on_chip if not one.is_async]
+    in_registers = [one for one in profile.accesses if one.space == "global" and not one.is_async]
     hottest = max((one.trip_count for one in profile.accesses), default=1.0)
     operands = warps * counts.bytes_group / LINE_BYTES
     local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
     return Events(
+        **{name: warps * getattr(counts, name) for name in _WARP_COUNTS},
+        **_count_loads(profile, occupancy.warps_per_block),
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
         active_lanes=threads / occupancy.warps_per_block,
         registers=resources.registers,
-        fma32=warps * counts.fma32,
-        fp32=warps * counts.fp32,
-        fp16=warps * counts.fp16,
-        tensor=warps * counts.tensor,
         tensor_fp16_equivalent_flops=warps
         * _convert_to_fp16_flops(counts, sm.tensor_rates, sm.mma_share / WGMMA_SHARE),
         tensor_energy_equivalent_flops=warps * _convert_to_fp16_flops(counts, DATA_CENTER_RATES, 1.0),
         group_waits=counts.group_waits,
-        group_products=warps * counts.group_products,
-        sfu=warps * counts.sfu,
-        int_ops=warps * counts.int_ops,
-        convert=warps * counts.convert,
-        shuffle=warps * counts.shuffle,
-        branch=warps * counts.branch,
-        other=warps * counts.other,
         shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
-        shared_lane_bytes=blocks * sum(one.requests * one.bytes_per_lane * WARP_SIZE for one in by_hand),
+        shared_bytes=threads / occupancy.warps_per_block * blocks * _sum_bytes(on_chip)
+        + LINE_BYTES * operands,
+        global_lane_bytes=threads / occupancy.warps_per_block * blocks * _sum_bytes(in_registers)
+        + LINE_BYTES * local,
         local_requests=local,
         lsu_cycles=blocks
         * sum(one.requests * _count_lsu_cycles(spec, _count_bank_passes(one)) for one in profile.accesses)
         + local * _count_lsu_cycles(spec, 1.0)
         + operands * LINE_BYTES / spec.capability.l1_bytes_per_clock,
         traffic=compute_traffic(spec, launch, profile, local, resident),
-        direct_load_rounds=_count_load_rounds(
-            direct_loads, occupancy.warps_per_block, DIRECT_WORDS_IN_FLIGHT
-        ),
-        tile_load_rounds=_count_load_rounds(tile_loads, occupancy.warps_per_block, TILE_WORDS_IN_FLIGHT),
-        tile_load_trips=min((one.trip_count for one in tile_loads), default=0.0),
         tile_waits=counts.async_waits,
         tiles_ahead=_count_tiles_ahead(counts),
         barriers=counts.barrier,
     )
+
+
+def _sum_bytes(accesses: list[AccessGroup]) -> float:
+    """Bytes of one active lane of every warp of a block, repeated reads included."""
+    return sum(one.requests * one.bytes_per_lane for one in accesses)
 
 
 def _convert_to_fp16_flops(counts: InstructionCounts, rates: Mapping[str, float], group_rate: float) -> float:
@@ -172,6 +173,18 @@ def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
     """Cycles of the load-store unit for one request: making addresses, and moving data."""
     moving = wavefronts * LINE_BYTES / spec.capability.l1_bytes_per_clock
     return max(WARP_SIZE / spec.capability.load_store_units, moving)
+
+
+def _count_loads(profile: LaunchProfile, warps: int) -> dict[str, float]:
+    """The fields of `Events` about global loads into registers."""
+    loads = [x for x in profile.accesses if x.space == "global" and x.kind == "load" and not x.is_async]
+    tile_loads = [one for one in loads if one.fills_tile]
+    direct_loads = [one for one in loads if not one.fills_tile]
+    return {
+        "direct_load_rounds": _count_load_rounds(direct_loads, warps, DIRECT_WORDS_IN_FLIGHT),
+        "tile_load_rounds": _count_load_rounds(tile_loads, warps, TILE_WORDS_IN_FLIGHT),
+        "tile_load_trips": min((one.trip_count for one in tile_loads), default=0.0),
+    }
 
 
 def _count_load_rounds(loads: Sequence[AccessGroup], warps: int, words_in_flight: float) -> float:

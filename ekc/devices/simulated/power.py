@@ -1,42 +1,96 @@
 """Board power: constant, static (voltage, temperature) and dynamic (energy per event x rate).
 
-Energies are for TSMC 7 nm at the flat part of the voltage curve; `BoardPower.process_energy_scale` scales
-them to another node. They start from the per-event energies fitted on a GTX 1080 Ti (16 nm: fp32 15 pJ per
-lane, int 11 pJ, shared 6 pJ/B, L2 54 pJ/B, DRAM 51 pJ/B), about halved for 7 nm. They are then set so that a
-128x128 SGEMM on A100 has the recorded power of the best CLBlast tile at 330 to 1410 MHz (a100_gemm_clocks;
-458 pJ per warp-FMA at the knee, all in), and so that the power of a bf16 GEMM on H200 is among the recorded
-ones (h200_gemm_power: median 522 W at 300 to 500 TFLOP/s).
+`UNIT_ENERGIES` has the energy of one event of each kind for TSMC 7 nm at the flat part of the voltage curve;
+`BoardPower.process_energy_scale` scales them to another node. Each is within a factor of two of a published
+figure, named beside it. Within these bounds they are fitted to the clock at which an A100 ran CLBlast GEMMs
+under its 250 W cap (`benchmarks/simulator/energy.py`); docs/simulated-devices.md has the fit and its errors.
+
+Published energies of an A100 were measured at its boost clock, where the square of the core voltage is 1.65
+times that of the flat part; those of the core are divided by it here. Those of Delestrac et al. and Antepara
+et al. are taken from notes of others that quote their tables; the papers were not at hand.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from ekc.devices.simulated.events import Events
-from ekc.devices.simulated.launch_counts import WARP_SIZE
 from ekc.devices.simulated.specs import GpuSpec
 
-FMA_PJ = 7.6
-"""Picojoules of one lane, random data; likewise below, unless said otherwise."""
-FP32_PJ = 4.7
-FP16_PJ = 4.0
-INT_PJ = 4.0
-SFU_PJ = 12.0
-CONVERT_PJ = 6.0
-SHUFFLE_PJ = 5.0
-TENSOR_PJ_PER_FLOP = 0.36
-"""Picojoules per float16 operation; tf32 takes twice, int8 half as much: as with the rates of data centers,
-the power of busy tensor cores is assumed to be that of float16 (estimate)."""
-ISSUE_PJ = 25.0
-"""Picojoules to fetch, decode and schedule one warp instruction."""
-SHARED_PJ_PER_WAVEFRONT = 256.0
-SHARED_PJ_PER_LANE_BYTE = 1.0
-L1_PJ_PER_SECTOR = 80.0
-L2_PJ_PER_BYTE = 24.0
 REFERENCE_TEMPERATURE_C = 45.0
 LEAKAGE_PER_K = 0.026
 """Relative growth of static power per kelvin: 0.45 W/K on a 97 W load (a4000_gemm_noise)."""
+LEAKAGE_VOLTAGE_EXPONENT = 2.0
+"""Exponent of static power over the core voltage: the current grows about with the voltage too (estimate;
+the idle power of an A100 over clocks fits exponents of 1 to 5 alike)."""
+BOUND_FACTOR = 2.0
+"""An energy per event may be this many times its published figure, or this part of it."""
+
+
+@dataclass(frozen=True)
+class UnitEnergy:
+    """Energy of one event of a kind, at 7 nm and relative voltage 1."""
+
+    pj: float
+    """Picojoules; of one lane, where `unit` is "lane instr."."""
+    unit: str
+    published_pj: float
+    """Picojoules by the literature."""
+    source: str
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and most picojoules that the literature allows."""
+        return self.published_pj / BOUND_FACTOR, self.published_pj * BOUND_FACTOR
+
+
+LANES, WARPS = "lane instr.", "warp instr."
+_ARITHMETIC = "Jouppi et al., ISCA 2021, table 2 (7 nm)"
+_OPERANDS = "operands 1.2 pJ each: Keckler et al., IEEE Micro 2011, table 1 (10 nm)"
+_DELESTRAC = "Delestrac et al., ASAP 2024 (A100)"
+_ANTEPARA = "Antepara et al., SC 2025, table 3 (A100)"
+_NONE = "no published figure: estimate"
+
+UNIT_ENERGIES: Mapping[str, UnitEnergy] = MappingProxyType(
+    {
+        "multiply-add": UnitEnergy(3.25, LANES, 6.5, f"1.31 + 0.38 pJ: {_ARITHMETIC}; 4 {_OPERANDS}"),
+        "other float32": UnitEnergy(2.25, LANES, 4.5, f"0.38 to 1.31 pJ: {_ARITHMETIC}; 3 {_OPERANDS}"),
+        "float16": UnitEnergy(2.9, LANES, 5.8, f"two of 0.34 + 0.16 pJ: {_ARITHMETIC}; 4 {_OPERANDS}"),
+        "integer": UnitEnergy(2.15, LANES, 4.3, f"0.03 to 1.48 pJ: {_ARITHMETIC}; 3 {_OPERANDS}"),
+        "special function": UnitEnergy(6.0, LANES, 12.0, _NONE),
+        "conversion": UnitEnergy(3.0, LANES, 6.0, _NONE),
+        "shuffle": UnitEnergy(3.8, LANES, 2.5, "4 B of shared data: the same crossbar"),
+        "tensor core": UnitEnergy(0.36, "flops of float16", 0.42, f"0.70 pJ: {_ANTEPARA}"),
+        "instruction issue": UnitEnergy(
+            127.5,
+            WARPS,
+            255.0,
+            "30 pJ a lane at 45 nm for fetch, decode and operands: Dally, Hot Chips 2023; scaled as SRAM, "
+            f"less 4 {_OPERANDS}",
+        ),
+        "shared request": UnitEnergy(
+            143.0,
+            WARPS,
+            243.0,
+            f"geometric mean of that of L1 below and 328 pJ per 128 B: {_DELESTRAC}, less the data",
+        ),
+        "global request": UnitEnergy(
+            312.0, WARPS, 530.0, f"1.59 pJ a bit of L1 at 128 B: {_ANTEPARA}, less the data and the issue"
+        ),
+        "shared wavefront": UnitEnergy(
+            30.0, "wavefronts", 60.0, f"half of the banks, 7.5 pJ per 64 bits of SRAM: {_ARITHMETIC}"
+        ),
+        "shared data": UnitEnergy(0.94, "B", 0.62, f"82.1 pJ per 32 B: {_DELESTRAC}, less the wavefront"),
+        "global data": UnitEnergy(0.94, "B", 0.62, "as shared data: one crossbar brings both"),
+        "L1 sector": UnitEnergy(22.5, "sectors", 45.0, f"107 pJ: {_DELESTRAC}, less 32 B of global data"),
+        "L2 data": UnitEnergy(5.5, "B", 7.0, f"368 pJ per 32 B: {_DELESTRAC}"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -74,45 +128,47 @@ def compute_dynamic_energy(spec: GpuSpec, events: Events) -> DynamicEnergy:
 
 def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, ...]:
     """Energy of one launch by kind of event; all kinds each time, in the same order."""
-    lanes, moved, process = events.active_lanes, events.traffic, spec.power.process_energy_scale
-    per_lane = (
-        ("multiply-add", events.fma32, FMA_PJ),
-        ("other float32", events.fp32, FP32_PJ),
-        ("float16", events.fp16, FP16_PJ),
-        ("integer", events.int_ops, INT_PJ),
-        ("special function", events.sfu, SFU_PJ),
-        ("conversion", events.convert, CONVERT_PJ),
-        ("shuffle", events.shuffle, SHUFFLE_PJ),
-    )
-    others = (
-        ("tensor core", events.tensor_energy_equivalent_flops, "flops of float16", TENSOR_PJ_PER_FLOP),
-        ("instruction issue", events.issued_instructions, "warp instr.", ISSUE_PJ),
-        ("shared wavefronts", events.shared_wavefronts, "wavefronts", SHARED_PJ_PER_WAVEFRONT),
-        ("shared data", events.shared_lane_bytes * lanes / WARP_SIZE, "B", SHARED_PJ_PER_LANE_BYTE),
-        ("L1 sectors", moved.sectors, "sectors", L1_PJ_PER_SECTOR),
-        ("L2 data", moved.l2_bytes, "B", L2_PJ_PER_BYTE),
-    )
-    dram = moved.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
-    return (
-        *(EventEnergy(kind, n, "warp instr.", lanes * n * pj * process * 1e-12) for kind, n, pj in per_lane),
-        *(EventEnergy(kind, n, unit, n * pj * process * 1e-12) for kind, n, unit, pj in others),
-        EventEnergy("DRAM data", moved.dram_bytes, "B", dram, is_core=False),
-    )
+    moved, process = events.traffic, spec.power.process_energy_scale
+    counts = {
+        "multiply-add": events.fma32,
+        "other float32": events.fp32,
+        "float16": events.fp16,
+        "integer": events.int_ops,
+        "special function": events.sfu,
+        "conversion": events.convert,
+        "shuffle": events.shuffle,
+        "tensor core": events.tensor_energy_equivalent_flops,
+        "instruction issue": events.issued_instructions,
+        "shared request": events.shared_requests,
+        "global request": moved.requests + events.local_requests,
+        "shared wavefront": events.shared_wavefronts,
+        "shared data": events.shared_bytes,
+        "global data": events.global_lane_bytes,
+        "L1 sector": moved.sectors,
+        "L2 data": moved.l2_bytes,
+    }
+    parts = []
+    for kind, one in UNIT_ENERGIES.items():
+        lanes = events.active_lanes if one.unit == LANES else 1.0
+        joules = lanes * counts[kind] * one.pj * process * 1e-12
+        parts.append(EventEnergy(kind, counts[kind], one.unit, joules))
+    dram = moved.drifting_dram_bytes * spec.power.memory_pj_per_byte * 1e-12
+    return (*parts, EventEnergy("DRAM data", moved.drifting_dram_bytes, "B", dram, is_core=False))
 
 
-def compute_idle_power(spec: GpuSpec, clock_mhz: Any, temperature_c: float) -> Any:
+def compute_idle_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any:
     """Watts of the board with no kernel running and the clock held."""
     clock_tree = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * spec.voltage.at_clock(clock_mhz) ** 2
     return spec.power.constant_w + compute_static_power(spec, clock_mhz, temperature_c) + clock_tree
 
 
-def compute_static_power(spec: GpuSpec, clock_mhz: Any, temperature_c: float) -> Any:
+def compute_static_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any:
     """Watts of leakage."""
-    leakage = 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_TEMPERATURE_C)
-    return spec.power.static_w * spec.voltage.at_clock(clock_mhz) * max(0.2, leakage)
+    leakage = np.maximum(0.2, 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_TEMPERATURE_C))
+    return spec.power.static_w * spec.voltage.at_clock(clock_mhz) ** LEAKAGE_VOLTAGE_EXPONENT * leakage
 
 
-def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: float) -> Any:
+def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: Any) -> Any:
     """Watts that the clock tree takes in addition while a share of the SMs has work."""
     voltage = spec.voltage.at_clock(clock_mhz)
     return busy_sm_share * spec.power.active_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2

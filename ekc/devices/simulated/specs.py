@@ -60,16 +60,25 @@ SM_89 = Capability("sm_89", 48, 24, 100 * KIB, KIB, 128 * KIB, 128, load_store_u
 SM_90 = Capability("sm_90a", 64, 32, 228 * KIB, KIB, 256 * KIB, 128)
 
 
+VOLTAGE_EXPONENT = 1.5
+"""Exponent of the rise of the core voltage above its knee. Fit: two A100 boards (EnergAIzer, arXiv
+2604.20105: PCIe 40 GB and SXM 80 GB, 81 clocks each), both within 1 % of this form."""
+
+
 @dataclass(frozen=True)
 class VoltageCurve:
     """Core voltage over clock, relative to the flat part below the knee."""
 
     knee_mhz: float
-    slope_per_ghz: float
+    """Highest clock at which the voltage is still the lowest."""
+    top_mhz: float
+    """Clock at which the voltage has risen by `rise`."""
+    rise: float
 
     def at_clock(self, clock_mhz: Any) -> Any:
         """Relative voltage at a clock or at each of several, 1.0 below the knee."""
-        return 1.0 + self.slope_per_ghz * np.maximum(0.0, clock_mhz - self.knee_mhz) / 1000.0
+        above = np.maximum(0.0, clock_mhz - self.knee_mhz) / (self.top_mhz - self.knee_mhz)
+        return 1.0 + self.rise * above**VOLTAGE_EXPONENT
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,9 @@ class BoardPower:
     process_energy_scale: float
     """Energy per event relative to TSMC 7 nm."""
     memory_pj_per_byte: float
-    """Picojoules to move one byte between DRAM and its interface."""
+    """Picojoules to move one byte between DRAM and L2, memory controllers included."""
+    memory_published_pj_per_byte: float
+    """The same by the literature for this type of memory."""
     kelvin_per_w: float
     ambient_c: float = 30.0
 
@@ -175,24 +186,33 @@ _FIGURES: Mapping[str, tuple[Any, ...]] = {
     "l2_bytes_per_clock":        (  5120.0,   6600.0,    6600.0,    2560.0,    3072.0,      1760.0),
 }
 _VOLTAGES = {
-    "knee_mhz":                  (  1075.0,   1250.0,    1250.0,    1800.0,    1375.0,      1300.0),
-    "slope_per_ghz":             (   1.126,     0.55,      0.55,      0.50,      0.83,        0.75),
+    "knee_mhz":                  (  1000.0,   1000.0,    1000.0,    1785.0,    1275.0,      1095.0),
+    "top_mhz":                   (  1410.0,   1980.0,    1980.0,    2520.0,    1710.0,      1545.0),
+    "rise":                      (   0.284,     0.38,      0.38,     0.284,      0.28,       0.284),
 }
 _POWERS = {
     "tdp_w":                     (   250.0,    700.0,     700.0,     450.0,     350.0,       250.0),
-    "constant_w":                (    18.0,     60.0,      72.0,      38.0,      36.0,        28.0),
-    "static_w":                  (    14.0,     30.0,      34.0,      20.0,      22.0,        20.0),
-    "idle_clock_w_per_ghz":      (     4.0,      8.0,       8.0,       5.0,       5.0,         5.0),
+    "constant_w":                (    21.0,     40.0,      52.0,      38.0,      36.0,        28.0),
+    "static_w":                  (    19.2,     25.5,      25.5,      20.0,      22.0,        20.0),
+    "idle_clock_w_per_ghz":      (     4.8,     10.0,      10.0,       5.0,       5.0,         5.0),
     "active_clock_w_per_ghz":    (     8.0,     16.0,      16.0,      11.0,      11.0,         9.0),
     "process_energy_scale":      (     1.0,     0.72,      0.72,      0.62,      1.15,         1.6),
-    "memory_pj_per_byte":        (    45.0,     40.0,      40.0,      80.0,      90.0,        90.0),
-    "kelvin_per_w":              (    0.16,     0.06,      0.06,      0.09,      0.12,        0.16),
+    "memory_pj_per_byte":        (    91.0,     81.0,      81.0,      80.0,      90.0,        90.0),
+    "memory_published_pj_per_byte": (65.3,     93.4,      93.4,     112.0,     112.0,       112.0),
+    "kelvin_per_w":              (    0.15,     0.06,      0.06,      0.09,      0.12,        0.16),
 }
 # fmt: on
 
-_A100_FIT = "fit: KernelTuner fp32_power_vs_clock, A100-PCIE-40GB, 10 clocks, rms error 0.8 %"
-_A4000_FIT = "fit: KernelTuner fp32_power_vs_clock, RTX A4000 (GA104), slope 0.83/GHz; knee estimate"
-_H200_FIT = "fit: aiconfigurator h200_gemm_power (floor 126-140 W, power by TFLOP/s); split estimate"
+_ENERGAIZER = "Lee et al., EnergAIzer, arXiv 2604.20105, recordings by clock"
+_A100_FIT = f"fit: {_ENERGAIZER}, of an A100-PCIE-40GB; within 1.1 % at each of 81 clocks"
+_A100_POWER_FIT = (
+    f"fit: idle power of {_ENERGAIZER}, A100-PCIE-40GB, taken as at 45 C, and FP32 power over clocks of "
+    "another such board (KernelTuner), 6 W less; active clock: estimate; cooling: 68 C at 250 W (KernelTuner)"
+)
+_H100_FIT = f"fit: idle power of {_ENERGAIZER}, H100 SXM, taken as at 45 C; its voltage is not recorded"
+_H200_FIT = "as h100; 12 W more for its memory: h200_gemm_power (aiconfigurator), floor of 126 to 140 W"
+_A4000_FIT = "fit: KernelTuner fp32_power_vs_clock, RTX A4000 (GA104), 8 clocks below its cap"
+_A100_SHAPE = "estimate: knee at the share of the boost clock and rise of the A100"
 _SOURCES = {
     CEILINGS_SOURCE: (
         "NVIDIA A100 architecture whitepaper and PCIe 40 GB data sheet",
@@ -212,19 +232,22 @@ _SOURCES = {
         "estimate: 48 slices of 128 KiB, 64 B a clock each as on A100; the CLBlast rows fit 3,340",
         "estimate",
     ),
-    "voltage": (
-        _A100_FIT,
-        "estimate: knee and slope as on A100, stretched to the higher boost",
-        "estimate: as h100",
-        "estimate",
-        _A4000_FIT,
-        "estimate",
-    ),
+    "voltage": (_A100_FIT, *(_H100_FIT,) * 2, _A100_SHAPE, _A4000_FIT, _A100_SHAPE),
     "power": (
-        "fit: the same, and CLBlast GEMM a100_gemm_clocks (4 tiles, 7 clocks)",
-        *(_H200_FIT,) * 2,
-        *("estimate: A100 energies by process node; GDDR6X per byte",) * 2,
-        "estimate: A100 energies by process node; GDDR6 per byte",
+        _A100_POWER_FIT,
+        _H100_FIT,
+        _H200_FIT,
+        *("estimate: A100 energies by process node",) * 3,
+    ),
+    "memory_pj_per_byte": (
+        "fit: clock of CLBlast GEMMs under the 250 W cap (KernelTuner); benchmarks/simulator/energy.py",
+        *("estimate: that of the A100 by the published ratio of HBM3 to HBM2, 0.89 (Antepara et al.)",) * 2,
+        *("estimate",) * 3,
+    ),
+    "memory_published_pj_per_byte": (
+        "Delestrac et al., ASAP 2024: 2090 pJ per 32 B, measured on an A100",
+        *("Antepara et al., SC 2025, table 3: 11.68 pJ a bit of HBM3, controllers included",) * 2,
+        *("O'Connor et al., MICRO 2017: 14 pJ a bit of GDDR5",) * 3,
     ),
     "fixed_mhz": ("our choice: highest clock at which most GEMMs stay under the cap (estimate)",)
     * len(_NAMES),

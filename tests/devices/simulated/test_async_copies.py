@@ -75,7 +75,8 @@ def test_copy_reads_and_writes_but_passes_no_register() -> None:
     blocks, warps, tensors, lane_bytes = 16, 8, 2, 8
     stores = blocks * TILES * warps * tensors
     assert past.shared_requests == pytest.approx(through.shared_requests - stores)
-    assert past.shared_lane_bytes == pytest.approx(through.shared_lane_bytes - stores * 32 * lane_bytes)
+    assert past.shared_bytes == pytest.approx(through.shared_bytes)
+    assert past.global_lane_bytes == pytest.approx(through.global_lane_bytes - stores * 32 * lane_bytes)
 
 
 @pytest.mark.parametrize("vector", [4, 2])

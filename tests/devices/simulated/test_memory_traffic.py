@@ -58,3 +58,45 @@ def test_dram_bytes_are_at_least_the_touched_bytes(tiles: int, wave: int, size: 
         footprints, memory_traffic.compute_dram_bytes(footprints, wave, size), strict=True
     ):
         assert crossed >= memory_traffic.compute_compulsory_bytes(footprint)
+
+
+@given(tiles=st.integers(1, 128), wave=st.integers(1, 2000), size=st.floats(1, 1e9))
+def test_blocks_that_drift_move_at_least_the_bytes_of_blocks_in_step(
+    tiles: int, wave: int, size: float
+) -> None:
+    in_step, drifting = (
+        count(panels(tiles), wave, size)
+        for count in (memory_traffic.compute_dram_bytes, memory_traffic.compute_drifting_dram_bytes)
+    )
+    assert all(b >= a for a, b in zip(in_step, drifting, strict=True))
+    # No block reads more than its panels.
+    asked = (tiles * tiles * f.block_bytes for f in panels(tiles))
+    assert all(b <= max(a, most) * (1 + 1e-9) for a, b, most in zip(in_step, drifting, asked, strict=True))
+
+
+def test_drift_costs_nothing_where_a_wave_fits_l2() -> None:
+    for tiles, wave in ((8, 108), (64, 512)):
+        in_step = memory_traffic.compute_dram_bytes(panels(tiles), wave, 2000 * MIB)
+        assert memory_traffic.compute_drifting_dram_bytes(panels(tiles), wave, 2000 * MIB) == in_step
+
+
+@given(
+    tiles=st.integers(1, 128),
+    wave=st.integers(1, 2000),
+    small=st.floats(1, 1e9),
+    more=st.floats(1, 100),
+)
+def test_larger_l2_never_costs_traffic_of_drifting_blocks(
+    tiles: int, wave: int, small: float, more: float
+) -> None:
+    before, after = (
+        sum(memory_traffic.compute_drifting_dram_bytes(panels(tiles), wave, size))
+        for size in (small, small * more)
+    )
+    assert after <= before * (1 + 1e-9)
+
+
+def test_no_panel_survives_in_no_cache() -> None:
+    tiles, wave = 64, 128
+    a, _, _ = memory_traffic.compute_drifting_dram_bytes(panels(tiles), wave, 1.0)
+    assert a > 0.99 * tiles * 4.0 * (128 * tiles) ** 2

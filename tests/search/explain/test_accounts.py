@@ -91,7 +91,7 @@ def _events(found: EnergyBreakdown) -> dict[str, float]:
     """Joules of events, by the groups that can be credited; what is paid by the second is left out."""
     groups = dict.fromkeys(("global memory", "shared memory", "instructions"), 0.0)
     for cause in found.causes:
-        if cause.name in ("L1 sectors", "L2 data", "DRAM data"):
+        if cause.name.startswith(("global ", "L1 ", "L2 ", "DRAM ")):
             groups["global memory"] += cause.joules
         elif cause.name.startswith("shared "):
             groups["shared memory"] += cause.joules

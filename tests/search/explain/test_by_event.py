@@ -78,8 +78,10 @@ def test_dynamic_energy_is_sum_of_parts() -> None:
     spec, work = compute(staged())
     (counted, _), *_ = work.launches
     parts = {part.kind: part.joules for part in power.compute_event_energies(spec, counted)}
-    fma_j = 32 * counted.fma32 * power.FMA_PJ * spec.power.process_energy_scale * 1e-12
-    dram_j = counted.traffic.dram_bytes * spec.power.memory_pj_per_byte * 1e-12
+    fma_j = (
+        32 * counted.fma32 * power.UNIT_ENERGIES["multiply-add"].pj * spec.power.process_energy_scale * 1e-12
+    )
+    dram_j = counted.traffic.drifting_dram_bytes * spec.power.memory_pj_per_byte * 1e-12
     assert (parts["multiply-add"], parts["DRAM data"]) == pytest.approx((fma_j, dram_j))
     energy = power.compute_dynamic_energy(spec, counted)
     assert energy.core_j + energy.memory_j == pytest.approx(sum(parts.values()), rel=1e-12)
@@ -91,8 +93,8 @@ def test_difference_is_sum_of_lines() -> None:
     assert sum(line.difference_j for line in account.lines) == pytest.approx(account.difference_j, rel=1e-9)
     lines = {line.cause: line for line in account.lines}
     # Only one of the two uses shared memory; both do the same multiplications.
-    assert lines["shared wavefronts"].count_a == 0 < lines["shared wavefronts"].count_b
-    assert lines["shared wavefronts"].difference_j > 0
+    assert lines["shared request"].count_a == 0 < lines["shared request"].count_b
+    assert lines["shared request"].difference_j > 0
     assert lines["multiply-add"].count_a == lines["multiply-add"].count_b == 128**3 / 32
     sizes = [abs(line.difference_j) for line in account.lines]
     assert sizes == sorted(sizes, reverse=True)
