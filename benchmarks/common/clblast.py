@@ -5,12 +5,11 @@ matmul with m and n exchanged and the first operand transposed. A work-group of 
 MWG x NWG of C with KWG of K at a time; a thread owns MWG/MDIMC x NWG/NDIMC elements, side by side (STRM, STRN
 = 0) or in vectors at the distance of a work-group (1). SA, SB: that operand comes through shared memory.
 
-Three things are CLBlast's own. Which thread copies what into shared memory is written into the text of the
-kernel (MDIMA and NDIMB shape the threads; with STRM, STRN = 0 each copies neighbours, which makes banks
-collide). So is the alignment of tiles of scalars: the recorded kernels load them one by one, but for the
-second tile where the first is of vectors. The loop over KWG is unrolled as far as the recorded compiler does;
-ekc unrolls what a schedule says. Left out: the read of C that beta asks for, and sizes known only at run
-time.
+Two things are CLBlast's own and are written into the text of the kernel: which thread copies what into
+shared memory (MDIMA and NDIMB shape the threads; with STRM, STRN = 0 each copies neighbours, which makes
+banks collide), and the alignment of tiles of scalars, which the recorded kernels load one by one, but for the
+second tile where the first is of vectors. Left out: the read of C that beta asks for, and sizes known only at
+run time.
 """
 
 from __future__ import annotations
@@ -30,9 +29,6 @@ from ekc.ir.hardware.target import Limits
 
 WIDEST = 4
 """Floats that one access moves at most."""
-MAX_UNROLLED_BODY = 150
-"""Multiply-adds of a thread up to which the recorded compiler unrolls the loop over KWG (fit: times of half
-of the rows that read an operand directly)."""
 UNBOUNDED = Limits(registers_per_thread=2**31, registers_per_sm=2**40)
 """CLBlast's tiles may spill, and the recordings hold such rows: ptxas says how much."""
 
@@ -99,16 +95,7 @@ def build_schedule(one: Xgemm, side: int) -> ekc.Schedule:
         width = min(vector, WIDEST)
         cut = cut.cache_read(tensor, "shared", at="k.0", vector=width) if shared else cut
         cut = cut.cache_read(f"{tensor}.shared" if shared else tensor, "register", at="k.2", vector=width)
-    factor = compute_unroll_factor(one)
-    return cut.unroll("k.2") if factor == 1 else cut.unroll("k.1", factor=factor).unroll("k.2")
-
-
-def compute_unroll_factor(one: Xgemm) -> int:
-    """Trips of the loop over KWG that the recorded compiler writes out together: a power of two."""
-    factor, trips = 1, one.kwg // one.kwi
-    while 2 * factor <= trips and 2 * factor * one.kwi * one.thread_tile <= MAX_UNROLLED_BODY:
-        factor *= 2
-    return factor
+    return cut.unroll("k.2")
 
 
 def compile_kernel(one: Xgemm, side: int, arch: str) -> CompiledKernel:

@@ -111,7 +111,7 @@ def _make_accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
     thread = np.arange(min(WARP, one.threads))
     x, y = thread % one.mdimc, thread // one.mdimc
     aligned_m, aligned_n = clblast.compute_alignments(one)
-    trips = side / one.kwi / clblast.compute_unroll_factor(one)
+    trips = side / one.kwi
     for tensor, number, group, threads, across, vector, strided, shared, aligned in (
         ("A", y, one.nwg, one.ndimc, one.ndimb, one.vwn, one.strn, one.sb, aligned_n),
         ("B", x, one.mwg, one.mdimc, one.mdima, one.vwm, one.strm, one.sa, aligned_m),

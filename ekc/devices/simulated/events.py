@@ -8,8 +8,8 @@ in L2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, floor, log2
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
@@ -19,6 +19,10 @@ from ekc.devices.throughput import DATA_CENTER_RATES, WGMMA_SHARE
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import InstructionCounts
 
+UNROLLED_OPERATIONS = 150.0
+"""Operations on floats in a loop body up to which ptxas unrolls a loop, by powers of two, and issues the
+loads of these trips together (fit: CLBlast rows of three cards)."""
+MAX_UNROLLED_TRIPS = 16.0
 DIRECT_WORDS_IN_FLIGHT, TILE_WORDS_IN_FLIGHT = 32.0, 16.0
 """Registers of one thread that wait for loads at the same time, of operands and of tiles; other loads of a
 trip wait for these (fit: CLBlast rows of three cards)."""
@@ -179,12 +183,19 @@ def _count_loads(profile: LaunchProfile, warps: int) -> dict[str, float]:
     """The fields of `Events` about global loads into registers."""
     loads = [x for x in profile.accesses if x.space == "global" and x.kind == "load" and not x.is_async]
     tile_loads = [one for one in loads if one.fills_tile]
-    direct_loads = [one for one in loads if not one.fills_tile]
+    direct_loads = [_unroll_load(one, profile.counts) for one in loads if not one.fills_tile]
     return {
         "direct_load_rounds": _count_load_rounds(direct_loads, warps, DIRECT_WORDS_IN_FLIGHT),
         "tile_load_rounds": _count_load_rounds(tile_loads, warps, TILE_WORDS_IN_FLIGHT),
         "tile_load_trips": min((one.trip_count for one in tile_loads), default=0.0),
     }
+
+
+def _unroll_load(load: AccessGroup, counts: InstructionCounts) -> AccessGroup:
+    """The load with its trips, as they are after ptxas has unrolled a loop with a small body."""
+    operations = (counts.fma32 + counts.fp32 + counts.fp16) / load.trip_count
+    together = min(UNROLLED_OPERATIONS / max(operations, 1.0), MAX_UNROLLED_TRIPS, load.trip_count)
+    return replace(load, trip_count=load.trip_count / 2.0 ** floor(log2(max(together, 1.0))))
 
 
 def _count_load_rounds(loads: Sequence[AccessGroup], warps: int, words_in_flight: float) -> float:
