@@ -142,8 +142,11 @@ def count_events(
         + LINE_BYTES * local,
         local_requests=local,
         lsu_cycles=blocks
-        * sum(one.requests * _count_lsu_cycles(spec, _count_bank_passes(one)) for one in profile.accesses)
-        + local * _count_lsu_cycles(spec, 1.0)
+        * sum(
+            one.requests * _count_lsu_cycles(spec, _count_bank_passes(one), one.bytes_per_lane)
+            for one in profile.accesses
+        )
+        + local * _count_lsu_cycles(spec, 1.0, 4)
         + operands * LINE_BYTES / spec.capability.l1_bytes_per_clock,
         traffic=compute_traffic(spec, launch, profile, local, resident),
         tile_waits=counts.async_waits,
@@ -173,10 +176,11 @@ def _count_bank_passes(access: AccessGroup) -> float:
     return 0.0 if is_past_l1 and access.space == "global" else access.wavefronts
 
 
-def _count_lsu_cycles(spec: GpuSpec, wavefronts: float) -> float:
-    """Cycles of the load-store unit for one request: making addresses, and moving data."""
-    moving = wavefronts * LINE_BYTES / spec.capability.l1_bytes_per_clock
-    return max(WARP_SIZE / spec.capability.load_store_units, moving)
+def _count_lsu_cycles(spec: GpuSpec, wavefronts: float, bytes_per_lane: int) -> float:
+    """Cycles of the load-store unit for one request: making addresses, moving data, filling registers."""
+    sm = spec.capability
+    moving = wavefronts * LINE_BYTES / sm.l1_bytes_per_clock
+    return max(WARP_SIZE / sm.load_store_units, moving, sm.clocks_per_word * bytes_per_lane / 4)
 
 
 def _count_loads(profile: LaunchProfile, warps: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ marked *fit* come from recordings, named in `GpuSpec.sources`; figures marked *e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -46,6 +46,9 @@ class Capability:
     """Bytes per clock from shared memory and L1 to one SM's registers (source: GA102, also for Turing)."""
     load_store_units: int = 32
     """Lanes of one SM whose addresses are made each clock (source: the SM diagrams of the whitepapers)."""
+    clocks_per_word: float = 0.0
+    """Clocks of an SM that a request takes at least for each word (4 bytes) of a lane, however few banks it
+    needs (*fit*: CLBlast rows of the RTX 3090; those of the A100 and the RTX 2080 Ti show no such bound)."""
 
     @property
     def shared_bytes_per_block(self) -> int:
@@ -55,8 +58,8 @@ class Capability:
 
 SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clock=64, load_store_units=16)
 SM_80 = Capability("sm_80", 64, 32, 164 * KIB, KIB, 192 * KIB, 128)
-SM_86 = Capability("sm_86", 48, 16, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
-SM_89 = Capability("sm_89", 48, 24, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16)
+SM_86 = Capability("sm_86", 48, 16, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16, clocks_per_word=0.75)
+SM_89 = replace(SM_86, arch="sm_89", blocks_per_sm=24)
 SM_90 = Capability("sm_90a", 64, 32, 228 * KIB, KIB, 256 * KIB, 128)
 
 

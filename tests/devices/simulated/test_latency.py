@@ -32,7 +32,9 @@ def bandwidth_share(kernel: CompiledKernel) -> float:
 
 
 def test_good_product_comes_near_the_peak() -> None:
-    assert 0.75 <= flops_share(samples.sgemm(4096)) <= 0.90
+    # The fastest recorded CLBlast tile reaches 0.70 (a100_gemm_energy: 10.2 ms at 1390 MHz), other recorded
+    # float32 products up to 0.88.
+    assert 0.70 <= flops_share(samples.sgemm(4096)) <= 0.88
 
 
 def test_few_blocks_leave_multiprocessors_idle() -> None:
