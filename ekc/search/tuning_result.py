@@ -3,8 +3,8 @@
 The result of a tuning run as text: a table of figures, notes on how they were measured, the model card.
 
 The model card has one line for each round with meterings: the error of energies that were predicted before
-they were metered, beside the two trivial predictors that a model must beat (energy = latency x constant
-power, and the order by latency alone).
+they were metered, beside the three trivial predictors that a model must beat (energy = latency x constant
+power; energy = P0 x latency + E0; and the order by latency alone).
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from ekc.tables import TABLE_WIDTH, format_table
 MAX_LINES = 8
 """Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
 _TITLE = "Model card: energies predicted beforehand, against the meter"
-_HEADERS = ("round", "rows", "error", "latency x power", "rank", "latency alone", "next share", "")
+_HEADERS = (
+    *("round", "rows", "error", "latency x power", "P0 t + E0"),
+    *("rank", "latency alone", "next share", ""),
+)
+"""P0 t + E0: energy as a line over the latency t, fitted to the kernels metered so far."""
 
 
 def format_model_card(cards: Sequence[ModelCard]) -> str:
@@ -44,6 +48,7 @@ def _make_row(card: ModelCard) -> tuple[str, ...]:
         str(card.rows),
         _format_percent(card.error),
         _format_percent(card.constant_power_error),
+        _format_percent(card.two_number_error),
         _format_rank(card.rank_correlation),
         _format_rank(card.latency_rank),
         f"{100 * card.share:.0f}%",
@@ -60,16 +65,24 @@ def _format_percent(share: float | None) -> str:
 
 
 def _format_verdict(cards: Sequence[ModelCard]) -> list[str]:
-    """Describe how often the model beat the trivial predictor, and how many rounds are shown."""
-    pairs = [(card.error, card.constant_power_error) for card in cards]
-    errors = [(error, trivial) for error, trivial in pairs if error is not None and trivial is not None]
-    better = sum(error < trivial for error, trivial in errors)
+    """Describe how often the model beat the trivial predictors, and how many rounds are shown."""
+    judged = [card for card in cards if card.error is not None]
     lines = []
-    if errors:
-        lines.append(f"better than latency x constant power in {better} of {len(errors)} rounds")
+    if judged:
+        constant = sum(_is_less(card.error, card.constant_power_error) for card in judged)
+        two_numbers = sum(_is_less(card.error, card.two_number_error) for card in judged)
+        lines.append(
+            f"better than latency x constant power in {constant} of {len(judged)} rounds, "
+            f"than P0 t + E0 in {two_numbers}"
+        )
     if len(cards) > MAX_LINES:
         lines.append(f"{MAX_LINES} of {len(cards)} rounds shown")
     return ["; ".join(lines)] if lines else []
+
+
+def _is_less(error: float | None, other: float | None) -> bool:
+    """Whether both errors are known and the first is less."""
+    return error is not None and other is not None and error < other
 
 
 _LABEL_WIDTH = 11

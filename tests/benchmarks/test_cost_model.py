@@ -6,11 +6,12 @@ import csv
 import gzip
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.cost_model import energy, energy_rows, recording
+from benchmarks.cost_model import energy, energy_rows, few_rows, recording
 from ekc.devices.recording import read_recording
 from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import COLUMNS, write_gemm, write_timed_hotspot
@@ -31,14 +32,19 @@ def test_prior_is_ranked_against_recordings(run: Run, tmp_path: Path) -> None:
 
 def test_energy_model_beats_constant_power(run: Run, tmp_path: Path) -> None:
     write_timed_hotspot(tmp_path, twice=True)
-    text, figures = run("cost_model.energy", "--data", str(tmp_path), "--only", "hotspot A4000 energy")
-    lines = {line["prediction"]: line for line in figures["lines"]}
+    options = ("--only", "hotspot A4000 energy", "--draws", "1")
+    text, figures = run("cost_model.energy", "--data", str(tmp_path), *options)
+    lines = {line["prediction"]: line for line in figures["lines"] if "draws" not in line}
     ours, rule = lines["ekc, time known"], lines["latency x constant power"]
     assert rule["rows"] == 252
     assert ours["times_better"] == pytest.approx(rule["mean"] / ours["mean"])
     assert ours["mean"] < rule["mean"] / 5
     assert ours["bar"] == {"times_better": 10}
-    assert figures["pass"] == ours["pass"] == (ours["times_better"] >= 10)
+    assert ours["pass"] == (ours["times_better"] >= 10)
+    # The made-up power does not depend on the time.
+    assert lines["P0 t + E0"]["mean"] == pytest.approx(rule["mean"], rel=0.1)
+    _check_few_rows([line for line in figures["lines"] if "draws" in line])
+    assert figures["pass"] == all(line["pass"] for line in figures["lines"] if "pass" in line)
     assert ours["mean"] < lines["ekc, configuration alone"]["mean"] < rule["mean"]
     assert "mean" not in lines["latency alone"]
     (noise,) = figures["noise"]
@@ -46,6 +52,33 @@ def test_energy_model_beats_constant_power(run: Run, tmp_path: Path) -> None:
     assert noise["energy_rms"] == pytest.approx(0.02 * 2**0.5)
     assert noise["time_rms"] == 0
     assert "2.8% (RMS) from the truth" in text
+
+
+def _check_few_rows(lines: list[dict[str, Any]]) -> None:
+    """Four row counts of five predictions; ours is judged at three of them."""
+    assert [line["rows"] for line in lines] == [n for n in few_rows.ROW_COUNTS for _ in range(5)]
+    judged = [line for line in lines if "pass" in line]
+    assert [line["rows"] for line in judged] == list(few_rows.BARS)
+    for line in judged:
+        assert line["prediction"] == "ekc, time known"
+        assert line["pass"] == (line["mean"] <= few_rows.BARS[line["rows"]])
+    assert judged[-1]["mean"] < judged[0]["mean"]
+    assert all(line["pick"] >= 1 for line in lines)
+    assert all(("mean" in line) == (line["prediction"] != "latency alone") for line in lines)
+
+
+def test_few_kernels_are_drawn_apart_from_those_tested() -> None:
+    kernel = np.repeat(np.arange(10), 3)
+    figures = np.arange(30) + 1.0
+    whole = energy_rows.Kernels(np.zeros((30, 1)), figures, figures, kernel)
+    drawn = list(few_rows.draw_kernels(whole, 4, 5, 0))
+    for learned, tested in drawn:
+        assert len(set(learned.kernel.tolist())) == len(learned.kernel) == 4
+        assert not set(learned.kernel.tolist()) & set(tested.kernel.tolist())
+        assert len(tested.kernel) == 18
+    assert len({tuple(sorted(learned.energy)) for learned, _ in drawn}) == 5
+    again = [learned.energy.tolist() for learned, _ in few_rows.draw_kernels(whole, 4, 5, 0)]
+    assert again == [learned.energy.tolist() for learned, _ in drawn]
 
 
 def test_single_measurement_gives_no_noise(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def result(plain_run: TuningResult) -> TuningResult:
 
 
 def card(number: int, **changes: object) -> ModelCard:
-    changed = ModelCard(number, 4 * number, 0.8, 0.02, 0.03, 0.7, 0.25, False)
+    changed = ModelCard(number, 4 * number, 0.8, 0.02, 0.03, 0.04, 0.7, 0.25, False)
     return replace(changed, **changes)  # type: ignore[arg-type]
 
 
@@ -56,9 +56,9 @@ def test_model_card_counts_wins_and_marks_quarantine() -> None:
     text = format_model_card(
         [card(1, error=None, rank_correlation=None), card(2), card(3, error=0.05, quarantined=True)]
     )
-    assert "better than latency x constant power in 1 of 2 rounds" in text
+    assert "better than latency x constant power in 1 of 2 rounds, than P0 t + E0 in 1" in text
     assert [line.endswith("quarantined") for line in text.splitlines()[3:6]] == [False, False, True]
-    assert text.splitlines()[3].split() == ["1", "4", "-", "3.0%", "-", "0.70", "25%"]
+    assert text.splitlines()[3].split() == ["1", "4", "-", "3.0%", "4.0%", "-", "0.70", "25%"]
 
 
 def test_long_model_card_shows_first_and_last() -> None:

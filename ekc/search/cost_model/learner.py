@@ -66,12 +66,13 @@ class Learner:
         Returns (mean, standard deviation) of log latency in seconds, then of log power in watts. Latency
         residuals are clipped (`latency_residual_clip`), so predictions for slow kernels are optimistic. The
         surrogate of the power model is used only for genomes whose lower bound of the latency is within
-        `limit_s`, the line for the others: they cannot win.
+        `limit_s`, its parametric part for the others: they cannot win.
         """
         mean, std = self.latency_model.predict(inputs.features, inputs.expected_latency_s)
-        residuals = mean - np.log(inputs.expected_latency_s)
         can_win = mean - SURROGATE.lower_bound_stds * std <= np.log(limit_s)
-        power = self.power_model.predict(inputs.features, residuals, inputs.expected_power_w, can_win)
+        power = self.power_model.predict(
+            inputs.features, mean, inputs.expected_latency_s, inputs.expected_power_w, can_win
+        )
         return mean, std, *power
 
     def learn_latency(self, timed: list[Candidate]) -> None:
@@ -137,7 +138,7 @@ class Learner:
             )
             modelled = [j for j in recent if np.isfinite(j.model_j)]
             self.power_model.update_quarantine(
-                *(_get_column(modelled, name) for name in ("model_j", "line_j", "measured_j"))
+                *(_get_column(modelled, name) for name in ("model_j", "parametric_j", "measured_j"))
             )
         self.model_cards.append(self._make_card(round_number, row_count))
 
@@ -151,6 +152,7 @@ class Learner:
             rank_correlation=spearman(_get_column(recent, "predicted_j"), measured),
             error=_median_relative_error(_get_column(recent, "predicted_j"), measured),
             constant_power_error=_median_relative_error(_get_column(recent, "constant_j"), measured),
+            two_number_error=_median_relative_error(_get_column(recent, "two_number_j"), measured),
             latency_rank=spearman(_get_column(recent, "latency_s"), measured),
             share=self.metering_share.share,
             quarantined=self.power_model.is_quarantined,

@@ -152,15 +152,17 @@ class PredictionRecord:
     """Predictions and measurement of one metered kernel. Energies in joules per call."""
 
     predicted_j: float
-    """Energy that the run used: by the power model, or under quarantine by the line."""
+    """Energy that the run used: by the power model, or under quarantine by its parametric part."""
     std: float
     """Standard deviation of the log of `predicted_j`."""
     model_j: float
     """Energy by the surrogate of the power model, also under quarantine; NaN before it was fitted."""
-    line_j: float
-    """Energy by the line of the power model."""
+    parametric_j: float
+    """Energy by the parametric part of the power model."""
     constant_j: float
     """Latency times the median power so far."""
+    two_number_j: float
+    """P0 times latency plus E0, both numbers fitted to the kernels metered so far."""
     latency_s: float
     measured_j: float
 
@@ -176,9 +178,11 @@ class PredictionBatch:
     """Standard deviation of `mean`."""
     model_mean: Array
     """Log energy by the surrogate of the power model, also under quarantine; NaN before it is fitted."""
-    line_mean: Array
-    """Log energy by the line of the power model."""
+    parametric_mean: Array
+    """Log energy by the parametric part of the power model."""
     constant_power_w: float
+    two_number_w: Array
+    """Power by P0 + E0 / latency: the second trivial predictor."""
     feature_rows: NDArray[np.float32]
 
     @classmethod
@@ -186,10 +190,14 @@ class PredictionBatch:
         """Predict the energy of timed kernels."""
         log_s = np.log([c.latency_s for c in candidates])
         mean, std = power_model.predict_timed(candidates)
-        model, line = (power_model.predict_timed(candidates, use_model=which)[0] for which in (True, False))
+        model, parametric = (
+            power_model.predict_timed(candidates, use_model=which)[0] for which in (True, False)
+        )
         model = model if power_model.is_ready else np.full(len(model), np.nan)
         rows, median_w = np.stack([c.features for c in candidates]), power_model.median_power_w
-        return cls(candidates, mean + log_s, std, model + log_s, line + log_s, median_w, rows)
+        two_number_w = power_model.predict_two_number_w(np.exp(log_s))
+        energies = mean + log_s, std, model + log_s, parametric + log_s
+        return cls(candidates, *energies, median_w, two_number_w, rows)
 
     def make_records(self, metered: Sequence[int]) -> list[PredictionRecord]:
         """Make the records of candidates that were metered since, by their indices."""
@@ -198,8 +206,9 @@ class PredictionBatch:
                 predicted_j=float(np.exp(self.mean[i])),
                 std=float(self.std[i]),
                 model_j=float(np.exp(self.model_mean[i])),
-                line_j=float(np.exp(self.line_mean[i])),
+                parametric_j=float(np.exp(self.parametric_mean[i])),
                 constant_j=self.constant_power_w * self.candidates[i].latency_s,
+                two_number_j=float(self.two_number_w[i]) * self.candidates[i].latency_s,
                 latency_s=self.candidates[i].latency_s,
                 measured_j=self.candidates[i].energy_j,
             )

@@ -86,8 +86,8 @@ class ResidualModel:
         """Learn from all rows. With few rows, `predict` uses only a common factor."""
         if self.row_count < SURROGATE.min_rows:
             return
-        objective, targets = np.array(self._objective_values), self._compute_targets()
-        weight = np.maximum((objective.min() / objective) ** self.sharpness, BOOSTED_TREES.min_weight)
+        targets = self._compute_targets()
+        weight = compute_weights(np.array(self._objective_values), self.sharpness)
         parameters = {
             "objective": "reg:squarederror",
             "max_depth": BOOSTED_TREES.max_depth,
@@ -114,6 +114,13 @@ class ResidualModel:
             scale = float(np.exp(np.median(self._compute_targets()))) if self.row_count else 1.0
             return prior * scale
         return np.asarray(prior * np.exp(predict_values(self._booster, rows).astype(np.float64)))
+
+
+def compute_weights(objective_values: NDArray[np.float64], sharpness: float) -> NDArray[np.float64]:
+    """Weights of rows, 1 for the best: a row of twice the best objective has 2**-`sharpness`. No row has less
+    than `min_weight`: a model that never learns bad rows predicts good figures everywhere."""
+    relative = objective_values.min() / objective_values
+    return np.asarray(np.maximum(relative**sharpness, BOOSTED_TREES.min_weight))
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:

@@ -328,7 +328,7 @@ class AnalyticSettings:
     that no recording of ours can test. The simulated devices use a similar guess and so flatter it."""
     float_pj: float = 15.0
     """Energy in picojoules of a float32 operation of one lane. These energies were fitted by others on a GTX
-    1080 Ti. Newer processes need less, which the line over the prior learns. The simulated devices started
+    1080 Ti. Newer processes need less, which the power model learns. The simulated devices started
     from the same source and so flatter them."""
     integer_pj: float = 11.0
     """Energy in picojoules of an integer operation of one lane. Source: as `float_pj`."""
@@ -378,7 +378,7 @@ class SurrogateSettings:
     such as bank conflicts."""
     lower_bound_stds: float = 2.0
     """Standard deviations below the mean at which a prediction counts as a lower bound: kernels that are
-    feasible only below it are predicted by the line of the power model alone."""
+    feasible only below it are predicted by the parametric part of the power model alone."""
 
 
 SURROGATE = SurrogateSettings()
@@ -436,19 +436,27 @@ class PowerModelSettings:
     """The power model (`cost_model/power_model.py`)."""
 
     sharpness: float = 2.0
-    """A kernel of twice the least energy has weight 2**-sharpness in the line, as in the trees."""
+    """A kernel of twice the least energy has weight 2**-sharpness in the parametric part, as in the trees."""
+    work_penalty: float = 0.01
+    """Ridge penalty on E0 of energy = P0 x latency + E0, in kernels at the mean latency. Weak: it decides
+    where latencies are equal. From 0.0001 to 0.1 errors on recordings are the same."""
+    exponent_variance: float = 0.01
+    """Variance of the log latency at which metered kernels weigh as much as constant power, in the power law
+    of the latency. From 0.001 to 0.1 errors on recordings are the same."""
+    share_error: float = 0.1
+    """Relative error by which the two-number fit and the power law must differ on one kernel left out, for
+    that kernel to weigh as much as equal shares. With 0.02 to 0.2, errors on recordings differ by a tenth."""
     prior_slope: float = 0.5
-    """Slope that the line over the prior is shrunk to. Recorded kernels have 0.75
-    (`benchmarks/cost_model/analytic.py`). With 0.7, a run where power is constant needs three times as many
-    meterings to find that out, and other runs hardly rank better."""
+    """Slope that the log prior is shrunk to. Recorded kernels have 0.75
+    (`benchmarks/cost_model/analytic.py`)."""
     prior_slope_variance: float = 0.003
     """Variance of the log prior at which metered kernels and `prior_slope` weigh the same."""
     tree_share: float = 0.25
     """Weight of the trees in the surrogate: few kernels are metered, trees need many."""
     min_rows: int = 4
-    """Metered kernels from which on the line's error is used, and the quarantine is judged."""
+    """Metered kernels from which on the error of the parametric part is used and the quarantine is judged."""
     quarantine_rank: float = 0.5
-    """Rank correlation below which a surrogate no better than the line is not used."""
+    """Rank correlation below which a surrogate no better than the parametric part is not used."""
     min_std: float = 0.02
     """Standard deviation of log watts, at least: kernels of equal features differ by about as much."""
 

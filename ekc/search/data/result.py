@@ -212,8 +212,11 @@ class ModelCard:
     """Median absolute relative error of the predicted energies."""
     constant_power_error: float | None
     """Median absolute relative error of the trivial predictor energy = latency x median power so far."""
+    two_number_error: float | None
+    """Median absolute relative error of the second trivial predictor: energy = P0 x latency + E0, both
+    numbers fitted to the kernels metered so far."""
     latency_rank: float | None
-    """Spearman correlation of latency and metered energy: the other trivial predictor."""
+    """Spearman correlation of latency and metered energy: the third trivial predictor."""
     share: float
     """Share of the timed kernels that is metered after this round."""
     quarantined: bool

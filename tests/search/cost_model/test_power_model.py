@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES
 from ekc.search.cost_model.metering_policy import PredictionBatch
-from ekc.search.cost_model.power_model import PowerModel
+from ekc.search.cost_model.power_model import LayeredPowerModel, PowerModel, fit_two_numbers
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import POWER_MODEL
 from tests.search.helpers import CAP_W, LARGE, MS, PEAKS, kernels, legal, space
@@ -76,13 +76,13 @@ def test_features_are_learned_and_distant_kernels_have_larger_std() -> None:
     assert spread[1] > 2 * spread[0]
 
 
-def test_kernels_that_cannot_win_are_predicted_by_the_line() -> None:
+def test_kernels_that_cannot_win_are_predicted_by_the_parametric_part() -> None:
     rows, _, all_of_them, model = _explained()
-    new, pace, priors = rows[40:], np.zeros(20), np.full(20, 150.0)
+    new, inputs = rows[40:], (np.full(20, np.log(MS)), np.full(20, MS), np.full(20, 150.0))
     matter = np.arange(20) % 3 == 0
-    every, none, some = (model.predict(new, pace, priors, m) for m in (matter | True, matter & False, matter))
+    every, none, some = (model.predict(new, *inputs, m) for m in (matter | True, matter & False, matter))
     # Sums over more rows round differently, so these rows are also predicted alone.
-    alone = model.predict(new[matter], pace[matter], priors[matter], matter[matter])
+    alone = model.predict(new[matter], *(x[matter] for x in inputs), matter[matter])
     for figure in range(2):
         np.testing.assert_array_equal(some[figure][~matter], none[figure][~matter])
         np.testing.assert_array_equal(some[figure][matter], alone[figure])
@@ -114,7 +114,7 @@ def _held_back() -> tuple[NDArray[np.bool_], list[Candidate]]:
 
 def test_unmetered_throttled_kernels_raise_predictions_of_similar_ones() -> None:
     capped, all_of_them = _held_back()
-    # Four similar kernels of low power are metered: too few for a slope, so the line is shrunk to its prior.
+    # Four similar kernels of low power are metered: too few for a slope, so it is shrunk to its prior.
     few = [0, 1, 2, 3]
     blind, seeing = (PowerModel(0, PEAKS) for _ in range(2))
     blind.learn([all_of_them[i] for i in few])
@@ -123,7 +123,8 @@ def test_unmetered_throttled_kernels_raise_predictions_of_similar_ones() -> None
         c.meterings = []
     seeing.learn([all_of_them[i] for i in few], unmetered)
     rest = np.flatnonzero(capped)[1::2]
-    new = _rows(60)[rest], np.zeros(len(rest)), np.array([all_of_them[i].expected_power_w for i in rest])
+    expected_w = np.array([all_of_them[i].expected_power_w for i in rest])
+    new = _rows(60)[rest], np.full(len(rest), np.log(MS)), np.full(len(rest), MS), expected_w
     off = [1 - np.exp(m.predict(*new, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
     assert np.median(off[0]) > 0.2
     assert np.median(off[1]) < 0.02
@@ -165,17 +166,17 @@ def test_constant_model_predicts_the_median() -> None:
 def test_bad_ranking_causes_quarantine_until_it_improves() -> None:
     _, watts, all_of_them, model = _explained()
     new, truth = all_of_them[40:], watts[40:]
-    predicted, line = _watts(model, new, True), _watts(model, new, False)
+    predicted, parametric = _watts(model, new, True), _watts(model, new, False)
     contrary = np.sort(truth)[::-1][np.argsort(np.argsort(predicted))]
     model.update_quarantine(predicted, contrary, contrary)
     assert model.is_quarantined
-    np.testing.assert_array_equal(_watts(model, new), line)
+    np.testing.assert_array_equal(_watts(model, new), parametric)
     np.testing.assert_array_equal(_watts(model, new, True), predicted)
     model.update_quarantine(predicted, contrary, truth)
     assert not model.is_quarantined
     poor = truth * np.exp(np.random.default_rng(3).normal(0, 0.5, len(truth)))
     model.update_quarantine(poor, contrary, truth)
-    assert not model.is_quarantined, "a poor model is used while the line is worse"
+    assert not model.is_quarantined, "a poor model is used while the parametric part is worse"
     np.testing.assert_array_equal(_watts(model, new), predicted)
 
 
@@ -243,7 +244,7 @@ def test_slope_starts_from_its_prior() -> None:
     for priors in (similar, spread):
         model = PowerModel(0, LARGE)
         model.learn(kernels(np.full(4, 200.0), priors, _rows(4)))
-        slopes.append(model._slope)
+        slopes.append(model._layers.parametric.slope)
     assert slopes[0] == pytest.approx(POWER_MODEL.prior_slope, rel=0.01)
     assert slopes[1] < 0.02
 
@@ -261,3 +262,108 @@ def test_prediction_batch_keeps_earlier_predictions() -> None:
     assert first.measured_j == pytest.approx(0.15 * (1 + 10 * 70 / 29 / 150))
     assert second.predicted_j == pytest.approx(np.exp(late.mean[3]))
     assert second.constant_j == pytest.approx(MS * np.median([k.power_w for k in all_of_them[:10]]))
+    # The kernels take equally long, so P0 + E0 / latency is a constant power too.
+    assert second.two_number_j == pytest.approx(MS * np.mean([k.power_w for k in all_of_them[:10]]), rel=0.02)
+
+
+def _make_world(count: int, seed: int, informative: bool) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """(features, [latency in seconds, priors, watts]) of kernels whose power is P0 + E0 / latency, times a
+    factor of a feature and the noise of a meter. The prior is equal for all kernels, or knows the power to
+    10 %."""
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(count, 4)).astype(np.float32)
+    latency = MS * np.exp(random.uniform(0, np.log(random.choice([1.2, 3, 30])), count))
+    watts = random.uniform(20, 200) + random.choice([0, 1]) * random.uniform(0, 0.3) / latency
+    watts = watts * np.exp(random.uniform(0, 0.3) * np.tanh(rows[:, 0]))
+    priors = 0.6 * watts * np.exp(random.normal(0, 0.1, count)) if informative else np.ones(count)
+    return rows, np.stack([latency, priors, watts * np.exp(random.normal(0, 0.03, count))])
+
+
+def _compare_with_two_numbers(count: int, seed: int, informative: bool) -> float:
+    """Mean error of the model over that of P0 t + E0, on 60 kernels after learning `count`."""
+    rows, figures = _make_world(count + 60, seed, informative)
+    model = LayeredPowerModel(0)
+    model.learn(rows[:count], *figures[:, :count])
+    latency, priors, watts = figures[:, count:]
+    fit = fit_two_numbers(figures[0, :count], figures[2, :count])
+    errors = [
+        np.abs(np.exp(log_power) / watts - 1).mean()
+        for log_power in (model.predict(rows[count:], latency, priors)[0], fit.predict_log_power(latency))
+    ]
+    return float(errors[0] / errors[1])
+
+
+@pytest.mark.parametrize(("count", "worlds"), [(4, 60), (8, 12), (24, 12)])
+def test_error_is_less_than_twice_that_of_two_numbers(count: int, worlds: int) -> None:
+    ratios = [_compare_with_two_numbers(count, seed, False) for seed in range(worlds)]
+    assert max(ratios) < 2
+    assert np.median(ratios) < 1.02
+
+
+@pytest.mark.parametrize(("count", "worlds"), [(4, 60), (8, 12), (24, 12)])
+def test_informative_prior_beats_two_numbers(count: int, worlds: int) -> None:
+    ratios = [_compare_with_two_numbers(count, seed, True) for seed in range(worlds)]
+    assert np.median(ratios) < 0.95
+    # A prior that misleads by chance on few kernels is trusted by its prior slope all the same.
+    assert count < 8 or max(ratios) < 2
+
+
+@pytest.mark.parametrize("constant_w", [5.0, 60.0, 300.0])
+@pytest.mark.parametrize("work_j", [0.0, 0.05, 2.0])
+def test_constant_power_and_work_are_recovered_from_few_kernels(constant_w: float, work_j: float) -> None:
+    latency = MS * np.array([1.0, 4.0, 16.0])
+    watts, asked = constant_w + work_j / latency, MS * np.geomspace(1, 16, 20)
+    two = fit_two_numbers(latency[[0, 2]], watts[[0, 2]])
+    np.testing.assert_allclose(
+        np.exp(two.predict_log_power(asked)), constant_w + work_j / asked, rtol=0.02, err_msg="2 kernels"
+    )
+    model = LayeredPowerModel(0)
+    model.learn(_rows(3), latency, np.ones(3), watts)
+    found = np.exp(model.predict(_rows(20, 1), asked, np.ones(20))[0])
+    np.testing.assert_allclose(found, constant_w + work_j / asked, rtol=0.05, err_msg="3 kernels")
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "watts"),
+    [
+        ([1.0], [100.0]),
+        ([1.0] * 5, [100.0] * 5),
+        ([1.0] * 12, [50.0, 150.0] * 6),
+        ([1.0, 100.0], [300.0, 40.0]),
+        ([1.0, 100.0], [40.0, 300.0]),
+        ([1e-3, 1.0, 1e4], [400.0, 100.0, 30.0]),
+        ([1.0, 1.0 + 1e-12, 1.0 - 1e-12], [100.0, 10.0, 300.0]),
+    ],
+)
+def test_power_is_positive_wherever_it_is_asked(latency_ms: list[float], watts: list[float]) -> None:
+    count, asked = len(watts), MS * np.geomspace(1e-4, 1e5, 30)
+    model = LayeredPowerModel(0)
+    model.learn(_rows(1).repeat(count, axis=0), MS * np.array(latency_ms), np.ones(count), np.array(watts))
+    for use_surrogate in (True, False):
+        log_power, std = model.predict(_rows(30), asked, np.ones(30), use_surrogate)
+        assert np.isfinite(log_power).all()
+        assert (std > 0).all()
+    assert min(model.parametric.predict_log_power(np.array([MS]), np.ones(1))) > np.log(1.0)
+
+
+def test_kernels_are_predicted_alike_alone_and_together() -> None:
+    rows, (latency, priors, watts) = _make_world(60, 5, True)
+    model = LayeredPowerModel(0)
+    model.learn(rows[:20], latency[:20], priors[:20], watts[:20])
+    for use_surrogate in (True, False):
+        together = model.predict(rows, latency, priors, use_surrogate)
+        alone = [model.predict(rows[[i]], latency[[i]], priors[[i]], use_surrogate) for i in range(len(rows))]
+        for figure in range(2):
+            np.testing.assert_allclose(
+                together[figure], np.concatenate([one[figure] for one in alone]), rtol=0, atol=1e-5
+            )
+
+
+def test_unit_of_time_does_not_matter() -> None:
+    rows, (latency, priors, watts) = _make_world(60, 7, True)
+    found = []
+    for unit in (1.0, 1e3):
+        model = LayeredPowerModel(0)
+        model.learn(rows[:20], unit * latency[:20], priors[:20], watts[:20])
+        found.append(model.predict(rows[20:], unit * latency[20:], priors[20:])[0])
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
