@@ -271,25 +271,28 @@ def score_power(sweep: Runs, fitted: Runs, seed: int) -> list[dict[str, Any]]:
 
 def measure_energies(fitted: Runs, seed: int) -> list[dict[str, Any]]:
     """Each energy that is fitted: published, bounds, shipped, fitted, and its interval over resampled
-    kernels; the same where each energy has a factor of its own."""
+    kernels; the same where each energy has a factor of its own, None where no kernel has such events."""
     alone = {kind: (kind,) for group in GROUPS.values() for kind in group}
-    own, joint = fit_energies(SPEC, fitted, alone), fit_energies(SPEC, fitted)
-    draws = draw_fits(fitted, GROUPS, seed), draw_fits(fitted, alone, seed)
-    published, shipped = list_published(SPEC), list_kinds(SPEC)
+    fits = {
+        name: (fit_energies(SPEC, fitted, groups), draw_fits(fitted, groups, seed))
+        for name, groups in (("fitted", GROUPS), ("alone", alone))
+    }
     lines = []
-    for group, kinds in GROUPS.items():
-        for kind in kinds:
-            n = list(shipped).index(kind)
-            least, most = published[kind] / power.BOUND_FACTOR, published[kind] * power.BOUND_FACTOR
-            lines.append(
-                {"kind": kind, "group": group, "published_pj": published[kind], "bounds_pj": [least, most]}
-                | {"shipped_pj": shipped[kind], "fitted_pj": float(joint[n])}
-                | {"interval_pj": np.quantile(draws[0][:, n], [0.025, 0.975]).tolist()}
-                | {
-                    "alone_pj": float(own[n]),
-                    "alone_interval_pj": np.quantile(draws[1][:, n], [0.025, 0.975]).tolist(),
-                }
-            )
+    for n, (kind, shipped) in enumerate(list_kinds(SPEC).items()):
+        if kind not in alone:
+            continue
+        published = list_published(SPEC)[kind]
+        bounds = [published / power.BOUND_FACTOR, published * power.BOUND_FACTOR]
+        line: dict[str, Any] = {"kind": kind, "published_pj": published, "bounds_pj": bounds}
+        line |= {
+            "group": next(name for name, kinds in GROUPS.items() if kind in kinds),
+            "shipped_pj": shipped,
+        }
+        for name, (found, draws) in fits.items():
+            is_known = name == "fitted" or bool(np.any(fitted.picojoules[:, n] > 0))
+            line[f"{name}_pj"] = float(found[n]) if is_known else None
+            line[f"{name}_interval_pj"] = np.quantile(draws[:, n], [0.025, 0.975]).tolist()
+        lines.append(line)
     return lines
 
 
@@ -388,19 +391,21 @@ FOOTNOTE = (
 
 
 def _format_energy(line: Mapping[str, Any]) -> tuple[str, ...]:
-    def span(name: str) -> str:
+    def format_span(name: str) -> str:
         return f"{line[name][0]:.2f} to {line[name][1]:.2f}"
 
+    alone = "-", "-"
+    if line["alone_pj"] is not None:
+        alone = f"{line['alone_pj']:.2f}", format_span("alone_interval_pj")
     return (
         line["kind"],
         line["group"],
         f"{line['published_pj']:.2f}",
-        span("bounds_pj"),
+        format_span("bounds_pj"),
         f"{line['shipped_pj']:.2f}",
         f"{line['fitted_pj']:.2f}",
-        span("interval_pj"),
-        f"{line['alone_pj']:.2f}",
-        span("alone_interval_pj"),
+        format_span("fitted_interval_pj"),
+        *alone,
     )
 
 

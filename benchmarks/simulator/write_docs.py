@@ -147,17 +147,17 @@ In words:
   would with random data, by the factor "activity" on the energy of its events.
 - SRAM accesses are at their lower bound too. Passes through the banks that collide seem to cost less than a
   pass that reads half of the banks; the rows under the cap want more for them than those over clocks.
-- DRAM takes 1.4 times what Delestrac et al. measured and 0.87 times what Antepara et al. did, if blocks
-  drift out of step. With the bytes of blocks in step it runs into its upper bound, and scores 0.69 instead of
-  0.76 for the clock under the cap, 0.86 instead of 0.84 for equals, and a power error of 5.7 % instead of
-  2.6 %: small tiles draw more than those bytes explain. The times of the RTX 3090 fit blocks in step a little
-  better (rank 0.94, else 0.93, of 900 rows), those of the RTX 2080 Ti and the A100 both alike, so the time of
-  DRAM is that of blocks in step. Both cannot be right. A counter of DRAM bytes would settle it; no recording
-  of these kernels has one.
+- DRAM takes 1.5 times what Delestrac et al. measured and 0.9 times what Antepara et al. did, if blocks drift
+  out of step after their first wave. With the bytes of blocks in step it runs into its upper bound, and
+  scores 0.69 instead of 0.77 for the clock under the cap, 0.86 instead of 0.85 for equals, and a power error
+  of 5.7 % instead of 3.0 %: small tiles draw more than those bytes explain. The times of the RTX 3090 fit
+  blocks in step a little better (rank 0.94, else 0.93, of 900 rows), those of the RTX 2080 Ti and the A100
+  both alike, so the time of DRAM is that of blocks in step. Both cannot be right. A counter of DRAM bytes
+  would settle it; no recording of these kernels has one.
 - The terms were chosen while looking at both recordings, so the sweep over clocks guards the energies, not
   the choice of terms; and first fits had been seen when the bounds were written.
 - Clocks at simulated time are those of times that are some percent wrong: where both operands are staged
-  their rank is 0.90, elsewhere 0.32.
+  their rank is 0.90, elsewhere 0.33.
 - Idle power: both A100 recordings are of a board of 40 GB, PCIe and 250 W, and yet one drew 42 W at 210 MHz
   with the FMA kernel and the other 44 W idle. The rise of idle power with the voltage fits the leakage that
   the FMA kernel shows, at 45 C; what is left is 6 W of constant power, a difference of the boards or of their
@@ -168,7 +168,7 @@ In words:
   fitted to the H100's idle power. The GeForce cards take them by their process, and the shape of the A100's
   voltage, the RTX 3090 that of an RTX A4000. No recording judges that.
 - The copy on the simulated h200 is compared with recorded products that move as many bytes a second; the
-  interval is that of their quartiles. Their power has two peaks, near 390 and 620 W, so no bar judges it.
+  interval is that of their quartiles. Their power has two peaks, near 370 and 630 W, so no bar judges it.
 
 ## Tensor cores on the H200
 

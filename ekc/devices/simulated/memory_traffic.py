@@ -52,15 +52,15 @@ def compute_dram_bytes(
 def compute_drifting_dram_bytes(
     footprints: Sequence[Footprint], wave_blocks: float, l2_bytes: float
 ) -> tuple[float, ...]:
-    """DRAM bytes per footprint, in order, if each resident block is somewhere else in its panels; the same as
-    of blocks in step where all panels of a wave fit L2."""
+    """DRAM bytes per footprint, in order, if each resident block is somewhere else in its panels, but for the
+    first wave, which starts together; the same as of blocks in step where all panels of a wave fit L2."""
     in_step = compute_dram_bytes(footprints, wave_blocks, l2_bytes)
     touched = [_count_touched_bytes(footprint, wave_blocks).wave_bytes for footprint in footprints]
     uses = [_count_panel_uses(*row, wave_blocks) for row in zip(footprints, touched, strict=True)]
     hits = _estimate_drifting_hit_shares(touched, uses, USABLE_L2_SHARE * l2_bytes)
     waves = [max(1.0, _count_blocks(footprint) / wave_blocks) for footprint in footprints]
     return tuple(
-        once + (1.0 - hit) * (use - 1.0) * wave * size
+        once + (1.0 - hit) * (use - 1.0) * (wave - 1.0) * size
         for once, hit, use, wave, size in zip(in_step, hits, uses, waves, touched, strict=True)
     )
 

@@ -64,7 +64,7 @@ UNIT_ENERGIES: Mapping[str, UnitEnergy] = MappingProxyType(
         "integer": UnitEnergy(2.15, LANES, 4.3, f"0.03 to 1.48 pJ: {_ARITHMETIC}; 3 {_OPERANDS}"),
         "special function": UnitEnergy(6.0, LANES, 12.0, _NONE),
         "conversion": UnitEnergy(3.0, LANES, 6.0, _NONE),
-        "shuffle": UnitEnergy(3.8, LANES, 2.5, "4 B of shared data: the same crossbar"),
+        "shuffle": UnitEnergy(3.6, LANES, 2.5, "4 B of shared data: the same crossbar"),
         "tensor core": UnitEnergy(0.36, "flops of float16", 0.42, f"0.70 pJ: {_ANTEPARA}"),
         "instruction issue": UnitEnergy(
             127.5,
@@ -85,10 +85,10 @@ UNIT_ENERGIES: Mapping[str, UnitEnergy] = MappingProxyType(
         "shared wavefront": UnitEnergy(
             30.0, "wavefronts", 60.0, f"half of the banks, 7.5 pJ per 64 bits of SRAM: {_ARITHMETIC}"
         ),
-        "shared data": UnitEnergy(0.94, "B", 0.62, f"82.1 pJ per 32 B: {_DELESTRAC}, less the wavefront"),
-        "global data": UnitEnergy(0.94, "B", 0.62, "as shared data: one crossbar brings both"),
+        "shared data": UnitEnergy(0.89, "B", 0.62, f"82.1 pJ per 32 B: {_DELESTRAC}, less the wavefront"),
+        "global data": UnitEnergy(0.89, "B", 0.62, "as shared data: one crossbar brings both"),
         "L1 sector": UnitEnergy(22.5, "sectors", 45.0, f"107 pJ: {_DELESTRAC}, less 32 B of global data"),
-        "L2 data": UnitEnergy(5.5, "B", 7.0, f"368 pJ per 32 B: {_DELESTRAC}"),
+        "L2 data": UnitEnergy(6.0, "B", 7.0, f"368 pJ per 32 B: {_DELESTRAC}"),
     }
 )
 

@@ -99,4 +99,11 @@ def test_larger_l2_never_costs_traffic_of_drifting_blocks(
 def test_no_panel_survives_in_no_cache() -> None:
     tiles, wave = 64, 128
     a, _, _ = memory_traffic.compute_drifting_dram_bytes(panels(tiles), wave, 1.0)
-    assert a > 0.99 * tiles * 4.0 * (128 * tiles) ** 2
+    share = 1 - wave / tiles**2
+    assert a > 0.99 * share * tiles * 4.0 * (128 * tiles) ** 2
+
+
+def test_first_wave_runs_in_step() -> None:
+    for size in (1.0, 20 * MIB):
+        in_step = memory_traffic.compute_dram_bytes(panels(8), 64, size)
+        assert memory_traffic.compute_drifting_dram_bytes(panels(8), 64, size) == in_step
