@@ -53,10 +53,12 @@ class Launch:
     shared_bytes: int
     """Dynamic shared memory; static shared memory is in `Resources`."""
     arguments: tuple[str, ...]
-    """Tensor names in parameter order, device pointers all."""
+    """Names of the parameters in their order: tensors, as device pointers, and the `scalars`."""
     argument_bytes: tuple[int, ...]
-    """Bytes of each of the `arguments`."""
+    """Bytes of each of the `arguments`; 0 for a number."""
     footprints: tuple[Footprint, ...] = ()
+    scalars: tuple[tuple[str, int | float], ...] = ()
+    """Name and value of each argument that is a number: in foreign kernels only."""
 
 
 @dataclass(frozen=True)

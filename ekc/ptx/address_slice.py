@@ -2,7 +2,8 @@
 use.
 
 `slice_addresses` leaves out all instructions that only compute results, so that a kernel's memory accesses
-can be surveyed in a fraction of the time of a run.
+can be surveyed in a fraction of the time of a run. `slice_control` also leaves out shared memory, and keeps
+count of the basic blocks, so that a block can be followed to its end.
 
 `count_used_bytes` counts the bytes of a register up to the last one that an instruction reads. NVRTC joins
 loads of bytes and halves into words and splits them again by a few instructions (`mov`, `cvt`, `and`, `shl`).
@@ -12,7 +13,7 @@ Only these are followed; any other reader counts as a reader of the whole regist
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ekc.ptx.module import (
     TYPE_BYTES,
@@ -29,14 +30,77 @@ from ekc.ptx.module import (
 
 def slice_addresses(kernel: KernelText) -> KernelText:
     """The kernel without the instructions on which no branch and no address depends. Stores write zeros."""
+    keep = _mark_needed_instructions(kernel, _is_anchor)
+    before = [0]
+    for kept in keep:
+        before.append(before[-1] + kept)
+    readers = kernel.readers_by_register
+    code = [_drop_stored_data(one, readers) for one, kept in zip(kernel.code, keep, strict=True) if kept]
+    labels = {label: before[place] for label, place in kernel.labels.items()}
+    return replace(kernel, code=code, labels=labels)
+
+
+@dataclass(frozen=True)
+class ControlSlice:
+    """A slice of a kernel that runs the same basic blocks as the kernel."""
+
+    kernel: KernelText
+    members: Mapping[Instruction, tuple[Instruction, ...]]
+    """First instruction of a basic block of the slice -> all instructions of that block of the kernel."""
+    data_reads: tuple[Instruction, ...]
+    """Loads and atomics in the slice: branches or addresses depend on what they read."""
+
+
+_MARKER = "%ekc_block"
+"""Register that the marker of an empty basic block writes."""
+
+
+def slice_control(kernel: KernelText) -> ControlSlice:
+    """The kernel without the instructions on which no branch and no address of global memory depends. Stores
+    write zeros. A basic block of which nothing is left gets a marker, so that its runs can be counted."""
+    keep = _mark_needed_instructions(kernel, _is_control_anchor)
+    starts = {0, *kernel.labels.values(), *(n + 1 for n, one in enumerate(kernel.code) if one.ends_block)}
+    edges = sorted(start for start in starts if start < len(kernel.code))
+    readers = kernel.readers_by_register
+    code: list[Instruction] = []
+    members, moved = {}, {}
+    for start, end in zip(edges, [*edges[1:], len(kernel.code)], strict=True):
+        moved[start] = len(code)
+        kept = [_drop_stored_data(kernel.code[n], readers) for n in range(start, end) if keep[n]]
+        code += kept or [_make_marker(kernel.code[start])]
+        members[code[moved[start]]] = tuple(kernel.code[start:end])
+    sliced = replace(
+        kernel,
+        code=code,
+        labels={label: moved.get(place, len(code)) for label, place in kernel.labels.items()},
+        registers=kernel.registers | {_MARKER: "u32"},
+    )
+    needed = {name for one in code for name in _list_anchor_inputs(one, readers)}
+    return ControlSlice(sliced, members, tuple(one for one in code if _reads_needed_data(one, needed)))
+
+
+def _make_marker(first: Instruction) -> Instruction:
+    operands = (Register(_MARKER), Immediate(0))
+    return Instruction("mov.u32", None, operands, first.line, first.source_line, f"mov.u32 {_MARKER}, 0")
+
+
+def _reads_needed_data(instruction: Instruction, needed: set[str]) -> bool:
+    """Whether an instruction reads memory that threads or launches may write, into a needed register."""
+    is_constant = not {"param", "const"}.isdisjoint(part.split("::")[0] for part in instruction.parts)
+    reads = instruction.parts[0] in ("ld", "ldu", "atom", "ldmatrix") and not is_constant
+    return reads and not needed.isdisjoint(instruction.writes)
+
+
+def _mark_needed_instructions(kernel: KernelText, is_anchor: Callable[[Instruction], bool]) -> list[bool]:
+    """Whether each instruction is an anchor, or one on whose result an anchor depends."""
     writers: dict[str, list[int]] = {}
     for number, one in enumerate(kernel.code):
         for name in one.writes:
             writers.setdefault(name, []).append(number)
-    keep = [_is_anchor(one) for one in kernel.code]
-    needed_registers = {
-        name for one, kept in zip(kernel.code, keep, strict=True) if kept for name in _list_anchor_inputs(one)
-    }
+    keep = [is_anchor(one) for one in kernel.code]
+    readers = kernel.readers_by_register
+    anchors = (one for one, kept in zip(kernel.code, keep, strict=True) if kept)
+    needed_registers = {name for one in anchors for name in _list_anchor_inputs(one, readers)}
     pending = list(needed_registers)
     while pending:
         for number in writers.get(pending.pop(), ()):
@@ -45,12 +109,17 @@ def slice_addresses(kernel: KernelText) -> KernelText:
                 new = set(kernel.code[number].reads) - needed_registers
                 needed_registers |= new
                 pending += new
-    before = [0]
-    for kept in keep:
-        before.append(before[-1] + kept)
-    code = [_drop_stored_data(one) for one, kept in zip(kernel.code, keep, strict=True) if kept]
-    labels = {label: before[place] for label, place in kernel.labels.items()}
-    return replace(kernel, code=code, labels=labels)
+    return keep
+
+
+def _is_control_anchor(instruction: Instruction) -> bool:
+    """Whether an instruction stays in a control slice in any case: it branches, copies or has an address that
+    may be one of global memory."""
+    if instruction.ends_block or instruction.parts[0] == "cp":
+        return True
+    spaces = {part.split("::")[0] for part in instruction.parts}
+    on_chip = not spaces.isdisjoint(("shared", "local", "param", "const"))
+    return not on_chip and Address in map(type, instruction.operands)
 
 
 def _is_anchor(instruction: Instruction) -> bool:
@@ -59,19 +128,30 @@ def _is_anchor(instruction: Instruction) -> bool:
     return instruction.ends_block or instruction.parts[0] == "cp" or has_address
 
 
-def _list_anchor_inputs(instruction: Instruction) -> tuple[str, ...]:
-    """Registers that an anchor needs: all that it reads, without the data of a store."""
-    if instruction.parts[0] == "st":
-        guard = [instruction.guard.name] if instruction.guard else []
-        return (*list_registers(instruction.operands[0]), *guard)
-    return instruction.reads
+def _list_anchor_inputs(instruction: Instruction, readers: Readers) -> tuple[str, ...]:
+    """Registers that an anchor needs: all that it reads, without the data that it only writes to memory."""
+    first = _find_stored_data(instruction, readers)
+    if first is None:
+        return instruction.reads
+    guard = [instruction.guard.name] if instruction.guard else []
+    return (*list_registers(instruction.operands[first - 1]), *guard)
 
 
-def _drop_stored_data(instruction: Instruction) -> Instruction:
-    if instruction.parts[0] != "st":
+def _find_stored_data(instruction: Instruction, readers: Readers) -> int | None:
+    """Place of the first operand that only goes to memory: of a store, and of an atomic whose result no
+    instruction reads. It follows the address."""
+    root = instruction.parts[0]
+    if root == "atom" and not any(name in readers for name in instruction.writes):
+        return 2
+    return 1 if root in ("st", "red") else None
+
+
+def _drop_stored_data(instruction: Instruction, readers: Readers) -> Instruction:
+    first = _find_stored_data(instruction, readers)
+    if first is None:
         return instruction
-    address, value = instruction.operands
-    return replace(instruction, operands=(address, _zero_operand(value)))
+    kept, dropped = instruction.operands[:first], instruction.operands[first:]
+    return replace(instruction, operands=(*kept, *(_zero_operand(value) for value in dropped)))
 
 
 def _zero_operand(value: Operand) -> Operand:
