@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.access_survey import AddressTrace, AnyTrace, run_trace
 from ekc.emulator.batch import Batch
+from ekc.emulator.counters import sort_unique
 from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
 from ekc.emulator.geometry import Shape
@@ -40,6 +41,7 @@ BlockLoops = tuple[tuple[int, bool], ...]
 """(extent, whether the touched part of the array depends on it) of each digit of a block's number, fastest
 first."""
 
+SECTOR_BYTES, LINE_BYTES = 32, 128
 _BLOCK_SHIFT = 44
 """Bits of an address, above which the number of a block is put."""
 _MAX_NOTED = 1 << 22
@@ -48,13 +50,24 @@ _KINDS = {"load": "load", "async": "load", "store": "store", "atom": "atomic"}
 
 
 @dataclass(frozen=True)
+class TouchedMemory:
+    """Distinct memory of one array that a block touches."""
+
+    bytes: float
+    sectors: float
+    """Sectors of 32 bytes."""
+    lines: float
+    """Lines of 128 bytes."""
+
+
+@dataclass(frozen=True)
 class BlockExecution:
     """Instructions and accesses of some blocks of a kernel."""
 
     runs: tuple[tuple[Instruction, float], ...]
     """Runs of each instruction by a warp, mean over all warps of these blocks."""
-    touched_bytes: Mapping[Access, float]
-    """Distinct bytes that a block touches, the most of all these blocks."""
+    touched: Mapping[Access, TouchedMemory]
+    """Distinct memory that a block touches, the most of all these blocks."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +80,19 @@ class ForeignLaunch:
     block: Shape
     arguments: Mapping[str, Any]
     """Values of the parameters in their order, under any names: a number, an array, or a `BlankArray` for an
-    array whose content decides neither a branch nor an address."""
+    array whose content decides neither the length of a loop nor an address."""
     shared_bytes: int = 0
     """Dynamic shared memory."""
+    has_zero_data: bool = False
+    """Whether zeros may decide the length of loops where arrays have no content."""
 
 
 def execute_blocks(ptx: str, launch: ForeignLaunch, blocks: Iterable[int]) -> BlockExecution:
     """Follow the control flow and the addresses of global memory of some blocks (linear numbers, x fastest).
 
-    Raises `EkcError` as `launch` does, and where a branch or an address depends on an array without content.
+    Other branches on data (`if (isnan(x[i]))`) take the side of the data given, which are zeros in a
+    `BlankArray`. Raises `EkcError` as `launch` does, and where the length of a loop or an address depends on
+    an array without content.
     """
     code = _slice_launch(ptx, launch)
     trace = _run_slice(_ExecutionTrace, ptx, launch, code, blocks)
@@ -84,7 +101,7 @@ def execute_blocks(ptx: str, launch: ForeignLaunch, blocks: Iterable[int]) -> Bl
         block.instructions[0]: trace.warp_runs[block.number] / warps for block in trace.decoded.blocks
     }
     runs = [(one, runs_by_first[first]) for first, members in code.members.items() for one in members]
-    touched = trace.measure_touched_bytes()
+    touched = trace.measure_touched()
     trace.close()
     return BlockExecution(tuple(runs), touched)
 
@@ -101,11 +118,12 @@ def trace_block_loops(ptx: str, launch: ForeignLaunch) -> dict[Access, BlockLoop
 
 
 def _slice_launch(ptx: str, launch: ForeignLaunch) -> ControlSlice:
-    code = slice_control(parse_module(ptx).find_kernel(launch.kernel_name))
-    if code.data_reads and any(isinstance(one, BlankArray) for one in launch.arguments.values()):
-        one = code.data_reads[0]
-        raise one.make_error("branches or addresses depend on the data read here: give arrays with content")
-    return code
+    kernel = parse_module(ptx).find_kernel(launch.kernel_name)
+    code = slice_control(kernel)
+    reads = (*code.address_reads, *(() if launch.has_zero_data else code.loop_reads))
+    if reads and any(isinstance(one, BlankArray) for one in launch.arguments.values()):
+        raise reads[0].make_error("a loop or an address depends on this data: give arrays with content")
+    return slice_control(kernel, is_whole=True) if reads else code
 
 
 def _run_slice(
@@ -138,6 +156,15 @@ def _split_into_digits(total: int, numbers: Sequence[int], starts: NDArray[np.in
     return tuple(digits) or ((1, False),)
 
 
+def _summarize_cells(places: NDArray[np.int64], cell_bytes: int) -> TouchedMemory:
+    """Memory of the block that touches the most of these cells, which are sorted, blocks in turn."""
+    _, first, counts = np.unique(places >> _BLOCK_SHIFT, return_index=True, return_counts=True)
+    most = int(np.argmax(counts))
+    own = places[first[most] : first[most] + counts[most]]
+    sectors, lines = (np.count_nonzero(np.diff(own // size)) + 1 for size in (SECTOR_BYTES, LINE_BYTES))
+    return TouchedMemory(float(own.size * cell_bytes), float(sectors), float(lines))
+
+
 class _NotingMemoryUnit(MemoryUnit):
     """A memory unit that notes accesses of global memory and counts nothing."""
 
@@ -156,33 +183,38 @@ class _ExecutionTrace(Batch):
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
         self.noted: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
         """(kind, bytes of a lane) -> addresses, with the index of the block above `_BLOCK_SHIFT` bits."""
+        self.noted_count = 0
+        """Addresses that were noted since equal ones were dropped."""
         super().__init__(decoded, plan, ids)
         self.lane_keys = self.geometry.block_numbers() << _BLOCK_SHIFT
 
     def note_access(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Note the addresses of the active lanes."""
-        noted = self.noted.setdefault((_KINDS[site.action], site.bytes_per_lane), [])
-        noted.append(np.unique(self.lane_keys[probe.lane_numbers(self.all_lanes)] + probe.address + offset))
-        if sum(part.size for part in noted) > _MAX_NOTED:
-            noted[:] = [np.unique(np.concatenate(noted))]
+        addresses = self.lane_keys[probe.lane_numbers(self.all_lanes)] + probe.address + offset
+        self.noted.setdefault((_KINDS[site.action], site.bytes_per_lane), []).append(addresses)
+        self.noted_count += addresses.size
+        if self.noted_count > _MAX_NOTED:
+            for noted in self.noted.values():
+                noted[:] = [sort_unique(np.concatenate(noted))]
+            self.noted_count = 0
 
-    def measure_touched_bytes(self) -> dict[Access, float]:
-        """Distinct bytes that a block touches by argument and kind, the most of all blocks."""
-        cell = min((size for _, size in self.noted), default=1)
-        cells: dict[str, list[NDArray[np.int64]]] = {}
-        for (kind, size), noted in self.noted.items():
-            first = np.unique(np.concatenate(noted)) // cell
-            cells.setdefault(kind, []).append((first[:, None] + np.arange(-(-size // cell))).ravel())
-        touched: dict[Access, float] = {}
+    def measure_touched(self) -> dict[Access, TouchedMemory]:
+        """Distinct memory that a block touches by argument and kind, the most of all blocks."""
+        touched: dict[Access, TouchedMemory] = {}
         starts = np.array(self.spaces["global"].allocation_starts, np.int64)
-        for kind, parts in cells.items():
-            place = np.unique(np.concatenate(parts)) * cell
+        for kind in {kind: None for kind, _ in self.noted}:
+            widths = {size: noted for (other, size), noted in self.noted.items() if other == kind}
+            cell = min(widths)
+            cells = [
+                (sort_unique(np.concatenate(noted))[:, None] // cell + np.arange(size // cell)).ravel()
+                for size, noted in widths.items()
+            ]
+            place = (cells[0] if len(cells) == 1 else sort_unique(np.concatenate(cells))) * cell
             array = np.searchsorted(starts, place & ((1 << _BLOCK_SHIFT) - 1), side="right") - 1
             for one in np.unique(array):
                 number = self.plan.find_argument(int(starts[one]))
                 if number is not None:
-                    by_block = np.unique(place[array == one] >> _BLOCK_SHIFT, return_counts=True)[1]
-                    touched[number, kind] = float(by_block.max() * cell)
+                    touched[number, kind] = _summarize_cells(place[array == one], cell)
         return touched
 
 

@@ -23,6 +23,7 @@ from ekc.ptx.module import (
     KernelText,
     Operand,
     Register,
+    Symbol,
     Vector,
     list_registers,
 )
@@ -30,7 +31,7 @@ from ekc.ptx.module import (
 
 def slice_addresses(kernel: KernelText) -> KernelText:
     """The kernel without the instructions on which no branch and no address depends. Stores write zeros."""
-    keep = _mark_needed_instructions(kernel, _is_anchor)
+    keep, _ = _find_needed(kernel, list(map(_is_anchor, kernel.code)))
     before = [0]
     for kept in keep:
         before.append(before[-1] + kept)
@@ -47,18 +48,21 @@ class ControlSlice:
     kernel: KernelText
     members: Mapping[Instruction, tuple[Instruction, ...]]
     """First instruction of a basic block of the slice -> all instructions of that block of the kernel."""
-    data_reads: tuple[Instruction, ...]
-    """Loads and atomics in the slice: branches or addresses depend on what they read."""
+    loop_reads: tuple[Instruction, ...]
+    """Loads and atomics that read what the length of a loop depends on."""
+    address_reads: tuple[Instruction, ...]
+    """Loads and atomics that read what an address of global memory depends on."""
 
 
 _MARKER = "%ekc_block"
 """Register that the marker of an empty basic block writes."""
 
 
-def slice_control(kernel: KernelText) -> ControlSlice:
+def slice_control(kernel: KernelText, is_whole: bool = False) -> ControlSlice:
     """The kernel without the instructions on which no branch and no address of global memory depends. Stores
-    write zeros. A basic block of which nothing is left gets a marker, so that its runs can be counted."""
-    keep = _mark_needed_instructions(kernel, _is_control_anchor)
+    write zeros. A basic block of which nothing is left gets a marker, so that its runs can be counted. A
+    slice that `is_whole` keeps every instruction and all data."""
+    keep, _ = _find_needed(kernel, [is_whole or _is_control_anchor(one) for one in kernel.code])
     starts = {0, *kernel.labels.values(), *(n + 1 for n, one in enumerate(kernel.code) if one.ends_block)}
     edges = sorted(start for start in starts if start < len(kernel.code))
     readers = kernel.readers_by_register
@@ -66,7 +70,8 @@ def slice_control(kernel: KernelText) -> ControlSlice:
     members, moved = {}, {}
     for start, end in zip(edges, [*edges[1:], len(kernel.code)], strict=True):
         moved[start] = len(code)
-        kept = [_drop_stored_data(kernel.code[n], readers) for n in range(start, end) if keep[n]]
+        kept = [kernel.code[n] for n in range(start, end) if keep[n]]
+        kept = kept if is_whole else [_drop_stored_data(one, readers) for one in kept]
         code += kept or [_make_marker(kernel.code[start])]
         members[code[moved[start]]] = tuple(kernel.code[start:end])
     sliced = replace(
@@ -75,8 +80,34 @@ def slice_control(kernel: KernelText) -> ControlSlice:
         labels={label: moved.get(place, len(code)) for label, place in kernel.labels.items()},
         registers=kernel.registers | {_MARKER: "u32"},
     )
-    needed = {name for one in code for name in _list_anchor_inputs(one, readers)}
-    return ControlSlice(sliced, members, tuple(one for one in code if _reads_needed_data(one, needed)))
+    loops = _find_loop_branches(kernel)
+    loop_reads = _find_deciding_reads(kernel, [number in loops for number in range(len(kernel.code))])
+    address_reads = _find_deciding_reads(kernel, list(map(_has_global_address, kernel.code)))
+    return ControlSlice(sliced, members, loop_reads, address_reads)
+
+
+def _find_deciding_reads(kernel: KernelText, anchors: Sequence[bool]) -> tuple[Instruction, ...]:
+    """Reads of memory on which one of these anchors depends."""
+    _, needed = _find_needed(kernel, anchors)
+    return tuple(one for one in kernel.code if _reads_data(one) and not needed.isdisjoint(one.writes))
+
+
+def _find_loop_branches(kernel: KernelText) -> set[int]:
+    """Guarded branches that decide whether a loop goes on: back to its start, or out of it. A loop is what
+    lies between a branch back and its target, as compilers lay loops out."""
+    targets = {
+        number: kernel.labels.get(one.operands[-1].name)
+        for number, one in enumerate(kernel.code)
+        if one.parts[0] == "bra" and isinstance(one.operands[-1], Symbol)
+    }
+    branches = {number: target for number, target in targets.items() if target is not None}
+    loops = [(target, number) for number, target in branches.items() if target <= number]
+    return {
+        number
+        for number, target in branches.items()
+        if kernel.code[number].guard is not None
+        and any(start <= number <= end and not number < target <= end for start, end in loops)
+    }
 
 
 def _make_marker(first: Instruction) -> Instruction:
@@ -84,23 +115,22 @@ def _make_marker(first: Instruction) -> Instruction:
     return Instruction("mov.u32", None, operands, first.line, first.source_line, f"mov.u32 {_MARKER}, 0")
 
 
-def _reads_needed_data(instruction: Instruction, needed: set[str]) -> bool:
-    """Whether an instruction reads memory that threads or launches may write, into a needed register."""
+def _reads_data(instruction: Instruction) -> bool:
+    """Whether an instruction reads memory that threads or launches may write."""
     is_constant = not {"param", "const"}.isdisjoint(part.split("::")[0] for part in instruction.parts)
-    reads = instruction.parts[0] in ("ld", "ldu", "atom", "ldmatrix") and not is_constant
-    return reads and not needed.isdisjoint(instruction.writes)
+    return instruction.parts[0] in ("ld", "ldu", "atom", "ldmatrix") and not is_constant
 
 
-def _mark_needed_instructions(kernel: KernelText, is_anchor: Callable[[Instruction], bool]) -> list[bool]:
-    """Whether each instruction is an anchor, or one on whose result an anchor depends."""
+def _find_needed(kernel: KernelText, anchors: Sequence[bool]) -> tuple[list[bool], set[str]]:
+    """Whether each instruction is an anchor or one on whose result an anchor depends; the registers that
+    these results are in."""
     writers: dict[str, list[int]] = {}
     for number, one in enumerate(kernel.code):
         for name in one.writes:
             writers.setdefault(name, []).append(number)
-    keep = [is_anchor(one) for one in kernel.code]
-    readers = kernel.readers_by_register
-    anchors = (one for one, kept in zip(kernel.code, keep, strict=True) if kept)
-    needed_registers = {name for one in anchors for name in _list_anchor_inputs(one, readers)}
+    keep, readers = list(anchors), kernel.readers_by_register
+    anchored = (one for one, kept in zip(kernel.code, keep, strict=True) if kept)
+    needed_registers = {name for one in anchored for name in _list_anchor_inputs(one, readers)}
     pending = list(needed_registers)
     while pending:
         for number in writers.get(pending.pop(), ()):
@@ -109,16 +139,20 @@ def _mark_needed_instructions(kernel: KernelText, is_anchor: Callable[[Instructi
                 new = set(kernel.code[number].reads) - needed_registers
                 needed_registers |= new
                 pending += new
-    return keep
+    return keep, needed_registers
 
 
 def _is_control_anchor(instruction: Instruction) -> bool:
     """Whether an instruction stays in a control slice in any case: it branches, copies or has an address that
     may be one of global memory."""
-    if instruction.ends_block or instruction.parts[0] == "cp":
-        return True
+    return instruction.ends_block or instruction.parts[0] == "cp" or _has_global_address(instruction)
+
+
+def _has_global_address(instruction: Instruction) -> bool:
+    """Whether an instruction has an address that may be one of global memory."""
     spaces = {part.split("::")[0] for part in instruction.parts}
-    on_chip = not spaces.isdisjoint(("shared", "local", "param", "const"))
+    is_copy = instruction.parts[0] == "cp" and "global" in spaces
+    on_chip = not is_copy and not spaces.isdisjoint(("shared", "local", "param", "const"))
     return not on_chip and Address in map(type, instruction.operands)
 
 

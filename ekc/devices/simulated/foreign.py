@@ -91,8 +91,8 @@ def _find_footprints(
     """The part of each array that a block touches, and the digits of its number on which that depends."""
     loops, names = trace_block_loops(ptx, start), tuple(sizes)
     return tuple(
-        Footprint(names[number], kind, sizes[names[number]], size, loops[number, kind])
-        for (number, kind), size in execution.touched_bytes.items()
+        Footprint(names[number], kind, sizes[names[number]], touched.bytes, loops[number, kind])
+        for (number, kind), touched in execution.touched.items()
     )
 
 

@@ -123,16 +123,26 @@ def test_address_from_data_needs_the_data() -> None:
               "x": np.zeros(192, np.float32), "y": np.zeros(64, np.float32)}  # fmt: skip
     name, shape = "multiply_sparse_rows", ((2, 1, 1), (32, 1, 1))
     blanks = {key: BlankArray(value.nbytes) for key, value in arrays.items()}
-    with pytest.raises(EkcError, match="depend on the data read here: give arrays with content"):
+    with pytest.raises(EkcError, match="depends on this data: give arrays with content"):
         execute_blocks(compile_ptx(), ForeignLaunch(name, *shape, blanks), (0,))
     found = execute_blocks(compile_ptx(), ForeignLaunch(name, *shape, arrays), (0, 1))
-    assert found.touched_bytes[2, "load"] == 4 * 3 * 32
-    assert found.touched_bytes[4, "store"] == 4 * 32
+    assert found.touched[2, "load"].bytes == 4 * 3 * 32
+    assert found.touched[4, "store"].bytes == 4 * 32
     assert trace_block_loops(compile_ptx(), ForeignLaunch(name, *shape, arrays))[2, "load"] == ((2, True),)
 
 
+def test_data_that_pass_through_shared_memory_decide_loops() -> None:
+    arrays = {"length": np.full(64, 5, np.int32), "value": np.zeros(320, np.float32), "y": np.zeros(64, "f4")}
+    start = ForeignLaunch("sum_by_lengths", (1, 1, 1), (64, 1, 1), arrays)
+    assert execute_blocks(compile_ptx(), start, (0,)).touched[1, "load"].bytes == 4 * 320
+    blanks = {key: BlankArray(value.nbytes) for key, value in arrays.items()}
+    zeros = ForeignLaunch("sum_by_lengths", (1, 1, 1), (64, 1, 1), blanks, has_zero_data=True)
+    with pytest.raises(EkcError, match="depends on this data"):
+        execute_blocks(compile_ptx(), zeros, (0,))
+
+
 def test_unknown_kernel_is_refused_with_the_names() -> None:
-    with pytest.raises(InvalidInput, match="no kernel 'other' in this text; kernels are .*multiply_tiles"):
+    with pytest.raises(InvalidInput, match="no kernel 'other' in this text; kernels are"):
         compile_foreign_kernel(SOURCE, "sm_80", [ForeignLaunch("other", (1, 1, 1), (32, 1, 1), {})])
 
 
