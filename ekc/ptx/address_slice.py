@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ekc.ptx.cfg import split_blocks
 from ekc.ptx.module import (
     TYPE_BYTES,
     Address,
@@ -31,7 +32,7 @@ from ekc.ptx.module import (
 
 def slice_addresses(kernel: KernelText) -> KernelText:
     """The kernel without the instructions on which no branch and no address depends. Stores write zeros."""
-    keep, _ = _find_needed(kernel, list(map(_is_anchor, kernel.code)))
+    keep, _ = _find_needed(_ReachingWrites(kernel), list(map(_is_anchor, kernel.code)))
     before = [0]
     for kept in keep:
         before.append(before[-1] + kept)
@@ -62,7 +63,8 @@ def slice_control(kernel: KernelText, is_whole: bool = False) -> ControlSlice:
     """The kernel without the instructions on which no branch and no address of global memory depends. Stores
     write zeros. A basic block of which nothing is left gets a marker, so that its runs can be counted. A
     slice that `is_whole` keeps every instruction and all data."""
-    keep, _ = _find_needed(kernel, [is_whole or _is_control_anchor(one) for one in kernel.code])
+    writes = _ReachingWrites(kernel)
+    keep, _ = _find_needed(writes, [is_whole or _is_control_anchor(one) for one in kernel.code])
     starts = {0, *kernel.labels.values(), *(n + 1 for n, one in enumerate(kernel.code) if one.ends_block)}
     edges = sorted(start for start in starts if start < len(kernel.code))
     readers = kernel.readers_by_register
@@ -81,15 +83,15 @@ def slice_control(kernel: KernelText, is_whole: bool = False) -> ControlSlice:
         registers=kernel.registers | {_MARKER: "u32"},
     )
     loops = _find_loop_branches(kernel)
-    loop_reads = _find_deciding_reads(kernel, [number in loops for number in range(len(kernel.code))])
-    address_reads = _find_deciding_reads(kernel, list(map(_has_global_address, kernel.code)))
+    loop_reads = _find_deciding_reads(writes, [number in loops for number in range(len(kernel.code))])
+    address_reads = _find_deciding_reads(writes, list(map(_has_global_address, kernel.code)))
     return ControlSlice(sliced, members, loop_reads, address_reads)
 
 
-def _find_deciding_reads(kernel: KernelText, anchors: Sequence[bool]) -> tuple[Instruction, ...]:
+def _find_deciding_reads(writes: _ReachingWrites, anchors: Sequence[bool]) -> tuple[Instruction, ...]:
     """Reads of memory on which one of these anchors depends."""
-    _, needed = _find_needed(kernel, anchors)
-    return tuple(one for one in kernel.code if _reads_data(one) and not needed.isdisjoint(one.writes))
+    _, used = _find_needed(writes, anchors)
+    return tuple(one for n, one in enumerate(writes.kernel.code) if n in used and _reads_data(one))
 
 
 def _find_loop_branches(kernel: KernelText) -> set[int]:
@@ -121,25 +123,71 @@ def _reads_data(instruction: Instruction) -> bool:
     return instruction.parts[0] in ("ld", "ldu", "atom", "ldmatrix") and not is_constant
 
 
-def _find_needed(kernel: KernelText, anchors: Sequence[bool]) -> tuple[list[bool], set[str]]:
-    """Whether each instruction is an anchor or one on whose result an anchor depends; the registers that
-    these results are in."""
-    writers: dict[str, list[int]] = {}
-    for number, one in enumerate(kernel.code):
-        for name in one.writes:
-            writers.setdefault(name, []).append(number)
-    keep, readers = list(anchors), kernel.readers_by_register
-    anchored = (one for one, kept in zip(kernel.code, keep, strict=True) if kept)
-    needed_registers = {name for one in anchored for name in _list_anchor_inputs(one, readers)}
-    pending = list(needed_registers)
+def _find_needed(writes: _ReachingWrites, anchors: Sequence[bool]) -> tuple[list[bool], set[int]]:
+    """Whether each instruction is an anchor or one on whose result an anchor depends; the numbers of those
+    on whose results something depends."""
+    kernel, readers = writes.kernel, writes.kernel.readers_by_register
+    keep, used = list(anchors), set[int]()
+    pending = [number for number, kept in enumerate(keep) if kept]
     while pending:
-        for number in writers.get(pending.pop(), ()):
-            if not keep[number]:
-                keep[number] = True
-                new = set(kernel.code[number].reads) - needed_registers
-                needed_registers |= new
-                pending += new
-    return keep, needed_registers
+        number = pending.pop()
+        one = kernel.code[number]
+        inputs = _list_anchor_inputs(one, readers) if anchors[number] and number not in used else one.reads
+        for name in inputs:
+            new = writes.find(number, name) - used
+            used |= new
+            # An anchor whose result is needed depends on all that it reads.
+            pending += [n for n in new if not keep[n] or _find_stored_data(kernel.code[n], readers)]
+            for n in new:
+                keep[n] = True
+    return keep, used
+
+
+class _ReachingWrites:
+    """The instructions whose result a register may hold at some place of a kernel."""
+
+    def __init__(self, kernel: KernelText) -> None:
+        self.kernel, blocks = kernel, split_blocks(kernel)
+        self._block_numbers = [block.number for block in blocks for _ in block.instructions]
+        self._predecessors: list[list[int]] = [[] for _ in blocks]
+        for block in blocks:
+            for target in block.exit.targets:
+                self._predecessors[target].append(block.number)
+        self._writes: dict[tuple[int, str], list[int]] = {}
+        for number, one in enumerate(kernel.code):
+            for name in one.writes:
+                self._writes.setdefault((self._block_numbers[number], name), []).append(number)
+        self._at_entry: dict[tuple[int, str], set[int]] = {}
+
+    def find(self, number: int, name: str) -> set[int]:
+        """Numbers of the instructions that may have written a register before an instruction reads it."""
+        block = self._block_numbers[number]
+        found, is_certain = self._find_in_block(block, name, number)
+        return found if is_certain else found | self._find_before_block(block, name)
+
+    def _find_in_block(self, block: int, name: str, before: int) -> tuple[set[int], bool]:
+        """Writes within a block before an instruction, and whether one of them surely runs."""
+        found = set()
+        for number in reversed(self._writes.get((block, name), ())):
+            if number < before:
+                found.add(number)
+                if self.kernel.code[number].guard is None:
+                    return found, True
+        return found, False
+
+    def _find_before_block(self, block: int, name: str) -> set[int]:
+        key = (block, name)
+        if key not in self._at_entry:
+            found, visited, pending = set[int](), set[int](), list(self._predecessors[block])
+            while pending:
+                other = pending.pop()
+                if other not in visited:
+                    visited.add(other)
+                    new, is_certain = self._find_in_block(other, name, len(self.kernel.code))
+                    found |= new
+                    pending += () if is_certain else self._predecessors[other]
+            self._at_entry[key] = found
+        return self._at_entry[key]
 
 
 def _is_control_anchor(instruction: Instruction) -> bool:
