@@ -118,7 +118,7 @@ def estimate_latency(
 def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> float:
     """Lower bound of the latency: arithmetic and DRAM bytes at the best rates ever sustained."""
     lanes = FP32_SHARE * spec.sms * spec.throughput.fp32_lanes * clock_mhz * 1e6
-    arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP_SIZE / lanes
+    arithmetic = (events.fma32 + events.fp32) * WARP_SIZE / lanes
     tensor_rate = spec.throughput.mma_share * spec.sms * spec.throughput.tensor_fp16 * clock_mhz * 1e6
     matrices = events.tensor_fp16_equivalent_flops / tensor_rate
     return max(arithmetic, matrices, events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s))
@@ -168,11 +168,14 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
     moved = events.traffic
     lsu = events.lsu_cycles + constants.global_cycles * moved.requests
     lsu += events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
-    sm, float_operations = spec.throughput, events.fma32 + events.fp32 + events.fp16
+    sm = spec.throughput
+    special, packs = events.sfu + events.convert - events.pack, events.pack
     totals = {
-        "fp32": float_operations * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
+        "fp32": (events.fma32 + events.fp32) * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
+        "half": events.fp16 * WARP_SIZE / (FP32_SHARE * sm.half_lanes),
         "int": events.int_ops * WARP_SIZE / sm.int_lanes,
-        "sfu": (events.sfu + events.convert) * WARP_SIZE / SFU_LANES_PER_SM,
+        "sfu": special * WARP_SIZE / SFU_LANES_PER_SM,
+        "pack": packs * WARP_SIZE / sm.pack_lanes,
         "tensor": events.tensor_fp16_equivalent_flops / (sm.mma_share * sm.tensor_fp16),
         "lsu": lsu,
         "fill": moved.l2_bytes / L2_TO_SM_BYTES_PER_CLOCK,
