@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
-from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
+from ekc.devices.simulated.memory_traffic import (
+    LINE_BYTES,
+    SimulatedTraffic,
+    SmResidency,
+    compute_kept_share,
+    compute_traffic,
+)
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.throughput import HOPPER_RATES, WGMMA_SHARE
 from ekc.errors import DeviceError
@@ -91,9 +97,17 @@ class Events:
 
 
 def count_events(
-    spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile, occupancy: Occupancy
+    spec: GpuSpec,
+    launch: Launch,
+    resources: Resources,
+    profile: LaunchProfile,
+    occupancy: Occupancy,
+    kept_share: float | None = None,
 ) -> Events:
-    """Events of one launch with the given occupancy."""
+    """Events of one launch with the given occupancy. `kept_share`: share of what it touches that L2 holds
+    from the call before, 0 with a cold L2; None for a launch that is called alone, over and over."""
+    if kept_share is None:
+        kept_share = compute_kept_share(spec, (launch,))
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
@@ -139,7 +153,7 @@ def count_events(
         * sum(one.requests * _count_lsu_cycles(spec, _count_bank_passes(one)) for one in profile.accesses)
         + local * _count_lsu_cycles(spec, 1.0)
         + operands * LINE_BYTES / spec.capability.l1_bytes_per_clock,
-        traffic=compute_traffic(spec, launch, profile, local, resident),
+        traffic=compute_traffic(spec, launch, profile, local, resident, kept_share),
         load_rounds=rounds,
         tile_waits=counts.async_waits,
         tiles_ahead=_count_tiles_ahead(counts),

@@ -2,23 +2,26 @@
 
 Blocks run in waves: consecutive block numbers, as many as are resident at a time. Within a wave, blocks
 proceed in step, so a panel that several of them need is fetched once. Between waves a panel survives if
-everything touched before its next use fits L2. Each launch begins with a cold L2.
+everything touched before its next use fits L2. A call finds in L2 what the call before it left there
+(`compute_kept_share`), where calls follow each other, as they do while a kernel is timed warm or metered.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Footprint, Launch
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.devices.simulated.specs import GpuSpec
 
-USABLE_L2_SHARE = 0.8
-"""Share of L2 that data can use; hashing and other tensors take the rest (estimate)."""
 EVICTION_EXPONENT = 2.0
-"""Exponent by which hits fall once the data outgrow L2; a strict LRU would drop to none (estimate)."""
+"""Exponent by which hits within a launch fall once the data outgrow L2; a strict LRU would drop to none
+(estimate)."""
+CYCLE_EXPONENT = 4.0
+"""Exponent by which hits on data of the call before fall once a call outgrows L2 (fit: kernels of
+benchmarks/simulator/foreign.py that stream 32 to 64 MiB on A100 and H100, fitted half)."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,22 @@ class _TouchedBytes:
 
 
 def compute_dram_bytes(
-    footprints: Sequence[Footprint], wave_blocks: float, l2_bytes: float
+    footprints: Sequence[Footprint], wave_blocks: float, usable_l2_bytes: float
 ) -> tuple[float, ...]:
-    """DRAM bytes per footprint, in order, for waves of `wave_blocks` resident blocks."""
+    """DRAM bytes per footprint, in order, for waves of `wave_blocks` resident blocks, with a cold L2."""
     touched = [_count_touched_bytes(footprint, wave_blocks) for footprint in footprints]
     waves = [max(1.0, _count_blocks(footprint) / wave_blocks) for footprint in footprints]
-    hits = [_estimate_hit_share(own, touched, l2_bytes) for own in touched]
+    hits = [_estimate_hit_share(own, touched, usable_l2_bytes) for own in touched]
     return tuple(_compute_fetched_bytes(*row) for row in zip(touched, waves, hits, strict=True))
+
+
+def compute_kept_share(spec: GpuSpec, launches: Iterable[Launch]) -> float:
+    """Share of what a call touches that L2 still holds when the next call begins."""
+    sizes: dict[str, float] = {}
+    for footprint in (one for launch in launches for one in launch.footprints):
+        sizes[footprint.tensor] = max(sizes.get(footprint.tensor, 0.0), compute_compulsory_bytes(footprint))
+    usable = spec.l2_usable_share * spec.l2_bytes
+    return _estimate_survival(sum(sizes.values()), usable, CYCLE_EXPONENT)
 
 
 def compute_compulsory_bytes(footprint: Footprint) -> float:
@@ -66,12 +78,19 @@ def _count_blocks(footprint: Footprint) -> float:
     return float(math.prod(extent for extent, _ in footprint.block_loops))
 
 
-def _estimate_hit_share(own: _TouchedBytes, touched: Sequence[_TouchedBytes], l2_bytes: float) -> float:
+def _estimate_hit_share(
+    own: _TouchedBytes, touched: Sequence[_TouchedBytes], usable_l2_bytes: float
+) -> float:
     """Share of the tensor that is still in L2 at its next use."""
     between = sum(min(other.launch_bytes, own.reuse_distance_waves * other.wave_bytes) for other in touched)
-    if between <= 0:
+    return _estimate_survival(between, usable_l2_bytes, EVICTION_EXPONENT)
+
+
+def _estimate_survival(bytes_between: float, usable_l2_bytes: float, exponent: float) -> float:
+    """Share of data that are still in L2 after so many other bytes."""
+    if bytes_between <= 0:
         return 1.0
-    return float(min(1.0, (USABLE_L2_SHARE * l2_bytes / between) ** EVICTION_EXPONENT))
+    return float(min(1.0, (usable_l2_bytes / bytes_between) ** exponent))
 
 
 def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -> float:
@@ -112,9 +131,15 @@ class SimulatedTraffic:
 
 
 def compute_traffic(
-    spec: GpuSpec, launch: Launch, profile: LaunchProfile, local_requests: float, residency: SmResidency
+    spec: GpuSpec,
+    launch: Launch,
+    profile: LaunchProfile,
+    local_requests: float,
+    residency: SmResidency,
+    kept_share: float,
 ) -> SimulatedTraffic:
-    """Traffic of the accesses of a launch; `local` are its warp-level requests to local memory."""
+    """Traffic of the accesses of a launch; `local` are its warp-level requests to local memory. `kept_share`:
+    share of what it touches that L2 holds from the call before; 0 where that is overwritten (cold)."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     accesses = [one for one in profile.accesses if one.space == "global"]
     miss = _estimate_l1_miss_share(spec, profile.live_lines, residency)
@@ -124,7 +149,9 @@ def compute_traffic(
         sectors=blocks * sum(one.requests * one.sectors for one in accesses)
         + local_requests * LINE_BYTES / SECTOR_BYTES,
         l2_bytes=sum(between_l1_l2.values()) + miss * LINE_BYTES * local_requests,
-        dram_bytes=_compute_dram_bytes(spec, launch, between_l1_l2, min(blocks, residency.blocks * spec.sms)),
+        dram_bytes=_compute_dram_bytes(
+            spec, launch, between_l1_l2, min(blocks, residency.blocks * spec.sms), kept_share
+        ),
     )
 
 
@@ -157,15 +184,21 @@ def _estimate_l1_miss_share(spec: GpuSpec, live_lines: float, residency: SmResid
 
 
 def _compute_dram_bytes(
-    spec: GpuSpec, launch: Launch, l2_bytes_by_access: dict[tuple[str, str], float], wave_blocks: float
+    spec: GpuSpec,
+    launch: Launch,
+    l2_bytes_by_access: dict[tuple[str, str], float],
+    wave_blocks: float,
+    kept_share: float,
 ) -> float:
-    """DRAM bytes, never below those that the launch must touch, never above those that it requested of L2."""
+    """DRAM bytes, never below those that the launch must touch and L2 does not keep, never above those that
+    it requested of L2."""
     if not launch.footprints:
         return sum(l2_bytes_by_access.values())
-    fetched = compute_dram_bytes(launch.footprints, wave_blocks, spec.l2_bytes)
+    fetched = compute_dram_bytes(launch.footprints, wave_blocks, spec.l2_usable_share * spec.l2_bytes)
     total = 0.0
     for footprint, crossed in zip(launch.footprints, fetched, strict=True):
+        least = compute_compulsory_bytes(footprint)
+        missed = max(crossed, least) - kept_share * least
         ceiling = l2_bytes_by_access.get((footprint.tensor, footprint.kind), crossed)
-        passed = _count_l2_passes(footprint.kind) * max(crossed, compute_compulsory_bytes(footprint))
-        total += min(passed, ceiling)
+        total += min(_count_l2_passes(footprint.kind) * missed, ceiling)
     return total

@@ -113,6 +113,8 @@ class GpuSpec:
     l2_bytes: int
     l2_bytes_per_clock: float
     """Bytes per clock of the whole L2."""
+    l2_usable_share: float
+    """Share of the L2 that distinct data can fill."""
     voltage: VoltageCurve
     power: BoardPower
     sources: Mapping[str, str]
@@ -170,6 +172,7 @@ _FIGURES: Mapping[str, tuple[Any, ...]] = {
     "memory_bytes":              (40 * GIB, 80 * GIB, 141 * GIB,  24 * GIB,  24 * GIB,    11 * GIB),
     "memory_bytes_per_s":        (  1555e9,   3352e9,    4800e9,    1008e9,     936e9,       616e9),
     "l2_bytes":                  (40 * MIB, 50 * MIB,  50 * MIB,  72 * MIB,   6 * MIB,  5632 * KIB),
+    "l2_usable_share":           (     0.5,      0.5,       0.5,       0.8,       0.8,         0.8),
     "l2_bytes_per_clock":        (  5120.0,   6600.0,    6600.0,    2560.0,    1792.0,      1760.0),
 }
 _VOLTAGES = {
@@ -207,6 +210,10 @@ _SOURCES = {
         "777.5 TFLOP/s, so L2 gives 8.1 TB/s: 4,620 B a clock at 1,755 MHz, over the share of the best",
         "estimate: as h100",
         *("estimate",) * 3,
+    ),
+    "l2_usable_share": (
+        *("NVIDIA A100 architecture whitepaper: each of two partitions caches what its own SMs access",) * 3,
+        *("estimate: hashing and other tensors take the rest",) * 3,
     ),
     "voltage": (
         _A100_FIT,
