@@ -23,8 +23,10 @@ from ekc.devices.simulated.specs import GpuSpec
 
 PATH = "path"
 SCHEDULERS_PER_SM = 4
-LAUNCH_OVERHEAD_S = 2.5e-6
-"""Seconds from one launch to the next, back to back."""
+LAUNCH_CYCLES = 2400.0
+"""SM cycles from the end of one launch to the start of the next, where launches are replayed from a graph. On
+kernels of 1 to 10 us of three cards, measured so, seconds explain it worse than cycles (fit:
+benchmarks/simulator/foreign.py, fitted half; 0.95 us on the RTX 4090, 1.7 us on the A100)."""
 BLOCK_START_CYCLES = 300.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
@@ -71,6 +73,8 @@ class LaunchLatency:
     seconds: float
     seconds_by_resource: Mapping[str, float]
     """Seconds that each resource alone would take; "path" is the dependent path of the blocks."""
+    launch_s: float
+    """Part of `seconds` that starting the launch takes."""
 
     @property
     def bound(self) -> str:
@@ -79,7 +83,7 @@ class LaunchLatency:
 
     def scale_work(self, factor: float) -> float:
         """Seconds of the launch if its work takes `factor` times as long; its overhead stays the same."""
-        return LAUNCH_OVERHEAD_S + factor * (self.seconds - LAUNCH_OVERHEAD_S)
+        return self.launch_s + factor * (self.seconds - self.launch_s)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def estimate_latency(
     capacity = occupancy.blocks * spec.sms
     full_waves, last_blocks = divmod(events.blocks, capacity)
     parts: dict[str, float] = {}
-    seconds = LAUNCH_OVERHEAD_S
+    launch_s = seconds = compute_launch_seconds(clock_mhz)
     for times, on_device in ((full_waves, capacity), (1, last_blocks)):
         if times and on_device:
             on_sm = ceil(on_device / spec.sms)
@@ -112,7 +116,12 @@ def estimate_latency(
             seconds += times * max(pipes, wave[PATH])
             for part, value in wave.items():
                 parts[part] = parts.get(part, 0.0) + times * value
-    return LaunchLatency(seconds, MappingProxyType(parts))
+    return LaunchLatency(seconds, MappingProxyType(parts), launch_s)
+
+
+def compute_launch_seconds(clock_mhz: float) -> float:
+    """Seconds that starting a launch takes at an SM clock."""
+    return LAUNCH_CYCLES / (clock_mhz * 1e6)
 
 
 def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: float) -> float:
