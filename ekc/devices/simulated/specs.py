@@ -8,7 +8,7 @@ marked *fit* come from recordings, named in `GpuSpec.sources`; figures marked *e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -248,9 +248,24 @@ def _make_spec(name: str) -> GpuSpec:
 
 
 A100, H100, H200, RTX4090, RTX3090, RTX2080TI = map(_make_spec, _NAMES)
+A100_SXM = replace(
+    A100,
+    name="a100-sxm",
+    fixed_mhz=A100.boost_mhz,
+    power=replace(A100.power, tdp_w=400.0, kelvin_per_w=0.10),
+    sources=MappingProxyType(
+        {
+            **A100.sources,
+            CEILINGS_SOURCE: "NVIDIA A100 architecture whitepaper and data sheet, SXM4 40 GB",
+            "power": f"{A100.sources['power']}; cap of 400 W: data sheet; cooling: estimate",
+            "fixed_mhz": "our choice: the boost clock, at which most kernels stay under 400 W (estimate)",
+        }
+    ),
+)
+"""The same chip on the board with the higher power cap."""
 
 _SPECS_BY_NAME: Mapping[str, GpuSpec] = MappingProxyType(
-    {spec.name: spec for spec in (A100, H100, H200, RTX4090, RTX3090, RTX2080TI)}
+    {spec.name: spec for spec in (A100, A100_SXM, H100, H200, RTX4090, RTX3090, RTX2080TI)}
 )
 
 
