@@ -41,6 +41,10 @@ class Footprint:
     """Distinct bytes that one block accesses."""
     block_loops: tuple[tuple[int, bool], ...]
     """(extent, whether the accessed region depends on the loop) of each block loop, fastest first."""
+    block_sectors: float = 0.0
+    """Distinct sectors of 32 bytes that one block accesses; 0 where only the bytes are known."""
+    block_pairs: float = 0.0
+    """Distinct pairs of sectors, 64 bytes, that one block accesses; 0 likewise."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ BlockLoops = tuple[tuple[int, bool], ...]
 """(extent, whether the touched part of the array depends on it) of each digit of a block's number, fastest
 first."""
 
-SECTOR_BYTES, LINE_BYTES = 32, 128
+SECTOR_BYTES, PAIR_BYTES = 32, 64
 _BLOCK_SHIFT = 44
 """Bits of an address, above which the number of a block is put."""
 _MAX_NOTED = 1 << 22
@@ -56,8 +56,8 @@ class TouchedMemory:
     bytes: float
     sectors: float
     """Sectors of 32 bytes."""
-    lines: float
-    """Lines of 128 bytes."""
+    pairs: float
+    """Pairs of sectors, 64 bytes."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def _summarize_cells(places: NDArray[np.int64], cell_bytes: int) -> TouchedMemor
     _, first, counts = np.unique(places >> _BLOCK_SHIFT, return_index=True, return_counts=True)
     most = int(np.argmax(counts))
     own = places[first[most] : first[most] + counts[most]]
-    sectors, lines = (np.count_nonzero(np.diff(own // size)) + 1 for size in (SECTOR_BYTES, LINE_BYTES))
-    return TouchedMemory(float(own.size * cell_bytes), float(sectors), float(lines))
+    sectors, pairs = (np.count_nonzero(np.diff(own // size)) + 1 for size in (SECTOR_BYTES, PAIR_BYTES))
+    return TouchedMemory(float(own.size * cell_bytes), float(sectors), float(pairs))
 
 
 class _NotingMemoryUnit(MemoryUnit):

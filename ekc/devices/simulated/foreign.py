@@ -91,7 +91,15 @@ def _find_footprints(
     """The part of each array that a block touches, and the digits of its number on which that depends."""
     loops, names = trace_block_loops(ptx, start), tuple(sizes)
     return tuple(
-        Footprint(names[number], kind, sizes[names[number]], touched.bytes, loops[number, kind])
+        Footprint(
+            names[number],
+            kind,
+            sizes[names[number]],
+            touched.bytes,
+            loops[number, kind],
+            block_sectors=touched.sectors,
+            block_pairs=touched.pairs,
+        )
         for (number, kind), touched in execution.touched.items()
     )
 

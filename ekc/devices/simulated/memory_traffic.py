@@ -93,11 +93,20 @@ def _estimate_survival(bytes_between: float, usable_l2_bytes: float, exponent: f
     return float(min(1.0, (usable_l2_bytes / bytes_between) ** exponent))
 
 
+def _count_bytes_fetched(footprint: Footprint) -> float:
+    """Bytes that DRAM moves for each byte that L2 misses. It moves two sectors of 32 bytes at once (the
+    default granularity of fetches, `cudaLimitMaxL2FetchGranularity`); where a block needs only one of them,
+    its neighbours need the other at another time. Measured: 1.5 times (A100), 1.6 (H100), 3.3 (RTX 4090)."""
+    if not footprint.block_sectors:
+        return 1.0
+    return PAIR_BYTES * footprint.block_pairs / (SECTOR_BYTES * footprint.block_sectors)
+
+
 def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -> float:
     return own.launch_bytes + (1.0 - hit_share) * max(0.0, waves * own.wave_bytes - own.launch_bytes)
 
 
-SECTOR_BYTES = 32
+SECTOR_BYTES, PAIR_BYTES = 32, 64
 LINE_BYTES = 128
 LIVE_LINE_SHARE = 0.25
 """Share of the lines that the survey saw read twice that must stay in L1 at a time: the survey ran two trips
@@ -159,7 +168,9 @@ def _compute_l2_bytes(
     launch: Launch, accesses: list[AccessGroup], blocks: int, l1_miss_share: float
 ) -> dict[tuple[str, str], float]:
     """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1."""
-    distinct = {(f.tensor, f.kind): f.block_bytes for f in launch.footprints}
+    distinct = {
+        (f.tensor, f.kind): max(f.block_bytes, SECTOR_BYTES * f.block_sectors) for f in launch.footprints
+    }
     requested: dict[tuple[str, str], float] = {}
     for one in accesses:
         key = (one.tensor, one.kind)
@@ -191,7 +202,7 @@ def _compute_dram_bytes(
     kept_share: float,
 ) -> float:
     """DRAM bytes, never below those that the launch must touch and L2 does not keep, never above those that
-    it requested of L2."""
+    it requested of L2, but for sectors that come in pairs."""
     if not launch.footprints:
         return sum(l2_bytes_by_access.values())
     fetched = compute_dram_bytes(launch.footprints, wave_blocks, spec.l2_usable_share * spec.l2_bytes)
@@ -200,5 +211,5 @@ def _compute_dram_bytes(
         least = compute_compulsory_bytes(footprint)
         missed = max(crossed, least) - kept_share * least
         ceiling = l2_bytes_by_access.get((footprint.tensor, footprint.kind), crossed)
-        total += min(_count_l2_passes(footprint.kind) * missed, ceiling)
+        total += min(_count_l2_passes(footprint.kind) * missed, ceiling) * _count_bytes_fetched(footprint)
     return total

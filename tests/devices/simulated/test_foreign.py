@@ -17,6 +17,8 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated.foreign import compile_foreign_kernel, count_foreign_launch
 from ekc.devices.simulated.launch_counts import get_launch_profiles, profile_kernel
 from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
+from ekc.devices.simulated.operating_point import compute_work
+from ekc.devices.simulated.specs import A100
 from ekc.emulator import launch
 from ekc.emulator.block_execution import ForeignLaunch, execute_blocks, trace_block_loops
 from ekc.emulator.paged_memory import BlankArray
@@ -139,6 +141,28 @@ def test_data_that_pass_through_shared_memory_decide_loops() -> None:
     zeros = ForeignLaunch("sum_by_lengths", (1, 1, 1), (64, 1, 1), blanks, has_zero_data=True)
     with pytest.raises(EkcError, match="depends on this data"):
         execute_blocks(compile_ptx(), zeros, (0,))
+
+
+def read_columns(width: int, columns: int = 4096, rows: int = 16384) -> ForeignLaunch:
+    blocks = columns // width
+    arrays = {"x": blank(rows, columns), "y": blank(blocks, 128)}
+    numbers = {"columns": columns, "rows": rows, "width": width}
+    return ForeignLaunch("read_columns", (blocks, 1, 1), (128, 1, 1), arrays | numbers)
+
+
+def test_sectors_fetched_alone_cost_the_dram_twice() -> None:
+    """256 MiB in all. A block of 8 columns reads single sectors, one of 16 columns pairs of them; all bytes
+    of a sector cross L2 where a block needs a few of them."""
+    kernels = {n: compile_foreign_kernel(SOURCE, "sm_80", [read_columns(n)]) for n in (2, 8, 16)}
+    events = {
+        n: compute_work(A100, kernel, get_launch_profiles(kernel)).launches[0][0]
+        for n, kernel in kernels.items()
+    }
+    whole = 4.0 * 4096 * 16384
+    assert events[16].traffic.dram_bytes == pytest.approx(whole, rel=0.05)
+    assert events[8].traffic.dram_bytes == pytest.approx(2 * whole, rel=0.05)
+    assert events[8].traffic.l2_bytes == pytest.approx(whole, rel=0.05)
+    assert events[2].traffic.l2_bytes > 3.9 * whole
 
 
 def test_unknown_kernel_is_refused_with_the_names() -> None:

@@ -66,3 +66,11 @@ extern "C" __global__ void add_to_bins(const float* x, float* bins, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) atomicAdd(&bins[i % 1024], sqrtf(x[i]) * 2.0f);
 }
+
+// Each block reads `width` neighbours of every row: 8 fill a sector of 32 bytes.
+extern "C" __global__ void read_columns(const float* x, float* y, int columns, int rows, int width) {
+  float sum = 0.0f;
+  for (int i = threadIdx.x; i < rows * width; i += blockDim.x)
+    sum += x[i / width * columns + blockIdx.x * width + i % width];
+  y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
