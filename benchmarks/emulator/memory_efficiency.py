@@ -12,11 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.emulator.access_survey import AddressTrace, TracingMemoryUnit, group_reached_sites, run_trace
+from ekc.emulator.access_survey import (
+    AddressTrace,
+    TracingMemoryUnit,
+    decode_address_slice,
+    group_reached_sites,
+    run_trace,
+)
 from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Shape
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe
+from ekc.emulator.paged_memory import BlankArray
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 
 PASS_BYTES, SECTOR_BYTES = 128, 32
@@ -56,8 +63,10 @@ def measure_memory_efficiency(
     dynamic_shared: int = 0,
     blocks: Iterable[int] = (0,),
 ) -> tuple[MemoryEfficiency, ...]:
-    """Every memory instruction that the given blocks reach. Arguments and errors: see `survey_accesses`."""
-    trace = run_trace(_EfficiencyTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
+    """Every memory instruction that the given blocks reach. `sizes`: bytes of the arrays that the arguments
+    are; the others and errors: see `survey_accesses`."""
+    decoded, arrays = decode_address_slice(ptx, kernel_name), [BlankArray(size) for size in sizes]
+    trace = run_trace(_EfficiencyTrace, decoded, grid, block, arrays, dynamic_shared, blocks)
     found = [_summarize_sites(trace, line, sites) for (line, _), sites in group_reached_sites(trace).items()]
     trace.close()
     return tuple(one for one in found if one.space in ("global", "shared"))

@@ -41,6 +41,10 @@ class Footprint:
     """Distinct bytes that one block accesses."""
     block_loops: tuple[tuple[int, bool], ...]
     """(extent, whether the accessed region depends on the loop) of each block loop, fastest first."""
+    block_sectors: float = 0.0
+    """Distinct sectors of 32 bytes that one block accesses; 0 where only the bytes are known."""
+    block_pairs: float = 0.0
+    """Distinct pairs of sectors, 64 bytes, that one block accesses; 0 likewise."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,12 @@ class Launch:
     shared_bytes: int
     """Dynamic shared memory; static shared memory is in `Resources`."""
     arguments: tuple[str, ...]
-    """Tensor names in parameter order, device pointers all."""
+    """Names of the parameters in their order: tensors, as device pointers, and the `scalars`."""
     argument_bytes: tuple[int, ...]
-    """Bytes of each of the `arguments`."""
+    """Bytes of each of the `arguments`; 0 for a number."""
     footprints: tuple[Footprint, ...] = ()
+    scalars: tuple[tuple[str, int | float], ...] = ()
+    """Name and value of each argument that is a number: in foreign kernels only."""
 
 
 @dataclass(frozen=True)

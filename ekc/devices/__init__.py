@@ -17,12 +17,15 @@ DEFAULT_TARGET = "a100"
 """Device of target "auto" where there is no GPU."""
 NO_RESIDUAL = "no-residual"
 """Suffix of a simulated device that follows its models exactly."""
+COLD = "cold"
+"""Suffix of a device whose L2 is overwritten before each timed call."""
 
 
 def open(target: str = "auto") -> Device:
     """Open a device: "auto", "cuda:N" (all forms: `cuda/cuda_target.py`), a simulated GPU such as "a100", or
     "recorded:FILE". "a100@no-residual" follows its models exactly, without the seeded residual
-    (docs/simulated-devices.md): kernels can be compared without chance.
+    (docs/simulated-devices.md): kernels can be compared without chance. Timed calls find a warm L2, with
+    "a100@cold" a cold one; "a100@cold@no-residual" is both.
 
     "auto" is the first GPU, where there is one; a warning says where that is uncertain. Raises `DeviceError`
     for an unknown device; the message names the nearest choice. Raises `RecordError` for a file that is no
@@ -55,13 +58,16 @@ def _open_simulated(target: str) -> Device:
     from ekc.devices.simulated import specs
     from ekc.devices.simulated.device import SimulatedDevice
 
-    name, at, how = target.partition("@")
+    name, *options = target.split("@")
     spec = specs.find_spec(name)
     if spec is None:
         raise DeviceError(_describe_unknown_target(target, specs.list_names()))
-    if at and how != NO_RESIDUAL:
-        raise DeviceError(f"unknown device {target!r}: choose {name} or {name}@{NO_RESIDUAL}")
-    return SimulatedDevice(spec, has_residual=not at)
+    if not {COLD, NO_RESIDUAL}.issuperset(options):
+        choices = f"{name}, {name}@{COLD} or {name}@{NO_RESIDUAL}"
+        raise DeviceError(f"unknown device {target!r}: choose {choices}")
+    return SimulatedDevice(
+        spec, has_residual=NO_RESIDUAL not in options, l2="cold" if COLD in options else "warm"
+    )
 
 
 def _open_cuda(target: str) -> Device:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
 from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import AddressProbe
-from ekc.emulator.paged_memory import BlankArray
 from ekc.emulator.plan import LaunchPlan
 from ekc.ptx.address_slice import slice_addresses
 from ekc.ptx.cfg import Block
@@ -30,7 +29,9 @@ from ekc.ptx.parser import parse_module
 
 LOOP_TRIPS = 2
 """Trips of a loop: the first is often special, the second shows the rest."""
+AnyTrace = TypeVar("AnyTrace", bound=Batch)
 _BUDGET = 2_000_000
+"""Most instructions of a slice that its slowest thread may run."""
 _LINE_BITS, _WARP_SHIFT = 7, 44
 """Bits of an address within its line; bits of a line number, above which the number of a warp is put."""
 
@@ -74,40 +75,40 @@ def survey_accesses(
     *,
     grid: Shape,
     block: Shape,
-    sizes: Sequence[int],
+    arguments: Sequence[Any],
     dynamic_shared: int = 0,
     blocks: Iterable[int] = (0,),
 ) -> AccessSurvey:
-    """Survey a kernel whose parameters are pointers to arrays of `sizes` bytes each.
+    """Survey a kernel. `arguments`: as of `launch`, or a `BlankArray` for an array whose content decides
+    no branch and no address.
 
     `blocks`: linear numbers, x fastest. Raises `EkcError` as `launch` does.
     """
-    trace = run_trace(AddressTrace, ptx, kernel_name, grid, block, sizes, dynamic_shared, blocks)
+    decoded = decode_address_slice(ptx, kernel_name)
+    trace = run_trace(AddressTrace, decoded, grid, block, arguments, dynamic_shared, blocks)
     survey = AccessSurvey(tuple(_profile_accesses(trace)), trace.notes.count_live_lines())
     trace.close()
     return survey
 
 
 def run_trace(
-    trace_type: type[AddressTrace],
-    ptx: str,
-    kernel_name: str,
+    trace_type: type[AnyTrace],
+    decoded: DecodedKernel,
     grid: Shape,
     block: Shape,
-    sizes: Sequence[int],
+    arguments: Sequence[Any],
     dynamic_shared: int,
     blocks: Iterable[int],
-) -> AddressTrace:
-    """Run an address trace, which the caller closes; arguments as of `survey_accesses`."""
-    decoded = _decode_slice(ptx, kernel_name)
-    arguments = [BlankArray(size) for size in sizes]
+) -> AnyTrace:
+    """Run a trace of a slice, which the caller closes; arguments as of `survey_accesses`."""
     plan = LaunchPlan(decoded, grid, block, arguments, dynamic_shared, False, _BUDGET)
     trace = trace_type(decoded, plan, np.unique(np.fromiter(blocks, np.int64)))
     trace.run()
     return trace
 
 
-def _decode_slice(ptx: str, name: str) -> DecodedKernel:
+def decode_address_slice(ptx: str, name: str) -> DecodedKernel:
+    """The instructions of a kernel on which its branches and addresses depend, ready to run."""
     module = parse_module(ptx)
     kernels = module.kernels | {name: slice_addresses(module.find_kernel(name))}
     return decode_kernel(replace(module, kernels=kernels), name, allocate_separate_slots)
@@ -212,7 +213,7 @@ class TracingMemoryUnit(MemoryUnit):
 class AddressTrace(Batch):
     """A batch whose loops end after a few trips."""
 
-    memory_unit_type = TracingMemoryUnit
+    memory_unit_type: type[MemoryUnit] = TracingMemoryUnit
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
         self.notes = _TraceNotes()

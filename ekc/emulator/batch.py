@@ -22,7 +22,7 @@ from ekc.emulator.geometry import DONE, WAITING, Geometry, WarpgroupLayout
 from ekc.emulator.lane_state import LaneFindings
 from ekc.emulator.numerics.warp import ballot
 from ekc.emulator.plan import LaunchPlan
-from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
+from ekc.emulator.sanitizer.in_flight import PendingCopies
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.emulator.warps import WarpUnit
 from ekc.emulator.wgmma import WgmmaUnit

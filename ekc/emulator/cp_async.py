@@ -10,7 +10,7 @@ from ekc.emulator.access import MemoryUnit
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, scatter
-from ekc.emulator.sanitizer.copy_in_flight import InFlightCopy, PendingCopies
+from ekc.emulator.sanitizer.in_flight import InFlightCopy, PendingCopies
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 
 

@@ -157,7 +157,8 @@ class LaunchPlan:
 
     def _build_global_memory(self, args: Sequence[Any]) -> AddressSpace:
         """Global memory: all of it, or pages on demand where an argument asks for that."""
-        blank = all(isinstance(one, BlankArray) for one in args) and self._next_offset < PAGED_FROM
+        blank = all(isinstance(one, BlankArray) for one in args if isinstance(one, PagedSource))
+        blank = blank and self._next_offset < PAGED_FROM
         if not blank and any(isinstance(one, PagedSource) for one in args):
             return PagedAddressSpace("global", self._allocations, self._sources)
         memory = AddressSpace("global", self._next_offset, self._allocations)

@@ -2,7 +2,8 @@
 use.
 
 `slice_addresses` leaves out all instructions that only compute results, so that a kernel's memory accesses
-can be surveyed in a fraction of the time of a run.
+can be surveyed in a fraction of the time of a run. `slice_control` also leaves out shared memory, and keeps
+count of the basic blocks, so that a block can be followed to its end.
 
 `count_used_bytes` counts the bytes of a register up to the last one that an instruction reads. NVRTC joins
 loads of bytes and halves into words and splits them again by a few instructions (`mov`, `cvt`, `and`, `shl`).
@@ -14,8 +15,9 @@ Only these are followed; any other reader counts as a reader of the whole regist
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from ekc.ptx.cfg import split_blocks
 from ekc.ptx.module import (
     TYPE_BYTES,
     Address,
@@ -24,6 +26,7 @@ from ekc.ptx.module import (
     KernelText,
     Operand,
     Register,
+    Symbol,
     Vector,
     list_registers,
 )
@@ -31,28 +34,176 @@ from ekc.ptx.module import (
 
 def slice_addresses(kernel: KernelText) -> KernelText:
     """The kernel without the instructions on which no branch and no address depends. Stores write zeros."""
-    writers: dict[str, list[int]] = {}
-    for number, one in enumerate(kernel.code):
-        for name in one.writes:
-            writers.setdefault(name, []).append(number)
-    keep = [_is_anchor(one) for one in kernel.code]
-    needed_registers = {
-        name for one, kept in zip(kernel.code, keep, strict=True) if kept for name in _list_anchor_inputs(one)
-    }
-    pending = list(needed_registers)
-    while pending:
-        for number in writers.get(pending.pop(), ()):
-            if not keep[number]:
-                keep[number] = True
-                new = set(kernel.code[number].reads) - needed_registers
-                needed_registers |= new
-                pending += new
+    keep, _ = _find_needed(_ReachingWrites(kernel), list(map(_is_anchor, kernel.code)))
     before = [0]
     for kept in keep:
         before.append(before[-1] + kept)
-    code = [_drop_stored_data(one) for one, kept in zip(kernel.code, keep, strict=True) if kept]
+    readers = kernel.readers_by_register
+    code = [_drop_stored_data(one, readers) for one, kept in zip(kernel.code, keep, strict=True) if kept]
     labels = {label: before[place] for label, place in kernel.labels.items()}
     return replace(kernel, code=code, labels=labels)
+
+
+@dataclass(frozen=True)
+class ControlSlice:
+    """A slice of a kernel that runs the same basic blocks as the kernel."""
+
+    kernel: KernelText
+    members: Mapping[Instruction, tuple[Instruction, ...]]
+    """First instruction of a basic block of the slice -> all instructions of that block of the kernel."""
+    loop_reads: tuple[Instruction, ...]
+    """Loads and atomics that read what the length of a loop depends on."""
+    address_reads: tuple[Instruction, ...]
+    """Loads and atomics that read what an address of global memory depends on."""
+
+
+_MARKER = "%ekc_block"
+"""Register that the marker of an empty basic block writes."""
+
+
+def slice_control(kernel: KernelText, is_whole: bool = False) -> ControlSlice:
+    """The kernel without the instructions on which no branch and no address of global memory depends. Stores
+    write zeros. A basic block of which nothing is left gets a marker, so that its runs can be counted. A
+    slice that `is_whole` keeps every instruction and all data."""
+    writes = _ReachingWrites(kernel)
+    keep, _ = _find_needed(writes, [is_whole or _is_control_anchor(one) for one in kernel.code])
+    starts = {0, *kernel.labels.values(), *(n + 1 for n, one in enumerate(kernel.code) if one.ends_block)}
+    edges = sorted(start for start in starts if start < len(kernel.code))
+    readers = kernel.readers_by_register
+    code: list[Instruction] = []
+    members, moved = {}, {}
+    for start, end in zip(edges, [*edges[1:], len(kernel.code)], strict=True):
+        moved[start] = len(code)
+        kept = [kernel.code[n] for n in range(start, end) if keep[n]]
+        kept = kept if is_whole else [_drop_stored_data(one, readers) for one in kept]
+        code += kept or [_make_marker(kernel.code[start])]
+        members[code[moved[start]]] = tuple(kernel.code[start:end])
+    sliced = replace(
+        kernel,
+        code=code,
+        labels={label: moved.get(place, len(code)) for label, place in kernel.labels.items()},
+        registers=kernel.registers | {_MARKER: "u32"},
+    )
+    loops = _find_loop_branches(kernel)
+    loop_reads = _find_deciding_reads(writes, [number in loops for number in range(len(kernel.code))])
+    address_reads = _find_deciding_reads(writes, list(map(_has_global_address, kernel.code)))
+    return ControlSlice(sliced, members, loop_reads, address_reads)
+
+
+def _find_deciding_reads(writes: _ReachingWrites, anchors: Sequence[bool]) -> tuple[Instruction, ...]:
+    """Reads of memory on which one of these anchors depends."""
+    _, used = _find_needed(writes, anchors)
+    return tuple(one for n, one in enumerate(writes.kernel.code) if n in used and _reads_data(one))
+
+
+def _find_loop_branches(kernel: KernelText) -> set[int]:
+    """Guarded branches that decide whether a loop goes on: back to its start, or out of it. A loop is what
+    lies between a branch back and its target, as compilers lay loops out."""
+    targets = {
+        number: kernel.labels.get(one.operands[-1].name)
+        for number, one in enumerate(kernel.code)
+        if one.parts[0] == "bra" and isinstance(one.operands[-1], Symbol)
+    }
+    branches = {number: target for number, target in targets.items() if target is not None}
+    loops = [(target, number) for number, target in branches.items() if target <= number]
+    return {
+        number
+        for number, target in branches.items()
+        if kernel.code[number].guard is not None
+        and any(start <= number <= end and not number < target <= end for start, end in loops)
+    }
+
+
+def _make_marker(first: Instruction) -> Instruction:
+    operands = (Register(_MARKER), Immediate(0))
+    return Instruction("mov.u32", None, operands, first.line, first.source_line, f"mov.u32 {_MARKER}, 0")
+
+
+def _reads_data(instruction: Instruction) -> bool:
+    """Whether an instruction reads memory that threads or launches may write."""
+    is_constant = not {"param", "const"}.isdisjoint(part.split("::")[0] for part in instruction.parts)
+    return instruction.parts[0] in ("ld", "ldu", "atom", "ldmatrix") and not is_constant
+
+
+def _find_needed(writes: _ReachingWrites, anchors: Sequence[bool]) -> tuple[list[bool], set[int]]:
+    """Whether each instruction is an anchor or one on whose result an anchor depends; the numbers of those
+    on whose results something depends."""
+    kernel, readers = writes.kernel, writes.kernel.readers_by_register
+    keep, used = list(anchors), set[int]()
+    pending = [number for number, kept in enumerate(keep) if kept]
+    while pending:
+        number = pending.pop()
+        one = kernel.code[number]
+        inputs = _list_anchor_inputs(one, readers) if anchors[number] and number not in used else one.reads
+        for name in inputs:
+            new = writes.find(number, name) - used
+            used |= new
+            # An anchor whose result is needed depends on all that it reads.
+            pending += [n for n in new if not keep[n] or _find_stored_data(kernel.code[n], readers)]
+            for n in new:
+                keep[n] = True
+    return keep, used
+
+
+class _ReachingWrites:
+    """The instructions whose result a register may hold at some place of a kernel."""
+
+    def __init__(self, kernel: KernelText) -> None:
+        self.kernel, blocks = kernel, split_blocks(kernel)
+        self._block_numbers = [block.number for block in blocks for _ in block.instructions]
+        self._predecessors: list[list[int]] = [[] for _ in blocks]
+        for block in blocks:
+            for target in block.exit.targets:
+                self._predecessors[target].append(block.number)
+        self._writes: dict[tuple[int, str], list[int]] = {}
+        for number, one in enumerate(kernel.code):
+            for name in one.writes:
+                self._writes.setdefault((self._block_numbers[number], name), []).append(number)
+        self._at_entry: dict[tuple[int, str], set[int]] = {}
+
+    def find(self, number: int, name: str) -> set[int]:
+        """Numbers of the instructions that may have written a register before an instruction reads it."""
+        block = self._block_numbers[number]
+        found, is_certain = self._find_in_block(block, name, number)
+        return found if is_certain else found | self._find_before_block(block, name)
+
+    def _find_in_block(self, block: int, name: str, before: int) -> tuple[set[int], bool]:
+        """Writes within a block before an instruction, and whether one of them surely runs."""
+        found = set()
+        for number in reversed(self._writes.get((block, name), ())):
+            if number < before:
+                found.add(number)
+                if self.kernel.code[number].guard is None:
+                    return found, True
+        return found, False
+
+    def _find_before_block(self, block: int, name: str) -> set[int]:
+        key = (block, name)
+        if key not in self._at_entry:
+            found, visited, pending = set[int](), set[int](), list(self._predecessors[block])
+            while pending:
+                other = pending.pop()
+                if other not in visited:
+                    visited.add(other)
+                    new, is_certain = self._find_in_block(other, name, len(self.kernel.code))
+                    found |= new
+                    pending += () if is_certain else self._predecessors[other]
+            self._at_entry[key] = found
+        return self._at_entry[key]
+
+
+def _is_control_anchor(instruction: Instruction) -> bool:
+    """Whether an instruction stays in a control slice in any case: it branches, copies or has an address that
+    may be one of global memory."""
+    return instruction.ends_block or instruction.parts[0] == "cp" or _has_global_address(instruction)
+
+
+def _has_global_address(instruction: Instruction) -> bool:
+    """Whether an instruction has an address that may be one of global memory."""
+    spaces = {part.split("::")[0] for part in instruction.parts}
+    is_copy = instruction.parts[0] == "cp" and "global" in spaces
+    on_chip = not is_copy and not spaces.isdisjoint(("shared", "local", "param", "const"))
+    return not on_chip and Address in map(type, instruction.operands)
 
 
 def _is_anchor(instruction: Instruction) -> bool:
@@ -61,19 +212,30 @@ def _is_anchor(instruction: Instruction) -> bool:
     return instruction.ends_block or instruction.parts[0] == "cp" or has_address
 
 
-def _list_anchor_inputs(instruction: Instruction) -> tuple[str, ...]:
-    """Registers that an anchor needs: all that it reads, without the data of a store."""
-    if instruction.parts[0] == "st":
-        guard = [instruction.guard.name] if instruction.guard else []
-        return (*list_registers(instruction.operands[0]), *guard)
-    return instruction.reads
+def _list_anchor_inputs(instruction: Instruction, readers: Readers) -> tuple[str, ...]:
+    """Registers that an anchor needs: all that it reads, without the data that it only writes to memory."""
+    first = _find_stored_data(instruction, readers)
+    if first is None:
+        return instruction.reads
+    guard = [instruction.guard.name] if instruction.guard else []
+    return (*list_registers(instruction.operands[first - 1]), *guard)
 
 
-def _drop_stored_data(instruction: Instruction) -> Instruction:
-    if instruction.parts[0] != "st":
+def _find_stored_data(instruction: Instruction, readers: Readers) -> int | None:
+    """Place of the first operand that only goes to memory: of a store, and of an atomic whose result no
+    instruction reads. It follows the address."""
+    root = instruction.parts[0]
+    if root == "atom" and not any(name in readers for name in instruction.writes):
+        return 2
+    return 1 if root in ("st", "red") else None
+
+
+def _drop_stored_data(instruction: Instruction, readers: Readers) -> Instruction:
+    first = _find_stored_data(instruction, readers)
+    if first is None:
         return instruction
-    address, value = instruction.operands
-    return replace(instruction, operands=(address, _zero_operand(value)))
+    kept, dropped = instruction.operands[:first], instruction.operands[first:]
+    return replace(instruction, operands=(*kept, *(_zero_operand(value) for value in dropped)))
 
 
 def _zero_operand(value: Operand) -> Operand:

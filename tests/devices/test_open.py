@@ -22,9 +22,9 @@ def test_simulated_gpu_opens_without_its_residual() -> None:
     assert plain.driver == f"{drawn.driver}, no residual"
 
 
-@pytest.mark.parametrize("target", ["a100@", "a100@warm", "a100@noresidual"])
+@pytest.mark.parametrize("target", ["a100@", "a100@hot", "a100@noresidual"])
 def test_unknown_suffix_is_refused(target: str) -> None:
-    with pytest.raises(DeviceError, match="choose a100 or a100@no-residual"):
+    with pytest.raises(DeviceError, match="choose a100, a100@cold or a100@no-residual"):
         devices.open(target)
 
 

@@ -10,6 +10,7 @@ from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
 from ekc.emulator import launch
 from ekc.emulator.access_survey import survey_accesses
+from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
 
@@ -31,8 +32,8 @@ def survey_touches(
     ptx = nvrtc.compile(
         STRIDED.replace("STRIDE", str(stride)).replace("x.x * 33", "x.x % 32 * 33"), "sm_80"
     ).ptx
-    sizes = (4 * 1000 * 64 * stride, 4 * 32, 4)
-    seen = survey_accesses(ptx, "k", grid=(3, 1, 1), block=(threads, 1, 1), sizes=sizes, blocks=(0, 2))
+    arrays = [BlankArray(size) for size in (4 * 1000 * 64 * stride, 4 * 32, 4)]
+    seen = survey_accesses(ptx, "k", grid=(3, 1, 1), block=(threads, 1, 1), arguments=arrays, blocks=(0, 2))
     return {
         (t.space, t.is_write, t.argument_number): (t.warp_share, t.sectors, t.wavefronts)
         for t in seen.profiles
@@ -54,8 +55,8 @@ def test_survey_finds_patterns_shares_and_arguments() -> None:
 def test_long_loop_runs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
     monkeypatch.setattr("ekc.emulator.access_survey._BUDGET", 400)
-    sizes = (4 * 1000 * 64, 4 * 32, 4)
-    survey_accesses(ptx, "k", grid=(1, 1, 1), block=(64, 1, 1), sizes=sizes)
+    blank = [BlankArray(size) for size in (4 * 1000 * 64, 4 * 32, 4)]
+    survey_accesses(ptx, "k", grid=(1, 1, 1), block=(64, 1, 1), arguments=blank)
     arrays = [np.zeros(1000 * 64, np.float32), np.zeros(32, np.int32), np.zeros(1, np.float32)]
     with pytest.raises(EkcError, match="more than 400 instructions"):
         launch(ptx, "k", grid=(1,), block=(64,), args=arrays, max_instructions=400)
@@ -64,7 +65,7 @@ def test_long_loop_runs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_kernel_is_refused() -> None:
     ptx = nvrtc.compile(STRIDED.replace("STRIDE", "1"), "sm_80").ptx
     with pytest.raises(EkcError, match="no 'other' in this PTX; kernels are k"):
-        survey_accesses(ptx, "other", grid=(1, 1, 1), block=(64, 1, 1), sizes=(4, 4, 4))
+        survey_accesses(ptx, "other", grid=(1, 1, 1), block=(64, 1, 1), arguments=[BlankArray(4)] * 3)
 
 
 def test_fused_loop_may_exceed_int32() -> None:
@@ -80,7 +81,8 @@ def test_fused_loop_may_exceed_int32() -> None:
     one = made.launches[-1]
     ptx = nvrtc.compile(made.source, "sm_80").ptx
     for number in (2**21 - 1, 2**21):
+        arrays = [BlankArray(1024), BlankArray(16)]
         seen = survey_accesses(
-            ptx, one.name, grid=one.grid, block=one.block, sizes=(1024, 16), blocks=(number,)
+            ptx, one.name, grid=one.grid, block=one.block, arguments=arrays, blocks=(number,)
         )
         assert {(t.argument_number, t.is_atomic) for t in seen.profiles} == {(0, False), (1, True)}

@@ -12,6 +12,7 @@ import pytest
 import ekc.emulator as emulator
 from ekc.emulator import Report
 from ekc.emulator.access_survey import survey_accesses
+from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError
 from tests.emulator.by_hand_pipelines import HELPERS, pipeline
 from tests.emulator.case import Case, ptx
@@ -223,7 +224,7 @@ def test_survey_leaves_products_out() -> None:
             "k",
             grid=(1, 1, 1),
             block=(256, 1, 1),
-            sizes=(128 * 320 * 2, 320 * 64 * 2, 128 * 64 * 4, 4),
+            arguments=[BlankArray(n) for n in (128 * 320 * 2, 320 * 64 * 2, 128 * 64 * 4, 4)],
         )
         copies = {(t.space, t.argument_number) for t in seen.profiles if t.bytes_per_lane == 16}
         assert copies == {("global", 0), ("global", 1), ("shared", None)}

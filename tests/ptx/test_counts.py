@@ -168,6 +168,28 @@ KINDS = [
 ]
 
 
+CONVERSIONS = [
+    ("cvt.f32.f16 %f1, %rs1", {"fp16": 1}),
+    ("cvt.f32.bf16 %f1, %rs1", {"int_ops": 1}),
+    ("cvt.rn.f16.f32 %rs1, %f1", {"convert": 1, "pack": 1}),
+    ("cvt.rn.bf16x2.f32 %r1, %f1, %f1", {"convert": 1, "pack": 1}),
+    ("cvt.rn.satfinite.e4m3x2.f32 %rs1, %f1, %f1", {"convert": 1, "pack": 1}),
+    ("cvt.rn.f16x2.e4m3x2 %r1, %rs1", {"convert": 1, "pack": 0}),
+    ("cvt.rn.f32.s32 %f1, %r1", {"convert": 1, "pack": 0}),
+    ("cvt.rzi.f32.f32 %f1, %f1", {"fp32": 1}),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CONVERSIONS)
+def test_conversions_count_where_machine_code_does_them(text: str, expected: dict[str, float]) -> None:
+    """What ptxas makes of them: HADD2, PRMT or a shift, F2FP.PACK, F2FP.UNPACK, I2F, FRND."""
+    registers = ".reg .f32 %f<2>; .reg .b16 %rs<2>; .reg .b32 %r<2>;"
+    ptx = f".version 8.0\n.target sm_90\n.address_size 64\n.entry k() {{ {registers} {text}; ret; }}"
+    got = count_instructions(ptx, "k")
+    fields = ("fp16", "int_ops", "convert", "pack", "fp32")
+    assert {f: getattr(got, f) for f in fields} == dict.fromkeys(fields, 0) | expected
+
+
 @BOTH_COMPILERS
 @pytest.mark.parametrize(("body", "expected"), KINDS)
 def test_instructions_count_in_their_fields(body: str, expected: dict[str, float], arch: str) -> None:

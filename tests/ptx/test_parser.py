@@ -7,6 +7,7 @@ import pytest
 
 import ekc.emulator as emulator
 from ekc.emulator.access_survey import survey_accesses
+from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError
 from ekc.ptx.counting.counts import count_instructions
 from ekc.ptx.module import Immediate, KernelText, Register
@@ -140,6 +141,6 @@ def test_module_is_parsed_once_for_counts_survey_and_run() -> None:
     text = ptx('extern "C" __global__ void k(float* a) { a[threadIdx.x] *= 2; }')
     parse_module.cache_clear()
     count_instructions(text, "k")
-    survey_accesses(text, "k", grid=(1, 1, 1), block=(32, 1, 1), sizes=(128,))
+    survey_accesses(text, "k", grid=(1, 1, 1), block=(32, 1, 1), arguments=[BlankArray(128)])
     emulator.launch(text, "k", grid=(1,), block=(32,), args=[np.ones(32, np.float32)])
     assert parse_module.cache_info().misses == 1

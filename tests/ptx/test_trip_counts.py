@@ -207,7 +207,7 @@ def test_kernels_of_the_search_space_are_counted(op: ekc.Operator) -> None:
         kernel = compile_schedule(space.build_schedule(population, row), "sm_80", device.limits)
         # One launch of several may pack what another multiplies, maybe on tensor cores.
         every = [count_instructions(kernel.ptx, launch.name) for launch in kernel.launches]
-        assert sum(got.fma32 + got.fp16 + got.fp32 + got.tensor_half for got in every) > 0
+        assert sum(got.fma32 + got.fp16 + got.fp32 + got.tensor for got in every) > 0
         assert all(got.bytes_load_global > 0 for got in every)
 
 

@@ -18,7 +18,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.emulator import launch
 from ekc.emulator import plan as planning
 from ekc.emulator.access_survey import survey_accesses
-from ekc.emulator.paged_memory import PAGE_BYTES, LoadedArray
+from ekc.emulator.paged_memory import PAGE_BYTES, BlankArray, LoadedArray
 from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DTYPE_NAMES, parse_dtype
 from ekc.ir.interpreter.compare import make_random_input_arrays
@@ -225,9 +225,9 @@ def test_survey_by_pages_equals_the_complete_survey(monkeypatch: pytest.MonkeyPa
     one = compiled.launches[0]
 
     def seen() -> Any:
-        sizes, room = one.argument_bytes, one.shared_bytes
+        arrays, room = [BlankArray(size) for size in one.argument_bytes], one.shared_bytes
         return survey_accesses(
-            compiled.ptx, one.name, grid=one.grid, block=one.block, sizes=sizes, dynamic_shared=room
+            compiled.ptx, one.name, grid=one.grid, block=one.block, arguments=arrays, dynamic_shared=room
         )
 
     whole = seen()

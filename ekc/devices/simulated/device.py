@@ -126,12 +126,16 @@ class SimulatedDevice:
     """Times and meters kernels by the models of this package. Keeps no state between calls but a memo of the
     work of each kernel, so results do not depend on their order."""
 
-    def __init__(self, spec: GpuSpec, clock_mhz: int | None = None, has_residual: bool = True) -> None:
+    def __init__(
+        self, spec: GpuSpec, clock_mhz: int | None = None, has_residual: bool = True, l2: str = "warm"
+    ) -> None:
         """Without the residual each kernel takes the time and energy of the models. No seeded factor then
-        favours one of two similar kernels, but a search that knows the models has nothing left to learn."""
-        self._spec, self._has_residual = spec, has_residual
+        favours one of two similar kernels, but a search that knows the models has nothing left to learn.
+
+        `l2`: "warm" or "cold", what a timed call finds; metered calls always follow each other, warm."""
+        self._spec, self._has_residual, self.l2 = spec, has_residual, l2
         self._clock_mhz = float(clock_mhz or spec.fixed_mhz)
-        self._work_by_kernel: dict[tuple[str, tuple[Launch, ...]], KernelWork] = {}
+        self._work_by_kernel: dict[tuple[str, tuple[Launch, ...], str], KernelWork] = {}
         self.name = spec.name
         self.simulated = True
         self.arch = spec.arch
@@ -140,7 +144,7 @@ class SimulatedDevice:
         self.memory_bytes = spec.memory_bytes
         self.clock_regime = f"fixed {self._clock_mhz:.0f} MHz"
         self.driver = f"simulator {SIMULATOR_VERSION}" + ("" if has_residual else ", no residual")
-        self.data_policy = "none (random data assumed)"
+        self.data_policy = f"none (random data assumed); L2 {l2}"
         self.collect_facts = collect_facts
 
     @property
@@ -156,45 +160,48 @@ class SimulatedDevice:
         """The same device with its SM clock fixed at another value."""
         if refusal := self.clocks().explain_refusal(mhz):
             raise DeviceError(f"{self.label} cannot be set to {mhz} MHz: {refusal}")
-        device = SimulatedDevice(self._spec, mhz, self._has_residual)
+        device = SimulatedDevice(self._spec, mhz, self._has_residual, self.l2)
         device._work_by_kernel = self._work_by_kernel
         return device
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
-        """Latency of a call, warm, at the highest clock that the power cap allows."""
-        state = self._find_steady_state(kernel)
+        """Latency of a call at the highest clock that the power cap allows."""
+        state = self._find_steady_state(kernel, self.l2)
         noise = self._make_noise_generator(kernel, "time", repeat).standard_normal(TIME_SAMPLE_COUNT)
         samples = state.latency_s * (1.0 + RELATIVE_TIME_NOISE * noise)
         mean, std = float(np.mean(samples)), float(np.std(samples, ddof=1))
         half = student_t(TIME_SAMPLE_COUNT - 1) * std / math.sqrt(TIME_SAMPLE_COUNT)
         warm = self._make_board(kernel, state, "time", repeat).temperature_c()
-        conditions = self._make_conditions(kernel, state.clock_mhz, warm, state.throttle)
+        conditions = self._make_conditions(kernel, state.clock_mhz, warm, state.throttle, self.l2)
         spread = Interval(mean - half, mean + half)
         return Timing(mean, spread, TIME_SAMPLE_COUNT, conditions, samples_s=tuple(samples.tolist()))
 
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Power and energy of a call over a virtual window, on a board made for this measurement."""
         meter.check_window_length(seconds)
-        state = self._find_steady_state(kernel)
+        state = self._find_steady_state(kernel, "warm")
         board = self._make_board(kernel, state, "meter", repeat)
         window = meter.meter_kernel(board, kernel, state.latency_s, seconds)
-        conditions = self._make_conditions(kernel, window.clock_mhz, window.temperature_c, window.throttle)
+        conditions = self._make_conditions(
+            kernel, window.clock_mhz, window.temperature_c, window.throttle, "warm"
+        )
         return window.to_metering(conditions)
 
     def break_down_energy(self, kernel: CompiledKernel) -> EnergyBreakdown:
-        """Energy of one call by cause."""
-        return break_down_energy(self._spec, self._compute_work(kernel), self._clock_mhz)
+        """Energy of one metered call by cause."""
+        return break_down_energy(self._spec, self._compute_work(kernel, "warm"), self._clock_mhz)
 
-    def _find_steady_state(self, kernel: CompiledKernel) -> SteadyState:
-        return find_steady_state(self._spec, self._compute_work(kernel), self._clock_mhz)
+    def _find_steady_state(self, kernel: CompiledKernel, l2: str) -> SteadyState:
+        return find_steady_state(self._spec, self._compute_work(kernel, l2), self._clock_mhz)
 
-    def _compute_work(self, kernel: CompiledKernel) -> KernelWork:
+    def _compute_work(self, kernel: CompiledKernel, l2: str) -> KernelWork:
         self._check_arch(kernel)
-        key = (identify_kernel(kernel), kernel.launches)
+        key = (identify_kernel(kernel), kernel.launches, l2)
         if key not in self._work_by_kernel:
             check_kernel_memory(kernel, self.label, self.memory_bytes)
             compute = compute_work if self._has_residual else compute_work_without_residual
-            self._work_by_kernel[key] = compute(self._spec, kernel, get_launch_profiles(kernel))
+            profiles = get_launch_profiles(kernel)
+            self._work_by_kernel[key] = compute(self._spec, kernel, profiles, is_cold=l2 == "cold")
         return self._work_by_kernel[key]
 
     def _check_arch(self, kernel: CompiledKernel) -> None:
@@ -214,7 +221,12 @@ class SimulatedDevice:
         return make_generator(self.name, str(self._clock_mhz), digest_kernel(kernel), purpose, repeat)
 
     def _make_conditions(
-        self, kernel: CompiledKernel, clock_mhz: float, temperature_c: float, throttle: tuple[str, ...]
+        self,
+        kernel: CompiledKernel,
+        clock_mhz: float,
+        temperature_c: float,
+        throttle: tuple[str, ...],
+        l2: str,
     ) -> MeasurementConditions:
         return MeasurementConditions(
             device=self.name,
@@ -227,5 +239,6 @@ class SimulatedDevice:
             throttle=throttle,
             data_policy=self.data_policy,
             ekc_version=__version__,
+            l2=l2,
             power_cap_w=self._spec.power.tdp_w,
         )

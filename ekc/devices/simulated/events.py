@@ -13,11 +13,18 @@ from math import ceil, floor, log2
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
-from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
+from ekc.devices.simulated.memory_traffic import (
+    LINE_BYTES,
+    SimulatedTraffic,
+    SmResidency,
+    compute_kept_share,
+    compute_traffic,
+)
 from ekc.devices.simulated.specs import GpuSpec
-from ekc.devices.throughput import DATA_CENTER_RATES, WGMMA_SHARE
+from ekc.devices.throughput import HOPPER_RATES, WGMMA_SHARE
+from ekc.errors import DeviceError
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
-from ekc.ptx.counting.counts import InstructionCounts
+from ekc.ptx.counting.counts import HALF_SUMS, InstructionCounts
 
 UNROLLED_OPERATIONS = 150.0
 """Operations on floats in a loop body up to which ptxas unrolls a loop, by powers of two, and issues the
@@ -53,6 +60,8 @@ class Events:
     sfu: float
     int_ops: float
     convert: float
+    pack: float
+    """Part of `convert` that packs results of 16 or 8 bits (F2FP.PACK)."""
     shuffle: float
     branch: float
     other: float
@@ -99,18 +108,26 @@ class Events:
 
 _WARP_COUNTS = (
     *("fma32", "fp32", "fp16", "tensor", "group_products", "sfu"),
-    *("int_ops", "convert", "shuffle", "branch", "other"),
+    *("int_ops", "convert", "pack", "shuffle", "branch", "other"),
 )
 """Fields of `InstructionCounts`, by thread, that `Events` has by launch, in warp instructions."""
 
 
 def count_events(
-    spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile, occupancy: Occupancy
+    spec: GpuSpec,
+    launch: Launch,
+    resources: Resources,
+    profile: LaunchProfile,
+    occupancy: Occupancy,
+    kept_share: float | None = None,
 ) -> Events:
-    """Events of one launch with the given occupancy."""
+    """Events of one launch with the given occupancy. `kept_share`: share of what it touches that L2 holds
+    from the call before, 0 with a cold L2; None for a launch that is called alone, over and over."""
+    if kept_share is None:
+        kept_share = compute_kept_share(spec, (launch,))
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    counts, warps, sm = profile.counts, float(blocks * occupancy.warps_per_block), spec.throughput
+    counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
     resident = SmResidency(
         blocks=occupancy.blocks,
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
@@ -124,15 +141,14 @@ def count_events(
     operands = warps * counts.bytes_group / LINE_BYTES
     local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
     return Events(
-        **{name: warps * getattr(counts, name) for name in _WARP_COUNTS},
+        **_count_instructions(spec, counts, warps),
         **_count_loads(profile, occupancy.warps_per_block),
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
         active_lanes=threads / occupancy.warps_per_block,
         registers=resources.registers,
-        tensor_fp16_equivalent_flops=warps
-        * _convert_to_fp16_flops(counts, sm.tensor_rates, sm.mma_share / WGMMA_SHARE),
-        tensor_energy_equivalent_flops=warps * _convert_to_fp16_flops(counts, DATA_CENTER_RATES, 1.0),
+        tensor_fp16_equivalent_flops=warps * _convert_to_fp16_flops(spec, counts),
+        tensor_energy_equivalent_flops=warps * _convert_to_energy_flops(counts),
         group_waits=counts.group_waits,
         shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
@@ -148,7 +164,7 @@ def count_events(
         )
         + local * _count_lsu_cycles(spec, 1.0, 4)
         + operands * LINE_BYTES / spec.capability.l1_bytes_per_clock,
-        traffic=compute_traffic(spec, launch, profile, local, resident),
+        traffic=compute_traffic(spec, launch, profile, local, resident, kept_share),
         tile_waits=counts.async_waits,
         tiles_ahead=_count_tiles_ahead(counts),
         barriers=counts.barrier,
@@ -160,12 +176,54 @@ def _sum_bytes(accesses: list[AccessGroup]) -> float:
     return sum(one.requests * one.bytes_per_lane for one in accesses)
 
 
-def _convert_to_fp16_flops(counts: InstructionCounts, rates: Mapping[str, float], group_rate: float) -> float:
-    """Operations of matrix instructions divided by the rates of their types; a type without a rate cannot run
-    here. `group_rate` weighs an operation of a warpgroup product."""
-    flops_by_type = {"float16": counts.tensor_half, "tf32": counts.tensor_tf32, "int8": counts.tensor_int8}
-    own = sum(flops / rates[name] for name, flops in flops_by_type.items() if flops)
-    return own + group_rate * counts.group_flops
+FLOAT8_PRODUCT_FLOPS = 2 * 16 * 8 * 32
+"""Operations of a product of float8."""
+UNPACKS_PER_REGISTER, ADDS_PER_PRODUCT = 2.0, 4.0
+"""Where ptxas makes two products of float16 of one of float8: conversions for each register of four factors,
+which the products that share it share, and additions of the sums (machine code of sm_90). These conversions
+(F2FP.UNPACK) take as long as those of the special function unit (fit: four rows of
+benchmarks/simulator/foreign.py)."""
+
+
+def _count_instructions(spec: GpuSpec, counts: InstructionCounts, warps: float) -> dict[str, float]:
+    """The fields of `Events` that are warp instructions of a kind."""
+    widened = _count_widened_products(spec, counts)
+    totals = {name: getattr(counts, name) for name in _WARP_COUNTS}
+    totals["fp32"] += ADDS_PER_PRODUCT * widened
+    totals["tensor"] += widened
+    totals["convert"] += UNPACKS_PER_REGISTER * counts.float8_registers if widened else 0.0
+    return {name: warps * total for name, total in totals.items()}
+
+
+def _convert_to_fp16_flops(spec: GpuSpec, counts: InstructionCounts) -> float:
+    """Operations of matrix instructions divided by the rates of their types. Those of a warpgroup weigh less
+    where `mma.sync` is slower."""
+    sm = spec.throughput
+    rates = {**sm.tensor_rates, "float8": 1.0} if sm.widened_float8 else sm.tensor_rates
+    alone = (flops / _find_rate(spec, rates, kind) for kind, flops in counts.tensor_flops.items())
+    grouped = (flops / _find_rate(spec, sm.tensor_rates, kind) for kind, flops in counts.group_flops.items())
+    return sum(alone) + sm.mma_share / WGMMA_SHARE * sum(grouped)
+
+
+def _find_rate(spec: GpuSpec, rates: Mapping[str, float], kind: str) -> float:
+    """Rate of matrix instructions relative to float16. Raises `DeviceError` for a type without one."""
+    factors = kind.removesuffix(HALF_SUMS)
+    if factors not in rates:
+        known = ", ".join(rates)
+        raise DeviceError(f"products of {factors} have no rate on {spec.name}: its tensor cores have {known}")
+    return rates[factors] * (spec.throughput.half_sum_rate if kind.endswith(HALF_SUMS) else 1.0)
+
+
+def _convert_to_energy_flops(counts: InstructionCounts) -> float:
+    """Operations of matrix instructions divided by the rates of data centers, whatever the device."""
+    each = (*counts.tensor_flops.items(), *counts.group_flops.items())
+    return sum(flops / HOPPER_RATES[kind.removesuffix(HALF_SUMS)] for kind, flops in each)
+
+
+def _count_widened_products(spec: GpuSpec, counts: InstructionCounts) -> float:
+    """Products of float8 of a warp that this device does not have: each becomes two of float16."""
+    flops = sum(flops for kind, flops in counts.tensor_flops.items() if kind.startswith("float8"))
+    return flops / FLOAT8_PRODUCT_FLOPS if spec.throughput.widened_float8 else 0.0
 
 
 def _count_bank_passes(access: AccessGroup) -> float:

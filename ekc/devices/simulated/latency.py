@@ -25,8 +25,10 @@ from ekc.devices.simulated.specs import GpuSpec
 
 PATH = "path"
 SCHEDULERS_PER_SM = 4
-LAUNCH_OVERHEAD_S = 2.5e-6
-"""Seconds from one launch to the next, back to back."""
+LAUNCH_CYCLES = 2400.0
+"""SM cycles from the end of one launch to the start of the next, where launches are replayed from a graph. On
+kernels of 1 to 10 us of three cards, measured so, seconds explain it worse than cycles (fit:
+benchmarks/simulator/foreign.py, fitted half; 0.95 us on the RTX 4090, 1.7 us on the A100)."""
 BLOCK_START_CYCLES = 300.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
@@ -77,6 +79,8 @@ class LaunchLatency:
     seconds: Number
     seconds_by_resource: Mapping[str, Number]
     """Seconds that each resource alone would take; "path" is the dependent path of the blocks."""
+    launch_s: Number
+    """Part of `seconds` that starting the launch takes."""
 
     @property
     def bound(self) -> str:
@@ -85,7 +89,7 @@ class LaunchLatency:
 
     def scale_work(self, factor: Number) -> Number:
         """Seconds of the launch if its work takes `factor` times as long; its overhead stays the same."""
-        return LAUNCH_OVERHEAD_S + factor * (self.seconds - LAUNCH_OVERHEAD_S)
+        return self.launch_s + factor * (self.seconds - self.launch_s)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def estimate_latency(
     capacity = occupancy.blocks * spec.sms
     full_waves, last_blocks = np.divmod(events.blocks, capacity)
     parts: dict[str, Number] = {}
-    seconds = LAUNCH_OVERHEAD_S
+    launch_s = seconds = compute_launch_seconds(clock_mhz)
     for times, on_device in (
         (full_waves, capacity),
         (np.minimum(last_blocks, 1), np.maximum(last_blocks, 1)),
@@ -118,13 +122,18 @@ def estimate_latency(
         seconds = seconds + times * np.maximum(compute_smooth_max(busy, constants.norm), wave[PATH])
         for part, value in wave.items():
             parts[part] = parts.get(part, 0.0) + times * value
-    return LaunchLatency(seconds, MappingProxyType(parts))
+    return LaunchLatency(seconds, MappingProxyType(parts), launch_s)
+
+
+def compute_launch_seconds(clock_mhz: Number) -> Number:
+    """Seconds that starting a launch takes at an SM clock."""
+    return LAUNCH_CYCLES / (clock_mhz * 1e6)
 
 
 def compute_min_latency_s(spec: GpuSpec, events: Events, clock_mhz: Number) -> Number:
     """Lower bound of the latency: arithmetic, issue and DRAM bytes at the best rates ever sustained."""
     lanes = FP32_SHARE * spec.sms * spec.throughput.fp32_lanes * clock_mhz * 1e6
-    arithmetic = (events.fma32 + events.fp32 + events.fp16) * WARP_SIZE / lanes
+    arithmetic = (events.fma32 + events.fp32) * WARP_SIZE / lanes
     tensor_rate = spec.throughput.mma_share * spec.sms * spec.throughput.tensor_fp16 * clock_mhz * 1e6
     matrices = events.tensor_fp16_equivalent_flops / tensor_rate
     issue = events.issued_instructions / (SCHEDULERS_PER_SM * spec.sms * clock_mhz * 1e6)
@@ -176,11 +185,14 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
     moved = events.traffic
     lsu = events.lsu_cycles + constants.global_cycles * moved.requests
     lsu = lsu + events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
-    sm, float_operations = spec.throughput, events.fma32 + events.fp32 + events.fp16
+    sm = spec.throughput
+    special, packs = events.sfu + events.convert - events.pack, events.pack
     totals = {
-        "fp32": float_operations * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
+        "fp32": (events.fma32 + events.fp32) * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
+        "half": events.fp16 * WARP_SIZE / (FP32_SHARE * sm.half_lanes),
         "int": events.int_ops * WARP_SIZE / sm.int_lanes,
-        "sfu": (events.sfu + events.convert) * WARP_SIZE / SFU_LANES_PER_SM,
+        "sfu": special * WARP_SIZE / SFU_LANES_PER_SM,
+        "pack": packs * WARP_SIZE / sm.pack_lanes,
         "tensor": events.tensor_fp16_equivalent_flops / (sm.mma_share * sm.tensor_fp16),
         "lsu": lsu,
         "fill": moved.l2_bytes / L2_TO_SM_BYTES_PER_CLOCK,

@@ -11,7 +11,7 @@ The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,15 @@ import numpy as np
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.simulated.specs import Capability
 from ekc.emulator.access_survey import AccessProfile, AccessSurvey, survey_accesses
+from ekc.emulator.block_execution import ForeignLaunch
+from ekc.emulator.paged_memory import BlankArray
 from ekc.ptx.address_slice import find_tile_loads
-from ekc.ptx.counting.counts import InstructionCounts, list_instruction_runs, sum_instruction_counts
+from ekc.ptx.counting.counts import (
+    InstructionCounts,
+    InstructionRuns,
+    list_instruction_runs,
+    sum_instruction_counts,
+)
 from ekc.ptx.parser import parse_module
 
 WARP_SIZE = 32
@@ -141,50 +148,63 @@ def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
 
 
 def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
-    kernel = parse_module(ptx).find_kernel(launch.name)
-    instruction_runs = list_instruction_runs(kernel)
-    times = {one.line: run_count for one, run_count in instruction_runs}
-    copies = {one.line for one, _ in instruction_runs if one.parts[:2] == ("cp", "async")}
-    survey = survey_accesses(
+    instruction_runs = list_instruction_runs(parse_module(ptx).find_kernel(launch.name))
+    arrays = {
+        name: BlankArray(size) for name, size in zip(launch.arguments, launch.argument_bytes, strict=True)
+    }
+    start = ForeignLaunch(launch.name, launch.grid, launch.block, arrays, launch.shared_bytes)
+    survey = _survey_launch(ptx, start)
+    shares = {touch.line: touch.warp_share for touch in survey.profiles}
+    warp_runs = {one.line: runs * shares.get(one.line, 1.0) for one, runs in instruction_runs}
+    return _make_profile(ptx, start, survey, instruction_runs, warp_runs)
+
+
+def profile_foreign_launch(ptx: str, launch: ForeignLaunch, runs: InstructionRuns) -> LaunchProfile:
+    """The profile of a launch that ekc did not generate, from the runs of its instructions in some blocks."""
+    return _make_profile(ptx, launch, _survey_launch(ptx, launch), runs, {one.line: n for one, n in runs})
+
+
+def _survey_launch(ptx: str, launch: ForeignLaunch) -> AccessSurvey:
+    return survey_accesses(
         ptx,
-        launch.name,
+        launch.kernel_name,
         grid=launch.grid,
         block=launch.block,
-        sizes=launch.argument_bytes,
+        arguments=tuple(launch.arguments.values()),
         dynamic_shared=launch.shared_bytes,
-        blocks=_sample_blocks(launch),
+        blocks=sample_blocks(launch),
     )
-    accesses = _group_accesses(launch, survey, times, copies, find_tile_loads(kernel))
-    return LaunchProfile(sum_instruction_counts(instruction_runs), accesses, survey.live_lines)
 
 
-def _sample_blocks(launch: Launch) -> Iterable[int]:
+def sample_blocks(launch: ForeignLaunch) -> Sequence[int]:
     """Some blocks of the grid, drawn evenly; the same ones every time."""
     total = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     number = min(total, MAX_SURVEY_BLOCKS, max(MIN_SURVEY_BLOCKS, SURVEY_LANES // threads))
-    return np.random.default_rng(0).choice(total, number, replace=False) if number < total else range(total)
+    if number == total:
+        return range(total)
+    return list(map(int, np.random.default_rng(0).choice(total, number, replace=False)))
 
 
-def _group_accesses(
-    launch: Launch,
-    address_survey: AccessSurvey,
-    runs_by_line: dict[int, float],
-    async_copy_lines: set[int],
-    tile_load_lines: frozenset[int],
-) -> tuple[AccessGroup, ...]:
-    warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP_SIZE)
+def _make_profile(
+    ptx: str,
+    launch: ForeignLaunch,
+    survey: AccessSurvey,
+    instruction_runs: InstructionRuns,
+    warp_runs_by_line: Mapping[int, float],
+) -> LaunchProfile:
+    """`warp_runs_by_line`: runs of an access, mean over all warps."""
+    copies = frozenset(one.line for one, _ in instruction_runs if one.parts[:2] == ("cp", "async"))
+    tile_loads = find_tile_loads(parse_module(ptx).find_kernel(launch.kernel_name))
     groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
-    for touch in address_survey.profiles:
+    for touch in survey.profiles:
         if touch.space in ("global", "shared"):
             key = (touch.space, _classify_access(touch), touch.argument_number, touch.bytes_per_lane)
-            use = (touch.line in async_copy_lines, touch.line in tile_load_lines)
+            use = (touch.line in copies, touch.line in tile_loads)
             pattern = (*use, touch.sectors, touch.wavefronts)
-            groups.setdefault((*key, *pattern), []).append((touch, runs_by_line[touch.line]))
-    return tuple(
-        _make_access_group(launch, group, warps, async_copy_lines, tile_load_lines)
-        for group in groups.values()
-    )
+            groups.setdefault((*key, *pattern), []).append((touch, warp_runs_by_line[touch.line]))
+    accesses = tuple(_make_access_group(launch, group, copies, tile_loads) for group in groups.values())
+    return LaunchProfile(sum_instruction_counts(instruction_runs), accesses, survey.live_lines)
 
 
 def _classify_access(touch: AccessProfile) -> str:
@@ -194,22 +214,22 @@ def _classify_access(touch: AccessProfile) -> str:
 
 
 def _make_access_group(
-    launch: Launch,
+    launch: ForeignLaunch,
     group: list[tuple[AccessProfile, float]],
-    warps: int,
-    async_copy_lines: set[int],
+    async_copy_lines: frozenset[int],
     tile_load_lines: frozenset[int],
 ) -> AccessGroup:
-    one = group[0][0]
+    one, names = group[0][0], tuple(launch.arguments)
+    warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP_SIZE)
     return AccessGroup(
-        tensor=launch.arguments[one.argument_number] if one.argument_number is not None else "",
+        tensor=names[one.argument_number] if one.argument_number is not None else "",
         space=one.space,
         kind=_classify_access(one),
         bytes_per_lane=one.bytes_per_lane,
-        requests=sum(run_count * touch.warp_share * touch.requests for touch, run_count in group) * warps,
+        requests=sum(warp_runs * touch.requests for touch, warp_runs in group) * warps,
         sectors=one.sectors,
         wavefronts=one.wavefronts,
-        trip_count=max(run_count for _, run_count in group),
+        trip_count=max(warp_runs / touch.warp_share for touch, warp_runs in group),
         is_async=one.line in async_copy_lines,
         fills_tile=one.line in tile_load_lines,
     )

@@ -2,7 +2,8 @@
 
 Blocks run in waves: consecutive block numbers, as many as are resident at a time. Within a wave, blocks
 proceed in step, so a panel that several of them need is fetched once. Between waves a panel survives if
-everything touched before its next use fits L2. Each launch begins with a cold L2.
+everything touched before its next use fits L2. A call finds in L2 what the call before it left there
+(`compute_kept_share`), where calls follow each other, as they do while a kernel is timed warm or metered.
 
 Blocks that are resident together need not stay in step: one starts when another ends. Their bytes out of step
 are counted too. The energy of recorded A100 kernels says that they drift; their times do not tell, and those
@@ -12,17 +13,19 @@ of the RTX 3090 fit blocks in step a little better, so latency takes the bytes o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ekc.codegen.compiled import Footprint, Launch
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.devices.simulated.specs import GpuSpec
 
-USABLE_L2_SHARE = 0.8
-"""Share of L2 that data can use; hashing and other tensors take the rest (estimate)."""
 EVICTION_EXPONENT = 2.0
-"""Exponent by which hits fall once the data outgrow L2; a strict LRU would drop to none (estimate)."""
+"""Exponent by which hits within a launch fall once the data outgrow L2; a strict LRU would drop to none
+(estimate)."""
+CYCLE_EXPONENT = 4.0
+"""Exponent by which hits on data of the call before fall once a call outgrows L2 (fit: kernels of
+benchmarks/simulator/foreign.py that stream 32 to 64 MiB on A100 and H100, fitted half)."""
 _BISECTION_STEPS = 40
 
 
@@ -40,12 +43,12 @@ class _TouchedBytes:
 
 
 def compute_dram_bytes(
-    footprints: Sequence[Footprint], wave_blocks: float, l2_bytes: float
+    footprints: Sequence[Footprint], wave_blocks: float, usable_l2_bytes: float
 ) -> tuple[float, ...]:
-    """DRAM bytes per footprint, in order, for waves of `wave_blocks` resident blocks."""
+    """DRAM bytes per footprint, in order, for waves of `wave_blocks` resident blocks, with a cold L2."""
     touched = [_count_touched_bytes(footprint, wave_blocks) for footprint in footprints]
     waves = [max(1.0, _count_blocks(footprint) / wave_blocks) for footprint in footprints]
-    hits = [_estimate_hit_share(own, touched, l2_bytes) for own in touched]
+    hits = [_estimate_hit_share(own, touched, usable_l2_bytes) for own in touched]
     return tuple(_compute_fetched_bytes(*row) for row in zip(touched, waves, hits, strict=True))
 
 
@@ -57,7 +60,7 @@ def compute_drifting_dram_bytes(
     in_step = compute_dram_bytes(footprints, wave_blocks, l2_bytes)
     touched = [_count_touched_bytes(footprint, wave_blocks).wave_bytes for footprint in footprints]
     uses = [_count_panel_uses(*row, wave_blocks) for row in zip(footprints, touched, strict=True)]
-    hits = _estimate_drifting_hit_shares(touched, uses, USABLE_L2_SHARE * l2_bytes)
+    hits = _estimate_drifting_hit_shares(touched, uses, l2_bytes)
     waves = [max(1.0, _count_blocks(footprint) / wave_blocks) for footprint in footprints]
     return tuple(
         once + (1.0 - hit) * (use - 1.0) * (wave - 1.0) * size
@@ -88,6 +91,15 @@ def _estimate_drifting_hit_shares(
     return tuple(-math.expm1(-use * low) for use in uses)
 
 
+def compute_kept_share(spec: GpuSpec, launches: Iterable[Launch]) -> float:
+    """Share of what a call touches that L2 still holds when the next call begins."""
+    sizes: dict[str, float] = {}
+    for footprint in (one for launch in launches for one in launch.footprints):
+        sizes[footprint.tensor] = max(sizes.get(footprint.tensor, 0.0), compute_compulsory_bytes(footprint))
+    usable = spec.l2_usable_share * spec.l2_bytes
+    return _estimate_survival(sum(sizes.values()), usable, CYCLE_EXPONENT)
+
+
 def compute_compulsory_bytes(footprint: Footprint) -> float:
     """Distinct bytes of the tensor that the launch touches."""
     return _count_touched_bytes(footprint, _count_blocks(footprint)).launch_bytes
@@ -110,19 +122,35 @@ def _count_blocks(footprint: Footprint) -> float:
     return float(math.prod(extent for extent, _ in footprint.block_loops))
 
 
-def _estimate_hit_share(own: _TouchedBytes, touched: Sequence[_TouchedBytes], l2_bytes: float) -> float:
+def _estimate_hit_share(
+    own: _TouchedBytes, touched: Sequence[_TouchedBytes], usable_l2_bytes: float
+) -> float:
     """Share of the tensor that is still in L2 at its next use."""
     between = sum(min(other.launch_bytes, own.reuse_distance_waves * other.wave_bytes) for other in touched)
-    if between <= 0:
+    return _estimate_survival(between, usable_l2_bytes, EVICTION_EXPONENT)
+
+
+def _estimate_survival(bytes_between: float, usable_l2_bytes: float, exponent: float) -> float:
+    """Share of data that are still in L2 after so many other bytes."""
+    if bytes_between <= 0:
         return 1.0
-    return float(min(1.0, (USABLE_L2_SHARE * l2_bytes / between) ** EVICTION_EXPONENT))
+    return float(min(1.0, (usable_l2_bytes / bytes_between) ** exponent))
+
+
+def _count_bytes_fetched(footprint: Footprint) -> float:
+    """Bytes that DRAM moves for each byte that L2 misses. It moves two sectors of 32 bytes at once (the
+    default granularity of fetches, `cudaLimitMaxL2FetchGranularity`); where a block needs only one of them,
+    its neighbours need the other at another time. Measured: 1.5 times (A100), 1.6 (H100), 3.3 (RTX 4090)."""
+    if not footprint.block_sectors:
+        return 1.0
+    return PAIR_BYTES * footprint.block_pairs / (SECTOR_BYTES * footprint.block_sectors)
 
 
 def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -> float:
     return own.launch_bytes + (1.0 - hit_share) * max(0.0, waves * own.wave_bytes - own.launch_bytes)
 
 
-SECTOR_BYTES = 32
+SECTOR_BYTES, PAIR_BYTES = 32, 64
 LINE_BYTES = 128
 LIVE_LINE_SHARE = 0.25
 """Share of the lines that the survey saw read twice that must stay in L1 at a time: the survey ran two trips
@@ -159,16 +187,22 @@ class SimulatedTraffic:
 
 
 def compute_traffic(
-    spec: GpuSpec, launch: Launch, profile: LaunchProfile, local_requests: float, residency: SmResidency
+    spec: GpuSpec,
+    launch: Launch,
+    profile: LaunchProfile,
+    local_requests: float,
+    residency: SmResidency,
+    kept_share: float,
 ) -> SimulatedTraffic:
-    """Traffic of the accesses of a launch; `local` are its warp-level requests to local memory."""
+    """Traffic of the accesses of a launch; `local` are its warp-level requests to local memory. `kept_share`:
+    share of what it touches that L2 holds from the call before; 0 where that is overwritten (cold)."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     accesses = [one for one in profile.accesses if one.space == "global"]
     miss = _estimate_l1_miss_share(spec, profile.live_lines, residency)
     between_l1_l2 = _compute_l2_bytes(launch, accesses, blocks, miss)
-    wave = min(blocks, residency.blocks * spec.sms)
+    wave, usable_bytes = min(blocks, residency.blocks * spec.sms), spec.l2_usable_share * spec.l2_bytes
     in_step, drifting = (
-        _bound_dram_bytes(launch, between_l1_l2, count(launch.footprints, wave, spec.l2_bytes))
+        _bound_dram_bytes(launch, between_l1_l2, count(launch.footprints, wave, usable_bytes), kept_share)
         for count in (compute_dram_bytes, compute_drifting_dram_bytes)
     )
     return SimulatedTraffic(
@@ -185,7 +219,9 @@ def _compute_l2_bytes(
     launch: Launch, accesses: list[AccessGroup], blocks: int, l1_miss_share: float
 ) -> dict[tuple[str, str], float]:
     """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1."""
-    distinct = {(f.tensor, f.kind): f.block_bytes for f in launch.footprints}
+    distinct = {
+        (f.tensor, f.kind): max(f.block_bytes, SECTOR_BYTES * f.block_sectors) for f in launch.footprints
+    }
     requested: dict[tuple[str, str], float] = {}
     for one in accesses:
         key = (one.tensor, one.kind)
@@ -210,14 +246,19 @@ def _estimate_l1_miss_share(spec: GpuSpec, live_lines: float, residency: SmResid
 
 
 def _bound_dram_bytes(
-    launch: Launch, l2_bytes_by_access: dict[tuple[str, str], float], fetched: Sequence[float]
+    launch: Launch,
+    l2_bytes_by_access: dict[tuple[str, str], float],
+    fetched: Sequence[float],
+    kept_share: float,
 ) -> float:
-    """DRAM bytes, never below those that the launch must touch, never above those that it requested of L2."""
+    """DRAM bytes, never below those that the launch must touch and L2 does not keep, never above those that
+    it requested of L2, but for sectors that come in pairs."""
     if not launch.footprints:
         return sum(l2_bytes_by_access.values())
     total = 0.0
     for footprint, crossed in zip(launch.footprints, fetched, strict=True):
+        least = compute_compulsory_bytes(footprint)
+        missed = max(crossed, least) - kept_share * least
         ceiling = l2_bytes_by_access.get((footprint.tensor, footprint.kind), crossed)
-        passed = _count_l2_passes(footprint.kind) * max(crossed, compute_compulsory_bytes(footprint))
-        total += min(passed, ceiling)
+        total += min(_count_l2_passes(footprint.kind) * missed, ceiling) * _count_bytes_fetched(footprint)
     return total

@@ -13,6 +13,7 @@ from ekc.devices.simulated import power
 from ekc.devices.simulated.events import Events, count_events
 from ekc.devices.simulated.latency import compute_min_latency_s, estimate_latency
 from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, compute_occupancy
+from ekc.devices.simulated.memory_traffic import compute_kept_share
 from ekc.devices.simulated.residual import (
     compute_traits,
     sample_own_power_factor,
@@ -50,9 +51,12 @@ class KernelWork:
     """Factor of each launch on the time of its work, which the models do not explain."""
 
 
-def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]) -> KernelWork:
-    """Events and energy of all launches; `profiles` has one entry per launch."""
-    launches = _count_launch_events(spec, kernel, profiles)
+def compute_work(
+    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...], is_cold: bool = False
+) -> KernelWork:
+    """Events and energy of all launches; `profiles` has one entry per launch. `is_cold`: the L2 is
+    overwritten before each call."""
+    launches = _count_launch_events(spec, kernel, profiles, is_cold)
     content = digest_kernel(kernel)
     looks = [compute_traits(events, resident) for events, resident in launches]
     time, energy = sample_own_time_factor(spec.name, content), sample_own_power_factor(spec.name, content)
@@ -62,10 +66,10 @@ def compute_work(spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchPr
 
 
 def compute_work_without_residual(
-    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]
+    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...], is_cold: bool = False
 ) -> KernelWork:
     """Events and energy by the models alone, without the seeded residual."""
-    launches = _count_launch_events(spec, kernel, profiles)
+    launches = _count_launch_events(spec, kernel, profiles, is_cold)
     plain = (1.0,) * len(launches)
     return _apply_residual(spec, launches, plain, plain)
 
@@ -84,14 +88,15 @@ def _apply_residual(
 
 
 def _count_launch_events(
-    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...]
+    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...], is_cold: bool
 ) -> LaunchEvents:
+    kept_share = 0.0 if is_cold else compute_kept_share(spec, kernel.launches)
     each = zip(kernel.launches, kernel.resources, profiles, strict=True)
-    return tuple(_count_events_of_launch(spec, *one) for one in each)
+    return tuple(_count_events_of_launch(spec, *one, kept_share) for one in each)
 
 
 def _count_events_of_launch(
-    spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile
+    spec: GpuSpec, launch: Launch, resources: Resources, profile: LaunchProfile, kept_share: float
 ) -> tuple[Events, Occupancy]:
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     shared = launch.shared_bytes + resources.shared_bytes
@@ -102,7 +107,7 @@ def _count_events_of_launch(
             f"{resources.registers} registers each and {shared} bytes of shared memory "
             f"(too much of: {resident.limited_by})"
         )
-    return count_events(spec, launch, resources, profile, resident), resident
+    return count_events(spec, launch, resources, profile, resident, kept_share), resident
 
 
 def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> SteadyState:

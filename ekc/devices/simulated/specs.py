@@ -129,6 +129,8 @@ class GpuSpec:
     l2_bytes: int
     l2_bytes_per_clock: float
     """Bytes per clock of the whole L2."""
+    l2_usable_share: float
+    """Share of the L2 that distinct data can fill."""
     voltage: VoltageCurve
     power: BoardPower
     sources: Mapping[str, str]
@@ -186,6 +188,7 @@ _FIGURES: Mapping[str, tuple[Any, ...]] = {
     "memory_bytes":              (40 * GIB, 80 * GIB, 141 * GIB,  24 * GIB,  24 * GIB,    11 * GIB),
     "memory_bytes_per_s":        (  1555e9,   3352e9,    4800e9,    1008e9,     936e9,       616e9),
     "l2_bytes":                  (40 * MIB, 50 * MIB,  50 * MIB,  72 * MIB,   6 * MIB,  5632 * KIB),
+    "l2_usable_share":           (     0.5,      0.5,       0.5,       0.8,       0.8,         0.8),
     "l2_bytes_per_clock":        (  5120.0,   6600.0,    6600.0,    2560.0,    3072.0,      1760.0),
 }
 _VOLTAGES = {
@@ -252,6 +255,10 @@ _SOURCES = {
         *("Antepara et al., SC 2025, table 3: 11.68 pJ a bit of HBM3, controllers included",) * 2,
         *("O'Connor et al., MICRO 2017: 14 pJ a bit of GDDR5",) * 3,
     ),
+    "l2_usable_share": (
+        *("NVIDIA A100 architecture whitepaper: each of two partitions caches what its own SMs access",) * 3,
+        *("estimate: hashing and other tensors take the rest",) * 3,
+    ),
     "fixed_mhz": ("our choice: highest clock at which most GEMMs stay under the cap (estimate)",)
     * len(_NAMES),
 }
@@ -271,9 +278,24 @@ def _make_spec(name: str) -> GpuSpec:
 
 
 A100, H100, H200, RTX4090, RTX3090, RTX2080TI = map(_make_spec, _NAMES)
+A100_SXM = replace(
+    A100,
+    name="a100-sxm",
+    fixed_mhz=A100.boost_mhz,
+    power=replace(A100.power, tdp_w=400.0, kelvin_per_w=0.10),
+    sources=MappingProxyType(
+        {
+            **A100.sources,
+            CEILINGS_SOURCE: "NVIDIA A100 architecture whitepaper and data sheet, SXM4 40 GB",
+            "power": f"{A100.sources['power']}; cap of 400 W: data sheet; cooling: estimate",
+            "fixed_mhz": "our choice: the boost clock, at which most kernels stay under 400 W (estimate)",
+        }
+    ),
+)
+"""The same chip on the board with the higher power cap."""
 
 _SPECS_BY_NAME: Mapping[str, GpuSpec] = MappingProxyType(
-    {spec.name: spec for spec in (A100, H100, H200, RTX4090, RTX3090, RTX2080TI)}
+    {spec.name: spec for spec in (A100, A100_SXM, H100, H200, RTX4090, RTX3090, RTX2080TI)}
 )
 
 

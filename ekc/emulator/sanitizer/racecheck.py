@@ -17,7 +17,7 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
 from ekc.emulator.numerics import warp
-from ekc.emulator.sanitizer.wgmma_in_flight import IN_FLIGHT_HINT, InFlightProduct
+from ekc.emulator.sanitizer.in_flight import IN_FLIGHT_HINT, InFlightProduct
 from ekc.ptx.constants import WARP_SIZE
 
 CHANGING_KINDS = ("write", "atomic")

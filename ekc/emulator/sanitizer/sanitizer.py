@@ -10,7 +10,7 @@ from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe
 from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, GlobalAccess, ReadOnlyCache
-from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
+from ekc.emulator.sanitizer.in_flight import PendingCopies
 from ekc.emulator.sanitizer.memcheck import WrittenBytes
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck

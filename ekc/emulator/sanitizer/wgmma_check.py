@@ -20,9 +20,8 @@ from ekc.emulator.numerics.wgmma import (
     MatrixDescriptors,
     WgmmaOperand,
 )
-from ekc.emulator.sanitizer.copy_in_flight import PendingCopies
+from ekc.emulator.sanitizer.in_flight import AsyncProxyCheck, InFlightProduct, PendingCopies, ProductTracker
 from ekc.emulator.sanitizer.racecheck import RaceDetector
-from ekc.emulator.sanitizer.wgmma_in_flight import AsyncProxyCheck, InFlightProduct, ProductTracker
 from ekc.ptx.cfg import WARPGROUP_SIZE
 from ekc.ptx.module import Immediate, Instruction
 from ekc.ptx.wgmma_hazards import WgmmaHazards

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ekc.errors import EkcError
 from ekc.ptx.cfg import WARPGROUP_SIZE, split_blocks
@@ -19,10 +19,15 @@ WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 _TYPE_BITS = re.compile(r"(?:[subf]|bf|tf)(\d+)(x2)?")
 _INTEGER_TYPE = re.compile(r"[sub](?:8|16|32|64)|pred")
 _MATRIX_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
-_TENSOR_FIELDS = {
-    **dict.fromkeys(("f16", "bf16"), "tensor_half"), "tf32": "tensor_tf32",
-    **dict.fromkeys(("s8", "u8"), "tensor_int8"),
+_ELEMENT_TYPE = re.compile(r"[su](?:4|8|32)|b1|f(?:16|32|64)|bf16|tf32|e[2345]m[1-7]\w*")
+_FLOPS_FIELDS = ("tensor_flops", "group_flops")
+_FACTOR_TYPES = {
+    **dict.fromkeys(("f16", "bf16"), "float16"), "tf32": "tf32", **dict.fromkeys(("s8", "u8"), "int8"),
+    **dict.fromkeys(("e4m3", "e5m2"), "float8"),
 }  # fmt: skip
+HALF_SUMS = " in float16"
+"""Ending of the type of factors whose products are summed in float16."""
+_HALF_TYPES = ("f16", "bf16", "f16x2", "bf16x2")
 _VECTOR = re.compile(r"v(\d)")
 _MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma")
 _SFU_OPCODES = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
@@ -48,24 +53,26 @@ class InstructionCounts:
     fp32: float = 0.0
     """Other FP32 arithmetic. Comparisons are in `int_ops`."""
     fp16: float = 0.0
-    """Arithmetic on f16, bf16 and their pairs; a pair counts one."""
+    """Arithmetic on f16, bf16 and their pairs; a pair counts one. Conversions of f16 to f32 are such
+    (HADD2.F32 in machine code)."""
     tensor: float = 0.0
     """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction."""
-    tensor_half: float = 0.0
-    """Operations of a warp in matrix instructions on float16 and bfloat16 factors, without `wgmma`."""
-    tensor_tf32: float = 0.0
-    """Operations of a warp in matrix instructions on tf32 factors."""
-    tensor_int8: float = 0.0
-    """Operations of a warp in matrix instructions on int8 factors."""
-    group_flops: float = 0.0
-    """Operations of a warp (a quarter of the warpgroup's) in `wgmma` on float16 and bfloat16 factors. Those
-    on other types, which ekc does not emit, are in `tensor_tf32` and `tensor_int8`."""
+    tensor_flops: Mapping[str, float] = field(default_factory=dict)
+    """Operations of a warp in matrix instructions other than `wgmma`, by the type of their factors: "float16"
+    (also bfloat16), "tf32", "float8", "int8", else as in the PTX; with `HALF_SUMS` for sums in float16."""
+    float8_registers: float = 0.0
+    """Registers of float8 factors of such instructions, each once for all products that share it."""
+    group_flops: Mapping[str, float] = field(default_factory=dict)
+    """Operations of a warp (a quarter of the warpgroup's) in `wgmma`, likewise."""
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
-    """Integer, logic, `setp`, `selp`, and conversions among integers."""
+    """Integer, logic, `setp`, `selp`, and conversions among integers. Conversions of bf16 to f32 are such (a
+    shift in machine code)."""
     convert: float = 0.0
-    """Conversions from or to a float type."""
+    """Other conversions from or to a float type."""
+    pack: float = 0.0
+    """Part of `convert`: to 16 bits or pairs of 8 bits (F2FP.PACK in machine code from sm_80 on)."""
     load_global: float = 0.0
     """Loads from global memory and through generic pointers."""
     store_global: float = 0.0
@@ -123,12 +130,24 @@ InstructionRuns = tuple[tuple[Instruction, float], ...]
 def sum_instruction_counts(instruction_runs: InstructionRuns) -> InstructionCounts:
     """The counts of `count_instructions`, from runs that were listed before."""
     totals: dict[str, float] = defaultdict(float)
+    flops: dict[str, dict[str, float]] = {name: defaultdict(float) for name in _FLOPS_FIELDS}
+    seen: set[str] = set()
     unread = _find_unread_atomics([one for one, _ in instruction_runs])
     for instruction, times in instruction_runs:
         opcode = ("red", *instruction.parts[1:]) if instruction in unread else instruction.parts
         for kind, amount in _list_counts(instruction, opcode):
             totals[kind] += times * amount
-    return InstructionCounts(**totals)
+        if product := _find_product(opcode):
+            name, factors, amount = product
+            flops[name][factors] += times * amount
+            if name == "tensor_flops" and factors.startswith("float8"):
+                registers = {r for operand in instruction.operands[1:3] for r in list_registers(operand)}
+                totals["float8_registers"] += times * len(registers - seen)
+                seen |= registers
+    by_type = {name: dict(each) for name, each in flops.items()}
+    return InstructionCounts(
+        **totals, tensor_flops=by_type["tensor_flops"], group_flops=by_type["group_flops"]
+    )
 
 
 def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instruction]:
@@ -176,31 +195,48 @@ def _list_counts(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[
     elif opcode[:2] == ("cp", "async") and "bulk" not in opcode:
         yield from _count_async_copy(instruction)
     elif name == "cvt":
-        yield _find_conversion_field(opcode), 1.0
+        yield from ((field, 1.0) for field in _list_conversion_fields(opcode))
     else:
         if opcode[:2] == ("wgmma", "wait_group"):
             yield "group_waits", 1.0
-        field = _find_arithmetic_field(opcode)
-        yield field, 2.0 if kind == "f32x2" else 1.0
-        if field == "tensor":
-            yield from _count_matrix_product(opcode)
+        counted = _find_arithmetic_field(opcode)
+        yield counted, 2.0 if kind == "f32x2" else 1.0
+        if counted == "tensor":
+            yield from _count_group_product(opcode)
 
 
-def _count_matrix_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """Operations of a matrix instruction, by its shape and the type of its factors."""
+def _find_product(opcode: tuple[str, ...]) -> tuple[str, str, float] | None:
+    """Field, type of the factors and operations of a matrix instruction; None for another one."""
     shape = next((match for part in opcode if (match := _MATRIX_SHAPE.fullmatch(part))), None)
-    field = next((_TENSOR_FIELDS[part] for part in opcode[1:] if part in _TENSOR_FIELDS), None)
-    if not (shape and field):
-        return
+    if shape is None or _find_arithmetic_field(opcode) != "tensor":
+        return None
     rows, columns, depth = (int(extent) for extent in shape.groups())
+    sums, factors = _find_product_types(opcode)
+    kind = _FACTOR_TYPES.get(factors, factors) + (HALF_SUMS if sums == "f16" else "")
     flops = 2.0 * rows * columns * depth
-    if opcode[0] != "wgmma":
-        yield field, flops
-        return
-    yield "group_products", 1.0
-    yield "group_flops" if field == "tensor_half" else field, flops / WARPGROUP_WARPS
-    # Along the depth an instruction takes 32 bytes of every row, whatever the type.
-    yield "bytes_group", 32.0 * (rows + columns) / WARPGROUP_WARPS
+    return (
+        ("group_flops", kind, flops / WARPGROUP_WARPS)
+        if opcode[0] == "wgmma"
+        else ("tensor_flops", kind, flops)
+    )
+
+
+def _find_product_types(opcode: tuple[str, ...]) -> tuple[str, str]:
+    """The types of the sums and of the first factor. The types come last, the type of the result first; old
+    forms (`wmma`) leave out those of factors in float16."""
+    types = [part for part in opcode if _ELEMENT_TYPE.fullmatch(part)]
+    if len(types) < 3:
+        return types[0] if types else "", "f16" if len(types) == 2 else types[-1] if types else ""
+    return types[0], types[1]
+
+
+def _count_group_product(opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """A product of a warpgroup, and what it reads of shared memory. Along the depth an instruction takes 32
+    bytes of every row, whatever the type."""
+    shape = next((match for part in opcode if (match := _MATRIX_SHAPE.fullmatch(part))), None)
+    if shape and opcode[0] == "wgmma":
+        yield "group_products", 1.0
+        yield "bytes_group", 32.0 * (int(shape[1]) + int(shape[2])) / WARPGROUP_WARPS
 
 
 def _count_async_copy(instruction: Instruction) -> Iterator[tuple[str, float]]:
@@ -240,7 +276,7 @@ def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
         return "sfu"
     if name in _FLOAT_OPCODES and kind in ("f32", "f32x2"):
         return "fma32" if name in ("fma", "mad") else "fp32"
-    if name in _FLOAT_OPCODES and kind in ("f16", "f16x2", "bf16", "bf16x2"):
+    if name in _FLOAT_OPCODES and kind in _HALF_TYPES:
         return "fp16"
     if name in _BARRIER_OPCODES:
         return "barrier"
@@ -249,12 +285,15 @@ def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
     return "shuffle" if name == "shfl" else "other"
 
 
-def _find_conversion_field(opcode: tuple[str, ...]) -> str:
-    """Field of a `cvt`: an integer operation between integers, an FP32 operation within f32."""
+def _list_conversion_fields(opcode: tuple[str, ...]) -> tuple[str, ...]:
+    """Fields of a `cvt`. What ptxas makes of it was read in machine code of sm_75 to sm_90."""
     target, source = opcode[-2:]
     if _INTEGER_TYPE.fullmatch(target) and _INTEGER_TYPE.fullmatch(source):
-        return "int_ops"
-    return "fp32" if target == source == "f32" else "convert"
+        return ("int_ops",)
+    if target == "f32" and source in ("f32", "f16", "bf16"):
+        return ({"f32": "fp32", "f16": "fp16", "bf16": "int_ops"}[source],)
+    is_packed = source in ("f32", "f16x2", "bf16x2") and (target in _HALF_TYPES or "x2" in target)
+    return ("convert", "pack") if is_packed else ("convert",)
 
 
 def _count_access(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:

@@ -130,3 +130,16 @@ def test_block_that_does_not_fit_is_refused(a100: Device) -> None:
 def test_metering_window_must_be_positive(a100: Device, seconds: float) -> None:
     with pytest.raises(InvalidInput, match="window"):
         a100.meter(samples.copy(1 << 20), seconds=seconds)
+
+
+def test_cold_l2_costs_time_where_data_fit_and_is_stated() -> None:
+    """Data of 2 MiB are in L2 from call to call; 512 MiB are not in any case. Metered calls are warm."""
+    warm, cold = devices.open("a100@no-residual"), devices.open("a100@cold@no-residual")
+    small, large = samples.copy(1 << 18), samples.copy(1 << 26)
+    assert cold.time(small).latency_s > 1.2 * warm.time(small).latency_s
+    assert cold.time(large).latency_s == pytest.approx(warm.time(large).latency_s, rel=0.01)
+    assert (warm.time(small).conditions.l2, cold.time(small).conditions.l2) == ("warm", "cold")
+    assert cold.meter(small).conditions.l2 == "warm"
+    assert cold.meter(small).energy_j == pytest.approx(warm.meter(small).energy_j, rel=0.01)
+    assert cold.data_policy != warm.data_policy
+    assert cold.at_clock(1410).time(small).conditions.l2 == "cold"

@@ -12,7 +12,7 @@ def counted(kernel: CompiledKernel, resources: Resources | None = None) -> Event
     launch, found = kernel.launches[0], resources or kernel.resources[0]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     resident = compute_occupancy(A100.capability, threads, found.registers, found.shared_bytes)
-    return count_events(A100, launch, found, profile_kernel(kernel)[0], resident)
+    return count_events(A100, launch, found, profile_kernel(kernel)[0], resident, kept_share=0.0)
 
 
 def test_matmul_multiplies_m_n_k_times() -> None:

@@ -32,6 +32,9 @@ class TestEverySpec:
         ("a100", "int8", 624e12),
         ("h100", "tf32", 494.7e12),
         ("h200", "int8", 1978.9e12),
+        ("h100", "float8", 1978.9e12),
+        ("rtx4090", "float8", 330.3e12),
+        ("a100-sxm", "float16", 312e12),
         ("rtx4090", "int8", 660.6e12),
         ("rtx3090", "tf32", 35.6e12),
         ("rtx3090", "int8", 284e12),
@@ -42,6 +45,14 @@ class TestEverySpec:
 def test_ceilings_by_type_are_those_of_the_whitepapers(name: str, dtype: str, published: float) -> None:
     spec = specs.find_spec(name)
     assert spec.peaks(spec.tensor_boost_mhz).flops_by_type[dtype] == pytest.approx(published, rel=0.05)
+
+
+def test_board_with_a_higher_cap_is_the_same_chip() -> None:
+    card, board = specs.A100, specs.A100_SXM
+    assert (board.power.tdp_w, card.power.tdp_w) == (400.0, 250.0)
+    assert board.fixed_mhz == board.boost_mhz == card.boost_mhz
+    assert board.limits() == card.limits()
+    assert board.peaks(1275.0).flops_by_type == card.peaks(1275.0).flops_by_type
 
 
 def test_unknown_name_has_no_spec() -> None:

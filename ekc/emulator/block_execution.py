@@ -1,0 +1,249 @@
+"""`execute_blocks`: runs of each instruction and bytes of each array in some blocks of any kernel, found
+without computing its results.
+
+Only the instructions that decide branches and addresses of global memory run, but every loop to its end. So
+loops that begin at the number of the thread, branches for some warps only, and bounds that are arguments are
+counted as they are.
+
+`trace_block_loops`: how the addresses depend on the number of the block. A grid is a number in mixed radix,
+each digit the number of a tile along some axis, and a tensor moves with some digits. Blocks whose numbers
+divide the grid tell which: block 1 differs from block 0 in the fastest digit, and the first block that begins
+where block 0 does (or the first that does not) in the next digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.emulator.access import MemoryUnit
+from ekc.emulator.access_survey import AddressTrace, AnyTrace, run_trace
+from ekc.emulator.batch import Batch
+from ekc.emulator.counters import sort_unique
+from ekc.emulator.decode.context import Site
+from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
+from ekc.emulator.geometry import Shape
+from ekc.emulator.memory import AddressProbe
+from ekc.emulator.paged_memory import BlankArray
+from ekc.emulator.plan import LaunchPlan
+from ekc.ptx.address_slice import ControlSlice, slice_control
+from ekc.ptx.module import Instruction
+from ekc.ptx.parser import parse_module
+
+Access = tuple[int, str]
+"""Number of an array argument, and the kind of its accesses: "load", "store" or "atomic"."""
+BlockLoops = tuple[tuple[int, bool], ...]
+"""(extent, whether the touched part of the array depends on it) of each digit of a block's number, fastest
+first."""
+
+SECTOR_BYTES, PAIR_BYTES = 32, 64
+_BLOCK_SHIFT = 44
+"""Bits of an address, above which the number of a block is put."""
+_MAX_NOTED = 1 << 22
+"""Addresses that are noted before equal ones are dropped."""
+_KINDS = {"load": "load", "async": "load", "store": "store", "atom": "atomic"}
+
+
+@dataclass(frozen=True)
+class TouchedMemory:
+    """Distinct memory of one array that a block touches."""
+
+    bytes: float
+    sectors: float
+    """Sectors of 32 bytes."""
+    pairs: float
+    """Pairs of sectors, 64 bytes."""
+
+
+@dataclass(frozen=True)
+class BlockExecution:
+    """Instructions and accesses of some blocks of a kernel."""
+
+    runs: tuple[tuple[Instruction, float], ...]
+    """Runs of each instruction by a warp, mean over all warps of these blocks."""
+    touched: Mapping[Access, TouchedMemory]
+    """Distinct memory that a block touches, the most of all these blocks."""
+
+
+@dataclass(frozen=True)
+class ForeignLaunch:
+    """How to start a kernel that ekc did not generate."""
+
+    kernel_name: str
+    """Name in the PTX: mangled, where the function is not `extern "C"`."""
+    grid: Shape
+    block: Shape
+    arguments: Mapping[str, Any]
+    """Values of the parameters in their order, under any names: a number, an array, or a `BlankArray` for an
+    array whose content decides neither the length of a loop nor an address."""
+    shared_bytes: int = 0
+    """Dynamic shared memory."""
+    has_zero_data: bool = False
+    """Whether zeros may decide the length of loops where arrays have no content."""
+
+
+def execute_blocks(ptx: str, launch: ForeignLaunch, blocks: Iterable[int]) -> BlockExecution:
+    """Follow the control flow and the addresses of global memory of some blocks (linear numbers, x fastest).
+
+    Other branches on data (`if (isnan(x[i]))`) take the side of the data given, which are zeros in a
+    `BlankArray`. Raises `EkcError` as `launch` does, and where the length of a loop or an address depends on
+    an array without content.
+    """
+    code = _slice_launch(ptx, launch)
+    trace = _run_slice(_ExecutionTrace, ptx, launch, code, blocks)
+    warps = len(trace.warp_starts)
+    runs_by_first = {
+        block.instructions[0]: trace.warp_runs[block.number] / warps for block in trace.decoded.blocks
+    }
+    runs = [(one, runs_by_first[first]) for first, members in code.members.items() for one in members]
+    touched = trace.measure_touched()
+    trace.close()
+    return BlockExecution(tuple(runs), touched)
+
+
+def trace_block_loops(ptx: str, launch: ForeignLaunch) -> dict[Access, BlockLoops]:
+    """The digits of the number of a block on which the touched part of each array depends. Errors as of
+    `execute_blocks`."""
+    total = prod(launch.grid)
+    numbers = [0, *(n for n in _list_divisors(total) if n < total)]
+    trace = _run_slice(_StartTrace, ptx, launch, _slice_launch(ptx, launch), numbers)
+    starts = trace.group_starts()
+    trace.close()
+    return {access: _split_into_digits(total, numbers, each) for access, each in starts.items()}
+
+
+def _slice_launch(ptx: str, launch: ForeignLaunch) -> ControlSlice:
+    kernel = parse_module(ptx).find_kernel(launch.kernel_name)
+    code = slice_control(kernel)
+    reads = (*code.address_reads, *(() if launch.has_zero_data else code.loop_reads))
+    if reads and any(isinstance(one, BlankArray) for one in launch.arguments.values()):
+        raise reads[0].make_error("a loop or an address depends on this data: give arrays with content")
+    return slice_control(kernel, is_whole=True) if reads else code
+
+
+def _run_slice(
+    trace_type: type[AnyTrace], ptx: str, launch: ForeignLaunch, code: ControlSlice, blocks: Iterable[int]
+) -> AnyTrace:
+    module = parse_module(ptx)
+    module = replace(module, kernels=module.kernels | {launch.kernel_name: code.kernel})
+    decoded = decode_kernel(module, launch.kernel_name, allocate_separate_slots)
+    arguments = tuple(launch.arguments.values())
+    return run_trace(trace_type, decoded, launch.grid, launch.block, arguments, launch.shared_bytes, blocks)
+
+
+def _list_divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*low, *(number // n for n in low)})
+
+
+def _split_into_digits(total: int, numbers: Sequence[int], starts: NDArray[np.int64]) -> BlockLoops:
+    """Digits from the first addresses `[site, block]` of blocks 0 and those whose numbers divide the grid."""
+    known = (starts >= 0) & (starts[:, :1] >= 0)
+    differs = ((starts != starts[:, :1]) & known).any(axis=0)
+    moves = {number: bool(moved) for number, moved in zip(numbers, differs, strict=True) if number}
+    digits, stride = [], 1
+    while stride < total:
+        inside = [n for n in moves if n % stride == 0 and n >= stride]
+        end = next((n for n in inside if moves[n] != moves[stride]), total)
+        digits.append((end // stride, moves[stride]))
+        stride = end
+    return tuple(digits) or ((1, False),)
+
+
+def _summarize_cells(places: NDArray[np.int64], cell_bytes: int) -> TouchedMemory:
+    """Memory of the block that touches the most of these cells, which are sorted, blocks in turn."""
+    _, first, counts = np.unique(places >> _BLOCK_SHIFT, return_index=True, return_counts=True)
+    most = int(np.argmax(counts))
+    own = places[first[most] : first[most] + counts[most]]
+    sectors, pairs = (np.count_nonzero(np.diff(own // size)) + 1 for size in (SECTOR_BYTES, PAIR_BYTES))
+    return TouchedMemory(float(own.size * cell_bytes), float(sectors), float(pairs))
+
+
+class _NotingMemoryUnit(MemoryUnit):
+    """A memory unit that notes accesses of global memory and counts nothing."""
+
+    def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Note the addresses of a request."""
+        if probe.space.kind == "global":
+            assert isinstance(self.batch, _ExecutionTrace | _StartTrace)
+            self.batch.note_access(site, probe, offset)
+
+
+class _ExecutionTrace(Batch):
+    """A batch that notes every address of global memory."""
+
+    memory_unit_type = _NotingMemoryUnit
+
+    def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
+        self.noted: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
+        """(kind, bytes of a lane) -> addresses, with the index of the block above `_BLOCK_SHIFT` bits."""
+        self.noted_count = 0
+        """Addresses that were noted since equal ones were dropped."""
+        super().__init__(decoded, plan, ids)
+        self.lane_keys = self.geometry.block_numbers() << _BLOCK_SHIFT
+
+    def note_access(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Note the addresses of the active lanes."""
+        addresses = self.lane_keys[probe.lane_numbers(self.all_lanes)] + probe.address + offset
+        self.noted.setdefault((_KINDS[site.action], site.bytes_per_lane), []).append(addresses)
+        self.noted_count += addresses.size
+        if self.noted_count > _MAX_NOTED:
+            for noted in self.noted.values():
+                noted[:] = [sort_unique(np.concatenate(noted))]
+            self.noted_count = 0
+
+    def measure_touched(self) -> dict[Access, TouchedMemory]:
+        """Distinct memory that a block touches by argument and kind, the most of all blocks."""
+        touched: dict[Access, TouchedMemory] = {}
+        starts = np.array(self.spaces["global"].allocation_starts, np.int64)
+        for kind in {kind: None for kind, _ in self.noted}:
+            widths = {size: noted for (other, size), noted in self.noted.items() if other == kind}
+            cell = min(widths)
+            cells = [
+                (sort_unique(np.concatenate(noted))[:, None] // cell + np.arange(size // cell)).ravel()
+                for size, noted in widths.items()
+            ]
+            place = (cells[0] if len(cells) == 1 else sort_unique(np.concatenate(cells))) * cell
+            array = np.searchsorted(starts, place & ((1 << _BLOCK_SHIFT) - 1), side="right") - 1
+            for one in np.unique(array):
+                number = self.plan.find_argument(int(starts[one]))
+                if number is not None:
+                    touched[number, kind] = _summarize_cells(place[array == one], cell)
+        return touched
+
+
+class _StartTrace(AddressTrace):
+    """A batch that notes the lowest address of each block at the first run of each global access."""
+
+    memory_unit_type = _NotingMemoryUnit
+
+    def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
+        self.starts: dict[tuple[int, str], NDArray[np.int64]] = {}
+        """(line of the PTX text, kind) -> lowest address of each block, -1 where it did not run."""
+        super().__init__(decoded, plan, ids)
+        self.lane_blocks = self.geometry.block_numbers()
+
+    def note_access(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Note the lowest address of each block that has not run this access before."""
+        key = (site.instruction.line, _KINDS[site.action])
+        starts = self.starts.setdefault(key, np.full(len(self.geometry.block_ids), -1, np.int64))
+        blocks = self.lane_blocks[probe.lane_numbers(self.all_lanes)]
+        first = np.flatnonzero(np.r_[True, blocks[1:] != blocks[:-1]])
+        lowest = np.minimum.reduceat(probe.address + offset, first)
+        own = blocks[first]
+        starts[own] = np.where(starts[own] < 0, lowest, starts[own])
+
+    def group_starts(self) -> dict[Access, NDArray[np.int64]]:
+        """First addresses `[site, block]` of the accesses to each array argument, by kind."""
+        groups: dict[Access, list[NDArray[np.int64]]] = {}
+        for (_, kind), starts in self.starts.items():
+            number = self.plan.find_argument(int(starts.max()))
+            if number is not None:
+                groups.setdefault((number, kind), []).append(starts)
+        return {access: np.stack(each) for access, each in groups.items()}
