@@ -74,13 +74,13 @@ UNIT_ENERGIES: Mapping[str, UnitEnergy] = MappingProxyType(
             f"less 4 {_OPERANDS}",
         ),
         "shared request": UnitEnergy(
-            143.0,
+            147.0,
             WARPS,
             243.0,
             f"geometric mean of that of L1 below and 328 pJ per 128 B: {_DELESTRAC}, less the data",
         ),
         "global request": UnitEnergy(
-            312.0, WARPS, 530.0, f"1.59 pJ a bit of L1 at 128 B: {_ANTEPARA}, less the data and the issue"
+            321.0, WARPS, 530.0, f"1.59 pJ a bit of L1 at 128 B: {_ANTEPARA}, less the data and the issue"
         ),
         "shared wavefront": UnitEnergy(
             30.0, "wavefronts", 60.0, f"half of the banks, 7.5 pJ per 64 bits of SRAM: {_ARITHMETIC}"
