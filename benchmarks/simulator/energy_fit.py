@@ -22,20 +22,11 @@ from ekc.devices.simulated.specs import GpuSpec
 
 Vector = NDArray[np.float64]
 FOLDS = 5
-DRAM = "DRAM data"
+DRAM = power.DRAM
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "instructions": (
-        *("multiply-add", "other float32", "float16", "integer", "special function", "conversion"),
-        "instruction issue",
-    ),
-    "requests": ("shared request", "global request"),
-    "SRAM accesses": ("shared wavefront", "L1 sector"),
-    "on-chip data": ("shared data", "global data", "shuffle"),
-    "L2 data": ("L2 data",),
-    DRAM: (DRAM,),
+    name: group.kinds for name, group in power.ENERGY_GROUPS.items() if name != "tensor core"
 }
-"""Energies that are fitted by one factor each. Kinds that the recorded kernels do not have take the factor of
-those that are most like them; tensor cores keep their estimate."""
+"""Energies that are fitted by one factor each; tensor cores keep their estimate."""
 _SETTLING_STEPS, _BISECTION_STEPS = 12, 40
 
 

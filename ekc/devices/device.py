@@ -215,6 +215,14 @@ class ParallelDevice(Protocol):
 
 
 @runtime_checkable
+class ModelledDevice(Protocol):
+    """A device whose figures are claims of a model, which says how sure a saving is."""
+
+    def estimate_saving_interval(self, kernel: CompiledKernel, other: CompiledKernel) -> Interval:
+        """95 % interval of the share of energy that a kernel saves against another."""
+
+
+@runtime_checkable
 class PhysicalDevice(Protocol):
     """A device of real GPUs, which have UUIDs: two GPUs of one kind differ."""
 

@@ -10,6 +10,8 @@ from functools import partial
 
 import numpy as np
 
+from ekc.devices.device import ModelledDevice
+from ekc.devices.statistics import Interval
 from ekc.errors import DeviceError, NothingLegal
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs
@@ -165,8 +167,16 @@ class TuningRun:
             clock_front=tuple(self.clock_front),
             clocks_note=self.clocks_note,
             stopped=self._stop_reason,
+            saving_interval=self._estimate_saving_interval(best, fastest),
             spent=replace(self.measurer.cost),
         )
+
+    def _estimate_saving_interval(self, best: Candidate, fastest: Candidate) -> Interval | None:
+        """How sure the saving is, where the device is a model, the schedules are two, and nobody waits."""
+        device, schedules = self.device, (best.schedule, fastest.schedule)
+        if not isinstance(device, ModelledDevice) or schedules[0] == schedules[1] or self.is_interrupted:
+            return None
+        return device.estimate_saving_interval(*map(self.task.compiler.get_kernel, schedules))
 
     def _describe_failures(self) -> str:
         """Describe in one line why schedules were refused or failed, the most frequent reason first."""

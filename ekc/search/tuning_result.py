@@ -242,7 +242,16 @@ def _describe_saving(result: TuningData) -> str:
         return ""
     saved = 100 * (1 - best.energy_j / fastest.energy_j)
     words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest schedule"
-    return f"{words}{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
+    evidence = f"{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
+    return f"{words}{evidence}{_describe_saving_interval(result.saving_interval)}"
+
+
+def _describe_saving_interval(interval: Interval | None) -> str:
+    """Describe how sure the model of a simulated device is of the saving; "" for a real device."""
+    if interval is None:
+        return ""
+    low, high = 100 * interval.low, 100 * interval.high
+    return f"; a claim of a model, which allows {low:.1f}% to {high:.1f}% (95 %)"
 
 
 def _describe_cost(result: TuningData) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ekc.codegen.emit.copies import build_cooperative_copy, count_rounds
-from ekc.codegen.emit.fragment_addresses import collect_loops, hoist_fragment_rows
-from ekc.codegen.emit.mma import add_lane_parts, find_lane_row
+from ekc.codegen.emit.mma import add_lane_parts, collect_loops, find_lane_row, hoist_fragment_rows
 from ekc.codegen.emit.scope import NodeText, Scope
 from ekc.codegen.emit.strength_reduction import hoist_copy_starts, unroll_rounds
 from ekc.codegen.emit.wgmma import format_wait, hoist_tile_start

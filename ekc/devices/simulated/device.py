@@ -28,18 +28,17 @@ from ekc.devices.simulated.launch_counts import collect_facts, get_launch_profil
 from ekc.devices.simulated.operating_point import (
     KernelWork,
     SteadyState,
+    compute_settled_temperature,
     compute_work,
     compute_work_without_residual,
     find_steady_state,
 )
 from ekc.devices.simulated.residual import make_generator
+from ekc.devices.simulated.saving import estimate_saving_interval
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.statistics import Interval, student_t
 from ekc.errors import DeviceError
 from ekc.version import __version__
-
-_SETTLING_STEPS = 60
-"""Steps to the temperature where heat and cooling balance; each divides the error by five or more."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +69,13 @@ class EnergyBreakdown:
 def break_down_energy(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> EnergyBreakdown:
     """Energy of one call at the requested clock, or at the highest clock that the power cap allows."""
     state = find_steady_state(spec, kernel_work, requested_mhz)
-    settled = _find_settled_temperature(spec, state)
+    settled = compute_settled_temperature(spec, state)
     idle = power.compute_idle_power(spec, state.clock_mhz, settled)
     causes = (
         *_list_dynamic_causes(spec, kernel_work, state.clock_mhz),
         *_list_static_causes(spec, kernel_work, state, settled),
     )
     return EnergyBreakdown(state.latency_s, idle + state.active_power_w, state.clock_mhz, causes)
-
-
-def _find_settled_temperature(spec: GpuSpec, state: SteadyState) -> float:
-    celsius = spec.power.ambient_c
-    for _ in range(_SETTLING_STEPS):
-        watts = power.compute_idle_power(spec, state.clock_mhz, celsius) + state.active_power_w
-        celsius = spec.power.ambient_c + spec.power.kelvin_per_w * watts
-    return celsius
 
 
 def _list_dynamic_causes(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: float) -> tuple[EnergyCause, ...]:
@@ -190,6 +181,16 @@ class SimulatedDevice:
     def break_down_energy(self, kernel: CompiledKernel) -> EnergyBreakdown:
         """Energy of one metered call by cause."""
         return break_down_energy(self._spec, self._compute_work(kernel, "warm"), self._clock_mhz)
+
+    def estimate_saving_interval(self, kernel: CompiledKernel, other: CompiledKernel) -> Interval:
+        """95 % interval of the share of energy that a kernel saves against another, over event energies and
+        residuals that the recordings allow as well as those of this device."""
+        works = [
+            compute_work_without_residual(self._spec, one, get_launch_profiles(one))
+            for one in (kernel, other)
+        ]
+        random = make_generator(self.name, "saving", digest_kernel(kernel), digest_kernel(other))
+        return estimate_saving_interval(self._spec, works[0], works[1], self._clock_mhz, random)
 
     def _find_steady_state(self, kernel: CompiledKernel, l2: str) -> SteadyState:
         return find_steady_state(self._spec, self._compute_work(kernel, l2), self._clock_mhz)

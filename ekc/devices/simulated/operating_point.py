@@ -27,16 +27,18 @@ from ekc.errors import DeviceError
 LaunchEvents = tuple[tuple[Events, Occupancy], ...]
 _SEARCH_ROUNDS, _CLOCKS_PER_ROUND = 6, 66
 """Rounds of the search for the clock under the cap, each of which divides its interval by 65."""
+_SETTLING_STEPS = 60
+"""Steps to the temperature where heat and cooling balance; each divides the error by five or more."""
 
 
 @dataclass(frozen=True)
 class SteadyState:
-    """Operating point of one kernel on one warm GPU."""
+    """Operating point of one kernel on one warm GPU; arrays where the work has arrays."""
 
-    latency_s: float
+    latency_s: Any
     """Seconds of one call: all launches, overhead included."""
-    clock_mhz: float
-    active_power_w: float
+    clock_mhz: Any
+    active_power_w: Any
     """Watts above idle power, at that clock."""
     throttle: tuple[str, ...]
 
@@ -47,7 +49,7 @@ class KernelWork:
 
     launches: LaunchEvents
     dynamic_energy: power.DynamicEnergy
-    time_factors: tuple[float, ...]
+    time_factors: tuple[Any, ...]
     """Factor of each launch on the time of its work, which the models do not explain."""
 
 
@@ -111,16 +113,31 @@ def _count_events_of_launch(
 
 
 def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> SteadyState:
-    """The operating point at the requested clock, or at the highest clock whose power stays under the cap."""
+    """The operating point at the requested clock, or at the highest clock whose power stays under the cap.
+
+    Where the work has arrays of factors and energies, so has the state; its throttle says whether any of them
+    is capped."""
     state = _run_at_clock(spec, kernel_work, requested_mhz)
-    if not _exceeds_cap(spec, state):
-        return _make_plain(state)
-    low, high = float(spec.min_mhz), requested_mhz
+    over = _exceeds_cap(spec, state)
+    if not np.any(over):
+        return _simplify(state)
+    low, high = np.full(np.shape(over), float(spec.min_mhz)), np.full(np.shape(over), requested_mhz)
     for _ in range(_SEARCH_ROUNDS):
         clocks = np.linspace(low, high, _CLOCKS_PER_ROUND)
-        under = int(np.count_nonzero(~_exceeds_cap(spec, _run_at_clock(spec, kernel_work, clocks))[1:-1]))
-        low, high = float(clocks[under]), float(clocks[under + 1])
-    return replace(_make_plain(_run_at_clock(spec, kernel_work, low)), throttle=(POWER_CAP,))
+        is_under = ~_exceeds_cap(spec, _run_at_clock(spec, kernel_work, clocks))[1:-1]
+        under = np.count_nonzero(is_under, axis=0)[np.newaxis]
+        low, high = (np.take_along_axis(clocks, under + n, axis=0)[0] for n in (0, 1))
+    settled = _run_at_clock(spec, kernel_work, np.where(over, low, requested_mhz))
+    return replace(_simplify(settled), throttle=(POWER_CAP,))
+
+
+def compute_settled_temperature(spec: GpuSpec, state: SteadyState) -> Any:
+    """Degrees Celsius of a board in this state once heat and cooling balance."""
+    celsius = spec.power.ambient_c
+    for _ in range(_SETTLING_STEPS):
+        watts = power.compute_idle_power(spec, state.clock_mhz, celsius) + state.active_power_w
+        celsius = spec.power.ambient_c + spec.power.kelvin_per_w * watts
+    return celsius
 
 
 def _exceeds_cap(spec: GpuSpec, state: SteadyState) -> Any:
@@ -129,10 +146,12 @@ def _exceeds_cap(spec: GpuSpec, state: SteadyState) -> Any:
     return state.active_power_w + power.compute_idle_power(spec, state.clock_mhz, hot) > spec.power.tdp_w
 
 
-def _make_plain(state: SteadyState) -> SteadyState:
-    return SteadyState(
-        float(state.latency_s), float(state.clock_mhz), float(state.active_power_w), state.throttle
+def _simplify(state: SteadyState) -> SteadyState:
+    """The state with numbers instead of arrays without dimensions."""
+    latency_s, clock_mhz, power_w = (
+        x if np.ndim(x) else float(x) for x in (state.latency_s, state.clock_mhz, state.active_power_w)
     )
+    return SteadyState(latency_s, clock_mhz, power_w, state.throttle)
 
 
 def _run_at_clock(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: Any) -> SteadyState:

@@ -93,13 +93,48 @@ UNIT_ENERGIES: Mapping[str, UnitEnergy] = MappingProxyType(
 )
 
 
+DRAM = "DRAM data"
+
+
+@dataclass(frozen=True)
+class EnergyGroup:
+    """Kinds of events whose energies the recordings cannot tell apart: they are fitted by one factor."""
+
+    kinds: tuple[str, ...]
+    log_std: float
+    """Standard deviation of the log of that factor. Fit, by drawing kernels anew
+    (benchmarks/simulator/energy.py), unless said otherwise."""
+
+
+ENERGY_GROUPS: Mapping[str, EnergyGroup] = MappingProxyType(
+    {
+        # The fit holds this group at its bound, where drawing kernels anew shows no spread: estimate.
+        "instructions": EnergyGroup(
+            (
+                *("multiply-add", "other float32", "float16", "integer", "special function", "conversion"),
+                "instruction issue",
+            ),
+            0.10,
+        ),
+        "requests": EnergyGroup(("shared request", "global request"), 0.08),
+        "SRAM accesses": EnergyGroup(("shared wavefront", "L1 sector"), 0.04),
+        "on-chip data": EnergyGroup(("shared data", "global data", "shuffle"), 0.13),
+        "L2 data": EnergyGroup(("L2 data",), 0.13),
+        DRAM: EnergyGroup((DRAM,), 0.08),
+        # No recording has kernels of ours on tensor cores: estimate.
+        "tensor core": EnergyGroup(("tensor core",), 0.20),
+    }
+)
+"""Kinds that the recorded kernels do not have take the factor of those that are most like them."""
+
+
 @dataclass(frozen=True)
 class DynamicEnergy:
-    """Joules of one launch above idle, at relative voltage 1."""
+    """Joules of one launch above idle, at relative voltage 1; arrays for several."""
 
-    core_j: float
+    core_j: Any
     """Joules that grow with the square of the core voltage."""
-    memory_j: float
+    memory_j: Any
     """Joules of DRAM, which has a supply of its own."""
 
     def at_voltage(self, voltage: Any) -> Any:
@@ -153,7 +188,7 @@ def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, 
         joules = lanes * counts[kind] * one.pj * process * 1e-12
         parts.append(EventEnergy(kind, counts[kind], one.unit, joules))
     dram = moved.drifting_dram_bytes * spec.power.memory_pj_per_byte * 1e-12
-    return (*parts, EventEnergy("DRAM data", moved.drifting_dram_bytes, "B", dram, is_core=False))
+    return (*parts, EventEnergy(DRAM, moved.drifting_dram_bytes, "B", dram, is_core=False))
 
 
 def compute_idle_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any:

@@ -256,6 +256,9 @@ class TuningData:
     """With `warm_start`: the measurements that were learned from, or why there were none."""
     stopped: str = ""
     """Why the run ended early; "" if all trials were used."""
+    saving_interval: Interval | None = None
+    """95 % interval of the share of energy that the best saves against the fastest, by what a device's model
+    does not know. None on a real device, and where the best is the fastest."""
     spent: MeasurementCost = field(default_factory=MeasurementCost)
     """Cost of measuring. On a simulated device: of a real one. Of a recording: of making it."""
 
