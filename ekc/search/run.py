@@ -172,7 +172,7 @@ class TuningRun:
         )
 
     def _estimate_saving_interval(self, best: Candidate, fastest: Candidate) -> Interval | None:
-        """How sure the saving is, where the device is a model, the schedules are two, and nobody waits."""
+        """Interval of the saving where the device is a model; None for one schedule and after an interruption."""
         device, schedules = self.device, (best.schedule, fastest.schedule)
         if not isinstance(device, ModelledDevice) or schedules[0] == schedules[1] or self.is_interrupted:
             return None

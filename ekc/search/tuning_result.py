@@ -251,7 +251,7 @@ def _describe_saving_interval(interval: Interval | None) -> str:
     if interval is None:
         return ""
     low, high = 100 * interval.low, 100 * interval.high
-    return f"; a claim of a model, which allows {low:.1f}% to {high:.1f}% (95 %)"
+    return f"; a claim of a model, 95 % interval {low:.1f}% to {high:.1f}%"
 
 
 def _describe_cost(result: TuningData) -> str:

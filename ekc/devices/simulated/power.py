@@ -98,17 +98,17 @@ DRAM = "DRAM data"
 
 @dataclass(frozen=True)
 class EnergyGroup:
-    """Kinds of events whose energies the recordings cannot tell apart: they are fitted by one factor."""
+    """Kinds of events whose energies the recordings cannot separate: one factor fits them all."""
 
     kinds: tuple[str, ...]
     log_std: float
-    """Standard deviation of the log of that factor. Fit, by drawing kernels anew
+    """Standard deviation of the log of that factor. Fit, by resampling kernels
     (benchmarks/simulator/energy.py), unless said otherwise."""
 
 
 ENERGY_GROUPS: Mapping[str, EnergyGroup] = MappingProxyType(
     {
-        # The fit holds this group at its bound, where drawing kernels anew shows no spread: estimate.
+        # The fit holds this group at its bound, where resampling kernels shows no spread: estimate.
         "instructions": EnergyGroup(
             (
                 *("multiply-add", "other float32", "float16", "integer", "special function", "conversion"),

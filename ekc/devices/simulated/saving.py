@@ -2,7 +2,7 @@
 
 A simulated device has one set of event energies and one seeded residual. The recordings that these come from
 leave room: energies have intervals, and the residual is one draw of a process whose size alone is known. Here
-both are drawn anew, many times, and each draw says what one kernel saves against the other. Two kernels that
+both are drawn many times, and each draw says what one kernel saves against the other. Two kernels that
 are alike share most of their residual, so a saving between them is surer than one between unlike kernels.
 """
 
@@ -36,7 +36,7 @@ Vector = NDArray[np.float64]
 
 DRAWS = 400
 QUANTILES = (0.025, 0.975)
-"""Quantiles of the savings between which the interval lies."""
+"""Quantiles of the drawn savings at the ends of the interval."""
 _JITTER = 1e-9
 
 
