@@ -172,7 +172,7 @@ class TuningRun:
         )
 
     def _estimate_saving_interval(self, best: Candidate, fastest: Candidate) -> Interval | None:
-        """Interval of the saving where the device is a model; None for one schedule and after an interruption."""
+        """Interval of the saving on a device that is a model; None for one schedule or an interrupted run."""
         device, schedules = self.device, (best.schedule, fastest.schedule)
         if not isinstance(device, ModelledDevice) or schedules[0] == schedules[1] or self.is_interrupted:
             return None
