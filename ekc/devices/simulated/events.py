@@ -8,17 +8,11 @@ in L2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
-from ekc.devices.simulated.memory_traffic import (
-    LINE_BYTES,
-    SimulatedTraffic,
-    SmResidency,
-    compute_kept_share,
-    compute_traffic,
-)
+from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.throughput import HOPPER_RATES, WGMMA_SHARE
 from ekc.errors import DeviceError
@@ -104,13 +98,10 @@ def count_events(
     occupancy: Occupancy,
     kept_share: float | None = None,
 ) -> Events:
-    """Events of one launch with the given occupancy. `kept_share`: share of what it touches that L2 holds
-    from the call before, 0 with a cold L2; None for a launch that is called alone, over and over."""
-    if kept_share is None:
-        kept_share = compute_kept_share(spec, (launch,))
+    """Events of one launch with the given occupancy. `kept_share`: see `compute_traffic`."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
+    counts, warps = _widen_float8(spec, profile.counts), float(blocks * occupancy.warps_per_block)
     resident = SmResidency(
         blocks=occupancy.blocks,
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
@@ -123,24 +114,22 @@ def count_events(
     hottest = max((one.trip_count for one in profile.accesses), default=1.0)
     operands = warps * counts.bytes_group / LINE_BYTES
     local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
-    widened = _count_widened_products(spec, counts)
-    unpacks = UNPACKS_PER_REGISTER * counts.float8_registers if widened else 0.0
     return Events(
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
         active_lanes=threads / occupancy.warps_per_block,
         registers=resources.registers,
         fma32=warps * counts.fma32,
-        fp32=warps * (counts.fp32 + ADDS_PER_PRODUCT * widened),
+        fp32=warps * counts.fp32,
         fp16=warps * counts.fp16,
-        tensor=warps * (counts.tensor + widened),
+        tensor=warps * counts.tensor,
         tensor_fp16_equivalent_flops=warps * _convert_to_fp16_flops(spec, counts),
         tensor_energy_equivalent_flops=warps * _convert_to_energy_flops(counts),
         group_waits=counts.group_waits,
         group_products=warps * counts.group_products,
         sfu=warps * counts.sfu,
         int_ops=warps * counts.int_ops,
-        convert=warps * (counts.convert + unpacks),
+        convert=warps * counts.convert,
         pack=warps * counts.pack,
         shuffle=warps * counts.shuffle,
         branch=warps * counts.branch,
@@ -195,10 +184,18 @@ def _convert_to_energy_flops(counts: InstructionCounts) -> float:
     return sum(flops / HOPPER_RATES[kind.removesuffix(HALF_SUMS)] for kind, flops in each)
 
 
-def _count_widened_products(spec: GpuSpec, counts: InstructionCounts) -> float:
-    """Products of float8 of a warp that this device does not have: each becomes two of float16."""
+def _widen_float8(spec: GpuSpec, counts: InstructionCounts) -> InstructionCounts:
+    """The counts with products of float8 that this device does not have: each becomes two of float16."""
     flops = sum(flops for kind, flops in counts.tensor_flops.items() if kind.startswith("float8"))
-    return flops / FLOAT8_PRODUCT_FLOPS if spec.throughput.widened_float8 else 0.0
+    if not (flops and spec.throughput.widened_float8):
+        return counts
+    products = flops / FLOAT8_PRODUCT_FLOPS
+    return replace(
+        counts,
+        tensor=counts.tensor + products,
+        fp32=counts.fp32 + ADDS_PER_PRODUCT * products,
+        convert=counts.convert + UNPACKS_PER_REGISTER * counts.float8_registers,
+    )
 
 
 def _count_bank_passes(access: AccessGroup) -> float:
