@@ -121,6 +121,14 @@ RECORDED_LINE = Line(operator="matmul", rows=4, prediction="not judged: too few 
 CARD_ROW = {"largest_error": 0.02, "rms_error": 0.01, "half_width": 0.01, "held": 0.95, "noted": 0.0}
 PAIR_LINE = Line(way="shared", pairs=4, faster=0.75)
 DATA = ("--data", "nowhere")
+_FOREIGN_SCORE = {
+    "median_error": 0.07, "error_interval": (0.05, 0.09), "spearman": 0.99, "rank_interval": (0.9, 1.0),
+    "median_ratio": 1.02,
+}  # fmt: skip
+FOREIGN_LINE = {
+    "card": "a100_sm80", "which": "all", "rows": 3, "simulated": _FOREIGN_SCORE, "roofline": _FOREIGN_SCORE,
+    "bar": {"median_error": 0.09}, "pass": True,
+}  # fmt: skip
 STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     "codegen.sass_report": (
         ("--target", "a100", "--only", "written out"),
@@ -184,6 +192,16 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
             "_TEXTS": {"h200": lambda result: "the shapes"},
         },
         "the shapes",
+        True,
+    ),
+    "simulator.foreign": (
+        DATA,
+        {
+            "read_rows": lambda folder: [],
+            "make_lines": lambda *arguments: [FOREIGN_LINE],
+            "make_group_lines": lambda *arguments: [],
+        },
+        "error  7.0% (5.0% to 9.0%), rank 0.990",
         True,
     ),
     "simulator.load_width": (

@@ -182,7 +182,7 @@ CONVERSIONS = [
 
 @pytest.mark.parametrize(("text", "expected"), CONVERSIONS)
 def test_conversions_count_where_machine_code_does_them(text: str, expected: dict[str, float]) -> None:
-    """ptxas makes of them HADD2, PRMT or a shift, F2FP.PACK, F2FP.UNPACK, I2F, FRND."""
+    """Machine code of these: HADD2, PRMT or a shift, F2FP.PACK, F2FP.UNPACK, I2F, FRND."""
     registers = ".reg .f32 %f<2>; .reg .b16 %rs<2>; .reg .b32 %r<2>;"
     ptx = f".version 8.0\n.target sm_90\n.address_size 64\n.entry k() {{ {registers} {text}; ret; }}"
     got = count_instructions(ptx, "k")

@@ -13,13 +13,7 @@ from math import ceil, floor, log2
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
-from ekc.devices.simulated.memory_traffic import (
-    LINE_BYTES,
-    SimulatedTraffic,
-    SmResidency,
-    compute_kept_share,
-    compute_traffic,
-)
+from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.throughput import HOPPER_RATES, WGMMA_SHARE
 from ekc.errors import DeviceError
@@ -121,13 +115,10 @@ def count_events(
     occupancy: Occupancy,
     kept_share: float | None = None,
 ) -> Events:
-    """Events of one launch with the given occupancy. `kept_share`: share of what it touches that L2 holds
-    from the call before, 0 with a cold L2; None for a launch that is called alone, over and over."""
-    if kept_share is None:
-        kept_share = compute_kept_share(spec, (launch,))
+    """Events of one launch with the given occupancy. `kept_share`: see `compute_traffic`."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    counts, warps = profile.counts, float(blocks * occupancy.warps_per_block)
+    counts, warps = _widen_float8(spec, profile.counts), float(blocks * occupancy.warps_per_block)
     resident = SmResidency(
         blocks=occupancy.blocks,
         shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
@@ -141,7 +132,7 @@ def count_events(
     operands = warps * counts.bytes_group / LINE_BYTES
     local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
     return Events(
-        **_count_instructions(spec, counts, warps),
+        **{name: warps * getattr(counts, name) for name in _WARP_COUNTS},
         **_count_loads(profile, occupancy.warps_per_block),
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
@@ -185,16 +176,6 @@ which the products that share it share, and additions of the sums (machine code 
 benchmarks/simulator/foreign.py)."""
 
 
-def _count_instructions(spec: GpuSpec, counts: InstructionCounts, warps: float) -> dict[str, float]:
-    """The fields of `Events` that are warp instructions of a kind."""
-    widened = _count_widened_products(spec, counts)
-    totals = {name: getattr(counts, name) for name in _WARP_COUNTS}
-    totals["fp32"] += ADDS_PER_PRODUCT * widened
-    totals["tensor"] += widened
-    totals["convert"] += UNPACKS_PER_REGISTER * counts.float8_registers if widened else 0.0
-    return {name: warps * total for name, total in totals.items()}
-
-
 def _convert_to_fp16_flops(spec: GpuSpec, counts: InstructionCounts) -> float:
     """Operations of matrix instructions divided by the rates of their types. Those of a warpgroup weigh less
     where `mma.sync` is slower."""
@@ -220,10 +201,18 @@ def _convert_to_energy_flops(counts: InstructionCounts) -> float:
     return sum(flops / HOPPER_RATES[kind.removesuffix(HALF_SUMS)] for kind, flops in each)
 
 
-def _count_widened_products(spec: GpuSpec, counts: InstructionCounts) -> float:
-    """Products of float8 of a warp that this device does not have: each becomes two of float16."""
+def _widen_float8(spec: GpuSpec, counts: InstructionCounts) -> InstructionCounts:
+    """The counts with products of float8 that this device does not have: each becomes two of float16."""
     flops = sum(flops for kind, flops in counts.tensor_flops.items() if kind.startswith("float8"))
-    return flops / FLOAT8_PRODUCT_FLOPS if spec.throughput.widened_float8 else 0.0
+    if not (flops and spec.throughput.widened_float8):
+        return counts
+    products = flops / FLOAT8_PRODUCT_FLOPS
+    return replace(
+        counts,
+        tensor=counts.tensor + products,
+        fp32=counts.fp32 + ADDS_PER_PRODUCT * products,
+        convert=counts.convert + UNPACKS_PER_REGISTER * counts.float8_registers,
+    )
 
 
 def _count_bank_passes(access: AccessGroup) -> float:

@@ -192,10 +192,13 @@ def compute_traffic(
     profile: LaunchProfile,
     local_requests: float,
     residency: SmResidency,
-    kept_share: float,
+    kept_share: float | None = None,
 ) -> SimulatedTraffic:
     """Traffic of the accesses of a launch; `local` are its warp-level requests to local memory. `kept_share`:
-    share of what it touches that L2 holds from the call before; 0 where that is overwritten (cold)."""
+    share of what it touches that L2 holds from the call before, 0 where that is overwritten (cold); None for
+    a launch that is called alone, over and over."""
+    if kept_share is None:
+        kept_share = compute_kept_share(spec, (launch,))
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     accesses = [one for one in profile.accesses if one.space == "global"]
     miss = _estimate_l1_miss_share(spec, profile.live_lines, residency)

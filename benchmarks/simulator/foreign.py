@@ -1,0 +1,326 @@
+"""Simulated devices against measured kernels that ekc did not generate, tensor cores included.
+
+    python -m benchmarks.simulator.foreign --data DIR --include DIR [--json FILE] [--cache DIR] [--only CARD]
+        [--rows] [--list-rows]
+
+DIR holds rows that `print_foreign.py` printed: CUDA text of kernels of emmy-ml, measured on an A100 (400
+W), an H100 and an RTX 4090. Every kernel is compiled, counted from its PTX
+(`ekc/devices/simulated/foreign.py`), and timed by the models of the simulated device at its boost clock,
+without the seeded residual. Rows of the H100 that copy by TMA are printed with cp.async in its place and
+judged apart: they are not what was measured. The CUDA headers that the text includes are in `pip install
+nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`, in nvidia/cu13/include.
+
+The measured times are of launches in a graph, with data in L2 from the launch before. `foreign_rows.json`
+names the rows: those left out (flagged by the printer, or stale) and two halves, by the group of a row.
+What was fitted here was fitted on the first half; the bars hold on the other half and on all rows. Beside
+each figure: the roofline of the data sheet, and a bootstrap interval (95 %) over groups."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.script import format_verdict, make_main
+from benchmarks.simulator.foreign_rows import (
+    CARDS,
+    CP_ASYNC,
+    FITTED,
+    LISTS,
+    SCORED,
+    ForeignRow,
+    compile_row,
+    find_kind,
+    list_rows,
+    read_rows,
+)
+from benchmarks.simulator.scores import compute_rank
+from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.simulated.launch_counts import get_launch_profiles
+from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
+from ekc.devices.simulated.operating_point import compute_work_without_residual, find_steady_state
+from ekc.devices.simulated.specs import GpuSpec, find_spec
+from ekc.errors import DeviceError, EkcError
+from ekc.ptx.counting.counts import HALF_SUMS
+
+LONG_S = 10e-6
+"""Seconds from which on a row counts: below, the launch takes most of the time."""
+ERROR_BARS = {"a100_sm80": 0.09, "rtx4090_sm89": 0.11, "h100_sm90": 0.22, f"h100_sm90{CP_ASYNC}": 0.20}
+RANK_BARS = {"a100_sm80": 0.98, "rtx4090_sm89": 0.97, "h100_sm90": 0.88, f"h100_sm90{CP_ASYNC}": 0.95}
+PAIR_RATIO, PAIR_BAR, PICK_BAR = 1.2, 0.85, 0.06
+"""Pairs that differ by so much are judged; the share to be right; the mean cost of the pick."""
+TIE = 1e-3
+"""Relative difference below which two predictions are a tie."""
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A row with its predictions."""
+
+    row: ForeignRow
+    kind: str
+    simulated_s: float
+    roofline_s: float
+
+    @property
+    def card(self) -> str:
+        """The card; rows with cp.async in TMA's place are apart."""
+        return self.row.card + (CP_ASYNC if self.row.by_cp_async else "")
+
+
+def time_row(row: ForeignRow, kernel: CompiledKernel) -> Timed:
+    """Predict a row. Raises `DeviceError` where the device cannot run it."""
+    spec = find_spec(CARDS[row.card].device)
+    assert spec is not None
+    work = compute_work_without_residual(spec, kernel, get_launch_profiles(kernel))
+    seconds = find_steady_state(spec, work, spec.boost_mhz).latency_s
+    return Timed(row, find_kind(row, kernel), seconds, compute_roofline(spec, kernel))
+
+
+def compute_roofline(spec: GpuSpec, kernel: CompiledKernel) -> float:
+    """Seconds by the data sheet: operations at the peak of their type, or each byte once: the longer."""
+    peaks, total = spec.peaks(spec.boost_mhz), 0.0
+    for launch, profile in zip(kernel.launches, get_launch_profiles(kernel), strict=True):
+        counts, threads = profile.counts, float(np.prod([*launch.grid, *launch.block]))
+        warps = threads / 32
+        seconds = threads * (2 * counts.fma32 + counts.fp32 + 2 * counts.fp16) / peaks.fp32_flops
+        for kind, flops in (*counts.tensor_flops.items(), *counts.group_flops.items()):
+            rate = peaks.flops_by_type[kind.removesuffix(HALF_SUMS)]
+            seconds += warps * flops / rate / (spec.throughput.half_sum_rate if HALF_SUMS in kind else 1.0)
+        moved = sum(compute_compulsory_bytes(footprint) for footprint in launch.footprints)
+        total += max(seconds, moved / peaks.dram_bytes_per_s)
+    return total
+
+
+def score_times(rows: Sequence[Timed], seed: int) -> dict[str, Any]:
+    """Median error and rank correlation of the simulated device and of the roofline, with intervals."""
+    real = np.array([one.row.seconds for one in rows])
+    predictions = {
+        "simulated": np.array([one.simulated_s for one in rows]),
+        "roofline": np.array([one.roofline_s for one in rows]),
+    }
+    figures: dict[str, Any] = {"rows": len(rows)}
+    draws = list(_draw_groups([one.row.group for one in rows], seed))
+    for name, predicted in predictions.items():
+        error = np.abs(predicted / real - 1.0)
+        figures[name] = {
+            "median_error": float(np.median(error)),
+            "error_interval": _find_interval([float(np.median(error[draw])) for draw in draws]),
+            "spearman": compute_rank(predicted, real),
+            "rank_interval": _find_interval([compute_rank(predicted[draw], real[draw]) for draw in draws]),
+            "median_ratio": float(np.median(predicted / real)),
+        }
+    return figures
+
+
+def _draw_groups(groups: Sequence[str], seed: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Rows of as many groups as there are, drawn with replacement."""
+    random, (names, index) = np.random.default_rng(seed), np.unique(groups, return_inverse=True)
+    members = [np.flatnonzero(index == number) for number in range(len(names))]
+    for _ in range(DRAWS):
+        yield np.concatenate([members[n] for n in random.integers(len(names), size=len(names))])
+
+
+def _find_interval(values: Sequence[float]) -> tuple[float, float]:
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def score_groups(rows: Sequence[Timed], seed: int, predict: Callable[[Timed], float]) -> dict[str, Any]:
+    """Pairs of one group and card that are ordered right, and the cost of taking the predicted fastest."""
+    groups: dict[tuple[str, str], list[Timed]] = {}
+    for one in rows:
+        groups.setdefault((one.card, one.row.group), []).append(one)
+    several = [group for group in groups.values() if len(group) > 1]
+    tables = [_judge_group(group, predict) for group in several]
+    random = np.random.default_rng(seed)
+    draws = [[tables[n] for n in random.integers(len(tables), size=len(tables))] for _ in range(DRAWS)]
+    judged = [sum(table[1] for table in draw) for draw in draws]
+    return {
+        "groups": len(tables),
+        "pairs": sum(table[1] for table in tables),
+        "right": sum(table[0] for table in tables),
+        "ties": sum(table[2] for table in tables),
+        "right_interval": _find_interval(
+            [sum(table[0] for table in draw) / n for draw, n in zip(draws, judged, strict=True) if n]
+        ),
+        "pick_cost": float(np.mean([table[3] for table in tables])),
+        "pick_interval": _find_interval([float(np.mean([table[3] for table in draw])) for draw in draws]),
+        "random_cost": float(np.mean([table[4] for table in tables])),
+    }
+
+
+def _judge_group(
+    group: Sequence[Timed], predict: Callable[[Timed], float]
+) -> tuple[int, int, int, float, float]:
+    """Right pairs, judged pairs, ties; cost of the pick and of a random one, over the fastest row."""
+    right = judged = ties = 0
+    for pair in combinations(group, 2):
+        fast, slow = sorted(pair, key=lambda one: one.row.seconds)
+        if slow.row.seconds >= PAIR_RATIO * fast.row.seconds:
+            judged += 1
+            ratio = predict(slow) / predict(fast)
+            ties += abs(ratio - 1.0) <= TIE
+            right += ratio > 1.0 + TIE
+    real = np.array([one.row.seconds for one in group])
+    predicted = np.array([predict(one) for one in group])
+    picked = predicted <= predicted.min() * (1.0 + TIE)
+    return (
+        right,
+        judged,
+        ties,
+        float(real[picked].mean() / real.min() - 1),
+        float(real.mean() / real.min() - 1),
+    )
+
+
+def make_lines(timed: Sequence[Timed], lists: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """One line for each card: all rows, each half, each kind; the last ones for the order inside groups."""
+    lines = []
+    for card in dict.fromkeys(one.card for one in timed):
+        own = [one for one in timed if one.card == card]
+        long = [one for one in own if one.row.seconds >= LONG_S]
+        scored = [one for one in long if one.row.number in lists[one.row.card][SCORED]]
+        fitted = [one for one in long if one.row.number in lists[one.row.card][FITTED]]
+        for which, rows in (("all", long), (f"{SCORED} half", scored), (f"{FITTED} half", fitted)):
+            if len(rows) > 1:
+                line = {"card": card, "which": which, **score_times(rows, seed)}
+                judged = which != f"{FITTED} half"
+                lines.append(line | (_judge_times(card, line["simulated"]) if judged else {}))
+        kinds = {kind: [one for one in long if one.kind == kind] for kind in sorted({o.kind for o in long})}
+        for kind, rows in (kinds | {"short rows": [o for o in own if o.row.seconds < LONG_S]}).items():
+            if len(rows) > 1:
+                lines.append({"card": card, "which": kind, **score_times(rows, seed)})
+    return lines
+
+
+def _judge_times(card: str, found: Mapping[str, float]) -> dict[str, Any]:
+    bar = {"median_error": ERROR_BARS[card], "spearman": RANK_BARS[card]}
+    passed = found["median_error"] <= bar["median_error"] and found["spearman"] >= bar["spearman"]
+    return {"bar": bar, "pass": passed}
+
+
+def make_group_lines(timed: Sequence[Timed], lists: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """The order inside groups: all cards and both halves, the scored half, and each card."""
+    measured = [one for one in timed if not one.row.by_cp_async]
+    parts = {"all": measured, f"{SCORED} half": [o for o in measured if _is_scored(o, lists)]}
+    parts |= {card: [one for one in timed if one.card == card] for card in {o.card for o in timed}}
+    lines = []
+    for which, rows in parts.items():
+        line: dict[str, Any] = {"card": "groups", "which": which}
+        for name, predict in (("simulated", _get_simulated), ("roofline", _get_roofline)):
+            line[name] = score_groups(rows, seed, predict)
+        found = line["simulated"]
+        if which in ("all", f"{SCORED} half"):
+            line["bar"] = {"right": PAIR_BAR, "pick_cost": PICK_BAR}
+            right = found["right"] >= PAIR_BAR * found["pairs"]
+            line["pass"] = right and found["pick_cost"] <= PICK_BAR
+        lines.append(line)
+    return lines
+
+
+def _is_scored(one: Timed, lists: Mapping[str, Any]) -> bool:
+    return one.row.number in lists[one.row.card][SCORED]
+
+
+def _get_simulated(one: Timed) -> float:
+    return one.simulated_s
+
+
+def _get_roofline(one: Timed) -> float:
+    return one.roofline_s
+
+
+def format_line(line: Mapping[str, Any]) -> str:
+    """One line of the table."""
+    parts = [f"{line['card']:30} {line['which']:14}"]
+    for name in ("simulated", "roofline"):
+        found = line[name]
+        if "groups" in found:
+            share, (low, high) = found["right"] / max(found["pairs"], 1), found["right_interval"]
+            least, most = found["pick_interval"]
+            parts.append(
+                f"{name}: {found['right']} of {found['pairs']} pairs right ({share:.0%}, "
+                f"{low:.0%} to {high:.0%}; {found['ties']} ties), "
+                f"pick {found['pick_cost']:+.1%} ({least:.1%} to {most:.1%}; random "
+                f"{found['random_cost']:+.0%}), {found['groups']} groups"
+            )
+        else:
+            low, high = found["error_interval"]
+            least, most = found["rank_interval"]
+            parts.append(
+                f"{name}: error {found['median_error']:5.1%} ({low:.1%} to {high:.1%}), rank "
+                f"{found['spearman']:.3f} ({least:.2f} to {most:.2f}), "
+                f"ratio {found['median_ratio']:.2f}"
+            )
+    rows = f"{line['rows']:4} rows  " if "rows" in line else ""
+    return f"{parts[0]}{rows}{'   '.join(parts[1:])}  {format_verdict(line)}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--data", type=Path, required=True, help="the folder of printed rows")
+    parser.add_argument("--include", type=Path, action="append", default=[], help="folder with cuda_fp16.h")
+    parser.add_argument("--cache", type=Path, help="folder that keeps counted kernels; default: none is kept")
+    parser.add_argument("--only", choices=tuple(CARDS), help="one card")
+    parser.add_argument(
+        "--list-rows", action="store_true", help=f"write {LISTS.name} from the rows, and stop"
+    )
+    parser.add_argument("--rows", action="store_true", help="print every row")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Time all rows and print the table."""
+    rows = read_rows(arguments.data)
+    if arguments.list_rows:
+        LISTS.write_text(json.dumps(list_rows(rows)) + "\n")
+        return {"lines": []}
+    lists = json.loads(LISTS.read_text())
+    kept = [row for row in rows if is_kept(row, lists) and arguments.only in (None, row.card)]
+    options = [f"-I{folder}" for folder in arguments.include]
+    timed, refused = time_rows(kept, options, arguments.cache)
+    for card, problems in refused.items():
+        for problem, numbers in problems.items():
+            print(f"{card}: {len(numbers)} rows are not timed: {problem} (rows {numbers[:8]})")
+    if arguments.rows:
+        for one in sorted(timed, key=lambda one: (one.card, one.kind, one.row.number)):
+            ratio = one.simulated_s / one.row.seconds
+            print(f"{one.card} {one.row.number} {one.kind}: {one.row.seconds * 1e6:.1f} us, x {ratio:.2f}")
+    lines = make_lines(timed, lists, arguments.seed) + make_group_lines(timed, lists, arguments.seed)
+    print("\n".join(format_line(line) for line in lines))
+    return {"lines": lines, "refused": refused}
+
+
+def is_kept(row: ForeignRow, lists: Mapping[str, Any]) -> bool:
+    """Whether a row is in one of the halves."""
+    return any(row.number in lists[row.card][half] for half in (FITTED, SCORED))
+
+
+def time_rows(
+    rows: Sequence[ForeignRow], options: Sequence[str], cache: Path | None
+) -> tuple[list[Timed], dict[str, dict[str, list[int]]]]:
+    """The rows that can be timed, and by card and reason the numbers of the others."""
+    timed, refused = [], dict[str, dict[str, list[int]]]()
+    for row in rows:
+        try:
+            if row.has_tma:
+                raise DeviceError("TMA")
+            timed.append(time_row(row, compile_row(row, options, cache)))
+        except EkcError as problem:
+            reason = str(problem).splitlines()[0][:100]
+            refused.setdefault(row.card, {}).setdefault(reason, []).append(row.number)
+    return timed, refused
+
+
+main = make_main(__doc__, measure, {"median_error": ERROR_BARS, "spearman": RANK_BARS}, add_options)
+
+if __name__ == "__main__":
+    sys.exit(main())
