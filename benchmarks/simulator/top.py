@@ -212,14 +212,18 @@ def make_lines(space: Space, others: dict[str, Space], compiled: int) -> Iterato
                     "half": half,
                     "part": part,
                     "scores": scores,
-                    "pass": _judge(space, part, {name: scores[name] for name in predictions}),
+                    "pass": _judge(space, part, at_boost, {name: scores[name] for name in predictions}),
                 }
 
 
-def _judge(space: Space, part: str, scores: dict[str, dict[str, Any]]) -> bool | None:
-    bars = BARS.get(space.recording.device)
-    if bars is None or part != "all":
+def _judge(space: Space, part: str, at_boost: bool, scores: dict[str, dict[str, Any]]) -> bool | None:
+    """Whether all bars are met; None without any. The recordings did not run at the boost clock, so errors of
+    times at that clock have none."""
+    bars = dict(BARS.get(space.recording.device, {}))
+    if not bars or part != "all":
         return None
+    if at_boost:
+        del bars["median_error"]
     return all(
         figures[name] <= bar if name in ("pick", "best_of_ten", "median_error") else figures[name] >= bar
         for figures in scores.values()
