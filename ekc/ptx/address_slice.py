@@ -97,8 +97,8 @@ def _find_deciding_reads(writes: _ReachingWrites, anchors: Sequence[bool]) -> tu
 
 
 def _find_loop_branches(kernel: KernelText) -> set[int]:
-    """Guarded branches that decide whether a loop goes on: back to its start, or out of it. A loop is what
-    is between a backward branch and its target, as compilers lay loops out."""
+    """Guarded branches that decide whether a loop goes on: back to its start, or out of it. A loop is the
+    code from the target of a branch back to that branch, as compilers lay loops out."""
     targets = {
         number: kernel.labels.get(one.operands[-1].name)
         for number, one in enumerate(kernel.code)

@@ -65,7 +65,7 @@ def test_rows_are_timed_compared_and_ranked(
 
 
 def test_rows_that_contradict_each_other_are_left_out(tmp_path: Path) -> None:
-    """One text under two names, with times that differ 50 times; a row that the printer doubts."""
+    """One text under two names, times that differ 50-fold; a row that the printer doubts."""
     write_lines(
         tmp_path,
         make_line(0, 64, 50.0),
