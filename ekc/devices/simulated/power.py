@@ -112,7 +112,7 @@ def compute_static_power(spec: GpuSpec, clock_mhz: Any, temperature_c: float) ->
     return spec.power.static_w * spec.voltage.at_clock(clock_mhz) * max(0.2, leakage)
 
 
-def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: float) -> Any:
+def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: Any) -> Any:
     """Watts that the clock tree takes in addition while a share of the SMs has work."""
     voltage = spec.voltage.at_clock(clock_mhz)
     return busy_sm_share * spec.power.active_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2

@@ -25,9 +25,8 @@ from ekc.ir.lowering.nodes import (
 )
 from ekc.ir.program import Program
 from ekc.ir.refusal import Check, at_most, exactly, fits, requires
-from ekc.ir.rules.async_copies import check_async_copies
 from ekc.ir.rules.tensor_cores import check_tensor_products
-from ekc.ir.rules.vectors import check_vectors
+from ekc.ir.rules.vectors import check_async_copies, check_vectors
 
 
 def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:

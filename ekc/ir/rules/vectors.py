@@ -1,4 +1,8 @@
-"""Rules of vectors: aligned neighbours, at most 16 bytes, that never cross the end of a tile or tensor."""
+"""Rules of vectors: aligned neighbours, at most 16 bytes, that never cross the end of a tile or tensor.
+
+Asynchronous copies (cp.async) are vectors of 4, 8 or 16 bytes, in the order of memory, on targets that have
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,13 @@ from ekc.ir.affine import (
     find_carry_period,
     find_displacement,
 )
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
-from ekc.ir.refusal import Check, at_most, fits
+from ekc.ir.refusal import Check, at_most, fits, requires
+
+REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
 
 
 def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
@@ -120,3 +127,28 @@ def _check_destination(node: StageNode) -> Iterator[Check]:
 def _list_steps(address: AffineForm, own: str) -> list[Extent]:
     """The steps of an address but the one along the vector, and its start."""
     return [c for a, c in address.terms if a != own] + [address.const]
+
+
+def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+    """Every asynchronous copy of a launch needs an instruction that can do it."""
+    for node in walk_nodes(kernel.body):
+        if isinstance(node, StageNode) and node.is_async:
+            rule = f"async copy of {node.staging.name}"
+            if not limits.async_copies:
+                problem = f"targets before {FIRST_AMPERE_ARCH} have no cp.async"
+                yield requires(rule, False, "cp.async", problem, REGISTER_COPY_HINT)
+            yield from _check_copy_widths(node, rule)
+
+
+def _check_copy_widths(node: StageNode, rule: str) -> Iterator[Check]:
+    """Elements are copied together where they stay neighbours, and one by one into another order."""
+    vector, each = np.asanyarray(node.staging.vector), node.buffer.dtype.bytes
+    together = node.buffer.fastest_segment == node.vector_segment
+    if not together:
+        limit = "must be 1, as the copy changes the order of dimensions"
+        nearest = "1" if each in ASYNC_COPIES_BY_BYTES else REGISTER_COPY_HINT
+        yield fits(rule, vector == 1, node.staging.vector, limit, nearest, "elements at once")
+    size = vector * each
+    moved = (size == 4) | (size == 8) | (size == 16)
+    nearest = f"use vector={max(1, 4 // each)}" if together else REGISTER_COPY_HINT
+    yield fits(rule, moved, node.staging.vector * each, "must be 4, 8 or 16", nearest, "bytes at once")

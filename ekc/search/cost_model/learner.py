@@ -71,7 +71,8 @@ class Learner:
         mean, std = self.latency_model.predict(inputs.features, inputs.expected_latency_s)
         residuals = mean - np.log(inputs.expected_latency_s)
         can_win = mean - SURROGATE.lower_bound_stds * std <= np.log(limit_s)
-        power = self.power_model.predict(inputs.features, residuals, inputs.expected_power_w, can_win)
+        expected = inputs.expected_power_w, inputs.standby_w
+        power = self.power_model.predict(inputs.features, residuals, *expected, can_win)
         return mean, std, *power
 
     def learn_latency(self, timed: list[Candidate]) -> None:

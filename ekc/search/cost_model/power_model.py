@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import POWER_CAP, Peaks
-from ekc.search.cost_model import analytic
-from ekc.search.cost_model.features import BALANCE_COLUMN
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
@@ -129,14 +127,16 @@ class PowerModel:
         rows: NDArray[np.float32],
         log_latency_residual: Array,
         priors: Array,
+        standby_w: Array,
         needs_model: NDArray[np.bool_],
     ) -> tuple[Array, Array]:
         """(mean, standard deviation) of log watts of kernels that were not timed.
 
-        `log_latency_residual`: log of predicted latency over its prior. `priors`: expected watts. Only the
-        rows of `needs_model` are predicted by the surrogate, the others by the line.
+        `log_latency_residual`: log of predicted latency over its prior. `priors`: expected watts, of which
+        `standby_w` stay if the work takes longer. Only the rows of `needs_model` are predicted by the
+        surrogate, the others by the line.
         """
-        rows, priors = self._adjust_to_latency(rows, log_latency_residual, priors)
+        rows, priors = _adjust_to_latency(rows, log_latency_residual, priors, standby_w)
         mean, std = self._predict(rows, priors, False)
         if self.is_ready and not self.is_quarantined:
             mean[needs_model], std[needs_model] = self._predict(rows[needs_model], priors[needs_model], True)
@@ -145,16 +145,8 @@ class PowerModel:
     def _make_inputs(self, timed: Sequence[Candidate]) -> tuple[NDArray[np.float32], Array]:
         """(features, expected watts) of timed kernels at their latency."""
         residuals = np.log([c.latency_s / c.expected_latency_s for c in timed])
-        rows, priors = np.stack([c.features for c in timed]), np.array([c.expected_power_w for c in timed])
-        return self._adjust_to_latency(rows, residuals, priors)
-
-    def _adjust_to_latency(
-        self, rows: NDArray[np.float32], log_latency_residual: Array, priors: Array
-    ) -> tuple[NDArray[np.float32], Array]:
-        """(features and the log latency residual as one more column, expected watts at that latency)."""
-        standby_w = analytic.predict_standby_w(rows[:, BALANCE_COLUMN], self.peaks)
-        features = np.column_stack([rows, log_latency_residual]).astype(np.float32)
-        return features, analytic.scale_power(priors, log_latency_residual, standby_w)
+        priors, standby_w = np.array([(c.expected_power_w, c.standby_w) for c in timed]).T
+        return _adjust_to_latency(np.stack([c.features for c in timed]), residuals, priors, standby_w)
 
     def _predict(self, rows: NDArray[np.float32], priors: Array, use_model: bool) -> tuple[Array, Array]:
         """(mean, standard deviation) of log watts, by the surrogate or by the line."""
@@ -178,6 +170,19 @@ class PowerModel:
     def _predict_line(self, priors: Array) -> Array:
         """Log watts by the line."""
         return self._slope * np.log(priors) + self._intercept
+
+
+def scale_power(power_w: Array, log_latency_residual: Array, standby_w: Array) -> Array:
+    """Power of the same work in exp(`log_latency_residual`) times the latency; `standby_w` stays."""
+    return np.asarray(standby_w + (power_w - standby_w) * np.exp(-log_latency_residual))
+
+
+def _adjust_to_latency(
+    rows: NDArray[np.float32], log_latency_residual: Array, priors: Array, standby_w: Array
+) -> tuple[NDArray[np.float32], Array]:
+    """(features and the log latency residual as one more column, expected watts at that latency)."""
+    features = np.column_stack([rows, log_latency_residual]).astype(np.float32)
+    return features, scale_power(priors, log_latency_residual, standby_w)
 
 
 def _fit_slope(log_priors: Array, log_powers: Array, weights: Array) -> float:
