@@ -57,6 +57,10 @@ class Xgemm:
         """Threads of a work-group."""
         return self.mdimc * self.ndimc
 
+    def without_copy_shape(self) -> Xgemm:
+        """The configuration without the shape of threads that copy, on which its schedule does not depend."""
+        return replace(self, mdima=0, ndimb=0)
+
     @property
     def thread_tile(self) -> int:
         """Elements of C that one thread owns."""

@@ -24,7 +24,15 @@ from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.rules.launch import RESERVED_REGISTERS
 from ekc.ptx.counting.counts import InstructionCounts
 
-WARP, LINE = 32, 128
+WARP, LINE, SECTOR_BYTES = 32, 128, 32
+ACCESS_QUANTITIES = (
+    *(f"total_global_{kind}_{figure}" for kind in ("load", "store") for figure in ("requests", "sectors")),
+    *(f"total_shared_{kind}_{figure}" for kind in ("load", "store") for figure in ("requests", "wavefronts")),
+    *(f"total_{space}_load_bytes" for space in ("global", "shared")),
+    "total_global_passes",
+    "total_one_pass_requests",
+)
+"""Quantities of the analysis that accesses add up to, of all blocks."""
 INTEGER_PER_ACCESS, INTEGER_PER_STEP = 0.25, 1.0
 """Integer instructions for each memory access and each trip of a loop (fit: times of half of the rows)."""
 OPERAND_COPIES, ADDRESS_REGISTERS, COPY_REGISTERS = 2.0, 6.0, 26.0
@@ -38,7 +46,7 @@ SPILLED_BYTES = 6.8
 
 def estimate_work(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfile]:
     """Launch, resources and executed work of a configuration; `ScheduleError` where it breaks a rule."""
-    launch, figures = _analyse_schedule(replace(one, mdima=0, ndimb=0), side)
+    launch, figures = _analyse_schedule(one.without_copy_shape(), side)
     accesses = tuple(_make_accesses(one, side))
     warps = -(-one.threads // WARP)
     memory = {
@@ -85,6 +93,26 @@ def _estimate_resources(one: Xgemm, figures: dict[str, float]) -> Resources:
     most = min(255, 65536 // one.threads)
     spilled = round(SPILLED_BYTES * max(0.0, wanted - most))
     return Resources(round(min(wanted, most)), round(figures["shared_bytes"]), spilled, spilled, spilled)
+
+
+def count_accesses(one: Xgemm, side: int) -> dict[str, float]:
+    """Quantities of the analysis that CLBlast's own order of copying and alignment of tiles change."""
+    blocks = float(side // one.mwg * (side // one.nwg))
+    total = dict.fromkeys(ACCESS_QUANTITIES, 0.0)
+    for access in _make_accesses(one, side):
+        requests, prefix = blocks * access.requests, f"total_{access.space}_{access.kind}_"
+        total[prefix + "requests"] += requests
+        total["total_one_pass_requests"] += requests * max(0.0, 2.0 - access.wavefronts)
+        if access.space == "global":
+            total[prefix + "sectors"] += requests * access.sectors
+            total["total_global_passes"] += requests * access.wavefronts
+        else:
+            total[prefix + "wavefronts"] += requests * access.wavefronts
+        if access.kind == "load":
+            total[prefix + "bytes"] += requests * access.bytes_per_lane * WARP
+    loaded, stored = (SECTOR_BYTES * total[f"total_global_{kind}_sectors"] for kind in ("load", "store"))
+    distinct = blocks * 4.0 * side * (one.mwg + one.nwg)
+    return total | {"l2_bytes": min(distinct, loaded) + stored}
 
 
 def _count_bytes(accesses: tuple[AccessGroup, ...], kind: str) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from numpy.typing import NDArray
 
 from benchmarks.common.ranking import spearman
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.cost_model import analytic
-from ekc.search.cost_model.features import BALANCE_COLUMN, make_model_inputs
-from ekc.search.cost_model.power_model import PowerModel
+from ekc.search.cost_model.features import make_model_inputs
+from ekc.search.cost_model.power_model import PowerModel, scale_power
 from ekc.search.data.candidate import Candidate
 from ekc.tables import format_table
 
@@ -62,8 +63,8 @@ def predict_by_prior(
     known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
 ) -> Array:
     """Predict by the analytic prior, scaled by one factor."""
-    scale = np.median(np.array([c.power_w for c in known]) / _predict_paced_power(known, peaks))
-    return _get_latencies(asked) * scale * _predict_paced_power(asked, peaks)
+    scale = np.median(np.array([c.power_w for c in known]) / _predict_paced_power(known))
+    return _get_latencies(asked) * scale * _predict_paced_power(asked)
 
 
 PREDICTIONS: dict[str, Predict] = {
@@ -73,11 +74,11 @@ PREDICTIONS: dict[str, Predict] = {
 }
 
 
-def _predict_paced_power(candidates: Sequence[Candidate], peaks: Peaks) -> Array:
+def _predict_paced_power(candidates: Sequence[Candidate]) -> Array:
     """Watts that the prior expects of kernels that take as long as these do."""
     pace = np.log([c.latency_s / c.expected_latency_s for c in candidates])
-    standby = analytic.predict_standby_w(np.array([c.features[BALANCE_COLUMN] for c in candidates]), peaks)
-    return analytic.scale_power(np.array([c.expected_power_w for c in candidates]), pace, standby)
+    expected_w, standby_w = np.array([(c.expected_power_w, c.standby_w) for c in candidates]).T
+    return scale_power(expected_w, pace, standby_w)
 
 
 def _get_latencies(candidates: Sequence[Candidate]) -> Array:
@@ -92,13 +93,16 @@ def make_candidates(recording: Recording, number: int) -> list[Candidate]:
 
 def _make_candidate(row: RecordedRow, origin: Origin) -> Candidate:
     # The figures of the recording are those of the ekc that made it, which may have counted otherwise.
-    seen = make_model_inputs(analyse_program(row.schedule.program, origin.limits), origin.peaks)
+    seen = make_model_inputs(
+        analyse_program(row.schedule.program, origin.limits), partial(predict_prior, peaks=origin.peaks)
+    )
     made = Candidate(
         row.schedule,
         row.structure,
         seen.features[0],
         float(seen.expected_latency_s[0]),
         float(seen.expected_power_w[0]),
+        float(seen.standby_w[0]),
         0,
     )
     made.timings, made.meterings = [row.find_timing()], [row.find_metering()]

@@ -50,7 +50,7 @@ def breed_schedules(space: Space, seed: int, count: int) -> list[ekc.Schedule]:
     breeder = Breeder(space, np.random.default_rng(seed), BRED)
 
     def expected(population: Population) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return space.extract_inputs(population, device.peaks).expected_latency_s
+        return space.extract_inputs(population, device.prior).expected_latency_s
 
     population, _ = breeder.evolve(None, expected)
     rows = breeder.random.permutation(len(population) // 2)[:count]

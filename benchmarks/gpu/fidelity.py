@@ -17,7 +17,6 @@ from ekc.devices.recording import RecordedRow, read_recording
 from ekc.devices.simulated import specs
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.cost_model import analytic
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.tables import format_table
 
@@ -55,7 +54,7 @@ def _simulate(kit: Kit, model: Device, row: RecordedRow, operator: str) -> None:
     try:
         # The figures of a recording are those of the ekc that made it, which may have counted otherwise.
         figures = analyse_program(row.schedule.program, model.limits)
-        facts["prior_s"] = float(analytic.predict_latency_s(figures, model.peaks)[0])
+        facts["prior_s"] = float(model.prior(figures).latency_s[0])
         kernel = compile_schedule(row.schedule, model.arch, model.limits)
         facts["simulated_s"] = model.time(kernel).latency_s
         if row.meterings:

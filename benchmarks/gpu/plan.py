@@ -73,7 +73,7 @@ def list_schedules(kit: Kit, item: Item, count: int) -> list[Schedule]:
     if planned:
         return [Schedule.from_json(text) for text in planned[:count]]
     size = 256 if kit.dry else POPULATION
-    sampler = Sampler(item.op, kit.device.limits, kit.device.peaks, kit.seed, size)
+    sampler = Sampler(item.op, kit.device.limits, kit.device.prior, kit.seed, size)
     return [schedule for schedule, _ in sampler.choose_best(count)]
 
 

@@ -88,7 +88,7 @@ Made = Callable[[], CompiledKernel]
 
 def _sample(kit: Kit, item: Item) -> list[Named]:
     size, count = (256, DRY_TIMED) if kit.dry else (POPULATION, TIMED)
-    return Sampler(item.op, kit.device.limits, kit.device.peaks, kit.seed, size).sample_stratified(count)
+    return Sampler(item.op, kit.device.limits, kit.device.prior, kit.seed, size).sample_stratified(count)
 
 
 def _compile_turns(kit: Kit, turns: list[Turn]) -> Iterator[tuple[Turn, Made]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
+from ekc.devices.analytic_prior import predict_prior
+from ekc.devices.device import Peaks, PriorFunction
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Tensorize
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model import analytic
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
 from ekc.search.sketches.naive import make_naive_schedule
@@ -25,8 +26,10 @@ Named = tuple[Schedule, str]
 class Sampler:
     """Draws schedules of one operator; the same for the same seed."""
 
-    def __init__(self, op: Operator, limits: Limits, peaks: Peaks, seed: int, size: int) -> None:
-        self._op, self._peaks = op, peaks
+    def __init__(
+        self, op: Operator, limits: Limits, predict_prior: PriorFunction, seed: int, size: int
+    ) -> None:
+        self._op, self._predict_prior = op, predict_prior
         self._space = Space(op, limits)
         self._breeder = Breeder(self._space, np.random.default_rng(seed), size)
 
@@ -74,7 +77,7 @@ class Sampler:
     def _predict_latency(self, population: Population) -> NDArray[np.float64]:
         if not len(population):
             return np.zeros(0)
-        return analytic.predict_latency_s(self._space.compute_quantities(population), self._peaks)
+        return self._predict_prior(self._space.compute_quantities(population)).latency_s
 
     def _sample_slices(self, population: Population, count: int) -> list[Named]:
         if not count or not len(population):
@@ -90,8 +93,9 @@ class Sampler:
 def sample_schedules(
     op: Operator, limits: Limits, peaks: Peaks, seed: int, size: int, count: int
 ) -> list[Schedule]:
-    """Sample schedules by a `Sampler`; for a process of its own."""
-    return [schedule for schedule, _ in Sampler(op, limits, peaks, seed, size).sample_random(count)]
+    """Sample schedules by a `Sampler` with the analytic prior; for a process of its own."""
+    sampler = Sampler(op, limits, partial(predict_prior, peaks=peaks), seed, size)
+    return [schedule for schedule, _ in sampler.sample_random(count)]
 
 
 def _drop_repeats(schedules: Iterator[Named] | list[Named]) -> Iterator[Named]:

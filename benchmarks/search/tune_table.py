@@ -19,11 +19,11 @@ from benchmarks.common.operators import OPERATORS
 from benchmarks.common.script import WIDE_TABLE, make_main
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
+from ekc.devices.analytic_prior import ANALYTIC
 from ekc.errors import EkcError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
-from ekc.search.data.defaults import ANALYTIC
 from ekc.search.data.result import Trial
 from ekc.search.tuning_result import TuningResult
 from ekc.tables import format_table

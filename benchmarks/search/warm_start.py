@@ -66,7 +66,7 @@ def _rank_priors(runs: list[TuningResult], prior: TransferPrior) -> tuple[float 
     trials = {t.schedule.digest: t for run in runs for t in run.trials if t.ok and t.metered}
     measured, plain, informed = [], [], []
     for t in trials.values():
-        inputs = make_model_inputs(analyse_program(t.schedule.program, device.limits), device.peaks)
+        inputs = make_model_inputs(analyse_program(t.schedule.program, device.limits), device.prior)
         corrected = prior.correct_inputs(inputs)
         measured.append(t.energy_j)
         plain.append(float(inputs.expected_latency_s[0] * inputs.expected_power_w[0]))

@@ -120,6 +120,25 @@ class Peaks:
     """Source of the rates per clock; "" in recordings made before this was kept."""
 
 
+Quantities = Mapping[str, NDArray[np.float64]]
+"""Name -> value for each schedule, of the quantities of the analysis (`ekc.ir.analysis.analysis`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Expected figures of schedules, from their analysis alone: arrays with one entry per schedule."""
+
+    latency_s: NDArray[np.float64]
+    """Seconds of a call."""
+    power_w: NDArray[np.float64]
+    """Board power in watts at that latency, not limited by the power cap."""
+    standby_w: NDArray[np.float64]
+    """Part of the power in watts that stays the same if the same work takes longer."""
+
+
+PriorFunction = Callable[[Quantities], Prior]
+
+
 class Device(Protocol):
     """A device that times and meters compiled kernels."""
 
@@ -146,6 +165,9 @@ class Device(Protocol):
     @property
     def label(self) -> str:
         """Name that is printed with all figures of the device: `a100 (simulated)` or the product name."""
+
+    def prior(self, quantities: Quantities) -> Prior:
+        """Expected latency and power of schedules, before anything is compiled or measured."""
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
         """Measure the latency. `repeat` numbers the measurements of one kernel: each has its own seed."""

@@ -90,7 +90,7 @@ def _time_generation(
     population = space.sample(random, compute_population_size(trials))
     began = time.perf_counter()
     legal, _ = space.repair(random, population)
-    space.extract_inputs(legal, device.peaks)
+    space.extract_inputs(legal, device.prior)
     return legal, time.perf_counter() - began
 
 

@@ -1,33 +1,68 @@
-"""Benchmarks of the cost model: the analytic prior, energies, and registers against ptxas."""
+"""Benchmarks of the cost model: priors, energies, and registers against ptxas."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.cost_model import energy, energy_rows, few_rows, recording
+import ekc
+from benchmarks.common import estimated
+from benchmarks.common.clblast import Xgemm
+from benchmarks.cost_model import analytic, energy, energy_rows, few_rows, recording
 from ekc.devices.recording import read_recording
+from ekc.devices.simulated import specs
 from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import COLUMNS, write_gemm, write_timed_hotspot
 from tests.devices.recording.helpers import COUNT, record
 
 
-def test_prior_is_ranked_against_recordings(run: Run, tmp_path: Path) -> None:
+def test_priors_are_ranked_against_recordings(run: Run, tmp_path: Path) -> None:
     write_gemm(tmp_path)
-    text, figures = run("cost_model.analytic", "--data", str(tmp_path), "--rows", "6")
+    text, figures = run("cost_model.analytic", "--data", str(tmp_path), "--rows", "6", "--own", "0")
     assert "recordings of real GPUs" in text
-    lines = figures["lines"]
-    assert [line["rows"] for line in lines] == [6, 2] * 3 + [8]
+    lines = [line for line in figures["lines"] if line["half"] == "all"]
+    assert [line["kernels"] for line in lines] == [6] * 18
+    assert [line["recording"] for line in lines[::6]] == ["a100", "rtx3090", "rtx2080ti"]
+    judged = [line for line in lines if "pass" in line]
+    assert [(line["accesses"], line["prior"]) for line in judged] == [("recorded", "data sheet")] * 3
+    for line in judged:
+        assert line["pass"] == (line["spearman"] >= 0.93 and line["pick"] <= 1.15)
+    assert figures["pass"] == all(line["pass"] for line in figures["lines"] if "pass" in line)
+    # Made-up times fall with the tile of a thread, but for what staging adds.
+    assert next(line for line in lines if line["prior"] == "thread tile")["spearman"] > 0.4
     # Made-up watts grow with the number of a row; nothing in a kernel says so.
-    assert lines[-1]["of_rows"] < 0.02 < lines[-1]["spread"]
-    # Made-up times fall with the tile of a thread, as those that the prior expects do.
-    assert lines[2]["spearman"] > 0
+    for power in figures["powers"]:
+        assert power["of_rows"] < 0.02 < power["spread"]
+
+
+def test_accesses_of_recorded_kernels_replace_those_of_the_schedule() -> None:
+    direct = Xgemm(64, 64, 32, 8, 8, 0, 0, 2, 4, 4, 1, 1, 0, 0)
+    staged = Xgemm(64, 64, 32, 8, 8, 8, 8, 2, 1, 1, 0, 0, 1, 1)
+    kernels = [direct, staged, replace(staged, mdima=16)]
+    analysed = analytic.analyse_kernels(specs.RTX3090, kernels)
+    recorded = analytic.replace_accesses(analysed, kernels)
+    assert set(recorded) == set(analysed)
+    for name, values in recorded.items():
+        if name not in estimated.ACCESS_QUANTITIES and name != "l2_bytes":
+            np.testing.assert_array_equal(values, analysed[name])
+        # Where nothing is staged, CLBlast reads as the schedule says.
+        assert values[0] == pytest.approx(analysed[name][0], rel=0.05), name
+    assert recorded["total_global_load_sectors"][1] > 2 * analysed["total_global_load_sectors"][1]
+    assert recorded["total_global_passes"][1] != recorded["total_global_passes"][2]
+
+
+def test_estimated_counts_are_compared_with_compiled_ones() -> None:
+    found = analytic.compare_compiled("matmul", ekc.matmul(128, 128, 128), 12, 0)
+    assert found["kernels"] == 12
+    assert found["spearman"] > 0.8
+    assert found["median_error"] < 0.2
 
 
 def test_energy_model_beats_constant_power(run: Run, tmp_path: Path) -> None:

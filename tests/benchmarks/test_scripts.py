@@ -116,7 +116,8 @@ def make_recorded(file: Path) -> Any:
     return SimpleNamespace(operators=["matmul"], origin=origin)
 
 
-PRIOR_LINE = Line(recording="made up", figure="latency", rows=6, spearman=None)
+PRIOR_LINE = Line(recording="made up", half="all", accesses="recorded", prior="analytic", kernels=6)
+POWER_LINE = Line(recording="made up", figure="power", prior="analytic", rows=6, spearman=None)
 RECORDED_LINE = Line(operator="matmul", rows=4, prediction="not judged: too few rows")
 CARD_ROW = {"largest_error": 0.02, "rms_error": 0.01, "half_width": 0.01, "held": 0.95, "noted": 0.0}
 PAIR_LINE = Line(way="shared", pairs=4, faster=0.75)
@@ -138,7 +139,11 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     ),
     "cost_model.analytic": (
         DATA,
-        {"compare_latencies": lambda *arguments: [PRIOR_LINE], "compare_powers": lambda *rest: PRIOR_LINE},
+        {
+            "compare_latencies": lambda *arguments: [PRIOR_LINE],
+            "compare_powers": lambda *rest: [POWER_LINE],
+            "compare_compiled": lambda name, *rest: Line(operator=name, device="a100", kernels=6),
+        },
         "made up",
         None,
     ),

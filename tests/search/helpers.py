@@ -18,7 +18,7 @@ import ekc
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc import devices
-from ekc.devices.device import POWER_CAP, MeasurementConditions, Metering, Peaks, Timing
+from ekc.devices.device import POWER_CAP, MeasurementConditions, Metering, Peaks, PriorFunction, Timing
 from ekc.devices.recording import RecordingWriter
 from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
@@ -218,7 +218,7 @@ def rules_broken(name: str, population: Population) -> Iterator[RuleViolation]:
 
 # Measured kernels
 
-CAP_W = 300.0
+CAP_W, STANDBY_W = 300.0, 100.0
 MS = 1e-3
 PEAKS, LARGE = (Peaks(1e13, {"float16": 1e14}, 1e12, watts) for watts in (CAP_W, 1000.0))
 CONDITIONS = MeasurementConditions(
@@ -245,9 +245,8 @@ def kernels(watts: Any, prior_w: Any, rows: NDArray[np.float32], capped: Any = N
     for row, w, prior, cap in zip(rows, watts, prior_w, capped, strict=True):
         timing, metering = make_measurements(MS, float(w), throttle=(POWER_CAP,) if cap else ())
         timings, meterings = [timing], [metering]
-        candidates.append(
-            Candidate(schedule, "", row, MS, float(prior), 1, timings=timings, meterings=meterings)
-        )
+        expected = MS, float(prior), STANDBY_W
+        candidates.append(Candidate(schedule, "", row, *expected, 1, timings=timings, meterings=meterings))
     return candidates
 
 
@@ -304,6 +303,7 @@ class MadeUpDevice:
     memory_bytes: int | None = None
     limits: Limits = LIMITS
     peaks: Peaks = field(default_factory=lambda: A100.peaks)
+    prior: PriorFunction = A100.prior
 
 
 @cache

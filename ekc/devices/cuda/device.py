@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel, identify_kernel
+from ekc.devices import analytic_prior
 from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
@@ -37,11 +38,14 @@ from ekc.devices.device import (
     Metering,
     OutputSample,
     OutputSelection,
+    Prior,
+    Quantities,
     Timing,
     parse_arch_number,
 )
 from ekc.devices.metering.meter import check_window_length
 from ekc.devices.nvml.sensors import GpuSensors
+from ekc.devices.simulated import data_sheet_prior
 from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
@@ -76,6 +80,7 @@ class CudaDevice:
         self.limits = first.limits()
         self.memory_bytes = min(gpu.properties.memory_bytes for gpu in gpus)
         sensors = gpus[0].sensors
+        self._clock_mhz, self._spec = first.clock_mhz, first.find_spec()
         self.peaks = first.peaks(first.clock_mhz, sensors.power_cap_w() or ASSUMED_POWER_CAP_W)
         self.driver = f"{sensors.read_driver_version()}, CUDA {format_cuda_version(first.driver_version)}"
         self.clock_regime = "free"
@@ -89,6 +94,13 @@ class CudaDevice:
     def label(self) -> str:
         """Product name and indices of the GPUs."""
         return f"{self.name} (cuda:{','.join(str(gpu.index) for gpu in self._gpus)})"
+
+    def prior(self, quantities: Quantities) -> Prior:
+        """The model of the simulator at the highest clock or the fixed one, where the data sheet of this GPU
+        is known; else the analytic prior."""
+        if self._spec is None:
+            return analytic_prior.predict_prior(quantities, self.peaks)
+        return data_sheet_prior.predict_prior(self._spec, quantities, self._clock_mhz)
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
         """Median latency of a call, with a 95 % interval, measured again whatever `repeat` is. Raises
@@ -144,7 +156,7 @@ class CudaDevice:
         device = copy(self)
         device._fixed_mhz, device._latency_by_kernel_s, device._executors = mhz, {}, ()
         detach_in_children(device)
-        device.clock_regime = f"fixed {mhz} MHz"
+        device.clock_regime, device._clock_mhz = f"fixed {mhz} MHz", float(mhz)
         device.peaks = self._gpus[0].properties.peaks(mhz, self.peaks.board_power_w)
         return device
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Peaks
+from ekc.devices.simulated.specs import GpuSpec, find_product
 from ekc.devices.throughput import SmThroughput, find_throughput
 from ekc.ir.hardware.target import Limits, make_arch, restrict_to_arch
 
@@ -102,6 +103,15 @@ class GpuProperties:
             grid_yz=a["MAX_GRID_DIM_Y"],
         )
         return restrict_to_arch(own, make_arch(self.capability))
+
+    def find_spec(self) -> GpuSpec | None:
+        """The data sheet of this GPU, with L2 and memory bandwidth as the driver reports them; None where it
+        is unknown."""
+        spec = find_product(self.name, make_arch(self.capability), self.attributes["MULTIPROCESSOR_COUNT"])
+        if spec is None:
+            return None
+        bytes_per_s = self._reported_bytes_per_s or spec.memory_bytes_per_s
+        return replace(spec, l2_bytes=self.l2_bytes or spec.l2_bytes, memory_bytes_per_s=bytes_per_s)
 
     def peaks(self, clock_mhz: float, board_power_w: float) -> Peaks:
         """Ceilings at a clock, all above 0; `assumptions` names those that are assumed."""

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel, Resources
-from ekc.devices.device import Clocks, MeasurementT, Metering, Timing
+from ekc.devices.analytic_prior import predict_prior
+from ekc.devices.device import Clocks, MeasurementT, Metering, Prior, Quantities, Timing
 from ekc.devices.measurement_json import dataclass_from_json, metering_from_json, timing_from_json
 from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording, unpack_members
 from ekc.errors import DeviceError, RecordError
@@ -213,6 +214,10 @@ class RecordedDevice:
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Recorded metering of the kernel's schedule, over the recorded window, whatever `seconds`."""
         return self._find_row(kernel).find_metering(repeat)
+
+    def prior(self, quantities: Quantities) -> Prior:
+        """The analytic prior for the peaks of the recorded device."""
+        return predict_prior(quantities, self.peaks)
 
     def clocks(self) -> Clocks:
         """No clocks: a recording was made at one clock."""

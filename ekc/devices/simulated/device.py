@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch, digest_kernel, identify_kernel
+from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import (
     Clocks,
     MeasurementConditions,
     Metering,
+    Prior,
+    Quantities,
     Timing,
     check_kernel_memory,
     parse_arch_number,
@@ -142,6 +145,10 @@ class SimulatedDevice:
     def label(self) -> str:
         """Name of the device, marked as simulated."""
         return f"{self.name}{'' if self._has_residual else ', no residual'} (simulated)"
+
+    def prior(self, quantities: Quantities) -> Prior:
+        """The analytic prior: the models of this package would know what they are asked to find."""
+        return predict_prior(quantities, self.peaks)
 
     def clocks(self) -> Clocks:
         """All clocks of the spec."""

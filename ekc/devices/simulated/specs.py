@@ -304,6 +304,15 @@ def list_names() -> tuple[str, ...]:
     return tuple(_SPECS_BY_NAME)
 
 
+def find_product(product: str, arch: str, sms: int) -> GpuSpec | None:
+    """Figures of the GPU that a driver calls `product`; None where no name here is in that name, or where
+    architecture or SMs differ, as with laptop boards and parts of a GPU."""
+    plain = "".join(filter(str.isalnum, product.lower()))
+    found = [spec for name, spec in _SPECS_BY_NAME.items() if name.replace("-", "") in plain]
+    alike = [s for s in found if parse_arch_number(s.arch) == parse_arch_number(arch) and s.sms == sms]
+    return max(alike, key=lambda spec: len(spec.name), default=None)
+
+
 def find_spec(name: str) -> GpuSpec | None:
     """Figures of a GPU by name; None for an unknown name."""
     return _SPECS_BY_NAME.get(name)

@@ -64,17 +64,35 @@ SUMMED_QUANTITIES = (
     "global_load_sectors",
     "global_store_requests",
     "global_store_sectors",
+    "global_passes",
     "shared_load_requests",
     "shared_load_wavefronts",
     "shared_store_requests",
     "shared_store_wavefronts",
     "shared_load_bytes",
     "global_load_bytes",
+    "one_pass_requests",
     "async_copies",
 )
-"""Quantities that the walk adds up: warp instructions of a block, and `fma` and bytes of a block. An
-asynchronous copy, one instruction, counts as a request to load and as one to store."""
+"""Quantities that the walk adds up: warp instructions of a block, and `fma` and bytes of a block. Passes
+are those of global memory through L1, wavefronts those of shared memory; `one_pass_requests` has the requests
+of both that take a single one. An asynchronous copy, one instruction, counts as a request to load and as one
+to store."""
 
+WAIT_QUANTITIES = (
+    "direct_load_words",
+    "direct_load_trips",
+    "tile_load_words",
+    "tile_load_trips",
+    "copy_waits",
+    "group_waits",
+)
+"""Quantities of the waits of one thread, of the launch with most arithmetic: words of 4 bytes that it loads
+from global memory to compute with (direct) or to store them in shared memory (tile), the most times that one
+such load runs, and its waits for asynchronous copies and for groups of `wgmma`."""
+
+REGISTER_BYTES = 4
+"""Bytes of a register, the unit of `WAIT_QUANTITIES` in words."""
 _NAN_SELECT_INSTRUCTIONS = 2
 """Instructions (comparison, select) that propagate NaN where the instruction for max or min does not."""
 
@@ -112,7 +130,10 @@ class _QuantityWalk:
         self.sums: dict[str, PopulationValue] = dict.fromkeys(SUMMED_QUANTITIES, 0.0)
         self.thread_count = to_float64(kernel.thread_count)
         self.warp_count = np.ceil(self.thread_count / WARP)
+        self.waits: dict[str, PopulationValue] = dict.fromkeys(WAIT_QUANTITIES, 0.0)
         self.loop_path: list[tree.LoopNode] = []
+        self.loop_runs: PopulationValue = 1.0
+        """Times that code at this place in the tree runs, with unrolled loops as several copies of it."""
         self.traffic = TrafficCounter(kernel, self._add_quantity)
 
     def count_quantities(self) -> dict[str, PopulationValue]:
@@ -122,7 +143,7 @@ class _QuantityWalk:
         total = {"total_" + name: value * blocks for name, value in self.sums.items()}
         on_device = compute_parallelism(self.kernel, self.limits, self.sums["fma"])
         resident = on_device["resident_blocks"] * self.limits.sms
-        return self.sums | total | on_device | compute_reuse(self.kernel, self.sums, resident)
+        return self.sums | self.waits | total | on_device | compute_reuse(self.kernel, self.sums, resident)
 
     def _visit_nodes(self, nodes: Sequence[tree.Node], trips: PopulationValue) -> None:
         for node in nodes:
@@ -140,6 +161,7 @@ class _QuantityWalk:
                 case tree.MmaNode():
                     self._count_product(node, trips)
                 case tree.WgmmaGroupNode():
+                    self.waits["group_waits"] = self.waits["group_waits"] + trips
                     self._visit_nodes(node.body, trips)
                 case tree.LaneCombineNode():
                     self._count_lane_combine(node, trips)
@@ -147,8 +169,11 @@ class _QuantityWalk:
                     self._count_accumulator_write(node, trips)
                 case tree.InitNode() if node.buffer is None:
                     self._count_write(node.target, 1, trips * to_float64(node.region.size), node.region)
-                case tree.BarrierNode() | tree.CopyWaitNode():
+                case tree.BarrierNode():
                     self._add_quantity("barriers", trips)
+                case tree.CopyWaitNode():
+                    self._add_quantity("barriers", trips)
+                    self.waits["copy_waits"] = self.waits["copy_waits"] + trips
                 case _:
                     pass
 
@@ -177,14 +202,25 @@ class _QuantityWalk:
     def _add_quantity(self, name: str, value: PopulationValue) -> None:
         self.sums[name] = self.sums[name] + value
 
+    def _add_loads(
+        self, kind: str, item_bytes: int, elements: PopulationValue, runs: PopulationValue
+    ) -> None:
+        """Loads from global memory by one thread: "direct" or "tile", as in `WAIT_QUANTITIES`."""
+        words, trips = f"{kind}_load_words", f"{kind}_load_trips"
+        self.waits[words] = self.waits[words] + elements * (item_bytes / REGISTER_BYTES)
+        self.waits[trips] = np.maximum(self.waits[trips], runs)
+
     def _count_loop(self, node: tree.LoopNode, trips: PopulationValue) -> None:
         extent = to_float64(node.loop.extent)
         copies = extent if node.must_unroll else np.minimum(to_float64(node.loop.unroll), extent)
         steps = np.where(copies >= extent, 0.0, extent / copies)
         self._add_quantity("loop_steps", trips * steps * self.warp_count)
+        outer_runs = self.loop_runs
+        self.loop_runs = outer_runs * np.maximum(steps, 1.0)
         self.loop_path.append(node)
         self._visit_nodes(node.body, trips * extent)
         self.loop_path.pop()
+        self.loop_runs = outer_runs
         waits = sum(isinstance(n, tree.BarrierNode) for n in node.body)
         if waits and not node.is_async:
             # A pipelined loop has one barrier an iteration and one before the first.
@@ -220,6 +256,9 @@ class _QuantityWalk:
             rounds = np.ceil(size / to_float64(node.staging.vector) / self.thread_count)
             self._add_quantity("guards", trips * rounds * guard_count * self.warp_count)
             self.traffic.count_copy(node, trips)
+            if not node.is_async:
+                elements = trips * size / self.thread_count
+                self._add_loads("tile", node.source.dtype.bytes, elements, self.loop_runs)
             return
         width = compute_copy_width(node, self.loop_path, self.kernel.nest)
         count = trips * size / to_float64(width)
@@ -228,6 +267,8 @@ class _QuantityWalk:
         if cost:
             self._add_quantity("conversions", trips * size * self.warp_count * cost)
         self.traffic.count_access(node.source, "load", width, count, node.source.guards, node.buffer.region)
+        if node.source.buffer is None:
+            self._add_loads("direct", node.source.dtype.bytes, trips * size, self.loop_runs)
 
     def _count_fragment(self, node: tree.FragmentNode, trips: PopulationValue) -> None:
         """Fragments that each warp loads: by `ldmatrix`, or element by element."""
@@ -283,6 +324,8 @@ class _QuantityWalk:
                 self._add_quantity("guards", count * _count_needed_guards(access.guards) * self.warp_count)
                 guards = merge_guards(node.guards, access.guards)
                 self.traffic.count_access(access, "load", width, count, guards)
+                if access.buffer is None:
+                    self._add_loads("direct", access.dtype.bytes, count * to_float64(width), self.loop_runs)
         if node.target.buffer is None:
             issued = trips * compute_issued_share(self.loop_path, node.target, node.nest, node.guards)
             # A reduction without an accumulator loads and stores its output.
@@ -326,6 +369,8 @@ class _QuantityWalk:
                 self._add_quantity("conversions", count)
             self._add_quantity("guards", count * _count_needed_guards(access.guards))
             self.traffic.count_warp_walk(access, compute.reduction_axes[-1], count, node.buffer.region)
+            own = count / self.warp_count
+            self._add_loads("direct", access.dtype.bytes, own, own)
         # Lane 0 of each warp stores; where warps share an element, a thread then combines their parts.
         joins = trips * np.ceil(to_float64(node.buffer.region.size) / WARP) * (shared > 1)
         for name in ("shared_store_requests", "shared_store_wavefronts"):

@@ -22,6 +22,7 @@ from ekc.ir.analysis.population_math import Lookup
 from ekc.ir.hardware.memory import (
     BANK_BYTES,
     BANKS,
+    CACHE_LINE_BYTES,
     SECTOR_BYTES,
     SHARED_LINE_BYTES,
     SWIZZLE_CHUNKS,
@@ -53,8 +54,9 @@ class WarpAccessPattern:
     """Chunks of the swizzle, None where the memory is never swizzled."""
 
 
-def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
-    """Sectors (32 bytes) that `lane_count` lanes request, warp by warp; the mean over their starts."""
+def count_sectors_and_passes(pattern: WarpAccessPattern, lane_count: Any) -> tuple[Any, Any]:
+    """(sectors of 32 bytes that `lane_count` lanes request, passes through L1), warp by warp. Sectors are the
+    mean over the starts of the lanes; passes are those of lanes that start with a line of L1."""
     moves: list[Any] = []
     for move in pattern.start_moves:
         # A step of whole sectors does not change the address within a sector.
@@ -62,8 +64,8 @@ def count_sectors(pattern: WarpAccessPattern, lane_count: Any) -> Any:
         moves += [value * is_partial for value in move]
     places = _BYTE_STARTS if pattern.itemsize == 1 else _HALFWORD_STARTS
     starts = places.start_lookup(pattern.itemsize, pattern.vector, pattern.first_element, *moves)[0]
-    full, part = places.sector_lookup(starts, *list_pattern_columns(pattern, lane_count))
-    return sum_over_warps(full, part, lane_count)
+    found = places.sector_lookup(starts, *list_pattern_columns(pattern, lane_count))
+    return sum_over_warps(found[0], found[1], lane_count), sum_over_warps(found[2], found[3], lane_count)
 
 
 def count_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
@@ -104,7 +106,7 @@ class _SectorStarts:
         self.distributions = np.zeros((0, self.place_count))
         """Shares of the start addresses, one row for each distribution found so far."""
         self.start_lookup = Lookup(self._number_distributions, 1)
-        self.sector_lookup = Lookup(self._count_sectors, 2)
+        self.sector_lookup = Lookup(self._count_sectors_and_passes, 4)
         self.place_lookup = Lookup(self._distribute_places, self.place_count)
         self.sectors_by_place_lookup = Lookup(self._count_sectors_by_place, self.place_count)
 
@@ -150,14 +152,16 @@ class _SectorStarts:
             found = moved
         return found
 
-    def _count_sectors(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(sectors of a full warp, of the last warp) of rows of distribution number and pattern columns."""
+    def _count_sectors_and_passes(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(sectors of a full warp, of the last warp, passes of either) of rows of distribution number and
+        pattern columns."""
         shares = self.distributions[rows[:, 0]]
 
         def count_requests(patterns: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
             return np.asarray((self.sectors_by_place_lookup(*patterns.T).T * shares[numbers]).sum(axis=1))
 
-        return _count_full_and_partial_warps(rows[:, 1:], count_requests)
+        sectors = _count_full_and_partial_warps(rows[:, 1:], count_requests)
+        return np.concatenate([sectors, _count_full_and_partial_warps(rows[:, 1:], _count_l1_passes)], axis=1)
 
     def _count_sectors_by_place(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sectors of each pattern, by the place where it starts."""
@@ -167,6 +171,16 @@ class _SectorStarts:
         sectors = (compute_lane_addresses(rows)[:, None, :] + place[:, :, None]) // SECTOR_BYTES
         sectors.sort(axis=2)
         return np.asarray(1.0 + (np.diff(sectors, axis=2) != 0).sum(axis=2))
+
+
+def _count_l1_passes(patterns: NDArray[np.int64], _: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Passes through L1 of each pattern: one for each line, for each word of a lane, and for each word that
+    a bank has, whichever are most."""
+    addresses, width = compute_lane_addresses(patterns), patterns[:, 0] * patterns[:, 1]
+    lines = np.sort(addresses // CACHE_LINE_BYTES, axis=1)
+    distinct = 1.0 + (np.diff(lines, axis=1) != 0).sum(axis=1)
+    banks = count_address_wavefronts(addresses, width, patterns[:, 2])
+    return np.asarray(np.maximum(np.maximum(distinct, banks), width // BANK_BYTES))
 
 
 def _count_row_wavefronts(rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from ekc.ir.affine import (
 )
 from ekc.ir.analysis.bank_conflicts import (
     WarpAccessPattern,
-    count_sectors,
+    count_sectors_and_passes,
     count_swizzled_wavefronts,
     count_wavefronts,
 )
@@ -30,8 +30,8 @@ from ekc.ir.compute import Axis
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.mma import LANE_GROUPS, LDMATRIX_ROW_BYTES
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
-from ekc.ir.lowering.copy_order import find_strip_width
 from ekc.ir.lowering.fragments import LANE_MATRIX_HIGH, LDMATRIX_LANES
+from ekc.ir.lowering.memory_access import find_strip_width
 from ekc.ir.lowering.nodes import LaunchTree, StageNode
 from ekc.ir.lowering.regions import Region
 from ekc.ir.program import Nest
@@ -162,12 +162,15 @@ class TrafficCounter:
             requests = count * np.ceil(number / WARP) * passed.warp_share
             self.add_quantity(prefix + "requests", requests)
             if request.access.buffer is None:
-                sectors = count * count_sectors(pattern, number) * passed.lane_share
-                self.add_quantity(prefix + "sectors", np.maximum(sectors, requests))
+                each, turns = count_sectors_and_passes(pattern, number)
+                self.add_quantity(prefix + "sectors", np.maximum(count * each * passed.lane_share, requests))
+                self.add_quantity("global_passes", count * turns * passed.warp_share)
             else:
                 count_waves = count_wavefronts if pattern.swizzle is None else count_swizzled_wavefronts
-                waves = count * count_waves(pattern, number) * passed.warp_share
-                self.add_quantity(prefix + "wavefronts", waves)
+                turns = count_waves(pattern, number)
+                self.add_quantity(prefix + "wavefronts", count * turns * passed.warp_share)
+            single = np.maximum(2.0 * np.ceil(number / WARP) - turns, 0.0)
+            self.add_quantity("one_pass_requests", count * single * passed.warp_share)
             if request.kind == "load":
                 size = to_float64(request.vector) * request.access.dtype.bytes
                 self.add_quantity(prefix + "bytes", count * number * passed.lane_share * size)

@@ -1,6 +1,6 @@
 """Rules of vectors: aligned neighbours, at most 16 bytes, that never cross the end of a tile or tensor.
 
-Rules of asynchronous copies (cp.async): 4, 8 or 16 bytes at once, in the order of memory, where a target has
+Asynchronous copies (cp.async) are vectors of 4, 8 or 16 bytes, in the order of memory, on targets that have
 them.
 """
 

@@ -9,14 +9,13 @@ to round, but the counts of a schedule do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
-from ekc.search.cost_model import analytic
+from ekc.devices.device import PriorFunction, Quantities
 from ekc.search.data.defaults import FEATURE_CACHE
 from ekc.search.data.population import Population, SearchSpace
 from ekc.search.data.selection import count_issue_slots
@@ -62,13 +61,11 @@ RATIO_FEATURES = (
     ("operations_per_barrier", "total_operations", "total_barriers"),
 )
 FEATURE_NAMES = (*COUNT_FEATURES, *SHARE_FEATURES, *(name for name, _, _ in RATIO_FEATURES))
-BALANCE_COLUMN = FEATURE_NAMES.index("balance")
-"""Column of the share of their time in which the multiprocessors have blocks. Shares are not scaled."""
 THREADS_COLUMN, REGISTERS_COLUMN = FEATURE_NAMES.index("threads"), FEATURE_NAMES.index("registers")
 """Columns of threads per block and of estimated registers per thread, as log2(1 + count)."""
 
 
-def build_features(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:
+def build_features(quantities: Quantities) -> NDArray[np.float32]:
     """[schedules, `FEATURE_NAMES`]: the features of analysed schedules."""
     counts = [quantities[name] for name in COUNT_FEATURES]
     rates = [quantities[a] / np.maximum(quantities[b], 1.0) for _, a, b in RATIO_FEATURES]
@@ -78,10 +75,6 @@ def build_features(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.
     return np.ascontiguousarray(table.T, dtype=np.float32)
 
 
-Quantities = Mapping[str, NDArray[np.float64]]
-"""Name -> value for each schedule, of the quantities of the analysis."""
-
-
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
     """Inputs of the models for some schedules. Arrays have one row per schedule."""
@@ -89,17 +82,15 @@ class ModelInputs:
     features: NDArray[np.float32]
     """[rows, `FEATURE_NAMES`]."""
     expected_latency_s: NDArray[np.float64]
-    """Latency by the analytic prior, in seconds."""
+    """Latency by the prior of the device, in seconds."""
     expected_power_w: NDArray[np.float64]
-    """Board power by the analytic prior, in watts."""
+    """Board power by the prior of the device, in watts."""
+    standby_w: NDArray[np.float64]
+    """Part of the expected power, in watts, that stays the same if the work takes longer."""
     issue_slots: NDArray[np.float64]
     """Issue slots of the device that a launch takes (`count_issue_slots`)."""
     fma_count: NDArray[np.float64]
     """Multiply-adds of all lanes, including those on padding."""
-
-    def predict_standby_w(self, peaks: Peaks) -> NDArray[np.float64]:
-        """Standby power by the analytic prior, in watts."""
-        return analytic.predict_standby_w(self.features[:, BALANCE_COLUMN], peaks)
 
     def set_rows(self, rows: NDArray[np.intp], inputs: ModelInputs) -> None:
         """Copy inputs into these rows."""
@@ -110,16 +101,18 @@ class ModelInputs:
 def allocate_inputs(row_count: int) -> ModelInputs:
     """Allocate the inputs of so many rows, with undefined values."""
     return ModelInputs(
-        np.empty((row_count, len(FEATURE_NAMES)), np.float32), *(np.empty(row_count) for _ in range(4))
+        np.empty((row_count, len(FEATURE_NAMES)), np.float32), *(np.empty(row_count) for _ in range(5))
     )
 
 
-def make_model_inputs(quantities: Quantities, peaks: Peaks) -> ModelInputs:
-    """Make the inputs of the models from an analysis."""
+def make_model_inputs(quantities: Quantities, predict_prior: PriorFunction) -> ModelInputs:
+    """Make the inputs of the models from an analysis, by the prior of a device."""
+    prior = predict_prior(quantities)
     return ModelInputs(
         build_features(quantities),
-        analytic.predict_latency_s(quantities, peaks),
-        analytic.predict_power_w(quantities, peaks),
+        prior.latency_s,
+        prior.power_w,
+        prior.standby_w,
         count_issue_slots(quantities),
         quantities["total_fma"],
     )
@@ -129,7 +122,7 @@ class ModelInputCache:
     """Inputs of the models for genomes of a space; those analysed last are kept."""
 
     def __init__(self, space: SearchSpace, extract_inputs: Callable[[Population], ModelInputs]) -> None:
-        """`extract_inputs`: analyses a population, such as `space.extract_inputs` for some peaks."""
+        """`extract_inputs`: analyses a population, such as `space.extract_inputs` for some prior."""
         self.space, self.extract_inputs = space, extract_inputs
         self._keys = np.zeros(FEATURE_CACHE.max_genomes, dtype=np.int64)
         self._cached_inputs = allocate_inputs(FEATURE_CACHE.max_genomes)

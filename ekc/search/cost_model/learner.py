@@ -70,9 +70,8 @@ class Learner:
         """
         mean, std = self.latency_model.predict(inputs.features, inputs.expected_latency_s)
         can_win = mean - SURROGATE.lower_bound_stds * std <= np.log(limit_s)
-        power = self.power_model.predict(
-            inputs.features, mean, inputs.expected_latency_s, inputs.expected_power_w, can_win
-        )
+        expected = inputs.expected_latency_s, inputs.expected_power_w, inputs.standby_w
+        power = self.power_model.predict(inputs.features, mean, *expected, can_win)
         return mean, std, *power
 
     def learn_latency(self, timed: list[Candidate]) -> None:

@@ -21,8 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import POWER_CAP, Peaks
-from ekc.search.cost_model import analytic
-from ekc.search.cost_model.features import BALANCE_COLUMN
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import compute_weights, spearman
 from ekc.search.data.candidate import Candidate
@@ -274,15 +272,16 @@ class PowerModel:
         log_latency_s: Array,
         expected_latency_s: Array,
         priors: Array,
+        standby_w: Array,
         needs_model: NDArray[np.bool_],
     ) -> tuple[Array, Array]:
         """(mean, standard deviation) of log watts of kernels that were not timed.
 
         `log_latency_s`: log of predicted latency. `expected_latency_s`: latency by the prior. `priors`:
-        expected watts at that latency. Only the rows of `needs_model` are predicted by the surrogate, the
-        others by the parametric part.
+        expected watts at that latency, of which `standby_w` stay if the work takes longer. Only the rows of
+        `needs_model` are predicted by the surrogate, the others by the parametric part.
         """
-        inputs = self._adjust_to_latency(rows, log_latency_s, expected_latency_s, priors)
+        inputs = _adjust_to_latency(rows, log_latency_s, expected_latency_s, priors, standby_w)
         mean, std = self._predict(*inputs, False)
         if self.is_ready and not self.is_quarantined:
             rows, latency_s, priors = inputs
@@ -292,22 +291,11 @@ class PowerModel:
 
     def _make_inputs(self, timed: Sequence[Candidate]) -> tuple[NDArray[np.float32], Array, Array]:
         """(features, latencies in seconds, expected watts) of timed kernels at their latency."""
-        latency, expected, priors = np.array(
-            [(c.latency_s, c.expected_latency_s, c.expected_power_w) for c in timed]
+        latency, expected, priors, standby_w = np.array(
+            [(c.latency_s, c.expected_latency_s, c.expected_power_w, c.standby_w) for c in timed]
         ).T
-        return self._adjust_to_latency(
-            np.stack([c.features for c in timed]), np.log(latency), expected, priors
-        )
-
-    def _adjust_to_latency(
-        self, rows: NDArray[np.float32], log_latency_s: Array, expected_latency_s: Array, priors: Array
-    ) -> tuple[NDArray[np.float32], Array, Array]:
-        """(features and log of latency over expected latency as one more column, latencies in seconds,
-        expected watts at that latency)."""
-        residuals = log_latency_s - np.log(expected_latency_s)
-        standby_w = analytic.predict_standby_w(rows[:, BALANCE_COLUMN], self.peaks)
-        features = np.column_stack([rows, residuals]).astype(np.float32)
-        return features, np.exp(log_latency_s), analytic.scale_power(priors, residuals, standby_w)
+        features = np.stack([c.features for c in timed])
+        return _adjust_to_latency(features, np.log(latency), expected, priors, standby_w)
 
     def _predict(
         self, rows: NDArray[np.float32], latency_s: Array, priors: Array, use_model: bool
@@ -326,6 +314,25 @@ class PowerModel:
         if rank is not None and len(measured) >= POWER_MODEL.min_rows:
             parametric_rank = spearman(parametric, measured) or 0.0
             self.is_quarantined = rank < POWER_MODEL.quarantine_rank and rank <= parametric_rank
+
+
+def scale_power(power_w: Array, log_latency_residual: Array, standby_w: Array) -> Array:
+    """Power of the same work in exp(`log_latency_residual`) times the latency; `standby_w` stays."""
+    return np.asarray(standby_w + (power_w - standby_w) * np.exp(-log_latency_residual))
+
+
+def _adjust_to_latency(
+    rows: NDArray[np.float32],
+    log_latency_s: Array,
+    expected_latency_s: Array,
+    priors: Array,
+    standby_w: Array,
+) -> tuple[NDArray[np.float32], Array, Array]:
+    """(features and log of latency over expected latency as one more column, latencies in seconds, expected
+    watts at that latency)."""
+    residuals = log_latency_s - np.log(expected_latency_s)
+    features = np.column_stack([rows, residuals]).astype(np.float32)
+    return features, np.exp(log_latency_s), scale_power(priors, residuals, standby_w)
 
 
 def _make_constant_power(watts: Array) -> ParametricPower:

@@ -1,6 +1,6 @@
 """Transfer learning: a better prior for a new operator or device, from recorded kernels of other ones.
 
-The error of the analytic prior depends on the features, and partly in the same way for other shapes and
+The error of a prior depends on the features, and partly in the same way for other shapes and
 devices. Trees learn it relative to the median of each operator and device: constant factors do not carry
 over, and a run learns its own at once. The trust in the trees is measured by predicting each group from the
 others.
@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
-from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import ModelInputs
+from ekc.search.cost_model.power_model import scale_power
 from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import SURROGATE, TRANSFER
 
@@ -33,7 +32,6 @@ class MeasuredGroup:
     latency_s: Array
     power_w: Array
     """Measured power in watts; NaN for kernels that were not metered."""
-    peaks: Peaks
 
     @property
     def log_latency_residual(self) -> Array:
@@ -43,8 +41,8 @@ class MeasuredGroup:
     @property
     def log_power_residual(self) -> Array:
         """Log of measured power, scaled to the expected latency, over expected power."""
-        standby = self.inputs.predict_standby_w(self.peaks)
-        at_prior = analytic.scale_power(self.power_w, -self.log_latency_residual, standby)
+        standby = self.inputs.standby_w
+        at_prior = scale_power(self.power_w, -self.log_latency_residual, standby)
         return np.log(np.maximum(at_prior, standby) / self.inputs.expected_power_w)
 
 
@@ -67,24 +65,23 @@ class TransferModel:
 
 @dataclass(frozen=True, eq=False)
 class TransferPrior:
-    """Models of the prior's error in latency and power, for a device with these peaks."""
+    """Models of the prior's error in latency and power."""
 
     latency_model: TransferModel
     power_model: TransferModel
     group_names: tuple[str, ...]
-    peaks: Peaks
 
     def correct_inputs(self, inputs: ModelInputs) -> ModelInputs:
         """The inputs with corrected expected latency and power."""
         latency_factor = self.latency_model.predict_log_factor(inputs.features)
         power_factor = self.power_model.predict_log_factor(inputs.features)
         # Below standby power the work would have negative energy, and at a low latency negative power.
-        standby_w = inputs.predict_standby_w(self.peaks)
+        standby_w = inputs.standby_w
         power_w = np.maximum(inputs.expected_power_w * np.exp(power_factor), standby_w)
         return replace(
             inputs,
             expected_latency_s=inputs.expected_latency_s * np.exp(latency_factor),
-            expected_power_w=analytic.scale_power(power_w, latency_factor, standby_w),
+            expected_power_w=scale_power(power_w, latency_factor, standby_w),
         )
 
     def __str__(self) -> str:
@@ -95,7 +92,7 @@ class TransferPrior:
         )
 
 
-def learn_transfer_prior(groups: Sequence[MeasuredGroup], peaks: Peaks, seed: int) -> TransferPrior:
+def learn_transfer_prior(groups: Sequence[MeasuredGroup], seed: int) -> TransferPrior:
     """Learn the error of the prior from at least one group."""
     timed = [_GroupResiduals(g.inputs.features, g.log_latency_residual, g.latency_s) for g in groups]
     metered = []
@@ -106,7 +103,7 @@ def learn_transfer_prior(groups: Sequence[MeasuredGroup], peaks: Peaks, seed: in
             residuals = g.log_power_residual[is_metered]
             metered.append(_GroupResiduals(g.inputs.features[is_metered], residuals, energy_j))
     models = _learn_transfer_model(timed, seed), _learn_transfer_model(metered, seed)
-    return TransferPrior(*models, tuple(g.name for g in groups), peaks)
+    return TransferPrior(*models, tuple(g.name for g in groups))
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,11 @@ class Candidate:
     features: NDArray[np.float32]
     """Features of the schedule for the models, one for each of `cost_model.features.FEATURE_NAMES`."""
     expected_latency_s: float
-    """Latency that the analytic prior expects."""
+    """Latency that the prior expects."""
     expected_power_w: float
-    """Board power that the analytic prior expects."""
+    """Board power that the prior expects."""
+    standby_w: float
+    """Part of the expected power that stays the same if the work takes longer."""
     round: int
     """Round of the search, from 1; 0 for the baseline."""
     status: str = "ok"

@@ -312,44 +312,6 @@ SPACE = SpaceSettings()
 
 
 @dataclass(frozen=True)
-class AnalyticSettings:
-    """The analytic prior of latency and power (`cost_model/analytic.py`)."""
-
-    launch_latency_s: float = 2e-6
-    """Latency of an empty kernel in seconds, about the same on all recent GPUs."""
-    overlap_norm: float = 4.0
-    """Exponent of the p-norm over all resources' times: 1 adds, large values take the longest."""
-    warps_to_hide: float = 16.0
-    """Warp instructions in flight per SM that keep arithmetic pipes busy: 4 schedulers times 4 cycles."""
-    static_power_share: float = 1 / 3
-    """Standby power of a board with blocks on all SMs, as a share of its power cap."""
-    sleep_power_share: float = 1 / 10
-    """Reduction of the standby power where no multiprocessor has blocks, as a share of the power cap. A guess
-    that no recording of ours can test. The simulated devices use a similar guess and so flatter it."""
-    float_pj: float = 15.0
-    """Energy in picojoules of a float32 operation of one lane. These energies were fitted by others on a GTX
-    1080 Ti. Newer processes need less, which the power model learns. The simulated devices started
-    from the same source and so flatter them."""
-    integer_pj: float = 11.0
-    """Energy in picojoules of an integer operation of one lane. Source: as `float_pj`."""
-    tensor_energy_ratio: float = 10.0
-    """Energy of float32 operations on lanes over that of as many in tensor cores. An estimate."""
-    shared_pj: float = 6.0
-    """Energy in picojoules of a byte from shared memory. Source: as `float_pj`."""
-    l1_pj: float = 30.0
-    """Energy in picojoules of a byte of a sector that L1 has or L2 must send. A round value that fits
-    recorded kernels which read the same global memory repeatedly (a100_gemm_clocks;
-    `benchmarks/cost_model/analytic.py`)."""
-    l2_pj: float = 54.0
-    """Energy in picojoules of a byte from L2. Source: as `float_pj`."""
-    dram_pj: float = 51.0
-    """Energy in picojoules of a byte from DRAM. Source: as `float_pj`."""
-
-
-ANALYTIC = AnalyticSettings()
-
-
-@dataclass(frozen=True)
 class FeatureCacheSettings:
     """The cache of analysed genomes (`cost_model/features.py`). It does not change what a search finds."""
 

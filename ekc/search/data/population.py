@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
+from ekc.devices.device import PriorFunction
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 
@@ -81,5 +81,5 @@ class ScheduleSpace(SearchSpace, Protocol[ModelInputsT]):
     def get_structure_name(self, population: Population, row: int) -> str:
         """Name the structure of one genome."""
 
-    def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputsT:
-        """Analyse genomes: the inputs of the models, for a device with these peaks."""
+    def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputsT:
+        """Analyse genomes: the inputs of the models, for a device with this prior."""

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Device
+from ekc.devices.device import Device, Quantities
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.features import Quantities, make_model_inputs
+from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import REJECTED_VERDICTS, Trial
 from ekc.search.database.conditions import describe_counts, get_present_conditions, group_rows
@@ -112,11 +112,12 @@ def _make_measured_set(source: str, candidates: Sequence[Candidate], device: Dev
     failures = {c.schedule.digest: c.status for c in candidates if c.status != "ok"}
     figures = analyse_schedules([c.schedule for c in good], device.limits)
     if good:
-        inputs = make_model_inputs(figures, device.peaks)
+        inputs = make_model_inputs(figures, device.prior)
         for i, c in enumerate(good):
             c.features = inputs.features[i]
             c.expected_latency_s = float(inputs.expected_latency_s[i])
             c.expected_power_w = float(inputs.expected_power_w[i])
+            c.standby_w = float(inputs.standby_w[i])
     return MeasuredSet(source, good, figures, failures)
 
 

@@ -69,7 +69,8 @@ def rows_to_candidates(rows: Iterable[RecordRow]) -> list[Candidate]:
 
 def make_unanalysed_candidate(schedule: Schedule) -> Candidate:
     """Make a candidate without figures and without model inputs."""
-    return Candidate(schedule, "on file", np.zeros(0, np.float32), float("nan"), float("nan"), 0)
+    unknown = float("nan")
+    return Candidate(schedule, "on file", np.zeros(0, np.float32), unknown, unknown, unknown, 0)
 
 
 def _rows_to_candidate(rows: list[RecordRow]) -> Candidate:

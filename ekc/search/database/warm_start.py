@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ekc.devices.device import Device, Peaks
-from ekc.devices.simulated import specs
-from ekc.ir.hardware.target import Limits
+from ekc import devices
+from ekc.devices.device import Device
+from ekc.errors import DeviceError
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.cost_model.transfer import MeasuredGroup, TransferPrior, learn_transfer_prior
@@ -48,11 +48,11 @@ def load_transfer_prior(
     groups, left_out = list[MeasuredGroup](), dict[str, None]()
     for shared, rows in reversed(found.items()):
         why = _explain_exclusion(shared, device)
-        at = None if why else _find_limits_and_peaks(shared.device, shared.clock_regime, device)
-        if at is None:
+        taught = None if why else _find_device(shared, device)
+        if taught is None:
             why = why or f"nothing is known of the rates of {shared.device}, clocks {shared.clock_regime}"
         elif len(groups) < MAX_GROUPS:
-            new = _make_groups(rows, shared.device, *at)
+            new = _make_groups(rows, taught)
             groups += new
             why = "" if new or _is_of_clock_search(shared, op, device) else _describe_shortage(shared, rows)
         if why:
@@ -62,8 +62,8 @@ def load_transfer_prior(
         kind = "simulated " if device.simulated else ""
         fewest = f"{SURROGATE.min_rows} timed kernels of another operator or on another {kind}device"
         return None, f"nothing learned from {path}: it does not hold {fewest}{rest}"
-    taught = learn_transfer_prior(groups, device.peaks, seed)
-    return taught, f"{taught}{rest}"
+    prior = learn_transfer_prior(groups, seed)
+    return prior, f"{prior}{rest}"
 
 
 def _group_foreign_rows(
@@ -115,28 +115,31 @@ def _shorten_reasons(reasons: Sequence[str]) -> Sequence[str]:
     return [*reasons[:MAX_REASONS], f"and {len(reasons) - MAX_REASONS} more"]
 
 
-def _find_limits_and_peaks(
-    device_name: str, clock_regime: str, device: Device
-) -> tuple[Limits, Peaks] | None:
-    """Find limits and peaks of a device of this name at these clocks; None for an unknown device."""
-    if (device_name, clock_regime) == (device.name, device.clock_regime):
-        return device.limits, device.peaks
-    spec, fixed = specs.find_spec(device_name), _FIXED_CLOCK_PATTERN.fullmatch(clock_regime)
-    return None if spec is None or fixed is None else (spec.limits(), spec.peaks(int(fixed[1])))
+def _find_device(shared_key: RecordKey, device: Device) -> Device | None:
+    """Find the device of a group, for its limits and its prior; None for one that is unknown here."""
+    if (shared_key.device, shared_key.clock_regime) == (device.name, device.clock_regime):
+        return device
+    fixed = _FIXED_CLOCK_PATTERN.fullmatch(shared_key.clock_regime)
+    if not shared_key.simulated or fixed is None:
+        return None
+    try:
+        return devices.open(shared_key.device).at_clock(int(fixed[1]))
+    except DeviceError:
+        return None
 
 
-def _make_groups(rows: list[RecordRow], device: str, limits: Limits, peaks: Peaks) -> list[MeasuredGroup]:
-    """Make the group of some rows; an empty list if they are too few."""
+def _make_groups(rows: list[RecordRow], device: Device) -> list[MeasuredGroup]:
+    """Make the group of some rows of a device; an empty list if they are too few."""
     timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
     if len(timed) < SURROGATE.min_rows:
         return []
     chosen = [
         timed[i] for i in select_training_rows(np.array([t.latency_s for t in timed]), MAX_ROWS_PER_GROUP)
     ]
-    together = make_model_inputs(analyse_schedules([t.schedule for t in chosen], limits), peaks)
-    name = f"{str(timed[0].schedule.op).splitlines()[0]} on {device}"
+    together = make_model_inputs(analyse_schedules([t.schedule for t in chosen], device.limits), device.prior)
+    name = f"{str(timed[0].schedule.op).splitlines()[0]} on {device.name}"
     latency = np.array([t.latency_s for t in chosen], dtype=np.float64)
-    return [MeasuredGroup(name, together, latency, np.array([_get_power_w(t) for t in chosen]), peaks)]
+    return [MeasuredGroup(name, together, latency, np.array([_get_power_w(t) for t in chosen]))]
 
 
 def _get_power_w(trial: Trial) -> float:

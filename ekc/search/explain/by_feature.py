@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Device, Peaks
+from ekc.devices.device import Device, PriorFunction
 from ekc.devices.statistics import Interval
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
@@ -58,6 +58,11 @@ FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
         "l2_bytes",
         "dram_bytes",
         "block_bytes",
+        "total_global_passes",
+        "direct_load_words",
+        "direct_load_trips",
+        "tile_load_words",
+        "tile_load_trips",
     ),
     "shared memory": (
         "total_shared_load_requests",
@@ -65,6 +70,8 @@ FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
         "total_shared_load_bytes",
         "total_shared_store_requests",
         "total_shared_store_wavefronts",
+        "total_one_pass_requests",
+        "total_async_copies",
     ),
     "registers": ("registers", "accumulators", "prefetched"),
     "occupancy and waves": (
@@ -79,7 +86,14 @@ FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
         "balance",
         "lane_use",
     ),
-    "synchronisation": ("total_barriers", "total_shuffles", "pipeline", "launches"),
+    "synchronisation": (
+        "total_barriers",
+        "total_shuffles",
+        "copy_waits",
+        "group_waits",
+        "pipeline",
+        "launches",
+    ),
 }
 """All quantities of the analysis that features and prior use, each in one group. Shared memory per block is
 with the occupancy, which it limits."""
@@ -182,7 +196,7 @@ class GroupContribution:
     power: float
     """Part of the natural log of the power ratio."""
     prior: float
-    """Part of the natural log of the energy ratio by the analytic prior alone."""
+    """Part of the natural log of the energy ratio by the prior alone."""
     features: tuple[FeatureContribution, ...] = ()
     """Features with the largest parts, largest first."""
 
@@ -288,21 +302,21 @@ def explain_learned(
         timed=len(others.candidates),
         metered=int(others.is_metered.sum()),
         failed=len(measured_set.failures),
-        quality=cross_validate(others, device.peaks, SEED),
+        quality=cross_validate(others, device.prior, SEED),
     )
 
 
 def make_account(a: Schedule, b: Schedule, measured_set: MeasuredSet, device: Device) -> EnergyAccount:
-    """Make the account from a set of measurements. `device` gives limits and peaks only."""
+    """Make the account from a set of measurements. `device` gives limits and prior only."""
     others = measured_set.exclude([a.digest, b.digest])
-    model = ScheduleModel(others.candidates, device.peaks)
+    model = ScheduleModel(others.candidates, device.prior)
     pair = analyse_schedules([a, b], device.limits)
     expected = model.predict(pair)
     one, other = (
         _make_side(s, measured_set, float(expected.log_latency[i]), float(expected.log_power[i]))
         for i, s in enumerate((a, b))
     )
-    lines = sorted(_make_lines(model, device.peaks, pair), key=lambda line: -abs(line.energy))
+    lines = sorted(_make_lines(model, device.prior, pair), key=lambda line: -abs(line.energy))
     return EnergyAccount(one, other, (*lines, _make_unexplained_line(one, other, lines)))
 
 
@@ -333,9 +347,11 @@ def _make_side(
     )
 
 
-def _make_lines(model: ScheduleModel, peaks: Peaks, pair: Mapping[str, Array]) -> list[GroupContribution]:
+def _make_lines(
+    model: ScheduleModel, predict_prior: PriorFunction, pair: Mapping[str, Array]
+) -> list[GroupContribution]:
     def logs(figures: Mapping[str, Array]) -> Array:
-        inputs = make_model_inputs(figures, peaks)
+        inputs = make_model_inputs(figures, predict_prior)
         predicted = model.predict_inputs(inputs)
         by_prior = predict_by_prior(inputs).log_energy
         return np.stack([predicted.log_latency, predicted.log_power, by_prior], axis=1)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
-from ekc.search.cost_model.features import ModelInputs, Quantities, make_model_inputs
+from ekc.devices.device import PriorFunction, Quantities
+from ekc.search.cost_model.features import ModelInputs, make_model_inputs
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
@@ -39,7 +39,7 @@ class LogPrediction:
 
 
 class _LogLinearModel:
-    """One figure as a line over the analytic prior, plus the surrogate of the search for the residuals.
+    """One figure as a line over the prior, plus the surrogate of the search for the residuals.
 
     All rows have equal weights. A tuning run gives more weight to good schedules and to the prior; an account
     must be valid for bad schedules too, where the prior may be far off.
@@ -69,8 +69,8 @@ def _fit_slope(physics: Array, logs: Array) -> float:
 class ScheduleModel:
     """Latency and power, learned from measured schedules. Deterministic for the same rows."""
 
-    def __init__(self, candidates: Sequence[Candidate], peaks: Peaks) -> None:
-        self._peaks = peaks
+    def __init__(self, candidates: Sequence[Candidate], predict_prior: PriorFunction) -> None:
+        self._predict_prior = predict_prior
         expected, latency = np.log([(c.expected_latency_s, c.latency_s) for c in candidates]).T
         self._latency_model = _LogLinearModel(np.stack([c.features for c in candidates]), expected, latency)
         metered = [c for c in candidates if c.metered]
@@ -79,7 +79,7 @@ class ScheduleModel:
 
     def predict(self, quantities: Quantities) -> LogPrediction:
         """Predict schedules from the quantities of their analysis."""
-        return self.predict_inputs(make_model_inputs(quantities, self._peaks))
+        return self.predict_inputs(make_model_inputs(quantities, self._predict_prior))
 
     def predict_inputs(self, inputs: ModelInputs) -> LogPrediction:
         """Predict schedules from their model inputs."""
@@ -91,7 +91,7 @@ class ScheduleModel:
 
 
 def predict_by_prior(inputs: ModelInputs) -> LogPrediction:
-    """Predict by the analytic prior: counted work and the peaks of the device."""
+    """Predict by the prior of the device."""
     return LogPrediction(np.log(inputs.expected_latency_s), np.log(inputs.expected_power_w))
 
 
@@ -118,17 +118,17 @@ class ModelQuality:
     power_by_prior: PredictionScore
 
 
-def cross_validate(measured_set: MeasuredSet, peaks: Peaks, seed: int) -> ModelQuality:
+def cross_validate(measured_set: MeasuredSet, predict_prior: PriorFunction, seed: int) -> ModelQuality:
     """Cross-validate the model on measured schedules, of which at least `MIN_METERED` are metered."""
     fold = _assign_folds(measured_set.is_metered, seed)
     model, prior = (LogPrediction(np.zeros(len(fold)), np.zeros(len(fold))) for _ in range(2))
-    physics = predict_by_prior(make_model_inputs(measured_set.quantities, peaks))
+    physics = predict_by_prior(make_model_inputs(measured_set.quantities, predict_prior))
     latency = np.log([c.latency_s for c in measured_set.candidates])
     power = np.log([c.power_w if c.metered else np.nan for c in measured_set.candidates])
     for n in range(FOLDS):
         test = fold == n
         (training, _), (_, tested) = measured_set.select(~test), measured_set.select(test)
-        found = ScheduleModel(training, peaks).predict(tested)
+        found = ScheduleModel(training, predict_prior).predict(tested)
         model.log_latency[test], model.log_power[test] = found.log_latency, found.log_power
         latency_factor = np.median((latency - physics.log_latency)[~test])
         power_factor = np.nanmedian((power - physics.log_power)[~test])

@@ -52,7 +52,7 @@ class ScheduleTask:
             self.device.peaks, self.device.limits, options.seed, options.max_slowdown, self.method
         )
         self.input_cache = ModelInputCache(
-            space, lambda some: self._apply_transfer_prior(space.extract_inputs(some, self.device.peaks))
+            space, lambda some: self._apply_transfer_prior(space.extract_inputs(some, self.device.prior))
         )
         self.acquisition = LearnedAcquisition(
             space.op, self.device.peaks, self.learner, self.input_cache, lambda: self.incumbent
@@ -92,12 +92,19 @@ class ScheduleTask:
     def create_candidate(self, schedule: Schedule, structure: str, round_number: int) -> Candidate:
         """Analyse a schedule and make a candidate of it."""
         quantities = analyse_program(schedule.program, self.device.limits)
-        inputs = self._apply_transfer_prior(make_model_inputs(quantities, self.device.peaks))
-        expected = float(inputs.expected_latency_s[0]), float(inputs.expected_power_w[0])
-        return Candidate(schedule, structure, inputs.features[0], *expected, round_number)
+        inputs = self._apply_transfer_prior(make_model_inputs(quantities, self.device.prior))
+        return Candidate(
+            schedule=schedule,
+            structure=structure,
+            features=inputs.features[0],
+            expected_latency_s=float(inputs.expected_latency_s[0]),
+            expected_power_w=float(inputs.expected_power_w[0]),
+            standby_w=float(inputs.standby_w[0]),
+            round=round_number,
+        )
 
     def _apply_transfer_prior(self, inputs: ModelInputs) -> ModelInputs:
-        """Correct the analytic prior by what was measured of other operators, after a warm start."""
+        """Correct the prior by what was measured of other operators, after a warm start."""
         return inputs if self.transfer_prior is None else self.transfer_prior.correct_inputs(inputs)
 
     @property

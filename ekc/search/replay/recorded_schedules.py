@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import Metering, Peaks, Timing
+from ekc.devices.device import Metering, PriorFunction, Timing
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.analysis.analysis import analyse_program
@@ -72,10 +72,11 @@ class RecordedScheduleSpace:
         """Return the recorded name."""
         return self._get_row(population, row).structure
 
-    def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
+    def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputs:
         """Compute the inputs of the models, by the analysis of this version of ekc."""
         rows = population.genes[:, 0]
-        return make_model_inputs({name: values[rows] for name, values in self._quantities.items()}, peaks)
+        chosen = {name: values[rows] for name, values in self._quantities.items()}
+        return make_model_inputs(chosen, predict_prior)
 
     def _get_row(self, population: Population, row: int) -> RecordedRow:
         return self.rows[int(population.genes[row, 0])]

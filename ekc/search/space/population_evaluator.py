@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
+from ekc.devices.device import PriorFunction
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.search.cost_model.features import ModelInputs, allocate_inputs, make_model_inputs
@@ -87,11 +87,11 @@ class PopulationEvaluator:
             for found in self.structures.find_violations(genomes):
                 yield replace(found, rows=rows[found.rows])
 
-    def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
-        """The inputs of the cost model for every genome."""
+    def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputs:
+        """The inputs of the cost model for every genome, on a device with this prior."""
         found = allocate_inputs(len(population))
         for rows, figures in self.iterate_quantities(population):
-            found.set_rows(rows, make_model_inputs(figures, peaks))
+            found.set_rows(rows, make_model_inputs(figures, predict_prior))
         return found
 
     def iterate_quantities(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Quantities]]:

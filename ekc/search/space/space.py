@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
+from ekc.devices.device import PriorFunction
 from ekc.errors import Refusal
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
@@ -110,9 +110,9 @@ class Space:
         break)."""
         return self.evaluator.repair(random, population)
 
-    def extract_inputs(self, population: Population, peaks: Peaks) -> ModelInputs:
-        """The inputs of the cost model for every genome, on a device with these peaks."""
-        return self.evaluator.extract_inputs(population, peaks)
+    def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputs:
+        """The inputs of the cost model for every genome, on a device with this prior."""
+        return self.evaluator.extract_inputs(population, predict_prior)
 
     def compute_quantities(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """Name -> value for every genome, of each quantity of the analysis."""

@@ -15,6 +15,7 @@ from ekc.devices.clocks import sm_clock
 from ekc.devices.cuda.device import CudaDevice, open_cuda
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.node import forked
 from tests.scripted.nvml.boards import GEARS, ScriptedBoards
@@ -49,6 +50,8 @@ def test_clock_is_fixed_while_a_kernel_is_timed(
     free = device.time(kernel).conditions
     assert (free.clock_regime, free.clock_mhz) == ("free", 1995.0)
     assert slow.peaks.fp32_flops < device.peaks.fp32_flops
+    quantities = analyse_program(make_naive_schedule(ekc.matmul(256, 256, 256)).program, device.limits)
+    assert slow.prior(quantities).latency_s > device.prior(quantities).latency_s
 
 
 def test_clock_that_is_not_offered_is_refused(device: CudaDevice) -> None:

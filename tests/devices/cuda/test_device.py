@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ekc
 from ekc import devices
 from ekc.codegen.nvrtc import version
 from ekc.devices import nvml
+from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.cuda.cuda_target import CUDA_12_INSTALL_COMMAND, CudaTarget, explain_old_driver, parse_target
 from ekc.devices.cuda.device import CudaDevice
-from ekc.devices.device import Peaks
+from ekc.devices.device import Peaks, Prior
 from ekc.devices.measurement_json import dataclass_from_json
+from ekc.devices.simulated import data_sheet_prior
+from ekc.devices.simulated.specs import A100
 from ekc.errors import DeviceError
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.driver import FACTS, ScriptedDriver
 from tests.scripted.cuda.forked_worker import Forked
 from tests.scripted.cuda.node import ScriptedNode, forked
+
+LIMITS = A100.limits()
 
 
 def opened(text: str, **script: Any) -> CudaDevice:
@@ -57,6 +66,28 @@ def test_gpu_as_its_driver_describes_it() -> None:
     assert device.peaks.flops_by_type["float16"] == pytest.approx(312e12, rel=1e-3)
     assert device.peaks.board_power_w == 400.0
     assert device.peaks.dram_bytes_per_s == pytest.approx(1555e9, rel=1e-3)
+
+
+def test_prior_of_a_known_gpu_is_the_model_of_its_data_sheet() -> None:
+    quantities = analyse_program(make_naive_schedule(ekc.matmul(256, 256, 256)).program, LIMITS)
+    known = opened("cuda:0")
+    expected = data_sheet_prior.predict_prior(A100, quantities, 1410.0)
+    found = known.prior(quantities)
+    np.testing.assert_allclose(found.latency_s, expected.latency_s, rtol=1e-3)
+    np.testing.assert_allclose(found.power_w, expected.power_w, rtol=1e-3)
+    twice = opened("cuda:0", facts=FACTS | {"MEMORY_CLOCK_RATE": 2 * FACTS["MEMORY_CLOCK_RATE"]})
+    assert (twice.prior(quantities).latency_s <= found.latency_s).all(), "bandwidth as the driver reports it"
+
+
+def test_prior_of_an_unknown_gpu_is_analytic() -> None:
+    quantities = analyse_program(make_naive_schedule(ekc.matmul(256, 256, 256)).program, LIMITS)
+    for unknown in (
+        opened("cuda:0", facts=FACTS | {"MULTIPROCESSOR_COUNT": 42}),
+        opened("cuda:0", product="Scripted V100"),
+    ):
+        found, expected = unknown.prior(quantities), predict_prior(quantities, unknown.peaks)
+        for field in fields(Prior):
+            np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
 
 
 def test_missing_gpus_are_refused() -> None:

@@ -55,7 +55,7 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
             if plan.method in AT_START:
                 device.close()
             plan.armed.value = plan.place == "time"
-        c = Candidate(schedule, "test", None, 1.0, 1.0, 0)  # type: ignore[arg-type]
+        c = Candidate(schedule, "test", None, 1.0, 1.0, 0.0, 0)  # type: ignore[arg-type]
         kernel = partial(kernels.__getitem__, schedule.digest)
         outcome: Timing | Metering | MeasurementFailure = bench.time(schedule, kernel)
         if isinstance(outcome, Timing):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ekc
 from ekc import devices
 from ekc.cli import main
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.recording import read_recording
+from ekc.devices.analytic_prior import predict_prior
+from ekc.devices.device import Prior
+from ekc.devices.recording import RecordedDevice, read_recording
 from ekc.devices.recording.recorded_rows import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
+from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.loop import compile_job
 from ekc.search.tuning_result import TuningResult
 from tests.devices.recording.helpers import COUNT, OP, OTHER, TARGET, schedules
@@ -29,6 +34,14 @@ def test_same_recording_and_seed_give_the_same_run(recorded: Path) -> None:
     assert one.best == two.best
     assert one.device.label == f"a100 (simulated), recorded {read_recording(recorded).origin.created[:10]}"
     assert "Simulated" in one.summary()
+
+
+def test_prior_of_a_recording_is_analytic(recorded: Path) -> None:
+    device = RecordedDevice.open(f"recorded:{recorded}")
+    quantities = analyse_program(schedules()[3][0].program, device.limits)
+    found, expected = device.prior(quantities), predict_prior(quantities, device.peaks)
+    for field in fields(Prior):
+        np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
 
 
 def test_replay_of_a_real_gpu_does_not_pass_for_a_measurement(recorded: Path, tmp_path: Path) -> None:

@@ -62,3 +62,27 @@ def test_unknown_name_has_no_spec() -> None:
 def test_idle_power_of_h200_meets_the_recording() -> None:
     """Library kernels that the meter missed were recorded with 126 to 140 W, at a clock that is not known."""
     assert 126.0 <= power.compute_idle_power(specs.H200, specs.H200.boost_mhz, 45.0) <= 140.0
+
+
+@pytest.mark.parametrize(
+    ("product", "arch", "sms", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "sm_80", 108, "a100-sxm"),
+        ("NVIDIA A100-PCIE-40GB", "sm_80", 108, "a100"),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "sm_80", 42, None),
+        ("NVIDIA H100 80GB HBM3", "sm_90", 132, "h100"),
+        ("NVIDIA H100 PCIe", "sm_90", 114, None),
+        ("NVIDIA H200", "sm_90", 132, "h200"),
+        ("NVIDIA GeForce RTX 4090", "sm_89", 128, "rtx4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "sm_89", 76, None),
+        ("NVIDIA GeForce RTX 3090", "sm_86", 82, "rtx3090"),
+        ("NVIDIA GeForce RTX 3090 Ti", "sm_86", 84, None),
+        ("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, "rtx2080ti"),
+        ("Tesla V100-SXM2-32GB", "sm_70", 80, None),
+    ],
+)
+def test_product_is_found_by_name_architecture_and_size(
+    product: str, arch: str, sms: int, name: str | None
+) -> None:
+    found = specs.find_product(product, arch, sms)
+    assert (found and found.name) == name

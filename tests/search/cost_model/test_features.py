@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from ekc.devices.analytic_prior import predict_prior
 from ekc.search.cost_model import features
 from ekc.search.cost_model.features import (
     FEATURE_NAMES,
@@ -19,6 +20,8 @@ from ekc.search.cost_model.features import (
 from ekc.search.data.defaults import FeatureCacheSettings
 from ekc.search.data.population import Population
 from tests.search.helpers import OPERATORS, PEAKS, legal, space
+
+PRIOR = partial(predict_prior, peaks=PEAKS)
 
 
 def _count_analysed(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -35,11 +38,11 @@ def _count_analysed(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _memory() -> ModelInputCache:
-    return ModelInputCache(space("matmul"), partial(space("matmul").extract_inputs, peaks=PEAKS))
+    return ModelInputCache(space("matmul"), partial(space("matmul").extract_inputs, predict_prior=PRIOR))
 
 
 def _same(memory: ModelInputCache, population: Population) -> None:
-    expected = make_model_inputs(space("matmul").compute_quantities(population), PEAKS)
+    expected = make_model_inputs(space("matmul").compute_quantities(population), PRIOR)
     found = memory.get_inputs(population)
     for field in fields(ModelInputs):
         np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))

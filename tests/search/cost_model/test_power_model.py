@@ -9,20 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.cost_model import analytic
-from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES
+from ekc.search.cost_model.features import FEATURE_NAMES
 from ekc.search.cost_model.metering_policy import PredictionBatch
-from ekc.search.cost_model.power_model import LayeredPowerModel, PowerModel, fit_two_numbers
+from ekc.search.cost_model.power_model import LayeredPowerModel, PowerModel, fit_two_numbers, scale_power
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import POWER_MODEL
-from tests.search.helpers import CAP_W, LARGE, MS, PEAKS, kernels, legal, space
+from tests.search.helpers import CAP_W, LARGE, MS, PEAKS, STANDBY_W, kernels
 
 
 def _rows(count: int, seed: int = 0) -> NDArray[np.float32]:
-    """Feature rows with five random features, and blocks on all multiprocessors."""
+    """Feature rows with five random features."""
     rows = np.zeros((count, len(FEATURE_NAMES)), np.float32)
     rows[:, :5] = np.random.default_rng(seed).normal(size=(count, 5))
-    rows[:, BALANCE_COLUMN] = 1.0
     return rows
 
 
@@ -78,7 +76,8 @@ def test_features_are_learned_and_distant_kernels_have_larger_std() -> None:
 
 def test_kernels_that_cannot_win_are_predicted_by_the_parametric_part() -> None:
     rows, _, all_of_them, model = _explained()
-    new, inputs = rows[40:], (np.full(20, np.log(MS)), np.full(20, MS), np.full(20, 150.0))
+    new = rows[40:]
+    inputs = np.full(20, np.log(MS)), np.full(20, MS), np.full(20, 150.0), np.full(20, STANDBY_W)
     matter = np.arange(20) % 3 == 0
     every, none, some = (model.predict(new, *inputs, m) for m in (matter | True, matter & False, matter))
     # Sums over more rows round differently, so these rows are also predicted alone.
@@ -123,8 +122,8 @@ def test_unmetered_throttled_kernels_raise_predictions_of_similar_ones() -> None
         c.meterings = []
     seeing.learn([all_of_them[i] for i in few], unmetered)
     rest = np.flatnonzero(capped)[1::2]
-    expected_w = np.array([all_of_them[i].expected_power_w for i in rest])
-    new = _rows(60)[rest], np.full(len(rest), np.log(MS)), np.full(len(rest), MS), expected_w
+    expected = np.array([(all_of_them[i].expected_power_w, all_of_them[i].standby_w) for i in rest]).T
+    new = _rows(60)[rest], np.full(len(rest), np.log(MS)), np.full(len(rest), MS), *expected
     off = [1 - np.exp(m.predict(*new, np.ones(len(rest), bool))[0]) / CAP_W for m in (blind, seeing)]
     assert np.median(off[0]) > 0.2
     assert np.median(off[1]) < 0.02
@@ -182,60 +181,10 @@ def test_bad_ranking_causes_quarantine_until_it_improves() -> None:
 
 def test_power_above_standby_doubles_at_half_the_latency() -> None:
     watts, standby = np.array([100.0, 180.0]), np.array([CAP_W / 3, CAP_W / 4])
-    np.testing.assert_allclose(analytic.scale_power(watts, np.zeros(2), standby), watts)
+    np.testing.assert_allclose(scale_power(watts, np.zeros(2), standby), watts)
     np.testing.assert_allclose(
-        analytic.scale_power(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
+        scale_power(watts, np.full(2, -np.log(2)), standby), standby + 2 * (watts - standby)
     )
-
-
-def test_standby_power_falls_with_idle_multiprocessors() -> None:
-    np.testing.assert_allclose(
-        analytic.predict_standby_w(np.array([1.0, 0.5, 0.0]), PEAKS), [100.0, 85.0, 70.0]
-    )
-
-
-def test_prior_power_counts_data_movement_and_arithmetic() -> None:
-    figures = space("matmul").compute_quantities(legal("matmul", 200))
-    assert (figures["balance"] < 1).any()
-    working = analytic.predict_power_w(figures, PEAKS) - analytic.predict_standby_w(figures["balance"], PEAKS)
-    np.testing.assert_allclose(
-        working, analytic._predict_work_energy_j(figures) / analytic.predict_latency_s(figures, PEAKS)
-    )
-    for name in ("total_operations", "total_global_load_sectors", "l2_bytes", "dram_bytes"):
-        still = {**figures, name: figures[name] * 1.5}
-        gained = analytic._predict_work_energy_j(still) - analytic._predict_work_energy_j(figures)
-        assert (gained[figures[name] > 0] > 0).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("l2_bytes", "l2"),
-        ("total_shared_load_wavefronts", "l1"),
-        ("dram_bytes", "dram"),
-        ("total_operations", "arithmetic"),
-    ],
-)
-def test_prior_energy_of_each_memory_level(name: str, part: str) -> None:
-    figures = space("matmul").compute_quantities(legal("matmul", 50))
-    before = analytic._predict_resource_times_s(figures, PEAKS)
-    after = analytic._predict_resource_times_s({**figures, name: 1e3 + 100 * figures[name]}, PEAKS)
-    assert (after[part] > before[part]).all()
-    for other in set(before) - {part}:
-        np.testing.assert_array_equal(after[other], before[other])
-
-
-def test_prior_latency_counts_l1_wavefronts() -> None:
-    figures = space("matmul").compute_quantities(legal("matmul", 50))
-    none = {name: 0 * values for name, values in figures.items() if name.startswith("total_")}
-    new = 1000 + 0 * figures["balance"]
-
-    def seconds(sectors: float) -> NDArray[np.float64]:
-        moved = {"total_global_load_requests": new, "total_global_load_sectors": sectors * new}
-        return analytic._predict_resource_times_s({**figures, **none, **moved}, PEAKS)["l1"]
-
-    np.testing.assert_allclose(seconds(1.0), seconds(4.0))
-    np.testing.assert_allclose(seconds(16.0), 4 * seconds(4.0))
 
 
 def test_slope_starts_from_its_prior() -> None:

@@ -13,17 +13,17 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.errors import RecordError
-from ekc.search.cost_model import analytic
-from ekc.search.cost_model.features import BALANCE_COLUMN, FEATURE_NAMES, ModelInputs
+from ekc.search.cost_model.features import FEATURE_NAMES, ModelInputs
+from ekc.search.cost_model.power_model import scale_power
 from ekc.search.cost_model.transfer import MeasuredGroup, learn_transfer_prior
-from ekc.search.data.defaults import ANALYTIC, SURROGATE, TRANSFER
+from ekc.search.data.defaults import SURROGATE, TRANSFER
 from ekc.search.database.database import RecordStore
 from ekc.search.database.warm_start import load_transfer_prior
 from tests.search.helpers import add_rows, tune
 
 SMALL, OTHER = ekc.matmul(64, 64, 64), ekc.matmul(96, 64, 32)
 TRIALS = 12
-PEAKS = devices.open("a100").peaks
+STANDBY_W = 80.0
 
 
 def _group(number: int, law: bool, metered: bool = True) -> MeasuredGroup:
@@ -31,24 +31,23 @@ def _group(number: int, law: bool, metered: bool = True) -> MeasuredGroup:
     random = np.random.default_rng(number)
     rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
     ones = np.ones(60)
-    seen = ModelInputs(rows, np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), ones, ones)
+    expected = np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), STANDBY_W * ones
+    seen = ModelInputs(rows, *expected, ones, ones)
     wrong = rows[:, 0].astype(float) if law else random.random(60)
     latency = seen.expected_latency_s * np.exp(wrong + number)
-    watts = analytic.scale_power(
-        seen.expected_power_w * np.exp(0.3 * wrong), wrong + number, seen.predict_standby_w(PEAKS)
-    )
-    return MeasuredGroup(f"group {number}", seen, latency, watts if metered else np.full(60, np.nan), PEAKS)
+    watts = scale_power(seen.expected_power_w * np.exp(0.3 * wrong), wrong + number, seen.standby_w)
+    return MeasuredGroup(f"group {number}", seen, latency, watts if metered else np.full(60, np.nan))
 
 
 def _off(seen: ModelInputs, truth: MeasuredGroup) -> tuple[float, float]:
     """Spread of what a prior leaves unexplained of log latency, and of log watts at the prior's pace."""
     pace = np.log(truth.latency_s / seen.expected_latency_s)
-    watts = analytic.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS))
+    watts = scale_power(seen.expected_power_w, pace, seen.standby_w)
     return float(pace.std()), float(np.log(truth.power_w / watts).std())
 
 
 def test_transfer_prior_learns_what_groups_share() -> None:
-    prior = learn_transfer_prior([_group(1, law=True), _group(2, law=True), _group(3, law=True)], PEAKS, 0)
+    prior = learn_transfer_prior([_group(1, law=True), _group(2, law=True), _group(3, law=True)], 0)
     unseen = _group(4, law=True)
     before, after = _off(unseen.inputs, unseen), _off(prior.correct_inputs(unseen.inputs), unseen)
     assert prior.latency_model.trust > 0.8
@@ -58,14 +57,14 @@ def test_transfer_prior_learns_what_groups_share() -> None:
 
 
 def test_transfer_prior_distrusts_unrelated_groups() -> None:
-    prior = learn_transfer_prior([_group(n, law=False) for n in range(4)], PEAKS, 0)
+    prior = learn_transfer_prior([_group(n, law=False) for n in range(4)], 0)
     assert prior.latency_model.trust < 0.2
     unseen = _group(9, law=False)
     assert _off(prior.correct_inputs(unseen.inputs), unseen)[0] < 1.1 * _off(unseen.inputs, unseen)[0]
 
 
 def test_transfer_prior_of_one_group_has_half_trust_and_no_power_model() -> None:
-    prior = learn_transfer_prior([_group(1, law=True, metered=False)], PEAKS, 0)
+    prior = learn_transfer_prior([_group(1, law=True, metered=False)], 0)
     assert prior.latency_model.trust == TRANSFER.single_group_trust
     assert (prior.power_model.trust, prior.power_model.row_count) == (0.0, 0)
     seen = _group(2, law=True).inputs
@@ -74,7 +73,7 @@ def test_transfer_prior_of_one_group_has_half_trust_and_no_power_model() -> None
     pace = np.log(informed.expected_latency_s / seen.expected_latency_s)
     np.testing.assert_allclose(
         informed.expected_power_w,
-        analytic.scale_power(seen.expected_power_w, pace, seen.predict_standby_w(PEAKS)),
+        scale_power(seen.expected_power_w, pace, seen.standby_w),
     )
 
 
@@ -82,23 +81,21 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     """Some kernels are quick and draw no more than an idle board; the prior says `times` as much of all."""
     random = np.random.default_rng(number)
     rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
-    rows[:, 0], rows[:, BALANCE_COLUMN] = random.random(60) < 0.4, 1.0
-    some, idle, ones = rows[:, 0] > 0, ANALYTIC.static_power_share * PEAKS.board_power_w, np.ones(60)
+    rows[:, 0] = random.random(60) < 0.4
+    some, idle, ones = rows[:, 0] > 0, STANDBY_W, np.ones(60)
     expected_s, expected_w = np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60)
-    seen = ModelInputs(rows, expected_s, expected_w, ones, ones)
+    seen = ModelInputs(rows, expected_s, expected_w, idle * ones, ones, ones)
     pace = np.where(some, -1.5, 0.0)
-    watts = analytic.scale_power(
-        np.where(some, 1.02 * idle, seen.expected_power_w), pace, seen.predict_standby_w(PEAKS)
-    )
-    return MeasuredGroup(f"group {number}", seen, seen.expected_latency_s * np.exp(pace), watts, PEAKS)
+    watts = scale_power(np.where(some, 1.02 * idle, seen.expected_power_w), pace, seen.standby_w)
+    return MeasuredGroup(f"group {number}", seen, seen.expected_latency_s * np.exp(pace), watts)
 
 
 def test_transfer_prior_keeps_power_above_idle() -> None:
     """A power below 0 has no log, and one that has none would leave all models of the run with nothing."""
-    prior = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], PEAKS, 0)
+    prior = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], 0)
     assert prior.power_model.trust > 0.5
     unseen = _near_the_floor(9, times=1.02).inputs
-    idle = ANALYTIC.static_power_share * PEAKS.board_power_w
+    idle = STANDBY_W
     factor = np.exp(prior.power_model.predict_log_factor(unseen.features))
     assert (unseen.expected_power_w * factor < 0.6 * idle).any(), "what the trees say of some"
     assert prior.correct_inputs(unseen).expected_power_w.min() >= idle

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 import ekc
 from ekc import devices
 from ekc.devices.recording import RecordedDevice
+from ekc.devices.simulated import data_sheet_prior, specs
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.cost_model import analytic
 from ekc.search.cost_model.features import (
     COUNT_FEATURES,
     FEATURE_NAMES,
@@ -75,8 +76,9 @@ def test_feature_groups_have_every_model_input_once() -> None:
     mixed = {name: (other if name in members else one)[name] for name in one}
     assert len(FEATURE_NAMES) == build_features(mixed).shape[1]
     np.testing.assert_array_equal(build_features(mixed), build_features(other))
-    assert analytic.predict_latency_s(mixed, A100.peaks) == analytic.predict_latency_s(other, A100.peaks)
-    assert analytic.predict_power_w(mixed, A100.peaks) == analytic.predict_power_w(other, A100.peaks)
+    for predict_prior in (A100.prior, partial(data_sheet_prior.predict_prior, specs.A100, clock_mhz=1410.0)):
+        first, second = predict_prior(quantities=mixed), predict_prior(quantities=other)
+        assert (first.latency_s, first.power_w) == (second.latency_s, second.power_w)
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 3), (3, 0), (5, 30), (30, 31), (2, 38), (7, 7)])
@@ -162,8 +164,8 @@ def test_model_does_not_learn_from_explained_schedules(tmp_path: Path) -> None:
 
 def test_cross_validation_scores_unseen_schedules(gpu: RecordedDevice) -> None:
     measured_set = load(gpu)
-    found = cross_validate(measured_set, gpu.peaks, 0)
-    assert found == cross_validate(measured_set, gpu.peaks, 0)
+    found = cross_validate(measured_set, gpu.prior, 0)
+    assert found == cross_validate(measured_set, gpu.prior, 0)
     for score in vars(found).values():
         assert score.error >= 0
         assert score.rank is None or -1 <= score.rank <= 1
@@ -175,7 +177,7 @@ def test_cross_validation_scores_unseen_schedules(gpu: RecordedDevice) -> None:
     timings = [measured_set.candidates[i].timings for i in order]
     for candidate, scrambled in zip(measured_set.candidates, timings, strict=True):
         candidate.timings = scrambled
-    assert cross_validate(measured_set, gpu.peaks, 0).latency.rank < 0.5  # type: ignore[operator]
+    assert cross_validate(measured_set, gpu.prior, 0).latency.rank < 0.5  # type: ignore[operator]
 
 
 def test_minimum_of_metered_schedules_is_enough_for_every_fold(gpu: RecordedDevice, tmp_path: Path) -> None:

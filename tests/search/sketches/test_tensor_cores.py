@@ -13,7 +13,6 @@ from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model import analytic
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
 from tests.emulator.generated import run
@@ -176,7 +175,7 @@ def test_prior_latency_prefers_wgmma_on_hopper() -> None:
     space = Space(op, H200_DEVICE.limits)
     legal = sample_legal(space, 600)
     named = [space.get_structure_name(legal, row) for row in range(len(legal))]
-    expected = analytic.predict_latency_s(space.compute_quantities(legal), H200_DEVICE.peaks)
+    expected = H200_DEVICE.prior(space.compute_quantities(legal)).latency_s
     best = {n: float(expected[[x == n for x in named]].min()) for n in ("warpgroup flying", "tensor flying")}
     assert best["warpgroup flying"] < best["tensor flying"]
     assert H200_DEVICE.peaks.mma_share < 0.7 < A100_DEVICE.peaks.mma_share == 1.0

@@ -119,7 +119,7 @@ def _timed(vector: int, seconds: float, half: float) -> Candidate:
     s = s.bind("i", "block.x").bind("j.0", "thread.x").cache_write("C", "register")
     s = s.cache_read("B", "register", at="k", vector=vector)
     row = build_features(analyse_program(s.program, LIMITS))[0]
-    c = Candidate(s, "made up", row, seconds, 100.0, 1)
+    c = Candidate(s, "made up", row, seconds, 100.0, 40.0, 1)
     c.timings = [Timing(seconds, Interval(seconds - half, seconds + half), 20, WHEN)]
     return c
 

@@ -1,20 +1,20 @@
 """The analytic prior: expected latency and power from counted work and the peaks of a device.
 
-The learned models start from this prior and learn its error. Where a learned model is in quarantine, the
-prior alone is used. `benchmarks/cost_model/analytic.py` compares it with recordings.
+Simulated devices, recordings, and GPUs of which no data sheet is known here offer it as their prior.
+`benchmarks/cost_model/analytic.py` compares it with recordings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Peaks
+from ekc.devices.device import Peaks, Prior, Quantities
 from ekc.ir.hardware.memory import BANKS, SECTOR_BYTES
-from ekc.search.data.defaults import ANALYTIC
+
+Array = NDArray[np.float64]
 
 TENSOR_PRODUCT_FLOPS = 4096.0
 """Floating-point operations of one `mma` in float16. An `mma` of another type takes as long: narrower types
@@ -25,7 +25,53 @@ _REQUEST_KINDS = (("global", "load"), ("global", "store"), ("shared", "load"), (
 _SCHEDULERS_PER_SM = 4.0
 
 
-def predict_latency_s(quantities: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray[np.float64]:
+@dataclass(frozen=True)
+class AnalyticSettings:
+    """Constants of the analytic prior."""
+
+    launch_latency_s: float = 2e-6
+    """Latency of an empty kernel in seconds, about the same on all recent GPUs."""
+    overlap_norm: float = 4.0
+    """Exponent of the p-norm over all resources' times: 1 adds, large values take the longest."""
+    warps_to_hide: float = 16.0
+    """Warp instructions in flight per SM that keep arithmetic pipes busy: 4 schedulers times 4 cycles."""
+    static_power_share: float = 1 / 3
+    """Standby power of a board with blocks on all SMs, as a share of its power cap."""
+    sleep_power_share: float = 1 / 10
+    """Reduction of the standby power where no multiprocessor has blocks, as a share of the power cap. A guess
+    that no recording of ours can test. The simulated devices use a similar guess and so flatter it."""
+    float_pj: float = 15.0
+    """Energy in picojoules of a float32 operation of one lane. These energies were fitted by others on a GTX
+    1080 Ti. Newer processes need less, which the line over the prior learns. The simulated devices started
+    from the same source and so flatter them."""
+    integer_pj: float = 11.0
+    """Energy in picojoules of an integer operation of one lane. Source: as `float_pj`."""
+    tensor_energy_ratio: float = 10.0
+    """Energy of float32 operations on lanes over that of as many in tensor cores. An estimate."""
+    shared_pj: float = 6.0
+    """Energy in picojoules of a byte from shared memory. Source: as `float_pj`."""
+    l1_pj: float = 30.0
+    """Energy in picojoules of a byte of a sector that L1 has or L2 must send. A round value that fits
+    recorded kernels which read the same global memory repeatedly (a100_gemm_clocks;
+    `benchmarks/cost_model/analytic.py`)."""
+    l2_pj: float = 54.0
+    """Energy in picojoules of a byte from L2. Source: as `float_pj`."""
+    dram_pj: float = 51.0
+    """Energy in picojoules of a byte from DRAM. Source: as `float_pj`."""
+
+
+ANALYTIC = AnalyticSettings()
+
+
+def predict_prior(quantities: Quantities, peaks: Peaks) -> Prior:
+    """The analytic prior of schedules for a device with these peaks."""
+    latency_s = predict_latency_s(quantities, peaks)
+    standby_w = _predict_standby_w(quantities["balance"], peaks)
+    power_w = standby_w + _predict_work_energy_j(quantities) / latency_s
+    return Prior(latency_s, np.asarray(power_w), standby_w)
+
+
+def predict_latency_s(quantities: Quantities, peaks: Peaks) -> Array:
     """Expected seconds of a call: the p-norm of the times that each resource needs, and the launch."""
     parts = _predict_resource_times_s(quantities, peaks)
     norm = ANALYTIC.overlap_norm
@@ -33,29 +79,13 @@ def predict_latency_s(quantities: Mapping[str, NDArray[np.float64]], peaks: Peak
     return np.asarray(work + ANALYTIC.launch_latency_s * quantities["launches"])
 
 
-def predict_power_w(quantities: Mapping[str, NDArray[np.float64]], peaks: Peaks) -> NDArray[np.float64]:
-    """Expected board power in watts, not limited by the power cap: standby power, and the energy of the
-    counted work over the expected latency."""
-    return np.asarray(
-        predict_standby_w(quantities["balance"], peaks)
-        + _predict_work_energy_j(quantities) / predict_latency_s(quantities, peaks)
-    )
-
-
-def predict_standby_w(balance: NDArray[Any], peaks: Peaks) -> NDArray[np.float64]:
+def _predict_standby_w(balance: Array, peaks: Peaks) -> Array:
     """Watts without work. `balance`: share of their time in which the SMs have a block each."""
-    idle = 1.0 - np.asarray(balance, np.float64)
-    return (ANALYTIC.static_power_share - ANALYTIC.sleep_power_share * idle) * peaks.board_power_w
+    share = ANALYTIC.static_power_share - ANALYTIC.sleep_power_share * (1.0 - balance)
+    return np.asarray(share * peaks.board_power_w)
 
 
-def scale_power(
-    power_w: NDArray[np.float64], log_latency_residual: NDArray[np.float64], standby_w: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Power of the same work in exp(`log_latency_residual`) times the latency; `standby_w` stays."""
-    return np.asarray(standby_w + (power_w - standby_w) * np.exp(-log_latency_residual))
-
-
-def _predict_work_energy_j(quantities: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+def _predict_work_energy_j(quantities: Quantities) -> Array:
     """Energy in joules of the counted work of one call."""
     requests = sum(quantities[f"total_{scope}_{way}_requests"] for scope, way in _REQUEST_KINDS)
     steps = (
@@ -71,9 +101,7 @@ def _predict_work_energy_j(quantities: Mapping[str, NDArray[np.float64]]) -> NDA
     return np.asarray(1e-12 * (32 * lanes + products + moved))
 
 
-def _predict_resource_times_s(
-    quantities: Mapping[str, NDArray[np.float64]], peaks: Peaks
-) -> dict[str, NDArray[np.float64]]:
+def _predict_resource_times_s(quantities: Quantities, peaks: Peaks) -> dict[str, Array]:
     """Resource -> seconds that it needs for the work if it is the only limit."""
     lanes = peaks.fp32_flops / 2
     # A conversion runs at a quarter of the rate of arithmetic.

@@ -1,0 +1,156 @@
+"""The prior of a real GPU whose data sheet is known: the model of the simulator on estimated events.
+
+`events.py` counts the events of a launch from the compiled kernel. Here they come from the analysis of the
+schedule, for a whole population at once, and nothing is compiled. Integer instructions, which only a compiler
+can count, are estimated; spills are left out. A schedule with several launches counts as one launch with the
+work of all and the grid of the one with most arithmetic.
+
+No simulated device may use this prior: it would know the law that it is asked to find.
+`benchmarks/cost_model/analytic.py` compares it with recordings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.devices.device import Prior, Quantities
+from ekc.devices.simulated import power
+from ekc.devices.simulated.events import (
+    DIRECT_WORDS_IN_FLIGHT,
+    MAX_UNROLLED_TRIPS,
+    TILE_WORDS_IN_FLIGHT,
+    UNROLLED_OPERATIONS,
+    Events,
+)
+from ekc.devices.simulated.latency import compute_launch_seconds, estimate_latency
+from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
+from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SimulatedTraffic
+from ekc.devices.simulated.specs import GpuSpec
+from ekc.devices.throughput import WGMMA_SHARE
+
+Array = NDArray[np.float64]
+
+INTEGER_PER_ACCESS, INTEGER_PER_STEP = 0.25, 1.0
+"""Integer instructions for each memory access and for each trip of a loop (fit: CLBlast rows, as in
+`benchmarks/common/estimated.py`)."""
+PRODUCT_FLOPS = 4096.0
+"""Operations of one `mma` in float16. An `mma` of another type takes about as long: narrower types are
+deeper, wider types less deep (estimate)."""
+REGISTER_BYTES = 4
+TEMPERATURE_C = 60.0
+"""Temperature of the die at work, for leakage (estimate)."""
+
+
+def predict_prior(spec: GpuSpec, quantities: Quantities, clock_mhz: float) -> Prior:
+    """Latency and power by the model of the simulator, at an SM clock and without the power cap."""
+    events, resident = estimate_events(spec, quantities)
+    extra_launches_s = compute_launch_seconds(clock_mhz) * (quantities["launches"] - 1.0)
+    latency_s = np.asarray(estimate_latency(spec, events, resident, clock_mhz).seconds + extra_launches_s)
+    standby_w = power.compute_idle_power(spec, clock_mhz, TEMPERATURE_C)
+    standby_w = standby_w + power.compute_active_clock_power(spec, clock_mhz, quantities["balance"])
+    dynamic_j = power.compute_dynamic_energy(spec, events).at_voltage(spec.voltage.at_clock(clock_mhz))
+    return Prior(latency_s, np.asarray(standby_w + dynamic_j / latency_s), np.asarray(standby_w))
+
+
+def estimate_events(spec: GpuSpec, quantities: Quantities) -> tuple[Events, Occupancy]:
+    """Events and occupancy of schedules; every figure is an array with one entry per schedule."""
+    blocks, threads = quantities["blocks"], quantities["threads"]
+    warps_per_block = np.ceil(threads / WARP_SIZE)
+    figures: dict[str, Any] = {
+        "blocks": blocks,
+        "warps_per_block": warps_per_block,
+        "active_lanes": threads / warps_per_block,
+        "registers": quantities["registers"],
+        **_estimate_memory(spec, quantities),
+        **_estimate_waits(quantities),
+    }
+    requests = figures["traffic"].requests + figures["shared_requests"]
+    figures |= _estimate_instructions(spec, quantities, requests)
+    resident: dict[str, Any] = {"blocks": quantities["resident_blocks"], "warps_per_block": warps_per_block}
+    return Events(**figures), Occupancy(**resident, limited_by="")
+
+
+def _estimate_instructions(spec: GpuSpec, q: Quantities, requests: Array) -> dict[str, Any]:
+    """Arithmetic and control of all warps; `requests` to memory need addresses."""
+    products, group_products = q["total_tensor_products"], q["total_group_products"]
+    group_share = spec.throughput.mma_share / WGMMA_SHARE
+    none = np.zeros(len(requests))
+    return {
+        "fma32": q["total_operations"],
+        **dict.fromkeys(("fp32", "fp16", "sfu", "pack", "other"), none),
+        "tensor": products + group_products,
+        "tensor_fp16_equivalent_flops": PRODUCT_FLOPS * (products + group_share * group_products),
+        "tensor_energy_equivalent_flops": PRODUCT_FLOPS * (products + group_products),
+        "group_products": group_products,
+        "int_ops": INTEGER_PER_ACCESS * requests + INTEGER_PER_STEP * q["total_loop_steps"],
+        "convert": q["total_conversions"],
+        "shuffle": q["total_shuffles"],
+        "branch": q["total_loop_steps"],
+    }
+
+
+def _estimate_memory(spec: GpuSpec, q: Quantities) -> dict[str, Any]:
+    """Accesses of all warps, and the traffic of the launch."""
+    # An asynchronous copy is one instruction, which reads global memory and writes a tile.
+    shared_stores = q["total_shared_store_requests"] - q["total_async_copies"]
+    wavefronts = q["total_shared_load_wavefronts"] + q["total_shared_store_wavefronts"]
+    moving, word_bytes = LINE_BYTES / spec.capability.l1_bytes_per_clock, REGISTER_BYTES * WARP_SIZE
+    addressing = WARP_SIZE / spec.capability.load_store_units
+    # Where making the addresses takes longer than one pass, only requests of one pass wait for it.
+    addresses = max(0.0, addressing - moving) * q["total_one_pass_requests"]
+    return {
+        "shared_requests": q["total_shared_load_requests"] + shared_stores,
+        "shared_wavefronts": wavefronts,
+        "shared_bytes": q["total_shared_load_bytes"] + word_bytes * shared_stores,
+        "global_lane_bytes": q["total_global_load_bytes"] + word_bytes * q["total_global_store_requests"],
+        "local_requests": np.zeros(len(wavefronts)),
+        "lsu_cycles": moving * (q["total_global_passes"] + wavefronts) + addresses,
+        "traffic": SimulatedTraffic(
+            requests=_sum_up(q["total_global_load_requests"], q["total_global_store_requests"]),
+            sectors=_sum_up(q["total_global_load_sectors"], q["total_global_store_sectors"]),
+            l2_bytes=_sum_up(q["l2_bytes"]),
+            dram_bytes=_estimate_missed_bytes(spec, q["dram_bytes"]),
+            drifting_dram_bytes=_estimate_missed_bytes(spec, q["dram_bytes"]),
+        ),
+    }
+
+
+def _estimate_missed_bytes(spec: GpuSpec, dram_bytes: Array) -> Any:
+    """Bytes of a call that L2 does not hold from the call before: those that a cold call brings from DRAM,
+    less the part that L2 keeps."""
+    usable = spec.l2_usable_share * spec.l2_bytes
+    return dram_bytes * (1.0 - np.minimum(1.0, usable / np.maximum(dram_bytes, 1.0)) ** CYCLE_EXPONENT)
+
+
+def _sum_up(*arrays: Array) -> Any:
+    """The sum of arrays, as a figure of events that has one entry per schedule."""
+    return sum(arrays)
+
+
+def _estimate_waits(q: Quantities) -> dict[str, Any]:
+    """Waits of one warp."""
+    tiles_ahead = np.where(q["copy_waits"] > 0, np.maximum(q["pipeline"] - 1.0, 0.0), 0.0)
+    return {
+        "direct_load_rounds": _count_rounds(q, "direct", DIRECT_WORDS_IN_FLIGHT),
+        "tile_load_rounds": _count_rounds(q, "tile", TILE_WORDS_IN_FLIGHT),
+        "tile_load_trips": q["tile_load_trips"],
+        "tile_waits": q["copy_waits"],
+        "tiles_ahead": tiles_ahead,
+        "group_waits": q["group_waits"],
+        "barriers": q["total_barriers"] / q["blocks"],
+    }
+
+
+def _count_rounds(q: Quantities, kind: str, words_in_flight: float) -> Array:
+    """Times that one warp waits for loads: once a trip, or more often where the loads of a trip have more
+    words than are in flight at a time."""
+    words, trips = q[f"{kind}_load_words"], np.maximum(q[f"{kind}_load_trips"], 1.0)
+    if kind == "direct":
+        # ptxas unrolls loops with a small body, and the loads of these trips are in flight together.
+        operations = q["total_operations"] / (q["blocks"] * np.ceil(q["threads"] / WARP_SIZE)) / trips
+        together = np.minimum(UNROLLED_OPERATIONS / np.maximum(operations, 1.0), MAX_UNROLLED_TRIPS)
+        trips = trips / 2.0 ** np.floor(np.log2(np.clip(together, 1.0, trips)))
+    return np.where(words > 0, trips * np.ceil(words / trips / words_in_flight), 0.0)
