@@ -11,8 +11,7 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import generate
 from ekc.ir.hardware.target import Limits
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.memory_access import find_strip_width
-from ekc.ir.lowering.nodes import StageNode, walk_nodes
+from ekc.ir.lowering.nodes import StageNode, find_strip_width, walk_nodes
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import check_traffic

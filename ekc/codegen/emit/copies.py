@@ -11,8 +11,7 @@ from ekc.codegen.emit.scope import Scope
 from ekc.codegen.emit.types import choose_move_type, format_conversion, format_zero
 from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import Buffer
-from ekc.ir.lowering.memory_access import find_strip_width
-from ekc.ir.lowering.nodes import StageNode
+from ekc.ir.lowering.nodes import StageNode, find_strip_width
 from ekc.ir.lowering.regions import Region, Segment, make_segment_variables
 
 

@@ -31,8 +31,7 @@ from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.mma import LANE_GROUPS, LDMATRIX_ROW_BYTES
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
 from ekc.ir.lowering.fragments import LANE_MATRIX_HIGH, LDMATRIX_LANES
-from ekc.ir.lowering.memory_access import find_strip_width
-from ekc.ir.lowering.nodes import LaunchTree, StageNode
+from ekc.ir.lowering.nodes import LaunchTree, StageNode, find_strip_width
 from ekc.ir.lowering.regions import Region
 from ekc.ir.program import Nest
 
