@@ -314,7 +314,7 @@ def find_strip_width(node: StageNode, threads: Extent) -> Extent:
     """Width of a strip in elements: a cache line where rows have several lines and a strip is copied in whole
     rounds, else the whole row. The threads of a block copy a tile asynchronously strip by strip:
 
-        16 lanes a row, 8 rows a round      ->   8 lanes a row, 16 rows a round, then the other half of the rows
+        16 lanes a row, 8 rows a round   ->   8 lanes a row, 16 rows a round, then the rest of the rows
 
     Each thread then copies more vectors of fewer rows. The address of a row and its guard are computed once
     for these vectors, which have constant distances; in a convolution that is most of the address arithmetic.
