@@ -77,7 +77,7 @@ OPERATORS: Mapping[str, Callable[[], ekc.Operator]] = {
     "matmul 1024^3, float32": lambda: ekc.matmul(1024, 1024, 1024),
     "matmul 1024^3, float16": lambda: ekc.matmul(1024, 1024, 1024, dtype="float16"),
     "conv2d 3x3, 64 x 56 x 56": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
-    "softmax 4096 x 1024": lambda: ekc.softmax(4096, 1024),
+    "softmax 4096 x 1024": lambda: ekc.softmax((4096, 1024)),
 }
 HEADERS = ("recording", "kernels", "accesses", "prior", "n", "pick", "ten", "tenth", "Spearman", "error", "")
 POWER_HEADERS = ("recording", "figure", "prior", "rows", "Spearman", "spread", "of rows")

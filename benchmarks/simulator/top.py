@@ -161,8 +161,10 @@ def compile_best(space: Space, seconds: Vector, count: int, at_boost: bool) -> V
     for i, work in zip(best, works, strict=True):
         one = Space(space.recording, (), np.empty(0), space.clocks_mhz[i : i + 1], ())
         refined[i] = np.inf if work is None else one.predict_times(at_boost, [work])[0]
+    # The others keep their order, after the slowest of these.
     others = np.setdiff1d(np.arange(len(seconds)), best)
-    refined[others] = np.maximum(refined[others], refined[best][np.isfinite(refined[best])].max())
+    slowest = refined[best][np.isfinite(refined[best])].max()
+    refined[others] = seconds[others] * max(1.0, slowest / seconds[best[-1]])
     return refined
 
 

@@ -147,7 +147,16 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         "made up",
         None,
     ),
-    "cost_model.energy": (DATA, {"measure_recording": make_energy_lines}, "hotspot A4000 energy", True),
+    "cost_model.energy": (
+        DATA,
+        {
+            "measure_recording": make_energy_lines,
+            "read_kernels": lambda *arguments: None,
+            "measure_few_rows": lambda *arguments: [],
+        },
+        "hotspot A4000 energy",
+        True,
+    ),
     "cost_model.recording": (
         ("file",),
         {"read_recording": make_recorded, "measure_operator": lambda *arguments: [RECORDED_LINE]},
@@ -230,7 +239,7 @@ def test_readme_has_every_script_and_no_other() -> None:
 
 def test_every_script_has_a_stub() -> None:
     have_tests = {f"governor.{name}" for name in ("compare", "cost", "kills", "model", "period", "replay")}
-    assert set(SCRIPTS) == {*STUBS, *have_tests, "search.ablation"}
+    assert set(SCRIPTS) == {*STUBS, *have_tests, "search.ablation", "simulator.energy"}
 
 
 @pytest.mark.parametrize("name", STUBS)

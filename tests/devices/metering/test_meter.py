@@ -57,7 +57,8 @@ def test_estimators_agree() -> None:
 def test_window_has_time_per_call_and_idle_power() -> None:
     window, _ = metered(1e-4, 1.0, 3)
     assert window.call_s == pytest.approx(1e-4)
-    assert 40 < window.idle_power_w < 52
+    # Recorded idle power of an A100: 44 W at its lowest clock, 67 W at its highest.
+    assert 44 < window.idle_power_w < 67
 
 
 def test_window_is_made_of_whole_ticks() -> None:
