@@ -71,7 +71,7 @@ def test_every_operator_and_device_is_named_and_no_other() -> None:
     (table,) = re.findall(r"^Operators, .*\n\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(OPERATOR_KINDS)
     (devices,) = re.findall(r"The simulated devices are ([^.]+)\.", PAGE)
-    assert sorted(re.findall(r"`(\w+)`", devices)) == sorted(specs.list_names())
+    assert sorted(re.findall(r"`([\w-]+)`", devices)) == sorted(specs.list_names())
 
 
 def test_every_page_and_folder_that_is_named_exists() -> None:
