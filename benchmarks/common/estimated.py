@@ -95,6 +95,7 @@ def _estimate_resources(one: Xgemm, figures: dict[str, float]) -> Resources:
     return Resources(round(min(wanted, most)), round(figures["shared_bytes"]), spilled, spilled, spilled)
 
 
+@cache
 def count_accesses(one: Xgemm, side: int) -> dict[str, float]:
     """Quantities of the analysis that CLBlast's own order of copying and alignment of tiles change."""
     blocks = float(side // one.mwg * (side // one.nwg))
