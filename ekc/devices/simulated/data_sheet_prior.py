@@ -1,9 +1,9 @@
 """The prior of a real GPU whose data sheet is known: the model of the simulator on estimated events.
 
 `events.py` counts the events of a launch from the compiled kernel. Here they come from the analysis of the
-schedule, for a whole population at once, and nothing is compiled. Integer instructions, which only a compiler
-can count, are estimated; spills are left out. A schedule with several launches counts as one launch with the
-work of all and the grid of the one with most arithmetic.
+schedule, for a whole population at once, and nothing is compiled. Integer instructions and spills, which only
+a compiler can count, are estimated. A schedule with several launches counts as one launch with the work of
+all and the grid of the one with most arithmetic.
 
 No simulated device may use this prior: it would know the law that it is asked to find.
 `benchmarks/cost_model/analytic.py` compares it with recordings.
@@ -27,7 +27,7 @@ from ekc.devices.simulated.events import (
 )
 from ekc.devices.simulated.latency import compute_launch_seconds, estimate_latency
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
-from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SimulatedTraffic
+from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SECTOR_BYTES, SimulatedTraffic
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.throughput import WGMMA_SHARE
 
@@ -39,7 +39,10 @@ INTEGER_PER_ACCESS, INTEGER_PER_STEP = 0.25, 1.0
 PRODUCT_FLOPS = 4096.0
 """Operations of one `mma` in float16. An `mma` of another type takes about as long: narrower types are
 deeper, wider types less deep (estimate)."""
-REGISTER_BYTES = 4
+SPILLED_BYTES = 6.8
+"""Bytes that ptxas stores, and loads, for each register too many (fit: compiled CLBlast kernels, as in
+`benchmarks/common/estimated.py`)."""
+MAX_REGISTERS, REGISTER_BYTES = 255, 4
 TEMPERATURE_C = 60.0
 """Temperature of the die at work, for leakage (estimate)."""
 
@@ -101,16 +104,23 @@ def _estimate_memory(spec: GpuSpec, q: Quantities) -> dict[str, Any]:
     addressing = WARP_SIZE / spec.capability.load_store_units
     # Where making the addresses takes longer than one pass, only requests of one pass wait for it.
     addresses = max(0.0, addressing - moving) * q["total_one_pass_requests"]
+    local = _estimate_spill_requests(spec, q)
     return {
         "shared_requests": q["total_shared_load_requests"] + shared_stores,
         "shared_wavefronts": wavefronts,
         "shared_bytes": q["total_shared_load_bytes"] + word_bytes * shared_stores,
         "global_lane_bytes": q["total_global_load_bytes"] + word_bytes * q["total_global_store_requests"],
-        "local_requests": np.zeros(len(wavefronts)),
-        "lsu_cycles": moving * (q["total_global_passes"] + wavefronts) + addresses,
+        "local_requests": local,
+        "lsu_cycles": moving * (q["total_global_passes"] + wavefronts)
+        + addresses
+        + max(moving, addressing) * local,
         "traffic": SimulatedTraffic(
             requests=_sum_up(q["total_global_load_requests"], q["total_global_store_requests"]),
-            sectors=_sum_up(q["total_global_load_sectors"], q["total_global_store_sectors"]),
+            sectors=_sum_up(
+                q["total_global_load_sectors"],
+                q["total_global_store_sectors"],
+                local * (LINE_BYTES / SECTOR_BYTES),
+            ),
             l2_bytes=_sum_up(q["l2_bytes"]),
             dram_bytes=_estimate_missed_bytes(spec, q["dram_bytes"]),
             drifting_dram_bytes=_estimate_missed_bytes(spec, q["dram_bytes"]),
@@ -123,6 +133,14 @@ def _estimate_missed_bytes(spec: GpuSpec, dram_bytes: Array) -> Any:
     less the part that L2 keeps."""
     usable = spec.l2_usable_share * spec.l2_bytes
     return dram_bytes * (1.0 - np.minimum(1.0, usable / np.maximum(dram_bytes, 1.0)) ** CYCLE_EXPONENT)
+
+
+def _estimate_spill_requests(spec: GpuSpec, q: Quantities) -> Array:
+    """Accesses of all warps to registers that do not fit: ptxas stores and loads them in every trip."""
+    most = np.minimum(MAX_REGISTERS, np.floor(spec.capability.registers_per_sm / q["threads"]))
+    spilled_bytes = SPILLED_BYTES * np.maximum(0.0, q["needed_registers"] - most)
+    warps = q["blocks"] * np.ceil(q["threads"] / WARP_SIZE)
+    return np.asarray(2.0 * warps * spilled_bytes / REGISTER_BYTES * q["body_trips"])
 
 
 def _sum_up(*arrays: Array) -> Any:

@@ -86,10 +86,12 @@ WAIT_QUANTITIES = (
     "tile_load_trips",
     "copy_waits",
     "group_waits",
+    "body_trips",
 )
 """Quantities of the waits of one thread, of the launch with most arithmetic: words of 4 bytes that it loads
 from global memory to compute with (direct) or to store them in shared memory (tile), the most times that one
-such load runs, and its waits for asynchronous copies and for groups of `wgmma`."""
+such load runs, its waits for asynchronous copies and for groups of `wgmma`, and the most times that an
+instruction of its arithmetic runs."""
 
 REGISTER_BYTES = 4
 """Bytes of a register, the unit of `WAIT_QUANTITIES` in words."""
@@ -294,6 +296,7 @@ class _QuantityWalk:
         tile = node.tile
         points = multiply_extents(x.extent for x in tile.inner_loops)
         self._add_quantity("fma", trips * points * self.thread_count)
+        self.waits["body_trips"] = np.maximum(self.waits["body_trips"], self.loop_runs)
         if tile.strip_loop is None:
             self._add_quantity("tensor_products", trips * self.warp_count)
             return
@@ -307,6 +310,7 @@ class _QuantityWalk:
 
     def _count_compute(self, node: tree.ComputeNode, trips: PopulationValue) -> None:
         compute = node.nest.compute
+        self.waits["body_trips"] = np.maximum(self.waits["body_trips"], self.loop_runs)
         passed = compute_pass_shares(node.guards, node.nest.extents, self.traffic.lane_steps)
         runs = trips * passed.warp_share * self.warp_count
         self._add_quantity("fma", trips * passed.lane_share * self.thread_count)

@@ -26,8 +26,8 @@ def compute_parallelism(
     """Threads, registers, resident blocks, waves and tails of a launch; `fma` is multiply-adds of a block."""
     blocks, threads = to_float64(kernel.block_count), to_float64(kernel.thread_count)
     warps = np.ceil(threads / WARP)
-    registers = to_float64(estimate_registers(kernel)) + RESERVED_REGISTERS
-    registers = np.minimum(registers, limits.registers_per_thread)
+    needed = to_float64(estimate_registers(kernel)) + RESERVED_REGISTERS
+    registers = np.minimum(needed, limits.registers_per_thread)
     shared = to_float64(kernel.shared_bytes)
     warps_registers = np.ceil(registers / 8) * 8 * WARP * warps
     block_limits = (
@@ -47,6 +47,7 @@ def compute_parallelism(
         "blocks": blocks,
         "shared_bytes": shared,
         "registers": registers,
+        "needed_registers": needed,
         "prefetched": to_float64(count_prefetch_registers(kernel)),
         "resident_blocks": resident,
         "occupancy": np.minimum(resident * warps * WARP / limits.threads_per_sm, 1.0),

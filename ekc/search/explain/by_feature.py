@@ -73,7 +73,7 @@ FEATURE_GROUPS: dict[str, tuple[str, ...]] = {
         "total_one_pass_requests",
         "total_async_copies",
     ),
-    "registers": ("registers", "accumulators", "prefetched"),
+    "registers": ("registers", "needed_registers", "accumulators", "prefetched", "body_trips"),
     "occupancy and waves": (
         "threads",
         "blocks",

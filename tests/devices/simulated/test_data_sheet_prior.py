@@ -36,6 +36,7 @@ WORK = (
     "direct_load_words",
     "tile_load_words",
     "copy_waits",
+    "needed_registers",
     "l2_bytes",
     "dram_bytes",
     "launches",
@@ -133,6 +134,22 @@ def test_estimated_counts_are_those_of_the_compiled_kernel(schedule: Schedule) -
     for name in ("direct_load_rounds", "tile_load_rounds", "tile_load_trips"):
         assert getattr(estimated, name)[0] == pytest.approx(getattr(counted, name), rel=0.1), name
     assert resident.blocks[0] == pytest.approx(known.blocks, rel=0.5)
+
+
+def test_tile_that_exceeds_the_registers_is_slow() -> None:
+    """Twice the tile halves the loads, but 256 sums do not fit the 255 registers of a thread."""
+    seconds = []
+    for tile in (8, 16):
+        s = Schedule(o.matmul(1024, 1024, 1024)).split("i", (8, tile)).split("j", (8, tile)).split("k", (8,))
+        s = s.reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1", "i.2", "j.2").unroll("k.1")
+        s = s.bind("i.0", "block.y").bind("j.0", "block.x").bind("i.1", "thread.y").bind("j.1", "thread.x")
+        s = (
+            s.cache_write("C", "register")
+            .cache_read("A", "shared", at="k.0")
+            .cache_read("B", "shared", at="k.0")
+        )
+        seconds.append(_predict(analyse_program(s.program, A100.limits())).latency_s[0])
+    assert seconds[1] > 2 * seconds[0]
 
 
 @pytest.mark.parametrize("name", ["a100", "rtx2080ti", "a100@no-residual"])
