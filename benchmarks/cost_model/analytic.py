@@ -139,7 +139,7 @@ def compare_latencies(data: Path, recording: Recording, count: int | None, seed:
 def _make_latency_line(
     recording: Recording, half: str, accesses: str, prior: str, predicted: Array, seconds: Array
 ) -> dict[str, Any]:
-    score = asdict(score_top(predicted, seconds, predicts_time=prior != TILE))
+    score = asdict(score_top(predicted, seconds, None if prior == TILE else predicted))
     line = {"recording": recording.device, "half": half, "accesses": accesses, "prior": prior, **score}
     if (accesses, prior) == (RECORDED, MODEL):
         line["pass"] = bool(score["spearman"] >= BAR["spearman"] and score["pick"] <= BAR["pick"])
@@ -181,7 +181,7 @@ def compare_compiled(name: str, op: ekc.Operator, count: int, seed: int) -> dict
     timed = list(_time_schedules(device, schedules))
     quantities = analyse_schedules([schedule for schedule, _ in timed], spec.limits())
     predicted = data_sheet_prior.predict_prior(spec, quantities, clock).latency_s
-    score = score_top(predicted, np.array([seconds for _, seconds in timed]))
+    score = score_top(predicted, np.array([seconds for _, seconds in timed]), predicted)
     return {"operator": name, "device": device.label, **asdict(score)}
 
 

@@ -137,12 +137,13 @@ def read_space(data: Path, recording: Recording) -> Space:
     )
 
 
-def score_top(predicted: Vector, recorded: Vector, predicts_time: bool = True) -> TopScore:
-    """Score predictions `[kernels]` of recorded seconds `[kernels]`. Of equal predictions the mean counts."""
+def score_top(predicted: Vector, recorded: Vector, seconds: Vector | None) -> TopScore:
+    """Score an order `predicted[kernels]` of recorded seconds `[kernels]`, and predicted seconds, if any. Of
+    equal predictions the mean counts."""
     least, order = recorded.min(), np.argsort(predicted, kind="stable")
     first = predicted == predicted[order[0]]
     fast = recorded <= np.quantile(recorded, FASTEST_SHARE)
-    error = float(np.median(np.abs(predicted / recorded - 1.0))) if predicts_time else None
+    error = None if seconds is None else float(np.median(np.abs(seconds / recorded - 1.0)))
     return TopScore(
         len(recorded),
         float(recorded[first].mean() / least),
@@ -153,8 +154,8 @@ def score_top(predicted: Vector, recorded: Vector, predicts_time: bool = True) -
     )
 
 
-def compile_best(space: Space, seconds: Vector, count: int, at_boost: bool) -> Vector:
-    """The predictions with the estimate's `count` best compiled, which come before all others."""
+def compile_best(space: Space, seconds: Vector, count: int, at_boost: bool) -> tuple[Vector, Vector]:
+    """An order in which the estimate's `count` best, compiled, come before all others; and the seconds."""
     best = np.argsort(seconds, kind="stable")[:count]
     works = [compile_work(space.recording.spec, space.configurations[i]) for i in best]
     refined = np.array(seconds)
@@ -164,8 +165,9 @@ def compile_best(space: Space, seconds: Vector, count: int, at_boost: bool) -> V
     # The others keep their order, after the slowest of these.
     others = np.setdiff1d(np.arange(len(seconds)), best)
     slowest = refined[best][np.isfinite(refined[best])].max()
-    refined[others] = seconds[others] * max(1.0, slowest / seconds[best[-1]])
-    return refined
+    order = np.array(refined)
+    order[others] *= max(1.0, slowest / seconds[best[-1]])
+    return order, refined
 
 
 def predict_by_other_card(space: Space, others: dict[str, Space]) -> Vector:
@@ -178,13 +180,14 @@ def predict_by_other_card(space: Space, others: dict[str, Space]) -> Vector:
 
 
 def score_predictors(
-    space: Space, predictions: dict[str, tuple[Vector, bool]], part: Mask
+    space: Space, predictions: dict[str, tuple[Vector, Vector | None]], part: Mask
 ) -> dict[str, dict[str, Any]]:
-    """Scores of several predictors on part of the kernels; (seconds, whether they are times) by name."""
+    """Scores of several predictors on part of the kernels; (order, seconds or None) by name."""
     scores = {}
-    for name, (predicted, predicts_time) in predictions.items():
-        known = part & np.isfinite(predicted)
-        scores[name] = asdict(score_top(predicted[known], space.seconds[known], predicts_time))
+    for name, (order, seconds) in predictions.items():
+        known = part & np.isfinite(order)
+        predicted = None if seconds is None else seconds[known]
+        scores[name] = asdict(score_top(order[known], space.seconds[known], predicted))
     return scores
 
 
@@ -192,18 +195,18 @@ def make_lines(space: Space, others: dict[str, Space], compiled: int) -> Iterato
     """Lines of the table: by clock, half of the kernels, and whether they stage both operands."""
     area = np.array([-float(one.thread_tile) for one in space.configurations])
     middle = np.full(len(space.seconds), np.median(space.seconds[~space.unfitted]))
+    transferred = predict_by_other_card(space, others)
     trivial = {
-        "other card": (predict_by_other_card(space, others), True),
-        "minus thread tile": (area, False),
-        "constant": (middle, True),
+        "other card": (transferred, transferred),
+        "minus thread tile": (area, None),
+        "constant": (middle, middle),
     }
     everything = np.ones(len(space.seconds), np.bool_)
     for at_boost in (False, True) if space.recording.clock_share else (False,):
         estimated = space.predict_times(at_boost)
-        predictions = {"estimated": (estimated, True)}
+        predictions = {"estimated": (estimated, estimated)}
         if compiled:
-            refined = compile_best(space, estimated, compiled, at_boost)
-            predictions[f"best {compiled} compiled"] = (refined, True)
+            predictions[f"best {compiled} compiled"] = compile_best(space, estimated, compiled, at_boost)
         for half, mask in (("all", everything), ("unfitted half", space.unfitted)):
             parts = {"all": mask, "both staged": mask & space.staged, "direct reads": mask & ~space.staged}
             for part, kernels in parts.items():

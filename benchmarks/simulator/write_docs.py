@@ -186,17 +186,17 @@ In words:
   would with random data, by the factor "activity" on the energy of its events.
 - SRAM accesses are at their lower bound too. Passes through the banks that collide seem to cost less than a
   pass that reads half of the banks; the rows under the cap want more for them than those over clocks.
-- DRAM takes 1.5 times what Delestrac et al. measured and 0.9 times what Antepara et al. did, if blocks drift
+- DRAM takes 1.1 times what Delestrac et al. measured and 0.7 times what Antepara et al. did, if blocks drift
   out of step after their first wave. With the bytes of blocks in step it runs into its upper bound, and
-  scores 0.69 instead of 0.77 for the clock under the cap, 0.86 instead of 0.85 for equals, and a power error
-  of 5.7 % instead of 3.0 %: small tiles draw more than those bytes explain. The times of the RTX 3090 fit
-  blocks in step a little better (rank 0.94, else 0.93, of 900 rows), those of the RTX 2080 Ti and the A100
-  both alike, so the time of DRAM is that of blocks in step. Both cannot be right. A counter of DRAM bytes
-  would settle it; no recording of these kernels has one.
+  scores 0.70 instead of 0.77 for the clock under the cap, 0.85 as before for equals, and a power error of
+  5.5 % instead of 2.7 %: small tiles draw more than those bytes explain. The times of the RTX 3090 fit blocks
+  in step a little better (rank 0.94, else 0.93, of 900 rows, with an earlier model of waits), those of the
+  RTX 2080 Ti and the A100 both alike, so the time of DRAM is that of blocks in step. Both cannot be right. A
+  counter of DRAM bytes would settle it; no recording of these kernels has one.
 - The terms were chosen while looking at both recordings, so the sweep over clocks guards the energies, not
   the choice of terms; and first fits had been seen when the bounds were written.
 - Clocks at simulated time are those of times that are some percent wrong: where both operands are staged
-  their rank is 0.90, elsewhere 0.33.
+  their rank is 0.91, elsewhere 0.41. The bar of 0.55 for all is missed by 0.025.
 - Idle power: both A100 recordings are of a board of 40 GB, PCIe and 250 W, and yet one drew 42 W at 210 MHz
   with the FMA kernel and the other 44 W idle. The rise of idle power with the voltage fits the leakage that
   the FMA kernel shows, at 45 C; what is left is 6 W of constant power, a difference of the boards or of their
@@ -225,7 +225,7 @@ here.
 - What the mapping leaves out: the kernels recorded were compiled by other compilers, from OpenCL or CUDA
   text with sizes known only at run time; ours are ekc's text with CLBlast's copies written in.
 - Direct reads: kernels that stage neither operand come out too fast by a quarter on the RTX 3090 where a
-  thread owns 128 elements and two warps share a scheduler; the error grows by 3 % an octave of the distance
+  thread owns 128 elements and two warps share a scheduler; the error grows by 5 % an octave of the distance
   between lanes there, and not on the other two cards.
 - Kernels that spill come out between a fifth and 1.7 times the recorded time, about right in the median:
   spills are counted as if they all lay in the hottest loop. Those predicted far too fast read global memory
