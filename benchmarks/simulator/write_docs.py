@@ -269,8 +269,8 @@ Constants fitted to CLBlast's kernels, with loads that wait, came after those fi
 the scored halves were at 5.7, 9.3, 11.8 and 15.5 %. On the H100 the loss is in kernels of `wgmma` that bring
 their tiles through registers (0.68 of the measured time).
 
-The fastest float32 kernels that our search finds (256 trials, seed 0, `--target a100-sxm` and `rtx4090`, fixed
-clocks of 1410 and 2235 MHz), beside the fastest measured of that set:
+The fastest float32 kernels that our search finds (256 trials, seed 0, targets `a100-sxm` and `rtx4090`, at
+their fixed clocks of 1410 and 2235 MHz), beside the fastest measured of that set:
 
 | matrix product | a100-sxm | measured | ratio | rtx4090 | measured | ratio |
 |---|---|---|---|---|---|---|
@@ -279,10 +279,10 @@ clocks of 1410 and 2235 MHz), beside the fastest measured of that set:
 | 4096 cubed | 8.01 ms | 7.97 ms | 1.00 | 2.23 ms | 2.73 ms | 0.82 |
 
 The measured kernels themselves take 1.06 to 1.09 times their measured time on the simulated A100, and 1.07 to
-1.26 times on the RTX 4090, at the boost clock. So the model is not too fast for these. But ours come out at 84 %
-of the multiply-add rate at their clock on the simulated RTX 4090, where the best measured kernel of that set
-reaches 61 % of the rate at boost: whether ours would be that much faster on a real one, no recording tells, and
-the ceiling on Ada may be too high.
+1.26 times on the RTX 4090, at the boost clock. So the model is not too fast for these. But ours come out at
+84 % of the multiply-add rate at their clock on the simulated RTX 4090, where the best measured kernel of that
+set reaches 61 % of the rate at boost: whether ours would be that much faster on a real one, no recording
+tells, and the ceiling on Ada may be too high.
 
 What stays wrong: float8 by `mma.sync` on the H100 (half of the measured time in kernels that were measured
 with TMA, whose tiles have no padding against bank conflicts), and single sectors of 32 bytes at large strides
