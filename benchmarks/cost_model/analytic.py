@@ -18,9 +18,9 @@ Power: the A100 at the clock of most rows, no cap in its way, each kernel at its
 standard deviation of the log of expected over recorded; *of rows*: of the recorded figures alone, what a
 constant leaves.
 
-Own: random legal schedules of ekc for some operators, `--own` of each. The data sheet's prior against the
-same model on compiled counts (a simulated device without residual): what estimating the counts costs, not
-what the model is worth.
+Own: random legal schedules of ekc for some operators, `--own` of each. The data sheet's prior is compared
+with the same model on compiled counts (a simulated device without residual). That is the error of estimated
+counts, not the error of the model.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def measure_memory_efficiency(
     dynamic_shared: int = 0,
     blocks: Iterable[int] = (0,),
 ) -> tuple[MemoryEfficiency, ...]:
-    """Every memory instruction that the given blocks reach. `sizes`: bytes of the arrays that the arguments
-    are; the others and errors: see `survey_accesses`."""
+    """Every memory instruction that the given blocks reach. `sizes`: bytes of each array
+    argument. For the other parameters and errors see `survey_accesses`."""
     decoded, arrays = decode_address_slice(ptx, kernel_name), [BlankArray(size) for size in sizes]
     trace = run_trace(_EfficiencyTrace, decoded, grid, block, arrays, dynamic_shared, blocks)
     found = [_summarize_sites(trace, line, sites) for (line, _), sites in group_reached_sites(trace).items()]

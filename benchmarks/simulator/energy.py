@@ -6,7 +6,7 @@
 Rows of `a100_gemm_energy` below 1400 MHz fit (beyond, the cap does not hold the clock); each is predicted by
 energies that were fitted without its fold of kernels. Rows of `a100_gemm_clocks` score and never fit. "Energy
 of equals" is the rank correlation of log energies over all pairs of rows at one clock whose times are within
-5 %, each pair both ways round. Intervals are of 95 %, by drawing kernels anew with replacement."""
+5 %, in both orders of a pair. Intervals are 95 % bootstrap intervals over kernels."""
 
 from __future__ import annotations
 

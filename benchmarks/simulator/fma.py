@@ -37,32 +37,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) copy(const float4* __restr
 
 def make_copy_kernel(arch: str, size: int) -> CompiledKernel:
     """Copy `size` bytes, 16 a thread."""
-    out, blocks = compile_cached(COPY_TEXT.replace("THREADS", str(THREADS)), arch), size // (16 * THREADS)
-    launch = Launch("copy", (blocks, 1, 1), (THREADS, 1, 1), 0, ("x", "y"), (size, size))
-    return CompiledKernel(
-        name="copy",
-        cuda_source=COPY_TEXT,
-        ptx=out.ptx,
-        cubin=out.cubin,
-        arch=out.arch,
-        log=out.log,
-        nvrtc_version=out.nvrtc_version,
-        launches=(launch,),
-        resources=(out.resources["copy"],),
-        workspace_bytes=0,
-        flops=0.0,
-        min_bytes=2.0 * size,
-    )
+    launch = Launch("copy", (size // (16 * THREADS), 1, 1), (THREADS, 1, 1), 0, ("x", "y"), (size, size))
+    return _make_kernel(COPY_TEXT.replace("THREADS", str(THREADS)), arch, launch, 0.0, 2.0 * size)
 
 
 def make_fma_kernel(arch: str, sms: int) -> CompiledKernel:
     """Full SMs, 32 independent multiply-adds a trip, no memory to speak of."""
     text = TEXT.replace("THREADS", str(THREADS)).replace("TRIPS", str(TRIPS))
+    threads = sms * BLOCKS_PER_SM * THREADS
+    launch = Launch("fma32", (sms * BLOCKS_PER_SM, 1, 1), (THREADS, 1, 1), 0, ("x", "y"), (72, 4 * threads))
+    return _make_kernel(text, arch, launch, 2.0 * 32 * TRIPS * threads, 4.0 * threads)
+
+
+def _make_kernel(text: str, arch: str, launch: Launch, flops: float, min_bytes: float) -> CompiledKernel:
+    """Compile `text` for one launch. `flops`, `min_bytes`: operations and least bytes moved of a call."""
     out = compile_cached(text, arch)
-    blocks = sms * BLOCKS_PER_SM
-    launch = Launch("fma32", (blocks, 1, 1), (THREADS, 1, 1), 0, ("x", "y"), (72, 4 * blocks * THREADS))
     return CompiledKernel(
-        name="fma32",
+        name=launch.name,
         cuda_source=text,
         ptx=out.ptx,
         cubin=out.cubin,
@@ -70,8 +61,8 @@ def make_fma_kernel(arch: str, sms: int) -> CompiledKernel:
         log=out.log,
         nvrtc_version=out.nvrtc_version,
         launches=(launch,),
-        resources=(out.resources["fma32"],),
+        resources=(out.resources[launch.name],),
         workspace_bytes=0,
-        flops=2.0 * 32 * TRIPS * blocks * THREADS,
-        min_bytes=4.0 * blocks * THREADS,
+        flops=flops,
+        min_bytes=min_bytes,
     )

@@ -55,7 +55,8 @@ LONG_S = 10e-6
 ERROR_BARS = {"a100_sm80": 0.09, "rtx4090_sm89": 0.11, "h100_sm90": 0.22, f"h100_sm90{CP_ASYNC}": 0.20}
 RANK_BARS = {"a100_sm80": 0.98, "rtx4090_sm89": 0.97, "h100_sm90": 0.88, f"h100_sm90{CP_ASYNC}": 0.95}
 PAIR_RATIO, PAIR_BAR, PICK_BAR = 1.2, 0.85, 0.06
-"""Pairs that differ by so much are judged; the share to be right; the mean cost of the pick."""
+"""Least ratio of two measured times for a pair to be scored; bars for the share of pairs in the right order
+and for the mean cost of the pick."""
 TIE = 1e-3
 """Relative difference below which two predictions are a tie."""
 DRAWS = 1000
@@ -307,7 +308,7 @@ def is_kept(row: ForeignRow, lists: Mapping[str, Any]) -> bool:
 def time_rows(
     rows: Sequence[ForeignRow], options: Sequence[str], cache: Path | None
 ) -> tuple[list[Timed], dict[str, dict[str, list[int]]]]:
-    """The rows that can be timed, and by card and reason the numbers of the others."""
+    """(timed rows, row numbers that were refused by card and error message)."""
     timed, refused = [], dict[str, dict[str, list[int]]]()
     for row in rows:
         try:

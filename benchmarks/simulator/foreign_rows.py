@@ -21,7 +21,8 @@ from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError, InvalidInput
 
 LISTS = Path(__file__).with_name("foreign_rows.json")
-"""Numbers of the rows by card: those left out, and the two halves of the others."""
+"""JSON file with row numbers by card: rows left out ("flagged", "stale"), the half that fits, and the half
+that scores."""
 STALE_RATIO = 3.0
 """Two rows that print one CUDA text and differ by more than this factor: one was measured on another text."""
 FITTED, SCORED = "fitted", "scored"
