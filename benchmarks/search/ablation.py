@@ -1,7 +1,8 @@
-"""Effect of each mechanism of the search: latency without it, on simulated devices and recorded spaces.
+"""Effect of each mechanism of the search: latency or energy without it, simulated or recorded.
 
-    python -m benchmarks.search.ablation [--folder DIR] [--program NAME] [--seeds FIRST:END] [--trials N]
-        [--variants "A;B"] [--only TEXT] [--within SHARE] [--data DIR] [--show] [--against NAME] [--json FILE]
+    python -m benchmarks.search.ablation [--objective NAME] [--folder DIR] [--program NAME]
+        [--seeds FIRST:END] [--trials N] [--variants "A;B"] [--only TEXT] [--within SHARE] [--data DIR]
+        [--show] [--against NAME] [--json FILE]
 
 The six operators of `paper.py` on the simulated a100 and rtx4090; with --data on recordings too. Every
 variant starts from the same seeds. The latency of its winner is divided by that of the default with the same
@@ -19,6 +20,10 @@ pass. Each row has a verdict; the benchmark as a whole has none ("pass": null).
 of the whole run. It is only comparable where every kernel was stored before and nothing else ran; run it
 again as another --program. The time to record the traces of a space (half a second of this process) is in
 neither.
+
+With --objective energy every run meters, as `ekc.tune` does, and the energies of the winners are compared:
+each is at most 5 % slower than the fastest kernel of its run. *metered*: kernels metered over those of the
+default.
 
 Why 64 trials: a run of 64 takes about 23 CPU seconds, one of 256 takes 92 (a new kernel takes 0.29: NVRTC
 0.17, counting its instructions 0.11; the search takes 3 to 5 and 12).
@@ -39,16 +44,18 @@ import numpy as np
 from benchmarks.common.operators import PAPER_OPERATORS
 from benchmarks.common.script import WIDE_TABLE, make_main
 from benchmarks.search.ablation_figures import (
+    FIGURES,
     LOSS_BAR,
     TIME_BAR,
     compare_variant,
+    get_objective,
     judge,
     split_seeds,
     summarize,
 )
 from benchmarks.search.ablation_recordings import RecordedPlace, make_recorded_places
 from benchmarks.search.ablation_runs import Line, Place, append_line, check_program, get_identity, read_lines
-from benchmarks.search.ablation_variants import DEFAULT, STAGE_ONE, VARIANTS
+from benchmarks.search.ablation_variants import DEFAULT, ENERGY_VARIANTS, STAGE_ONE, VARIANTS
 from benchmarks.search.paper_runs import DEVICES, digest_code
 from ekc.errors import InvalidInput
 from ekc.tables import format_table
@@ -93,9 +100,11 @@ def run_missing(
                     "seed": seed,
                     "trials": trials,
                 }
+                if arguments.objective == "energy":
+                    line["objective"] = "energy"
                 if get_identity(line) in done or not place.supports(name):
                     continue
-                line |= {"code": digest_code()} | place.run(name, seed, trials)
+                line |= {"code": digest_code()} | place.run(name, seed, trials, arguments.objective)
                 append_line(place.log, line)
                 done.add(get_identity(line))
                 print(format_run(line), flush=True)
@@ -104,9 +113,10 @@ def run_missing(
 def format_run(line: Line) -> str:
     """One line of text about a finished run."""
     latency = line["latency_s"]
+    energy = f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} metered, " if "energy_j" in line else ""
     text = f"{latency:.4f} times the optimum" if line["device"] == RECORDED else f"{latency * 1e6:.6g} us"
     return (
-        f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: {text}, "
+        f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: {text}, {energy}"
         f"{line['timed']} timed, search {line['search_s']:.1f} s, measuring {line['measuring_s']:.1f} s"
     )
 
@@ -120,9 +130,10 @@ def compare_all(lines: list[Line], program: str, other: str | None) -> list[Line
         for name in VARIANTS
         if name != DEFAULT
     ]
-    logs = split_seeds(base, "without_luck_s")
+    figure, measured = FIGURES[get_objective(lines[0])]
+    logs = split_seeds(base, figure)
     if logs:
-        rows.append(summarize("default, other seeds", logs, split_seeds(base, "latency_s")))
+        rows.append(summarize("default, other seeds", logs, split_seeds(base, measured)))
     if other is not None:
         others = [x for x in lines if x["program"] == other and x["variant"] == DEFAULT]
         rows.append(compare_variant(f"{program} over {other}", base, others))
@@ -131,7 +142,7 @@ def compare_all(lines: list[Line], program: str, other: str | None) -> list[Line
 
 HEADERS = (
     *("variant", "pairs", "seeds", "ratio", "places redrawn", "seeds redrawn", "worst"),
-    *("measured", "places redrawn", "search CPU", "wall", "trials", ""),
+    *("measured", "places redrawn", "search CPU", "wall", "trials", "metered", ""),
 )
 
 
@@ -147,7 +158,7 @@ def format_row(row: Line) -> tuple[str, ...]:
         f"{row['worst']:.3f}",
         f"{row['measured_mean']:.4f}",
         _format_interval(row["measured_interval"]),
-        *(_format_share(row, key) for key in ("search_share", "wall_share", "trials_share")),
+        *(_format_share(row, key) for key in ("search_share", "wall_share", "trials_share", "metered_share")),
         row["verdict"],
     )
 
@@ -197,6 +208,7 @@ def parse_seeds(text: str) -> tuple[int, int]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
+    parser.add_argument("--objective", choices=tuple(FIGURES), default="latency")
     parser.add_argument("--folder", type=Path, default=Path("build/ablation"), help="of the finished runs")
     parser.add_argument(
         "--program",
@@ -216,14 +228,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="NAME", help="another program to compare with")
 
 
+def _read_runs(arguments: argparse.Namespace) -> list[Line]:
+    """The finished runs with this objective."""
+    return [x for x in read_lines(arguments.folder) if get_objective(x) == arguments.objective]
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the missing runs and print the tables."""
-    names = tuple(v.strip() for v in arguments.variants.split(";")) if arguments.variants else STAGE_ONE
+    names = STAGE_ONE if arguments.objective == "latency" else (DEFAULT, *ENERGY_VARIANTS)
+    if arguments.variants:
+        names = tuple(v.strip() for v in arguments.variants.split(";"))
+    if arguments.objective == "energy" and arguments.data:
+        raise InvalidInput("--data: a replay of a recording compares latencies; leave out --objective energy")
     for name in names:
         if name not in VARIANTS:
             raise InvalidInput(f"--variants: no {name!r}; variants are {'; '.join(VARIANTS)}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    lines = read_lines(arguments.folder)
+    lines = _read_runs(arguments)
     if not arguments.show:
         arguments.program = arguments.program or digest_code()
         check_program(lines, arguments.program)
@@ -242,7 +263,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         ]
         chosen = select_variants(own, names, arguments.within)
         run_missing(places, arguments, chosen, {get_identity(x) for x in lines})
-        lines = read_lines(arguments.folder)
+        lines = _read_runs(arguments)
     print(f"bars: ratio {LOSS_BAR:.3f}, search CPU {TIME_BAR:.2f}")
     programs = [arguments.program] if arguments.program else list(dict.fromkeys(x["program"] for x in lines))
     shown = [row for program in programs for row in print_tables(lines, program, arguments.against)]

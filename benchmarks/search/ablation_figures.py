@@ -24,6 +24,16 @@ MIN_SEEDS, ENOUGH_SEEDS = 5, 20
 final."""
 
 
+FIGURES = {"latency": ("without_luck_s", "latency_s"), "energy": ("energy_j", "energy_j")}
+"""Objective -> the figures of a winner that are compared: without its own factor, and as measured. The own
+factors of an energy (half a percent each on time and on power) stay in."""
+
+
+def get_objective(line: Line) -> str:
+    """Objective of a run. Runs stored before there were two have none."""
+    return str(line.get("objective", "latency"))
+
+
 def index_runs(lines: Sequence[Line]) -> dict[tuple[str, str, int], Line]:
     """(operator, device, seed) -> run."""
     return {(x["operator"], x["device"], x["seed"]): x for x in lines}
@@ -89,11 +99,14 @@ def _compute_ends(means: NDArray[np.float64]) -> tuple[float, float]:
 
 def compare_variant(name: str, runs: Sequence[Line], base: Sequence[Line], seed: int = 0) -> Line | None:
     """A row of the table: a variant against the base; None where they share no operator, device and seed."""
-    logs = pair_runs(runs, base, "without_luck_s")
+    figure, measured = FIGURES[get_objective(runs[0])] if runs else FIGURES["latency"]
+    logs = pair_runs(runs, base, figure)
     if not logs:
         return None
     shares = {"search_share": "search_s", "wall_share": "wall_s", "trials_share": "timed"}
-    return summarize(name, logs, pair_runs(runs, base, "latency_s"), seed) | {
+    if get_objective(runs[0]) == "energy":
+        shares["metered_share"] = "metered"
+    return summarize(name, logs, pair_runs(runs, base, measured), seed) | {
         **{share: compute_geometric_mean(pair_runs(runs, base, key)) for share, key in shares.items()},
     }
 

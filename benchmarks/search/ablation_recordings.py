@@ -100,8 +100,8 @@ class RecordedPlace:
         """Whether the variant differs from the default here."""
         return name in (DEFAULT, *MODELS, *POPULATIONS)
 
-    def run(self, name: str, seed: int, trials: int) -> dict[str, Any]:
-        """Run one replay."""
+    def run(self, name: str, seed: int, trials: int, objective: str = "latency") -> dict[str, Any]:
+        """Run one replay. A recording is searched for the least latency alone."""
         table = read(self._data, self._recording)
         space = TableSpace(table)
         start, wall_start = time.process_time(), time.monotonic()

@@ -1,8 +1,8 @@
 """The runs of `ablation.py`: one search of one variant, and the file of finished runs.
 
 All runs on one operator and device share a record store and one simulated device. So a kernel that any run
-has timed is not compiled again. Nothing is metered, because the objective is the latency, and no finalist is
-executed: neither changes which kernel is fastest.
+has timed is not compiled again. With the objective latency nothing is metered, and no finalist is executed
+with either: neither changes which kernel is the best.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.common.operators import PAPER_OPERATORS
+from benchmarks.search.ablation_figures import get_objective
 from benchmarks.search.ablation_variants import VARIANTS, Variant, apply_changes
 from benchmarks.search.depth import remove_own_factor
 from benchmarks.search.paper_runs import digest_code
 from ekc import devices
-from ekc.devices.device import Device, Timing
+from ekc.devices.device import Device, Metering, Timing
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import MeasurementFailure, Measurer
@@ -31,7 +32,7 @@ from ekc.search.space.space import Space
 Line = dict[str, Any]
 KEYS = ("program", "operator", "device", "variant", "seed", "trials")
 """Fields that identify a run."""
-NOT_EXECUTED = "not executed: an ablation compares latencies alone"
+NOT_EXECUTED = "not executed: an ablation compares figures alone"
 
 
 class InlineExecutor(Executor):
@@ -52,12 +53,13 @@ class InlineExecutor(Executor):
 
 
 @dataclass
-class LatencyMeasurer(Measurer):
-    """Times kernels; it neither meters nor executes them."""
+class AblationMeasurer(Measurer):
+    """Times kernels, meters them where the objective needs it, and executes none."""
 
     is_replay: ClassVar[bool] = False
+    is_metering: bool = False
     seconds: float = 0.0
-    """CPU seconds of timing."""
+    """CPU seconds of timing and metering."""
     curve: list[tuple[int, float]] = field(default_factory=list)
     """(kernels timed so far, least latency so far in seconds), a point for each improvement."""
     _count: int = 0
@@ -77,9 +79,14 @@ class LatencyMeasurer(Measurer):
 
     def meter(
         self, schedule: Any, get_kernel: Callable[[], Any], window_s: float, repeat: int = 0
-    ) -> MeasurementFailure:
-        """Meter nothing."""
-        return MeasurementFailure("not metered")
+    ) -> Metering | MeasurementFailure:
+        """Meter a schedule as `Measurer` does, or nothing."""
+        if not self.is_metering:
+            return MeasurementFailure("not metered")
+        start = time.process_time()
+        outcome = super().meter(schedule, get_kernel, window_s, repeat)
+        self.seconds += time.process_time() - start
+        return outcome
 
     def find_verdict(self, schedule: Any) -> str:
         """Execute nothing."""
@@ -102,23 +109,26 @@ class Place:
         """Whether the variant differs from the default here: every one does."""
         return True
 
-    def run(self, name: str, seed: int, trials: int) -> Line:
+    def run(self, name: str, seed: int, trials: int, objective: str = "latency") -> Line:
         """Run a variant once."""
         variant = VARIANTS[name]
         self._store = self._store or RecordStore(self._records)
         start, wall_start = time.process_time(), time.monotonic()
         with apply_changes(variant.changes):
             space, recording_s = self._get_space(variant)
-            measurer, executor = LatencyMeasurer(self.device, self._store), InlineExecutor()
+            measurer = AblationMeasurer(self.device, self._store, is_metering=objective == "energy")
+            executor = InlineExecutor()
             calls = None if variant.calls_per_trial is None else variant.calls_per_trial * trials
-            options = TuneOptions(trials, "latency", 0.05, False, seed, None, calls)
+            options = TuneOptions(trials, objective, 0.05, False, seed, None, calls)
             search = TuningRun(space, measurer, executor, options, None, variant.method)
             result = search.run(())
             used = time.process_time() - start - measurer.seconds - executor.seconds
         winner = next(c for c in search.task.candidates if c.schedule == result.best.schedule)
+        energy = {"energy_j": winner.energy_j, "metered": result.metered_count}
         return {
             "latency_s": winner.latency_s,
             "without_luck_s": remove_own_factor(winner, self.device),
+            **(energy if measurer.is_metering else {}),
             "timed": sum(t.latency_s is not None for t in result.trials),
             "stopped": result.stopped,
             "bred": result.bred,
@@ -160,7 +170,7 @@ def read_lines(folder: Path) -> list[Line]:
 
 def get_identity(line: Line) -> tuple[Any, ...]:
     """The values that identify a run."""
-    return tuple(line[k] for k in KEYS)
+    return *(line[k] for k in KEYS), get_objective(line)
 
 
 def _read_log(log: Path) -> Iterator[Line]:

@@ -18,8 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.search.paper_runs import METHODS
+from ekc.search.cost_model.power_model import (
+    LatencyLaw,
+    LayeredPowerModel,
+    fit_parametric_power,
+    fit_two_numbers,
+)
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.data.defaults import BREEDING
+from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, POWER_MODEL, SELECTION
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
 
 Array = NDArray[np.float64]
@@ -51,6 +57,28 @@ def _fix_population(size: int) -> SearchMethod:
     return SearchMethod(breeding=replace(BREEDING, min_population=size, max_population=size))
 
 
+def score_without_ties(acquisition: Any, population: Any) -> Array:
+    """Replace the scores of closing rounds: by the predicted objective alone."""
+    return np.asarray(acquisition.predict_figures(population)[0].mean)
+
+
+def learn_parametric_power(
+    model: LayeredPowerModel, rows: NDArray[np.float32], latency_s: Array, priors: Array, watts: Array
+) -> None:
+    """Replace the training of the power model: the parametric part alone, no surrogate of its error."""
+    model.parametric = fit_parametric_power(latency_s, priors, watts)
+
+
+def fit_two_numbers_alone(latency_s: Array, watts: Array, weights: Array) -> LatencyLaw:
+    """Replace the law of power by latency: P0 + E0 / latency, without the power law."""
+    return LatencyLaw(fit_two_numbers(latency_s, watts, weights), 1.0, 0.0, 0.0)
+
+
+def _change_power_model(**values: float) -> dict[str, Any]:
+    """The change of tunable numbers of the power model."""
+    return {"ekc.search.cost_model.power_model:POWER_MODEL": replace(POWER_MODEL, **values)}
+
+
 SURROGATE, EVALUATOR = (
     "ekc.search.cost_model.learner:Surrogate",
     "ekc.search.space.constraints:StructureEvaluator",
@@ -73,6 +101,26 @@ VARIANTS: dict[str, Variant] = {
 """Name -> variant. Finished runs are stored under these names."""
 STAGE_ONE = (DEFAULT, "trees and process", "trees alone", *POPULATIONS, "stop rule")
 """Variants that run where none are named."""
+
+POWER = "ekc.search.cost_model.power_model"
+ADAPTIVE_SHARE = 0.14
+"""Share of the kernels that the default meters in runs of 64 trials, finals included (`paper.py`)."""
+NO_TIES = {
+    "ekc.search.data.selection:SELECTION": replace(SELECTION, tie_tolerance=0.0),
+    "ekc.search.cost_model.acquisition:Acquisition.score_tie_breaks": score_without_ties,
+}
+ENERGY_VARIANTS: dict[str, Variant] = {
+    "fixed share": Variant(method=SearchMethod(metered_share=ADAPTIVE_SHARE)),
+    "constant power": Variant(method=METHODS["latency x constant power"]),
+    "no prior of power": Variant(_change_power_model(prior_slope=0.0, prior_slope_variance=1e12)),
+    "no power surrogate": Variant({f"{POWER}:LayeredPowerModel.learn": learn_parametric_power}),
+    "equal weights of both laws": Variant(_change_power_model(share_error=1e6)),
+    "P0 t + E0 without power law": Variant({f"{POWER}:fit_latency_law": fit_two_numbers_alone}),
+    "no tie-break": Variant(NO_TIES),
+    "no closing rounds": Variant(method=SearchMethod(rounds=replace(PARALLEL_ROUNDS, closing_share=0.0))),
+}
+"""Variants of what touches energy alone: they run with the objective energy."""
+VARIANTS |= ENERGY_VARIANTS
 
 
 @contextmanager
