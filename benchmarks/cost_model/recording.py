@@ -2,11 +2,12 @@
 
     python -m benchmarks.cost_model.recording FILE [--json FILE] [--seed N] [--folds K]
 
-FILE is a recording (`docs/recordings.md`). Of each operator the metered schedules are dealt into K folds, no
-schedule in two; the model learns from K - 1 of them and predicts the energy of the rest from their measured
-latency, as in a tuning run. "latency x constant power" takes the median power of the same rows; "the prior
-alone" is counted work times round constants, scaled to the median of the same rows. Errors are absolute and
-relative, of energies. Bar: the mean error of the model is below that of latency x constant power."""
+FILE is a recording (`docs/reference/recordings.md`). Of each operator the metered schedules are dealt into K
+folds, no schedule in two; the model learns from K - 1 of them and predicts the energy of the rest from their
+measured latency, as in a tuning run. "latency x constant power" takes the median power of the same rows;
+"the prior alone" is counted work times round constants, scaled to the median of the same rows. Errors are
+absolute and relative, of energies. Bar: the mean error of the model is below that of latency x constant
+power."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.governor.period [--json FILE] [--rounds N] [--seed N] [--traces FILE]
 
-`--traces` adds recorded traces, as `python -m benchmarks.gpu traces` writes them (docs/kit.md): one line
-each, without a bar. The repository holds no recorded traces of GPU power.
+`--traces` adds recorded traces, as `python -m benchmarks.gpu traces` writes them (docs/how-to/kit.md): one
+line each, without a bar. The repository holds no recorded traces of GPU power.
 
 Traces come from `traces.py`: `--rounds` of each kind for a power sensor that averages over 0.1 s (read 20
 times a second) and one that averages over 1 s (10 times). Judged are traces with a period of at least twice

@@ -5,7 +5,7 @@
 PART: check, versus, record, tune, fidelity, traces; all (what fits into the minutes, most valuable first); or
 prepare (beforehand, on a machine without a GPU: --device h200 chooses the schedules of versus there); or
 report (prints again all results in the folder). report and fidelity open a folder without its device. A run
-into a folder that is there goes on where the last one stopped. See docs/kit.md.
+into a folder that is there goes on where the last one stopped. See docs/how-to/kit.md.
 """
 
 from __future__ import annotations

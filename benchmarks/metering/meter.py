@@ -5,7 +5,7 @@
 The meter and the sensors are the real ones, over a scripted NVML on a virtual clock (tests/scripted/nvml); no
 GPU draws these powers. "any" mixes all kinds. The last rows have no bar: calls as long as the sensor's own
 rhythm, of which a sensor that looks a quarter of the time sees the same part again and again. "noted" is the
-share of rows that say so (docs/metering.md).
+share of rows that say so (docs/explanation/metering.md).
 """
 
 from __future__ import annotations

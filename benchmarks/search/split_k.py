@@ -3,8 +3,8 @@
     python -m benchmarks.search.split_k [--json FILE] [--only TEXT] [--target NAME] [--trials N] [--seed N]
 
 Each operator is tuned for speed on a simulated device twice, among all structures of its space and among
-those without split sums (rule 9 of docs/schedule-space.md). Operators with few outputs of long sums should
-gain. The last operator has something to lose. Bar: none is slower with split sums.
+those without split sums (rule 9 of docs/explanation/schedule-space.md). Operators with few outputs of long
+sums should gain. The last operator has something to lose. Bar: none is slower with split sums.
 """
 
 from __future__ import annotations

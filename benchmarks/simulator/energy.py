@@ -331,7 +331,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help="write the block of this script in docs/simulated-devices.md",
+        help="write the block of this script in docs/explanation/simulated-devices.md",
     )
 
 

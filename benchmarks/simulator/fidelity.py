@@ -199,7 +199,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, help="folder that keeps compiled kernels and trials; default: none is kept"
     )
-    parser.add_argument("--write-docs", action="store_true", help="write docs/simulated-devices.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write docs/explanation/simulated-devices.md"
+    )
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""docs/simulated-devices.md and its plots, written from measured figures."""
+"""docs/explanation/simulated-devices.md and its plots, written from measured figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FOLDER = Path(__file__).parents[2] / "docs"
+FOLDER = Path(__file__).parents[2] / "docs" / "explanation"
 SIZE, EDGE = 320, 40
 PAGE = """# Simulated devices, and how wrong they are
 

@@ -24,8 +24,8 @@ COLD = "cold"
 def open(target: str = "auto") -> Device:
     """Open a device: "auto", "cuda:N" (all forms: `cuda/cuda_target.py`), a simulated GPU such as "a100", or
     "recorded:FILE". "a100@no-residual" follows its models exactly, without the seeded residual
-    (docs/simulated-devices.md): kernels can be compared without chance. Timed calls find a warm L2, with
-    "a100@cold" a cold one; "a100@cold@no-residual" is both.
+    (docs/explanation/simulated-devices.md): kernels can be compared without chance. Timed calls find a warm
+    L2, with "a100@cold" a cold one; "a100@cold@no-residual" is both.
 
     "auto" is the first GPU, where there is one; a warning says where that is uncertain. Raises `DeviceError`
     for an unknown device; the message names the nearest choice. Raises `RecordError` for a file that is no

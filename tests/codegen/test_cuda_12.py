@@ -50,7 +50,7 @@ def _run(python: Path, tmp_path: Path, *words: str) -> str:
 
 
 def test_docs_have_the_command_of_the_message() -> None:
-    assert f"```sh\n{CUDA_12_INSTALL_COMMAND}\n```" in (ROOT / "docs" / "real-gpus.md").read_text()
+    assert f"```sh\n{CUDA_12_INSTALL_COMMAND}\n```" in (ROOT / "docs" / "how-to" / "real-gpu.md").read_text()
 
 
 @pytest.mark.slow

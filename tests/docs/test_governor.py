@@ -1,4 +1,4 @@
-"""docs/governor.md: every command and the Python block work as written, over a scripted NVML."""
+"""docs/explanation/governor.md: every command and the Python block work as written, over a scripted NVML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ekc.cli import main
 from tests.docs.blocks import ROOT, blocks, read_commands
 from tests.scripted.nvml.boards import ScriptedBoards
 
-PAGE = (ROOT / "docs" / "governor.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "governor.md").read_text()
 COMMANDS = read_commands(PAGE, "sh")
 
 

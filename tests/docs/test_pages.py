@@ -25,7 +25,7 @@ from tests.docs.blocks import ROOT, blocks, printed, read_commands, with_outputs
 from tests.search.helpers import record_law
 
 PAGES = {
-    **dict.fromkeys(("tutorial", "schedule-space", "tensor-cores", "metering", "progress"), "python"),
+    **dict.fromkeys(("tutorial", "schedule-space", "tensor-cores", "metering", "events"), "python"),
     # Its block in "python" needs a GPU.
     "governor": "py",
 }
@@ -33,8 +33,13 @@ PAGES = {
 FOLDERS = ("ekc", "benchmarks", "tests", "examples")
 
 
+def find_page(name: str) -> Path:
+    (page,) = (ROOT / "docs").rglob(f"{name}.md")
+    return page
+
+
 def read_page(name: str) -> str:
-    return (ROOT / "docs" / f"{name}.md").read_text()
+    return find_page(name).read_text()
 
 
 def run_blocks(page: str, language: str) -> list[str]:
@@ -60,7 +65,7 @@ def test_page_shows_what_its_blocks_print(
     page = read_page(name)
     new = with_outputs(page, run_blocks(page, PAGES[name]))
     if request.config.getoption("--update-golden"):
-        (ROOT / "docs" / f"{name}.md").write_text(new)
+        find_page(name).write_text(new)
         return
     if re.search(r"NVRTC \d", page) and f"NVRTC {nvrtc.version()}" not in page:
         pytest.skip(f"the page's figures are of another NVRTC than {nvrtc.version()}; its blocks ran")
@@ -117,7 +122,7 @@ def test_kit_page_has_a_line_for_every_part() -> None:
 
 
 def test_progress_page_names_every_event_stage_and_field() -> None:
-    page = read_page("progress")
+    page = read_page("events")
     before, after = page.split("## Fields")
     assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", before, re.MULTILINE)) == EVENTS
     (stages,) = re.findall(r"^The stages are .*", page, re.MULTILINE)

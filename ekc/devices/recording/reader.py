@@ -1,5 +1,5 @@
-"""Reading a recording, gzip of JSON lines, and replaying it as a device. `docs/recordings.md` describes every
-field.
+"""Reading a recording, gzip of JSON lines, and replaying it as a device. `docs/reference/recordings.md`
+describes every field.
 
 The first line says what the file is; each further line is one event (operator, schedule, timing, metering,
 failure, check), in the order they happened.

@@ -4,9 +4,9 @@ The time of a pipe is the work of all resident blocks divided by the rate of the
 its dependent path. A wave takes a smooth maximum of the pipes, so that a pipe that is nearly full costs a
 little too, and at least the path. Rates per SM and clock are those of the CUDA C++ Programming Guide
 (throughput of native arithmetic instructions) and of the whitepapers (load-store units, banks).
-`FITTED_CONSTANTS` come from recordings of GEMMs on three GPUs; docs/simulated-devices.md has the errors of
-the model. Figures marked "estimate" are our own, set so that known kernels (siboehm's SGEMM ladder, copies at
-90 % of DRAM) get their known times.
+`FITTED_CONSTANTS` come from recordings of GEMMs on three GPUs; docs/explanation/simulated-devices.md has the
+errors of the model. Figures marked "estimate" are our own, set so that known kernels (siboehm's SGEMM
+ladder, copies at 90 % of DRAM) get their known times.
 """
 
 from __future__ import annotations

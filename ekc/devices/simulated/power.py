@@ -3,7 +3,8 @@
 `UNIT_ENERGIES` has the energy of one event of each kind for TSMC 7 nm at the flat part of the voltage curve;
 `BoardPower.process_energy_scale` scales them to another node. Each is within a factor of two of a published
 figure, named beside it. Within these bounds they are fitted to the clock at which an A100 ran CLBlast GEMMs
-under its 250 W cap (`benchmarks/simulator/energy.py`); docs/simulated-devices.md has the fit and its errors.
+under its 250 W cap (`benchmarks/simulator/energy.py`); docs/explanation/simulated-devices.md has the fit and
+its errors.
 
 Published energies of an A100 were measured at its boost clock, where the square of the core voltage is 1.65
 times that of the flat part; those of the core are divided by it here. Those of Delestrac et al. and Antepara

@@ -4,8 +4,9 @@ Real kernels deviate from any formula, and similar kernels deviate in similar wa
 dynamic energy of a launch have two factors each. One is shared: a Gaussian process over the traits of
 launches, one sample path for each device. The other belongs to the kernel alone, keyed by SHA-256 of its
 text. Sizes are what `benchmarks/simulator/fidelity.py --only residual` finds in recordings
-(docs/simulated-devices.md). The recorded kernels run for milliseconds: they say nothing about the time to
-start one, which all kernels share. docs/architecture.md says how the sizes were chosen.
+(docs/explanation/simulated-devices.md). The recorded kernels run for milliseconds: they say nothing about
+the time to start one, which all kernels share. docs/explanation/architecture.md says how the sizes were
+chosen.
 
 Traits describe a launch by numbers whose distance measures how alike two launches are: what a warp does, in
 which proportions, and how many warps share an SM. The amount of work is no trait, so a kernel keeps most of

@@ -2,7 +2,7 @@
 
 As in GPOEO (arXiv 2201.01684) signals are summed with chosen signs, candidate periods are proposed, and the
 one whose adjacent periods are most alike is chosen. Each of these steps is done in another way; see
-docs/governor.md.
+docs/explanation/governor.md.
 """
 
 from ekc.governor.period.detect import Period, Verdict, detect_period

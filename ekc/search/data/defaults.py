@@ -1,8 +1,8 @@
 """All tunable numbers of the search: one frozen dataclass for each mechanism, and its default instance.
 
 Each field says what it does and where its value comes from. A value without a source was chosen by us: no
-paper and no measurement gives it; docs/search.md has the measurements that exist. Other values make an
-ablation:
+paper and no measurement gives it; docs/explanation/search.md has the measurements that exist. Other values
+make an ablation:
 
     SearchMethod(breeding=replace(BREEDING, generations=1))
 """
@@ -19,7 +19,7 @@ class BreedingSettings:
 
     max_population: int = 2048
     """Genomes bred at a time, at most. With 8,192, runs of 256 trials found nothing better in 1.5 times the
-    CPU seconds (docs/search.md)."""
+    CPU seconds (docs/explanation/search.md)."""
     min_population: int = 512
     """Genomes bred at a time in a short run, at least."""
     population_per_trial: int = 32

@@ -17,7 +17,7 @@ FEWEST = 6
 def test_loops_are_on_the_page() -> None:
     assert len(LOOPS) >= FEWEST
     assert len({loop.shows for loop in LOOPS.values()}) == len(LOOPS)
-    page = (Path(__file__).parents[3] / "docs" / "kit.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "kit.md").read_text()
     for name, loop in LOOPS.items():
         assert f"| `{name}` | {loop.shows} |" in page
 

@@ -1,0 +1,46 @@
+"""Configuration of the documentation site: `sphinx-build -W docs build/site` builds it and executes its
+pages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ekc.version import __version__
+
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110"}
+
+project = "ekc"
+author = "The ekc authors"
+copyright = "The ekc authors, Apache-2.0"
+version = release = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_click",
+]
+exclude_patterns = ["_site", "decisions/2026-11-26-tests"]
+nb_custom_formats = {".md": "_site.pages.read_page"}
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+
+html_theme = "furo"
+html_title = f"ekc {release}"
+templates_path: list[str] = []
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
