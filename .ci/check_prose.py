@@ -12,6 +12,7 @@ list item ends. Code in a sentence counts as one word. Limits: a median of 20 wo
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import sys
@@ -89,9 +90,8 @@ def split_sentences(page: Path, text: str) -> list[Sentence]:
 
 
 def read_terms() -> list[str]:
-    """The terms of the glossary, longest first: its headings of the third level, synonyms after commas."""
-    headings = re.findall(r"^### (.+)$", GLOSSARY.read_text(), re.MULTILINE) if GLOSSARY.exists() else []
-    return sorted((t.strip() for h in headings for t in h.split(",")), key=len, reverse=True)
+    """The terms of the glossary: its headings of the third level."""
+    return re.findall(r"^### (.+)$", GLOSSARY.read_text(), re.MULTILINE) if GLOSSARY.exists() else []
 
 
 def make_anchor(heading: str) -> str:
@@ -101,11 +101,9 @@ def make_anchor(heading: str) -> str:
 
 def find_unlinked(page: Path, text: str) -> list[tuple[int, str]]:
     """(line, term) of each term that this page uses in prose and links to the glossary nowhere before."""
-    headings = re.findall(r"^### (.+)$", GLOSSARY.read_text(), re.MULTILINE) if GLOSSARY.exists() else []
     missing = []
-    for heading in headings:
-        names = "|".join(re.escape(t.strip()) for t in heading.split(","))
-        pattern = re.compile(rf"\b({names})(s|es)?\b", re.IGNORECASE)
+    for heading in read_terms() if page != GLOSSARY else []:
+        pattern = re.compile(rf"\b{re.escape(heading)}(?:e?s)?\b", re.IGNORECASE)
         for token in find_paragraphs(text):
             if f"glossary.md#{make_anchor(heading)}" in token.content:
                 break
@@ -115,11 +113,30 @@ def find_unlinked(page: Path, text: str) -> list[tuple[int, str]]:
     return missing
 
 
+def link_terms(page: Path) -> None:
+    """Make a link of the first use of each term of the glossary that this page does not link."""
+    target = os.path.relpath(GLOSSARY, page.parent)
+    for line, heading in find_unlinked(page, page.read_text()):
+        text = page.read_text()
+        start = sum(map(len, text.splitlines(keepends=True)[: line - 1]))
+        pattern = re.compile(rf"`[^`]*`|\[[^\]]*\]\([^)]*\)|\b{re.escape(heading)}(?:e?s)?\b", re.IGNORECASE)
+        for match in pattern.finditer(text, start):
+            if match[0][0] not in "`[":
+                link = f"[{match[0]}]({target}#{make_anchor(heading)})"
+                page.write_text(text[: match.start()] + link + text[match.end() :])
+                break
+
+
 def main() -> int:
     """Check the pages, print the figures; 1 where a limit is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE")
-    pages = [p.resolve() for p in parser.parse_args().pages] or list_pages()
+    parser.add_argument("--fix", action="store_true", help="link the first use of each term to the glossary")
+    arguments = parser.parse_args()
+    pages = [p.resolve() for p in arguments.pages] or list_pages()
+    if arguments.fix:
+        for page in pages:
+            link_terms(page)
     problems, every, rows = [], [], []
     for page in pages:
         if not page.exists():
@@ -138,11 +155,10 @@ def main() -> int:
             for s in sentences
             if s.word_count > MAX_WORDS
         ]
-        if page != GLOSSARY:
-            problems += [
-                f"{name}:{line}: {term!r} without a link to the glossary"
-                for line, term in find_unlinked(page, text)
-            ]
+        problems += [
+            f"{name}:{line}: {term!r} without a link to the glossary"
+            for line, term in find_unlinked(page, text)
+        ]
         if name == Path("README.md") and sum(counts) > MAX_README_WORDS:
             problems.append(f"{name}: {sum(counts)} words of prose, at most {MAX_README_WORDS}")
     for name, words, median, longest in rows:
