@@ -274,11 +274,12 @@ Constants fitted to CLBlast's kernels, with loads that wait, came after those fi
 the scored halves were at 5.7, 9.3, 11.8 and 15.5 %.
 
 Until divisions counted as several instructions, the H100 without TMA was at 22.6 % on the scored half and
-19.8 % on all rows, and its kernels of `wgmma` at 0.68 of the measured time, now 0.91. These compute attention
-and end with 16 to 128 rounded divisions a thread, on one or two blocks an SM. The mechanism was found on
-their rows in the fitted half, its cycles come from a microbenchmark, and the scored half was printed after
-that. On the A100 and the RTX 4090 the same mechanism would leave all these figures within 0.1 %, and it is
-off there.
+19.8 % on all rows, and its kernels of `wgmma` at a median of 0.68 of the measured time, now 0.91. Most of
+these compute attention and end with 32 to 128 rounded divisions a thread, on one or two blocks an SM. The
+mechanism was found on rows of the fitted half, and which of two forms it takes was chosen there; its cycles
+come from microbenchmarks of a reciprocal on older GPUs. After the scored half had been printed once (9.7 %,
+with 78.5 cycles), a wrong count of instructions in them was corrected. On the A100 and the RTX 4090 the
+mechanism would leave all these figures within 0.1 %, and it is off there.
 
 The fastest float32 kernels that our search finds (256 trials, seed 0, targets `a100-sxm` and `rtx4090`, at
 their fixed clocks of 1410 and 2235 MHz), beside the fastest measured of that set:
