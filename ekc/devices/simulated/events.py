@@ -56,8 +56,7 @@ class Events:
     """Part of `tensor_fp16_equivalent_flops` in those groups."""
     sfu: float
     rounded_divisions: float
-    """Part of `sfu`: divisions that count as the instructions that ptxas makes of each; 0 on devices that
-    count each as one (`Capability.expands_divisions`)."""
+    """Part of `sfu`: divisions, of which ptxas makes several instructions each."""
     int_ops: float
     convert: float
     pack: float
@@ -148,7 +147,7 @@ def count_events(
         tensor_fp16_equivalent_flops=warps * _convert_to_fp16_flops(spec, counts),
         tensor_energy_equivalent_flops=warps * _convert_to_energy_flops(counts),
         group_waits=counts.group_waits,
-        rounded_divisions=warps * counts.rounded_divisions if spec.capability.expands_divisions else 0.0,
+        rounded_divisions=warps * counts.rounded_divisions,
         shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
         shared_bytes=threads / occupancy.warps_per_block * blocks * _sum_bytes(on_chip)

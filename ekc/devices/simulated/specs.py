@@ -49,10 +49,6 @@ class Capability:
     clocks_per_word: float = 0.0
     """Clocks of an SM that a request takes at least for each word (4 bytes) of a lane, however few banks it
     needs (*fit*: CLBlast rows of the RTX 3090; those of the A100 and the RTX 2080 Ti show no such bound)."""
-    expands_divisions: bool = False
-    """Whether a rounded division of float32 takes the time of the instructions that ptxas makes of it. On
-    real GPUs it always does; where False, it counts as one instruction, so that the times of earlier runs on
-    these devices stay as they were."""
 
     @property
     def shared_bytes_per_block(self) -> int:
@@ -64,7 +60,7 @@ SM_75 = Capability("sm_75", 32, 16, 64 * KIB, 0, 96 * KIB, 256, l1_bytes_per_clo
 SM_80 = Capability("sm_80", 64, 32, 164 * KIB, KIB, 192 * KIB, 128)
 SM_86 = Capability("sm_86", 48, 16, 100 * KIB, KIB, 128 * KIB, 128, load_store_units=16, clocks_per_word=0.75)
 SM_89 = replace(SM_86, arch="sm_89", blocks_per_sm=24)
-SM_90 = Capability("sm_90a", 64, 32, 228 * KIB, KIB, 256 * KIB, 128, expands_divisions=True)
+SM_90 = Capability("sm_90a", 64, 32, 228 * KIB, KIB, 256 * KIB, 128)
 
 
 VOLTAGE_EXPONENT = 1.5
