@@ -189,7 +189,7 @@ def _list_notes(result: TuningData) -> Iterator[str]:
     yield from wrap_note("energy", _describe_saving(result))
     yield from wrap_note("cost", _describe_cost(result))
     yield from wrap_note("break-even", _describe_break_even(result))
-    yield from wrap_note("bound", f"the least time on the roofline is set by {result.roof}")
+    yield from wrap_note("bound", _describe_bound(result))
     yield from wrap_note("checked", result.best.checked or "not executed")
     yield from wrap_note("atomics", describe_rounding(result.best))
     yield from wrap_note("throttled", ", ".join(result.best.throttle))
@@ -197,6 +197,13 @@ def _list_notes(result: TuningData) -> Iterator[str]:
     yield from wrap_note("clocks", result.clocks_note)
     yield from wrap_note("warm start", result.warm_start)
     yield from wrap_note("stopped", result.stopped)
+
+
+def _describe_bound(result: TuningData) -> str:
+    words = f"the least time on the roofline is set by {result.roof}"
+    if result.roof.bound == "memory" and (result.best.latency_s or np.inf) < result.roof.least_s:
+        return f"{words}; the kernel takes less, because repeated calls find a part of their data in L2"
+    return words
 
 
 def wrap_note(name: str, text: str) -> Iterator[str]:

@@ -45,6 +45,18 @@ def test_summary_compares_latency_of_best_and_fastest(result: TuningResult, rati
     assert words in " ".join(replace(result, best=best).summary().split())
 
 
+@pytest.mark.parametrize(
+    ("bound", "factor", "noted"), [("memory", 1.1, True), ("memory", 0.9, False), ("compute", 1.1, False)]
+)
+def test_summary_says_why_a_kernel_is_faster_than_memory(
+    result: TuningResult, bound: str, factor: float, noted: bool
+) -> None:
+    assert result.best.latency_s is not None
+    roof = replace(result.roof, bound=bound, least_s=factor * result.best.latency_s, unit="FLOP/s")
+    text = " ".join(replace(result, roof=roof).summary().split())
+    assert ("repeated calls find a part of their data in L2" in text) is noted
+
+
 def test_summary_has_model_card(result: TuningResult) -> None:
     lines = result.summary().splitlines()
     at = lines.index("Model card: energy predicted before metering, compared with the meter")
