@@ -14,7 +14,7 @@ from ekc.version import __version__
 
 FOLDER = Path(__file__).parent
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110"}
+os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110", "PYTHONPATH": str(FOLDER.parent)}
 
 # The README is the first page of the site, and its blocks are executed with those of the other pages.
 _readme = (FOLDER.parent / "README.md").read_text()
