@@ -4,6 +4,7 @@ pages."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,8 +12,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ekc.version import __version__
 
+FOLDER = Path(__file__).parent
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110"}
+
+# The README is the first page of the site, and its blocks are executed with those of the other pages.
+_readme = (FOLDER.parent / "README.md").read_text()
+_readme = re.sub(r"\]\(docs/", "](", _readme)
+_readme = re.sub(r"\]\(((?:benchmarks|examples)/[^)]*|[A-Z]+(?:\.\w+)?)\)", r"](../\1)", _readme)
+(FOLDER / "overview.md").write_text(_readme)
 
 project = "ekc"
 author = "The ekc authors"
