@@ -64,7 +64,10 @@ def read_page(text: str) -> NotebookNode:
             cells.append(_make_cell(block))
         start = block.end - 1
     cells.append(new_markdown_cell("".join(lines[start:])))
-    return new_notebook(cells=[c for c in cells if c.source.strip()], metadata=KERNEL)
+    cells = [c for c in cells if c.source.strip()]
+    # A page without a cell needs no kernel, which takes seconds to start.
+    mode = "force" if any(c.cell_type == "code" for c in cells) else "off"
+    return new_notebook(cells=cells, metadata=KERNEL | {"mystnb": {"execution_mode": mode}})
 
 
 def is_skipped(block: Block) -> bool:
