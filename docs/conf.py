@@ -36,6 +36,7 @@ extensions = [
     "sphinx_design",
     "sphinx_click",
     "_site.docstrings",
+    "_site.cli_options",
 ]
 exclude_patterns = ["_site", "decisions/2026-11-26-tests"]
 nb_custom_formats = {".md": "_site.pages.read_page"}
