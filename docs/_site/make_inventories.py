@@ -60,7 +60,7 @@ def write_inventory(site: str, folder: Path) -> Path:
         for documented in names.split()
         for name in (documented, *(a for a, target in ALIASES.items() if target == documented))
     ]
-    # What `dump` asks of a Sphinx environment and of its builder.
+    # The parts of a Sphinx environment and of its builder that `dump` uses.
     domain = SimpleNamespace(name="py", get_objects=lambda: objects)
     config = SimpleNamespace(project=site, version="")
     environment = SimpleNamespace(config=config, domains=SimpleNamespace(sorted=lambda: [domain]))
