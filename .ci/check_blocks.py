@@ -28,7 +28,10 @@ from ekc.cli.main import ekc as command_group  # noqa: E402
 
 def list_pages() -> list[Path]:
     """README and pages."""
-    return [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.name != "overview.md")]
+    return [
+        ROOT / "README.md",
+        *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "project"),
+    ]
 
 
 def find_problems(block: Block) -> Iterator[str]:

@@ -51,7 +51,7 @@ def list_pages() -> list[Path]:
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.name != "overview.md"),
+        *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "project"),
     ]
 
 

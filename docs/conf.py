@@ -4,11 +4,12 @@ pages."""
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from _site.project_pages import write_copies
 
 from ekc.version import __version__
 
@@ -16,11 +17,7 @@ FOLDER = Path(__file__).parent
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110", "PYTHONPATH": str(FOLDER.parent)}
 
-# The README is the first page of the site, and its blocks are executed with those of the other pages.
-_readme = (FOLDER.parent / "README.md").read_text()
-_readme = re.sub(r"\]\(docs/", "](", _readme)
-_readme = re.sub(r"\]\(((?:benchmarks|examples)/[^)]*|[A-Z]+(?:\.\w+)?)\)", r"](../\1)", _readme)
-(FOLDER / "overview.md").write_text(_readme)
+write_copies()
 
 project = "ekc"
 author = "The ekc authors"
@@ -37,12 +34,13 @@ extensions = [
     "sphinx_click",
     "_site.docstrings",
     "_site.cli_options",
+    "_site.shell_cells",
 ]
 exclude_patterns = ["_site", "decisions/2026-11-26-tests"]
 nb_custom_formats = {".md": "_site.pages.read_page"}
 nb_execution_mode = "force"
 nb_execution_timeout = 300
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_execution_in_temp = True
 nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "deflist"]

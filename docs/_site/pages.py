@@ -16,6 +16,8 @@ from mdit_py_plugins.colon_fence import colon_fence_plugin
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from .project_pages import OUTSIDE_LINK, rewrite_link
+
 SKIP_REASONS = ("gpu", "root", "cluster", "torch", "ci", "sketch")
 """Why a block is not executed, as written behind its language."""
 LANGUAGES = ("python", "sh")
@@ -54,6 +56,7 @@ def find_blocks(text: str) -> list[Block]:
 
 def read_page(text: str) -> NotebookNode:
     """Read a page as a notebook for MyST-NB."""
+    text = OUTSIDE_LINK.sub(rewrite_link, text)
     lines, cells, start = text.splitlines(keepends=True), [], 0
     for block in find_blocks(text):
         cells.append(new_markdown_cell("".join(lines[start : block.line - 1])))
