@@ -22,7 +22,7 @@ SKIP_REASONS = ("gpu", "root", "cluster", "torch", "ci", "sketch")
 """Why a block is not executed, as written behind its language."""
 LANGUAGES = ("python", "sh")
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-KEEP_STATUS = "%%bash\nset -eo pipefail\n"
+KEEP_STATUS = "%%bash\nset -eo pipefail; exec 2>&1\n"
 """Prefix of a shell cell: it fails as soon as one of its commands does."""
 
 
