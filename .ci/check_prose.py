@@ -48,7 +48,11 @@ class Sentence:
 
 def list_pages() -> list[Path]:
     """README and all pages of docs/ that people write."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "project"),
+    ]
 
 
 def find_paragraphs(text: str) -> Iterator[Token]:

@@ -9,10 +9,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from _site.project_pages import write_copies
+
 from ekc.version import __version__
 
+FOLDER = Path(__file__).parent
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110"}
+os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110", "PYTHONPATH": str(FOLDER.parent)}
+
+write_copies()
 
 project = "ekc"
 author = "The ekc authors"
@@ -22,18 +27,20 @@ version = release = __version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "sphinx.ext.intersphinx",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_click",
+    "_site.docstrings",
+    "_site.cli_options",
+    "_site.shell_cells",
 ]
 exclude_patterns = ["_site", "decisions/2026-11-26-tests"]
 nb_custom_formats = {".md": "_site.pages.read_page"}
 nb_execution_mode = "force"
 nb_execution_timeout = 300
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_execution_in_temp = True
 nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -42,5 +49,20 @@ myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"ekc {release}"
 templates_path: list[str] = []
+
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "fully-qualified"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 80
+# Names in single backticks in docstrings are links where they are documented, and code elsewhere.
+default_role = "py:obj"
+# Quotes in docstrings are mostly those of values.
+smartquotes = False
+# Links lead to the sites; the inventories are local, because the build has no network.
+INVENTORIES = Path(__file__).parent / "_site/inventories"
+intersphinx_mapping = {
+    name: (url, str(INVENTORIES / f"{name}.inv"))
+    for name, url in (("python", "https://docs.python.org/3/"), ("numpy", "https://numpy.org/doc/stable/"))
+}

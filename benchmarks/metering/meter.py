@@ -63,7 +63,7 @@ def measure_kind(
         "rms_error": float(np.sqrt(np.mean(errors**2))),
         "half_width": float(np.mean(widths)),
         "held": float(np.mean([draw.held for draw in draws])),
-        "noted": float(np.mean([any("keep step" in n for n in draw.window.notes) for draw in draws])),
+        "noted": float(np.mean([any("are in step" in n for n in draw.window.notes) for draw in draws])),
     }
 
 

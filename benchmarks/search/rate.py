@@ -4,11 +4,12 @@
 
 Over all structures of matmul 1024^3 on the simulated a100, with the task of a tuning run. Its models have
 learned made-up figures of as many schedules as a run of 128 trials measures: the speed of scoring does not
-depend on their truth. Trees and CUDA text are built for none of the candidates. A genome counts once,
+depend on their truth. No CUDA text is built for a candidate. A genome counts once,
 however often it is scored: each round scores its parents again, as the models have changed, from the stored
 results of their analysis. The bar is for the population of a run of 256 trials, the default.
 
-Scoring is a cascade: the power model predicts the genomes that may be fast enough to win, its line the rest.
+Scoring is a cascade: the power model predicts the genomes that may be fast enough to win, and its parametric
+part the rest.
 Their share is printed, and how well the ranking agrees with one where the power model predicts all.
 """
 

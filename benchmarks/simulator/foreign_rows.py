@@ -7,7 +7,7 @@ import json
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ekc.devices.simulated.launch_counts import get_launch_profiles
 from ekc.emulator.block_execution import ForeignLaunch
 from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError, InvalidInput
+from ekc.ptx.counting.counts import InstructionCounts
 
 LISTS = Path(__file__).with_name("foreign_rows.json")
 """JSON file with row numbers by card: rows left out ("flagged", "stale"), the half that fits, and the half
@@ -155,7 +156,8 @@ def find_kind(row: ForeignRow, kernel: CompiledKernel) -> str:
 
 def compile_row(row: ForeignRow, options: Sequence[str], cache: Path | None) -> CompiledKernel:
     """Compile a row and count it, or read that from the cache. Raises `EkcError`."""
-    key = json.dumps([nvrtc.version(), row.card, row.source, row.launches, row.symbols])
+    counted = [field.name for field in fields(InstructionCounts)]
+    key = json.dumps([nvrtc.version(), counted, row.card, row.source, row.launches, row.symbols])
     file = cache / f"{hashlib.sha256(key.encode()).hexdigest()}.pickle" if cache else None
     if file is not None and file.exists():
         stored: CompiledKernel | str = pickle.loads(file.read_bytes())

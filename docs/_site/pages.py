@@ -1,20 +1,24 @@
 """Read a Markdown page as a notebook: its blocks of Python and shell are cells, in order.
 
-A block at the top level of the page whose language is `python` or `sh` is a cell. All else is text. The first
-word after the language may be a reason not to execute the block: `gpu`, `root`, `cluster`, `torch` or
-`sketch` (code with a part left out). GitHub shows such a page like any other.
+A block at the top level of the page whose language is `python` or `sh` is a cell. All else is text. A word
+after the language is a reason not to execute the block: it needs a `gpu`, `root`, a `cluster`, or `torch`
+where that is not installed; `ci` runs it as a step of its own; or it is a `sketch` with a part left out.
+GitHub shows such a page like any other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from markdown_it import MarkdownIt
 from mdit_py_plugins.colon_fence import colon_fence_plugin
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-SKIP_REASONS = ("gpu", "root", "cluster", "torch", "sketch")
+from .project_pages import OUTSIDE_LINK, rewrite_link
+
+SKIP_REASONS = ("gpu", "root", "cluster", "torch", "ci", "sketch")
 """Why a block is not executed, as written behind its language."""
 LANGUAGES = ("python", "sh")
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -52,17 +56,28 @@ def find_blocks(text: str) -> list[Block]:
 
 def read_page(text: str) -> NotebookNode:
     """Read a page as a notebook for MyST-NB."""
+    text = OUTSIDE_LINK.sub(rewrite_link, text)
     lines, cells, start = text.splitlines(keepends=True), [], 0
     for block in find_blocks(text):
         cells.append(new_markdown_cell("".join(lines[start : block.line - 1])))
-        if block.skip_reason:
+        if is_skipped(block):
             # Shown as text: the language alone, so that it is highlighted.
             cells.append(new_markdown_cell(f"```{block.language}\n{block.source}```\n"))
         else:
             cells.append(_make_cell(block))
         start = block.end - 1
     cells.append(new_markdown_cell("".join(lines[start:])))
-    return new_notebook(cells=[c for c in cells if c.source.strip()], metadata=KERNEL)
+    cells = [c for c in cells if c.source.strip()]
+    # A page without a cell needs no kernel, which takes seconds to start.
+    mode = "force" if any(c.cell_type == "code" for c in cells) else "off"
+    return new_notebook(cells=cells, metadata=KERNEL | {"mystnb": {"execution_mode": mode}})
+
+
+def is_skipped(block: Block) -> bool:
+    """Whether a block is not executed here."""
+    if block.skip_reason == "torch":
+        return find_spec("torch") is None
+    return block.skip_reason is not None
 
 
 def _make_cell(block: Block) -> NotebookNode:

@@ -36,32 +36,53 @@ _SHAPE_PATTERN = re.compile(r"\d+(x\d+)*\Z")
 _PADDING_PATTERN = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
 """Padding before and after each dimension: 1:2x0:1."""
 _OPTION_HELP = {
-    "n": "images (convolutions)",
-    "c": "input channels (convolutions)",
-    "d": "image depth (conv3d)",
-    "h": "image height (conv2d, conv3d)",
-    "w": "image width (convolutions)",
-    "out_channels": "output channels (convolutions)",
-    "kernel": "filter extent, 3 or 3x5 (convolutions)",
-    "stride": "3 or 3x5 (convolutions)",
-    "padding": "3 or 3x5, 1:2x0:1 before and after each dimension, same or valid (convolutions)",
-    "output_padding": "rows added behind, 1 or 1x0 (transposed convolutions)",
-    "dilation": "3 or 3x5 (convolutions)",
-    "groups": "groups of channels (convolutions)",
-    "layout": "NCHW or NHWC, and likewise for 1 and 3 dimensions (convolutions)",
-    "axes": "axes that are reduced, 1 or 0x2 (reduce, layer_norm, rms_norm)",
-    "combine": "sum, prod, max, min, mean, argmax or argmin (reduce)",
-    "axis": "axes of a row, 1 or 0x2 (softmax)",
-    "eps": "added to the variance (layer_norm, rms_norm)",
-    "dtype": "of the inputs: float32, tf32, float16, bfloat16 or int8",
-    "acc_dtype": "of the sums: float32 or int32, if another than usual",
-    "out_dtype": "of the result, if another than usual",
+    "n": "Batch size: number of images (convolutions).",
+    "c": "Input channels (convolutions).",
+    "d": "Input depth (conv3d).",
+    "h": "Input height (conv2d, conv3d).",
+    "w": "Input width (convolutions).",
+    "out_channels": "Output channels (convolutions).",
+    "kernel": "Filter size, 3 or 3x5 (convolutions).",
+    "stride": "Stride, 2 or 2x1 (convolutions).",
+    "padding": "Padding: 1, 1x2, 1:2x0:1 (before:after per dimension), same or valid (convolutions).",
+    "output_padding": "Rows added at the end, 1 or 1x0 (transposed convolutions).",
+    "dilation": "Dilation, 2 or 2x1 (convolutions).",
+    "groups": "Number of channel groups (convolutions).",
+    "layout": "NCHW or NHWC, and the same for 1 and 3 dimensions (convolutions).",
+    "axes": "Axes to reduce, 1 or 0x2 (reduce, layer_norm, rms_norm).",
+    "combine": "sum, prod, max, min, mean, argmax or argmin (reduce).",
+    "axis": "Axes to normalize over, 1 or 0x2 (softmax).",
+    "eps": "Number added to the variance (layer_norm, rms_norm).",
+    "dtype": "Type of the inputs: float32, tf32, float16, bfloat16, int8 or int32.",
+    "acc_dtype": "Type of the accumulators: float32 or int32. [default: by --dtype]",
+    "out_dtype": "Type of the result. [default: by --dtype]",
 }
 _FLAG_HELP = {
-    "transpose_a": "A is stored [k, m] (matmul, batch_matmul)",
-    "transpose_b": "B is stored [n, k] (matmul, batch_matmul)",
-    "keepdims": "reduced axes stay, with extent 1 (reduce)",
+    "transpose_a": "A is stored as [k, m] (matmul, batch_matmul).",
+    "transpose_b": "B is stored as [n, k] (matmul, batch_matmul).",
+    "keepdims": "Keep the reduced axes with extent 1 (reduce).",
 }
+_OPERATOR_PARAMETERS = (*_OPTION_HELP, *_FLAG_HELP, *EPILOGUE_OPTIONS)
+
+
+class OperatorCommand(click.Command):
+    """A command with an operator. Its help lists the options of operators after its own. click takes `-5` as
+    an extent, which the operator refuses."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, {"ignore_unknown_options": True}, **settings)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write two lists of options."""
+        own: list[tuple[str, str]] = []
+        operator = [("OPERATOR", f"One of {', '.join(OPERATOR_KINDS)}.")]
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                (operator if parameter.name in _OPERATOR_PARAMETERS else own).append(record)
+        for title, records in (("Options", own), ("Operator", operator)):
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 @dataclass(frozen=True)
@@ -119,10 +140,10 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         "inputs",
         multiple=True,
         metavar="NAME=SHAPE",
-        help="A further input of the epilogue, bias=768 or before=128x768.",
+        help="Shape of another input of the epilogue: bias=768 or residual=128x768.",
     )(wrapped)
     wrapped = click.option(
-        "--epilogue", metavar="TEXT", help="Applied to each element of the result: 'relu(c + bias)'."
+        "--epilogue", metavar="TEXT", help="Function of each element of the result: 'relu(c + bias)'."
     )(wrapped)
     for name, words in reversed((_OPTION_HELP | _FLAG_HELP).items()):
         form: dict[str, Any] = {"is_flag": True, "default": None} if name in _FLAG_HELP else {"metavar": "X"}
@@ -147,8 +168,6 @@ def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, obje
 
 Words = TypeVar("Words")
 """Value of an argument in click: one word, several, a path, or None."""
-ALLOW_NEGATIVES = {"ignore_unknown_options": True}
-"""Context settings with which click takes `-5` as an extent; the operator then refuses it."""
 
 
 def build_operator(kind: str, options: Mapping[str, object], *extents: object) -> Operator:

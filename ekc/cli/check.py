@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.arguments import ALLOW_NEGATIVES
+from ekc.cli.arguments import OperatorCommand
 from ekc.cli.output import (
     describe_execution,
     format_accesses,
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
 _VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
 
 
-@click.command(context_settings=ALLOW_NEGATIVES)
+@click.command(cls=OperatorCommand)
 @schedule_source
-@click.option("--arch", help="Architecture to compile for, such as sm_90. [default: that of the target]")
+@click.option("--arch", help="Architecture to compile for, such as sm_90. [default: by --target]")
 @json_option
 def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
-    """Compile a schedule; print its static facts, and counts of its PTX executed on the CPU.
+    """Compile a schedule, execute its PTX on the CPU, and print what can be known without a GPU.
 
-    Registers, spills, shared memory, occupancy, accesses; then the sanitizer's findings and counts of
-    sectors, wavefronts, barriers and instructions, over the whole grid or some blocks of a large one. Without
-    --records or --schedule it is the naive schedule.
-    Status 1 when a rule or limit refuses the schedule, the sanitizer finds something, or the result is wrong.
+    Static facts: registers, spills, shared memory, occupancy, accesses. From the execution: findings of the
+    sanitizer, and counts of sectors, wavefronts, barriers and instructions. Of a large grid some blocks are
+    executed. Without --records or --schedule the naive schedule is checked.
+
+    The exit status is 1 if a rule or limit refuses the schedule, the sanitizer finds something, or the result
+    is wrong.
     """
     import ekc
     from ekc import devices

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import (
-    ALLOW_NEGATIVES,
+    OperatorCommand,
     OperatorRequest,
     operator_arguments,
     refuse_options,
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from ekc.search.explain.by_event import SimulatedExplanation
 
 
-@click.command(context_settings=ALLOW_NEGATIVES)
+@click.command(cls=OperatorCommand)
 @click.argument("a", callback=refuse_options)
 @click.argument("b", callback=refuse_options)
 @operator_arguments
-@click.option("--records", type=FILE, help="Record file with the digests, best and fastest.")
+@click.option("--records", type=FILE, help="Record file in which digests, best and fastest are looked up.")
 @any_toolchain_option
 @choice_options
 @target_option
@@ -51,14 +51,13 @@ def explain(
     target: str,
     as_json: bool,
 ) -> None:
-    """Where the energy of two schedules differs: cause by cause, or feature by feature.
+    """Explain why one schedule costs more energy than another.
 
-    A simulated device gives its own account, which is exact. A GPU gives none: there, and for a recording,
-    the energy model learns from the measurements, and its accuracy is printed.
+    A simulated device attributes the difference to its causes exactly. For a GPU or a recording, an energy
+    model is trained on the measurements and attributes it to features; its accuracy is printed.
 
-    A and B are schedule files (.json), or with --records or a recording a digest (its first digits will do)
-    or best (by --objective) or fastest. OPERATOR is needed with best and fastest where the file has
-    several, and for naive.
+    A and B are schedule files (.json), naive, or, with --records or a recording, best, fastest or the first
+    digits of a digest. OPERATOR is needed for naive, and where the file has several operators.
 
     \b
       ekc explain a.json b.json --target a100

@@ -28,49 +28,84 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.option("--pid", type=click.IntRange(min=1), help="Govern a running process.")
-@click.option("--simulate", metavar="KIND", help="No GPU: a simulated job (compute, memory, starved, ...).")
 @click.option(
-    "--restore", is_flag=True, help="Restore the settings that a killed governor has left changed, and exit."
+    "--simulate", metavar="KIND", help="Govern a simulated job without a GPU: compute, memory, starved, ..."
 )
-@click.option("--advise", is_flag=True, help="Set nothing; report what would be set and the expected saving.")
+@click.option(
+    "--restore", is_flag=True, help="Restore the settings that a killed governor left changed, and exit."
+)
+@click.option(
+    "--advise", is_flag=True, help="Change no setting; report the settings to use and the expected saving."
+)
 @click.option(
     "--max-slowdown",
     type=float,
     default=0.05,
     show_default=True,
-    help="Slowdown that a step may have, a share; for the objective energy.",
+    help="Largest slowdown of a training step, as a share, for the objective energy.",
 )
 @click.option(
     "--objective",
     default="energy",
     show_default=True,
-    help="energy, edp, ed2p, or speed within --min-saving.",
+    help="energy, edp, ed2p, or speed (with --min-saving).",
 )
-@click.option("--min-saving", type=float, default=0.05, show_default=True, help="For the objective speed.")
-@click.option("--remaining", type=float, metavar="SECONDS", help="Time that the job still runs, if known.")
+@click.option(
+    "--min-saving",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="Least energy saving, as a share, for the objective speed.",
+)
+@click.option("--remaining", type=float, metavar="SECONDS", help="Remaining run time of the job, if known.")
 @click.option(
     "--gpu",
     "gpus",
     multiple=True,
     metavar="N|UUID",
-    help="Number as in nvidia-smi, or UUID. [default: the job's]",
+    help="GPU number as in nvidia-smi, or UUID. [default: the GPUs of the job]",
 )
 @click.option(
     "--each",
     is_flag=True,
-    help="Govern each GPU separately; otherwise all GPUs of the job get the same settings.",
+    help="Choose settings for each GPU separately. [default: the same for all GPUs of the job]",
 )
-@click.option("--actuator", default="auto", show_default=True, help="auto, nvml (root) or zeusd.")
-@click.option("--sm-before", type=click.IntRange(min=1), metavar="MHZ", help="SM limit that holds already.")
 @click.option(
-    "--memory-before", type=click.IntRange(min=1), metavar="MHZ", help="Present limit of the memory clock."
+    "--actuator",
+    default="auto",
+    show_default=True,
+    help="How clocks are set: auto, nvml (needs root) or zeusd.",
 )
-@click.option("--json", "machine", type=FILE, metavar="FILE", help="JSON lines; - is stdout.")
-@click.option("--plot", type=FILE, metavar="FILE", help="Draw clock, power and period.")
-@click.option("--quiet", is_flag=True, help="Print only failures.")
-@click.option("--card", default="rtx3090", show_default=True, help="For --simulate: rtx3090 or h200.")
-@click.option("--minutes", type=float, default=60.0, show_default=True, help="For --simulate.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For --simulate.")
+@click.option(
+    "--sm-before",
+    type=click.IntRange(min=1),
+    metavar="MHZ",
+    help="Limit of the SM clock that someone else has set already.",
+)
+@click.option(
+    "--memory-before",
+    type=click.IntRange(min=1),
+    metavar="MHZ",
+    help="Limit of the memory clock that someone else has set already.",
+)
+@click.option(
+    "--json",
+    "machine",
+    type=FILE,
+    metavar="FILE",
+    help="Write events to this file, one JSON object per line; - is standard output.",
+)
+@click.option(
+    "--plot", type=FILE, metavar="FILE", help="Draw clock, power and period over time into this file."
+)
+@click.option("--quiet", is_flag=True, help="Print failures only.")
+@click.option(
+    "--card", default="rtx3090", show_default=True, help="Simulated GPU for --simulate: rtx3090 or h200."
+)
+@click.option(
+    "--minutes", type=float, default=60.0, show_default=True, help="Simulated minutes for --simulate."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for --simulate.")
 @click.option("--gpus-of", type=int, hidden=True)
 @click.option("--steps", type=FILE, hidden=True)
 @click.option("--model", hidden=True)

@@ -30,9 +30,9 @@ from ekc.version import __version__
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ekc")
 def ekc() -> None:
-    """Finds the CUDA kernel that costs least energy at the speed of the fastest.
+    """Find the CUDA kernel that costs the least energy at the speed of the fastest.
 
-    No GPU is needed: devices such as a100 are simulated, and whatever is simulated says so.
+    No GPU is needed: devices such as a100 are simulated, and simulated figures are marked as simulated.
     """
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments, refuse_options
+from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
 from ekc.cli.output import (
     FILE,
     ensure_writable,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ekc.devices.device import Device
 
 
-@click.command(context_settings=ALLOW_NEGATIVES)
+@click.command(cls=OperatorCommand)
 @operator_arguments
-@click.option("--records", type=FILE, required=True, help="Record file.")
+@click.option("--records", type=FILE, required=True, help="Record file (SQLite) to read.")
 @any_toolchain_option
 @choice_options
 @target_option
@@ -96,16 +96,16 @@ def best(
     print_text("\n".join(["", *notes, "", trial.schedule.to_python()]))
 
 
-@click.command(context_settings=ALLOW_NEGATIVES)
+@click.command(cls=OperatorCommand)
 @schedule_source
 @out_option
-@click.option("--name", help="Name of the files and functions. [default: as the operator]")
+@click.option("--name", help="Name of the files and functions. [default: name of the operator]")
 @json_option
 def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -> None:
-    """Write a kernel for a C++ project: .cu with a launcher, header, JSON record, CMake function.
+    """Write a kernel for a C++ project: CUDA source with a launcher, header, JSON record, CMake function.
 
-    Without --records or --schedule it is the naive one. Two shapes of one operator need two names to be in
-    one folder, and to be linked into one program.
+    Without --records or --schedule the naive kernel is written. Give two shapes of one operator two names:
+    they can then be in one folder and be linked into one program.
     """
     import ekc
     from ekc import devices
@@ -146,7 +146,7 @@ FILE_ARGUMENT = click.argument("file", type=FILE, callback=refuse_options)
 
 @click.group()
 def recording() -> None:
-    """Files of measured schedules, which --target recorded:FILE replays."""
+    """Read recordings: files of measured schedules that --target recorded:FILE replays."""
 
 
 @recording.command()
@@ -184,10 +184,10 @@ def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
     }
 
 
-@recording.command(context_settings=ALLOW_NEGATIVES)
+@recording.command(cls=OperatorCommand)
 @FILE_ARGUMENT
 @operator_arguments
-@click.option("--out", type=FILE, required=True, help="The JSON file to write.")
+@click.option("--out", type=FILE, required=True, help="JSON file to write.")
 def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     """Write the rows of an operator as T4 JSON, which Kernel Tuner and other tuners read.
 
@@ -207,8 +207,8 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
 @recording.command()
 @FILE_ARGUMENT
 @click.option("--figure", default="time", show_default=True, help="Measurement to minimise.")
-@click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True, help="Rows to try.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
 @json_option
 def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> None:
     """Replay the search on the T4 JSON of any tuner: the best row it finds, in how many trials."""

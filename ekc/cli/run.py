@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ekc.cli.arguments import ALLOW_NEGATIVES
+from ekc.cli.arguments import OperatorCommand
 from ekc.cli.output import describe_execution, json_option, print_json, print_text
 from ekc.cli.schedule_source import ScheduleSource, schedule_source
 
@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from ekc.runtime.verify import DeviceVerdict, Verdict
 
 
-@click.command(context_settings=ALLOW_NEGATIVES)
+@click.command(cls=OperatorCommand)
 @schedule_source
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the inputs.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random inputs."
+)
 @json_option
 def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
     """Compile a schedule, execute its PTX on random inputs and compare with a float64 reference.
 
-    It runs on the CPU, under a sanitizer; of a large grid some blocks run. With a real GPU as --target the
-    whole kernel runs there too. Status 1 when a result is wrong or the sanitizer finds something.
-    Without --records or --schedule it is the naive schedule.
+    The PTX runs on the CPU under a sanitizer; of a large grid some blocks are executed. With a GPU as
+    --target the whole kernel runs there too. Without --records or --schedule the naive schedule runs.
+
+    The exit status is 1 if a result is wrong or the sanitizer finds something.
     """
     import ekc
     from ekc import devices

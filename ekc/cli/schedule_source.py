@@ -81,7 +81,7 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
         source = ScheduleSource(**{field.name: values.pop(field.name) for field in fields(ScheduleSource)})
         return command(source=source, **values)
 
-    schedule_help = "Take the schedule of this JSON file, as export writes it."
+    schedule_help = "Take the schedule of this JSON file (ekc export writes one)."
     wrapped = target_option(choice_options(any_toolchain_option(wrapped)))
     for name, words in (
         ("records", "Take the best schedule of this record file."),
@@ -104,21 +104,22 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=float,
         default=0.05,
         show_default=True,
-        help="How much slower than the fastest the best may be; not used for latency.",
+        help="How much slower than the fastest kernel the best may be: 0.05 is 5 %. Not used with "
+        "--objective latency.",
     )(command)
     return click.option(
         "--objective",
         default="energy",
         show_default=True,
-        help="Quantity that the best has least of: energy, latency or edp.",
+        help="Quantity to minimise: energy, latency or edp (energy-delay product).",
     )(wrapped)
 
 
 any_toolchain_option: Callable[[Any], Any] = click.option(
     "--any-toolchain",
     is_flag=True,
-    help="Where nothing was metered under the conditions here, take what was metered with another NVRTC, "
-    "generator or driver, at other clocks, or else on another device: compiled here, its figures marked.",
+    help="If the file has nothing metered under the present conditions, take the nearest: another NVRTC, "
+    "generator or driver, other clocks, another device. It is compiled here and its figures are marked.",
 )
 
 
@@ -126,7 +127,7 @@ target_option: Callable[[Any], Any] = click.option(
     "--target",
     default="auto",
     show_default=True,
-    help="auto, cuda:N, recorded:FILE, or a simulated device such as a100.",
+    help="Device: auto, cuda:N, recorded:FILE, or a simulated GPU such as a100.",
 )
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
-from ekc.cli.arguments import ALLOW_NEGATIVES
+from ekc.cli.arguments import OperatorCommand
 from ekc.cli.output import json_option, print_json, print_text
 from ekc.cli.schedule_source import ScheduleSource, schedule_source
 
 
-@click.command(context_settings=ALLOW_NEGATIVES)
+@click.command(cls=OperatorCommand)
 @schedule_source
-@click.option("--cuda", is_flag=True, help="The CUDA text too.")
-@click.option("--ptx", is_flag=True, help="The PTX that NVRTC makes of it, too.")
+@click.option("--cuda", is_flag=True, help="Also print the CUDA source.")
+@click.option("--ptx", is_flag=True, help="Also print the PTX that NVRTC compiles.")
 @json_option
 def show(source: ScheduleSource, cuda: bool, ptx: bool, as_json: bool) -> None:
-    """Print a schedule: the Python that makes it, its Program, and with --cuda or --ptx its kernel.
+    """Print a schedule: the Python that makes it, its program, and with --cuda or --ptx its kernel.
 
-    Without --records or --schedule it is the naive one.
+    Without --records or --schedule the naive schedule is printed.
     """
     from ekc import devices
     from ekc.codegen.generate import compile_schedule, generate

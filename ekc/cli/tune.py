@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ekc.cli.arguments import ALLOW_NEGATIVES, OperatorRequest, operator_arguments
+from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments
 from ekc.cli.event_log import EventLog
 from ekc.cli.output import (
     FILE,
@@ -24,47 +24,55 @@ from ekc.cli.tune_arguments import TuneArguments
 from ekc.errors import InvalidInput
 
 
-@click.command(context_settings=ALLOW_NEGATIVES)
+@click.command(cls=OperatorCommand)
 @operator_arguments
-@click.option("--layers", type=FILE, help="Tune every layer of this TOML file.")
+@click.option("--layers", type=FILE, help="Tune every layer of this TOML file, one after another.")
 @target_option
 @click.option(
     "--effort",
-    help="quick, standard or full: at most 64, 256 or 1024 trials, fewer where another round would not pay.",
+    help="quick, standard or full: at most 64, 256 or 1024 trials. The run stops when another round "
+    "would cost more energy than it is expected to save.",
 )
-@click.option("--trials", type=int, help="Schedules to compile and time, all of them. [default: 256]")
+@click.option("--trials", type=int, help="Number of schedules to compile and time. [default: 256]")
 @choice_options
 @click.option(
-    "--clocks", default="fixed", show_default=True, help="fixed, or search for a second table over clocks."
+    "--clocks",
+    default="fixed",
+    show_default=True,
+    help="fixed, or search: also meter the best kernel at other GPU clocks.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--records", type=FILE, help="Keep every measurement in this SQLite file.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
+@click.option(
+    "--records",
+    type=FILE,
+    help="Keep every measurement in this SQLite file. A run that was stopped resumes from it.",
+)
 @click.option(
     "--warm-start",
     type=FILE,
-    help="Learn first from the records of other operators and devices in this file.",
+    help="Before the search, train the models on the records of other operators and devices in this file.",
 )
 @click.option(
     "--time-budget",
     "time_budget_s",
     type=float,
     metavar="SECONDS",
-    help="End with the best so far (per layer).",
+    help="Stop after this time, per layer, and return the best so far.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 1024),
-    help="Processes that compile, at most 32 [default: one per core]; the winner does not depend on it.",
+    help="Processes that compile. The result does not depend on it. [default: one per core, at most 32]",
 )
 @out_option
 @click.option(
-    "--name", help="Name of the files and functions; with --layers, their prefix. [default: as the operator]"
+    "--name", help="Name of the files and functions; with --layers, a prefix. [default: name of the operator]"
 )
-@click.option("--quiet", is_flag=True, help="No forecast, no progress, no names of layers.")
+@click.option("--quiet", is_flag=True, help="Print no forecast, no progress and no names of layers.")
 @click.option(
     "--log-json",
     metavar="FILE",
-    help="Write every event of the run into this file, one JSON object a line; - is standard output. "
+    help="Write every event of the run to this file, one JSON object per line; - is standard output. "
     "Only an empty file or an event log is overwritten.",
 )
 @json_option
@@ -77,7 +85,9 @@ def tune(
     log_json: str | None,
     **options: object,
 ) -> int:
-    """Search the schedules of an operator; print the best and write its CUDA into a folder.
+    """Search the schedules of an operator, print the best kernel and write its CUDA source to a folder.
+
+    The best kernel has the least energy among those at most --max-slowdown slower than the fastest.
 
     \b
       ekc tune matmul 1024 1024 1024 --target a100
@@ -85,7 +95,7 @@ def tune(
       ekc tune einsum 'bmk,bkn->bmn' 8x64x32 8x32x64
       ekc tune --layers examples/layers.toml
 
-    Ctrl-C ends the search with the best so far; the status then is 130.
+    Ctrl-C ends the search and returns the best so far, with exit status 130.
     """
     chosen = TuneArguments(**options)  # type: ignore[arg-type]
     if name is not None:

@@ -25,10 +25,10 @@ from ekc.tables import TABLE_WIDTH, format_table
 
 MAX_LINES = 8
 """Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
-_TITLE = "Model card: energies predicted beforehand, against the meter"
+_TITLE = "Model card: energy predicted before metering, compared with the meter"
 _HEADERS = (
     *("round", "rows", "error", "latency x power", "P0 t + E0"),
-    *("rank", "latency alone", "next share", ""),
+    *("rank", "time rank", "next share", ""),
 )
 """P0 t + E0: energy as a line over the latency t, fitted to the kernels metered so far."""
 
@@ -188,8 +188,8 @@ def _list_notes(result: TuningData) -> Iterator[str]:
     yield from wrap_note("refused", _describe_refusals(result.refusals, result.bred))
     yield from wrap_note("energy", _describe_saving(result))
     yield from wrap_note("cost", _describe_cost(result))
-    yield from wrap_note("pays", _describe_break_even(result))
-    yield from wrap_note("bound", f"the least time on the roofline is set by {result.roof}")
+    yield from wrap_note("break-even", _describe_break_even(result))
+    yield from wrap_note("bound", _describe_bound(result))
     yield from wrap_note("checked", result.best.checked or "not executed")
     yield from wrap_note("atomics", describe_rounding(result.best))
     yield from wrap_note("throttled", ", ".join(result.best.throttle))
@@ -197,6 +197,13 @@ def _list_notes(result: TuningData) -> Iterator[str]:
     yield from wrap_note("clocks", result.clocks_note)
     yield from wrap_note("warm start", result.warm_start)
     yield from wrap_note("stopped", result.stopped)
+
+
+def _describe_bound(result: TuningData) -> str:
+    words = f"the least time on the roofline is set by {result.roof}"
+    if result.roof.bound == "memory" and (result.best.latency_s or np.inf) < result.roof.least_s:
+        return f"{words}; the kernel takes less, because repeated calls find a part of their data in L2"
+    return words
 
 
 def wrap_note(name: str, text: str) -> Iterator[str]:
@@ -237,11 +244,11 @@ def _describe_saving(result: TuningData) -> str:
     """Compare the best's energy with the fastest's, and say whether the difference is significant."""
     best, fastest = result.best, result.fastest
     if best.schedule == fastest.schedule:
-        return "the best schedule is also the fastest"
+        return "the best kernel is also the fastest"
     if best.energy_j is None or fastest.energy_j is None:
         return ""
     saved = 100 * (1 - best.energy_j / fastest.energy_j)
-    words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest schedule"
+    words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest kernel"
     evidence = f"{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
     return f"{words}{evidence}{_describe_saving_interval(result.saving_interval)}"
 
@@ -251,7 +258,7 @@ def _describe_saving_interval(interval: Interval | None) -> str:
     if interval is None:
         return ""
     low, high = 100 * interval.low, 100 * interval.high
-    return f"; a claim of a model, 95 % interval {low:.1f}% to {high:.1f}%"
+    return f"; a claim of the simulator's model: 95 % interval {low:.1f}% to {high:.1f}%"
 
 
 def _describe_cost(result: TuningData) -> str:
@@ -261,9 +268,9 @@ def _describe_cost(result: TuningData) -> str:
         f"{spent.timing_s:.2g} s of timing; the host is not counted"
     )
     if result.device.simulated:
-        return f"simulated, a real one would take {words}"
+        return f"simulated; a real GPU would take {words}"
     if result.device.replayed:
-        return f"nothing now, this is a replay; when it was recorded {words}"
+        return f"none now, this is a replay; the recording took {words}"
     return words
 
 
@@ -272,11 +279,11 @@ def _describe_break_even(result: TuningData) -> str:
     calls = result.break_even_calls
     parts = []
     if calls["fastest"] is not None:
-        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no difference is shown)"
-        parts.append(f"{_format_count(calls['fastest'])} calls against the fastest{weak}")
+        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no significant difference)"
+        parts.append(f"after {_format_count(calls['fastest'])}, compared with the fastest{weak}")
     if calls["baseline"] is not None:
-        parts.append(f"{_format_count(calls['baseline'])} calls against the naive")
-    return f"after {', '.join(parts)}" if parts else ""
+        parts.insert(0, f"after {_format_count(calls['baseline'])} calls, compared with the naive kernel")
+    return "; ".join(parts)
 
 
 def _format_count(value: float | None) -> str:
@@ -293,16 +300,16 @@ def _describe_slowdown(best: Trial, fastest: Trial) -> str:
         return ""
     more = 100 * (best.latency_s / fastest.latency_s - 1)
     # Among tied schedules the one with the fewest issue slots counts as the fastest (`data/selection.py`).
-    return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency, a tie"
+    return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency (a tie)"
 
 
 def _describe_evidence(best: Trial, fastest: Trial) -> str:
     if not (best.metered and fastest.metered):
-        return "not both were metered, so this is a prediction"
+        return "a prediction, because not both were metered"
     found = _compare_energies(best, fastest)
     if found is None:
-        return "not metered in turn, so no difference is shown"
-    words = "a difference" if found.is_significant else "no difference is shown"
+        return "significance unknown, because they were not metered in turn"
+    words = "significant difference" if found.is_significant else "no significant difference"
     return f"{words}: {found}, metered {found.pair_count} times in turn"
 
 

@@ -36,7 +36,7 @@ def test_summary_omits_few_refused_genomes(result: TuningResult) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "words"), [(1.02, ", at 2.0% more latency; "), (0.996, ", at 0.4% less latency, a tie; ")]
+    ("ratio", "words"), [(1.02, ", at 2.0% more latency; "), (0.996, ", at 0.4% less latency (a tie); ")]
 )
 def test_summary_compares_latency_of_best_and_fastest(result: TuningResult, ratio: float, words: str) -> None:
     assert result.fastest.latency_s is not None
@@ -45,9 +45,21 @@ def test_summary_compares_latency_of_best_and_fastest(result: TuningResult, rati
     assert words in " ".join(replace(result, best=best).summary().split())
 
 
+@pytest.mark.parametrize(
+    ("bound", "factor", "noted"), [("memory", 1.1, True), ("memory", 0.9, False), ("compute", 1.1, False)]
+)
+def test_summary_says_why_a_kernel_is_faster_than_memory(
+    result: TuningResult, bound: str, factor: float, noted: bool
+) -> None:
+    assert result.best.latency_s is not None
+    roof = replace(result.roof, bound=bound, least_s=factor * result.best.latency_s, unit="FLOP/s")
+    text = " ".join(replace(result, roof=roof).summary().split())
+    assert ("repeated calls find a part of their data in L2" in text) is noted
+
+
 def test_summary_has_model_card(result: TuningResult) -> None:
     lines = result.summary().splitlines()
-    at = lines.index("Model card: energies predicted beforehand, against the meter")
+    at = lines.index("Model card: energy predicted before metering, compared with the meter")
     changed = [line.split()[0] for line in lines[at + 3 : at + 3 + len(result.model_cards)]]
     assert changed == [str(c.round) for c in result.model_cards]
 
@@ -82,10 +94,10 @@ def test_summary_has_break_even_calls(result: TuningResult) -> None:
         result, spent=spent, best=best, fastest=rival, baseline=replace(result.baseline, energy_j=5e-3)
     )
     text = " ".join(changed.summary().split())
-    assert "cost simulated, a real one would take 20000 J" in text
+    assert "cost simulated; a real GPU would take 20000 J" in text
     assert "100 s of metering" in text
-    assert "pays after 20 million calls against the fastest" in text
-    assert "5 million calls against the naive" in text
+    assert "break-even after 5 million calls, compared with the naive kernel" in text
+    assert "; after 20 million, compared with the fastest" in text
     assert changed.to_json()["break_even_calls"] == {
         "fastest": pytest.approx(2e7),
         "baseline": pytest.approx(5e6),
@@ -122,10 +134,10 @@ def beside(
 @pytest.mark.parametrize(
     ("best", "fastest", "words"),
     [
-        (figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), "a difference: -5.0 % (-5"),
-        (figures(0.99, 1.02, 0.97), figures(1.0, 1.0, 1.0), "no difference is shown: -0.7 % ("),
-        (figures(0.9), figures(1.0), "no difference is shown: -10.0 % ("),
-        (figures(0.9, 0.9), figures(1.0), "not metered in turn, so no difference is shown"),
+        (figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), "; significant difference: -5.0 % (-5"),
+        (figures(0.99, 1.02, 0.97), figures(1.0, 1.0, 1.0), "no significant difference: -0.7 % ("),
+        (figures(0.9), figures(1.0), "no significant difference: -10.0 % ("),
+        (figures(0.9, 0.9), figures(1.0), "significance unknown, because they were not metered in turn"),
     ],
 )
 def test_saving_is_compared_in_turn(
@@ -137,7 +149,7 @@ def test_saving_is_compared_in_turn(
 @pytest.mark.parametrize("elsewhere", ["best", "fastest"])
 def test_saving_of_meterings_out_of_turn_is_not_shown(result: TuningResult, elsewhere: str) -> None:
     changed = beside(result, figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), elsewhere)
-    assert "not metered in turn, so no difference is shown" in changed
+    assert "significance unknown, because they were not metered in turn" in changed
 
 
 def test_summary_has_notes_of_meter(result: TuningResult) -> None:

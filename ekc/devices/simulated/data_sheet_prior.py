@@ -83,7 +83,7 @@ def _estimate_instructions(spec: GpuSpec, q: Quantities, requests: Array) -> dic
     none = np.zeros(len(requests))
     return {
         "fma32": q["total_operations"],
-        **dict.fromkeys(("fp32", "fp16", "sfu", "pack", "other"), none),
+        **dict.fromkeys(("fp32", "fp16", "sfu", "rounded_divisions", "pack", "other"), none),
         "tensor": products + group_products,
         "tensor_fp16_equivalent_flops": PRODUCT_FLOPS * (products + group_share * group_products),
         "tensor_energy_equivalent_flops": PRODUCT_FLOPS * (products + group_products),

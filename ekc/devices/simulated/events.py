@@ -27,6 +27,9 @@ MAX_UNROLLED_TRIPS = 16.0
 DIRECT_WORDS_IN_FLIGHT, TILE_WORDS_IN_FLIGHT = 32.0, 16.0
 """Registers of one thread that wait for loads at the same time, of operands and of tiles; other loads of a
 trip wait for these (fit: CLBlast rows of three cards)."""
+DIVISION_INSTRUCTIONS = 10.0
+"""Instructions of a rounded division of float32 whose operands need no scaling: a reciprocal, a check of the
+operands, five multiply-adds, and three for the branch around the other case (machine code of sm_90)."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Events:
     group_products: float
     """Part of `tensor_fp16_equivalent_flops` in those groups."""
     sfu: float
+    rounded_divisions: float
+    """Part of `sfu`: divisions, of which ptxas makes several instructions each."""
     int_ops: float
     convert: float
     pack: float
@@ -97,7 +102,8 @@ class Events:
         """Warp instructions that take an issue slot."""
         memory = self.shared_requests + self.local_requests + self.traffic.requests
         control = self.shuffle + self.branch + self.other + self.barriers * self.warps
-        return self.arithmetic_instructions + self.tensor + memory + control
+        divisions = self.rounded_divisions * (DIVISION_INSTRUCTIONS - 1.0)
+        return self.arithmetic_instructions + self.tensor + memory + control + divisions
 
 
 _WARP_COUNTS = (
@@ -141,6 +147,7 @@ def count_events(
         tensor_fp16_equivalent_flops=warps * _convert_to_fp16_flops(spec, counts),
         tensor_energy_equivalent_flops=warps * _convert_to_energy_flops(counts),
         group_waits=counts.group_waits,
+        rounded_divisions=warps * counts.rounded_divisions,
         shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
         shared_bytes=threads / occupancy.warps_per_block * blocks * _sum_bytes(on_chip)

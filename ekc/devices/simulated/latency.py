@@ -33,6 +33,14 @@ BLOCK_START_CYCLES = 300.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
 ARITHMETIC_LATENCY_CYCLES = 4.5
+RECIPROCAL_CYCLES = 65.0
+"""Cycles from one rounded reciprocal (`rcp.rn.f32`) to the next that depends on it: 60 on a Titan V, 70 on a
+Titan RTX (Arafa et al., "Low Overhead Instruction Latency Characterization for NVIDIA GPGPUs", HPEC 2019,
+results in NMSU-PEARL/GPUs-ISA-Latencies)."""
+DIVISION_CYCLES = RECIPROCAL_CYCLES + 2 * ARITHMETIC_LATENCY_CYCLES
+"""Cycles from one rounded division (`div.rn.f32`) of a warp to its next, which waits behind a branch. Both
+are a check with a branch and a reciprocal; then five dependent multiply-adds follow, for a reciprocal three
+(machine code of sm_90; estimate: no measurement of it alone was found)."""
 TENSOR_LATENCY_CYCLES = 33.0
 """Cycles from one matrix instruction to the next that adds to the same sums (estimate after Sun et al.,
 "Dissecting Tensor Cores via Microbenchmarks", 2022, of A100)."""
@@ -215,7 +223,9 @@ def _compute_path_and_stall_cycles(
     path = path + events.shared_requests / events.warps * SHARED_LATENCY_CYCLES / parallel
     path = path + events.local_requests / events.warps * L1_LATENCY_CYCLES / parallel
     each = _estimate_load_cycles(spec, events, occupancy, clock_mhz)
-    stalls = events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
+    # Warps of a block divide together, after a loop: nothing else of the block is left to fill the wait.
+    stalls = events.rounded_divisions / events.warps * DIVISION_CYCLES
+    stalls = stalls + events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
     stalls = stalls + events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
     # One barrier per tile means two buffers: the next tile loads while this one computes. Where the warp
     # waits for copies, barriers belong to the copies and say nothing about other loads.

@@ -3,7 +3,7 @@ from dataclasses import replace
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.simulated.events import Events, count_events
 from ekc.devices.simulated.launch_counts import compute_occupancy, profile_kernel
-from ekc.devices.simulated.specs import A100, RTX2080TI, RTX3090
+from ekc.devices.simulated.specs import A100, H100, RTX2080TI, RTX3090, GpuSpec
 from ekc.ptx.counting.counts import InstructionCounts
 from tests.devices import samples
 
@@ -90,3 +90,17 @@ def test_issue_slots_hold_every_instruction() -> None:
     ran = replace(profile_kernel(kernel)[0], counts=counts)
     found = count_events(A100, launch, kernel.resources[0], ran, resident)
     assert found.issued_instructions == found.warps * (8 + 2 + 1 + 1 + 2)
+
+
+def test_rounded_divisions_take_ten_issue_slots() -> None:
+    kernel = samples.copy(1 << 20)
+    without, divided = InstructionCounts(), InstructionCounts(sfu=3.0, rounded_divisions=3.0)
+
+    def count_slots(spec: GpuSpec, counts: InstructionCounts) -> float:
+        ran = replace(profile_kernel(kernel)[0], counts=counts)
+        resident = compute_occupancy(spec.capability, 256, 16, 0)
+        found = count_events(spec, kernel.launches[0], kernel.resources[0], ran, resident)
+        return found.issued_instructions / found.warps
+
+    for spec in (H100, A100, RTX3090, RTX2080TI):
+        assert count_slots(spec, divided) - count_slots(spec, without) == 30

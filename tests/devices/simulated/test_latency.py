@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 from benchmarks.simulator.rows import Work, stack_works
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.simulated.events import Events
-from ekc.devices.simulated.latency import compute_launch_seconds, compute_smooth_max, estimate_latency
-from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, profile_kernel
+from ekc.devices.simulated.latency import PATH, compute_launch_seconds, compute_smooth_max, estimate_latency
+from ekc.devices.simulated.launch_counts import (
+    LAUNCH_PROFILES,
+    LaunchProfile,
+    Occupancy,
+    get_launch_profiles,
+    profile_kernel,
+)
 from ekc.devices.simulated.operating_point import compute_work, find_steady_state
-from ekc.devices.simulated.specs import A100, RTX3090, GpuSpec
+from ekc.devices.simulated.specs import A100, H100, RTX3090, GpuSpec
 from tests.devices import samples
 
 
@@ -190,3 +196,15 @@ def test_direct_reads_wait_for_each_trip_where_few_warps_hide_it() -> None:
     ]
     assert slowdown[0] > 1.2
     assert slowdown[1] < slowdown[0]
+
+
+@pytest.mark.parametrize("spec", [H100, A100])
+def test_rounded_divisions_of_a_warp_follow_each_other(spec: GpuSpec) -> None:
+    kernel = samples.sgemm(1024)
+    (profile,) = profile_kernel(kernel)
+    counts = replace(profile.counts, rounded_divisions=100.0)
+    more = replace(kernel, facts={LAUNCH_PROFILES: (replace(profile, counts=counts),)})
+    todo = [compute_work(spec, one, get_launch_profiles(one)).launches for one in (kernel, more)]
+    plain, divided = (estimate_latency(spec, *one[0], 1410.0).seconds_by_resource[PATH] for one in todo)
+    # Their issue slots lengthen the path a little too.
+    assert 7400 <= (divided - plain) * 1410e6 * 1.0001 <= 1.15 * 7400
