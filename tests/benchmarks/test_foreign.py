@@ -49,6 +49,7 @@ def test_rows_are_timed_compared_and_ranked(
     lists = tmp_path / "rows.json"
     lists.write_text(json.dumps({"a100_sm80": {"flagged": [], "stale": [], FITTED: [0], SCORED: [1, 2]}}))
     monkeypatch.setattr(foreign, "LISTS", lists)
+    monkeypatch.setattr(foreign, "DRAWS", 100)
     text, figures = run("simulator.foreign", "--data", str(tmp_path), "--cache", str(tmp_path / "cache"))
     lines = {(line["card"], line["which"]): line for line in figures["lines"]}
     every = lines["a100_sm80", "all"]
