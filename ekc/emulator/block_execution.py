@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.access_survey import AddressTrace, AnyTrace, run_trace
 from ekc.emulator.batch import Batch
-from ekc.emulator.counters import sort_unique
 from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
 from ekc.emulator.geometry import Shape
@@ -41,11 +40,14 @@ BlockLoops = tuple[tuple[int, bool], ...]
 """(extent, whether the touched part of the array depends on it) of each digit of a block's number, fastest
 first."""
 
+Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""First addresses and ends of some ranges."""
+
 SECTOR_BYTES, PAIR_BYTES = 32, 64
 _BLOCK_SHIFT = 44
 """Bits of an address, above which the number of a block is put."""
 _MAX_NOTED = 1 << 22
-"""Addresses that are noted before equal ones are dropped."""
+"""Ranges of addresses that are noted before they are united."""
 _KINDS = {"load": "load", "async": "load", "store": "store", "atom": "atomic"}
 
 
@@ -156,13 +158,37 @@ def _split_into_digits(total: int, numbers: Sequence[int], starts: NDArray[np.in
     return tuple(digits) or ((1, False),)
 
 
-def _summarize_cells(places: NDArray[np.int64], cell_bytes: int) -> TouchedMemory:
-    """Memory of the block that touches the most of these cells, which are sorted, blocks in turn."""
-    _, first, counts = np.unique(places >> _BLOCK_SHIFT, return_index=True, return_counts=True)
-    most = int(np.argmax(counts))
-    own = places[first[most] : first[most] + counts[most]]
-    sectors, pairs = (np.count_nonzero(np.diff(own // size)) + 1 for size in (SECTOR_BYTES, PAIR_BYTES))
-    return TouchedMemory(float(own.size * cell_bytes), float(sectors), float(pairs))
+def _find_ranges(addresses: NDArray[np.int64], width: int) -> Ranges:
+    """The ranges that accesses of `width` bytes touch, one for each run of neighbours in this order."""
+    steps = np.diff(addresses)
+    last = np.flatnonzero((steps != width) & (steps != 0))
+    starts = addresses[np.r_[0, last + 1]]
+    return starts, addresses[np.r_[last, addresses.size - 1]] + width
+
+
+def _unite_ranges(noted: Sequence[Ranges]) -> Ranges:
+    """Ascending ranges with gaps between them that hold the same addresses."""
+    starts, ends = (np.concatenate(part) for part in zip(*noted, strict=True))
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    gaps = np.flatnonzero(starts[1:] > ends[:-1])
+    return starts[np.r_[0, gaps + 1]], ends[np.r_[gaps, ends.size - 1]]
+
+
+def _summarize_ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> TouchedMemory:
+    """Memory of the block that touches the most of these united ranges."""
+    _, first, block = np.unique(starts >> _BLOCK_SHIFT, return_index=True, return_inverse=True)
+    bytes_by_block = np.bincount(block, ends - starts)
+    most = int(np.argmax(bytes_by_block))
+    own = slice(first[most], first[most] + np.count_nonzero(block == most))
+    sectors, pairs = (_count_cells(starts[own], ends[own], size) for size in (SECTOR_BYTES, PAIR_BYTES))
+    return TouchedMemory(float(bytes_by_block[most]), float(sectors), float(pairs))
+
+
+def _count_cells(starts: NDArray[np.int64], ends: NDArray[np.int64], size: int) -> int:
+    """Cells of `size` bytes that united ranges touch; neighbouring ranges may share one."""
+    first, last = starts // size, (ends - 1) // size
+    return int(np.sum(last - first + 1) - np.count_nonzero(first[1:] == last[:-1]))
 
 
 class _NotingMemoryUnit(MemoryUnit):
@@ -181,40 +207,38 @@ class _ExecutionTrace(Batch):
     memory_unit_type = _NotingMemoryUnit
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
-        self.noted: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
-        """(kind, bytes of a lane) -> addresses, with the index of the block above `_BLOCK_SHIFT` bits."""
+        self.noted: dict[str, list[Ranges]] = {}
+        """Kind -> ranges of addresses, with the index of the block above `_BLOCK_SHIFT` bits."""
         self.noted_count = 0
-        """Addresses that were noted since equal ones were dropped."""
+        """Ranges that were noted since they were united."""
         super().__init__(decoded, plan, ids)
         self.lane_keys = self.geometry.block_numbers() << _BLOCK_SHIFT
 
     def note_access(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Note the addresses of the active lanes."""
         addresses = self.lane_keys[probe.lane_numbers(self.all_lanes)] + probe.address + offset
-        self.noted.setdefault((_KINDS[site.action], site.bytes_per_lane), []).append(addresses)
-        self.noted_count += addresses.size
+        if not addresses.size:
+            return
+        ranges = _find_ranges(addresses, site.bytes_per_lane)
+        self.noted.setdefault(_KINDS[site.action], []).append(ranges)
+        self.noted_count += ranges[0].size
         if self.noted_count > _MAX_NOTED:
             for noted in self.noted.values():
-                noted[:] = [sort_unique(np.concatenate(noted))]
+                noted[:] = [_unite_ranges(noted)]
             self.noted_count = 0
 
     def measure_touched(self) -> dict[Access, TouchedMemory]:
         """Distinct memory that a block touches by argument and kind, the most of all blocks."""
         touched: dict[Access, TouchedMemory] = {}
-        starts = np.array(self.spaces["global"].allocation_starts, np.int64)
-        for kind in {kind: None for kind, _ in self.noted}:
-            widths = {size: noted for (other, size), noted in self.noted.items() if other == kind}
-            cell = min(widths)
-            cells = [
-                (sort_unique(np.concatenate(noted))[:, None] // cell + np.arange(size // cell)).ravel()
-                for size, noted in widths.items()
-            ]
-            place = (cells[0] if len(cells) == 1 else sort_unique(np.concatenate(cells))) * cell
-            array = np.searchsorted(starts, place & ((1 << _BLOCK_SHIFT) - 1), side="right") - 1
+        arrays = np.array(self.spaces["global"].allocation_starts, np.int64)
+        for kind, noted in self.noted.items():
+            starts, ends = _unite_ranges(noted)
+            array = np.searchsorted(arrays, starts & ((1 << _BLOCK_SHIFT) - 1), side="right") - 1
             for one in np.unique(array):
-                number = self.plan.find_argument(int(starts[one]))
+                number = self.plan.find_argument(int(arrays[one]))
                 if number is not None:
-                    touched[number, kind] = _summarize_cells(place[array == one], cell)
+                    own = array == one
+                    touched[number, kind] = _summarize_ranges(starts[own], ends[own])
         return touched
 
 

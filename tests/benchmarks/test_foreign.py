@@ -44,11 +44,12 @@ def write_lines(folder: Path, *lines: dict[str, Any]) -> Path:
 def test_rows_are_timed_compared_and_ranked(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """134 MB move in about 95 us; with 8 blocks on 108 SMs it takes several times as long."""
-    write_lines(tmp_path, make_line(0, 1024, 95.0), make_line(1, 8, 1200.0), make_line(2, 2048, 96.0))
+    """134 MB move in about 95 us; with 16 blocks on 108 SMs it takes twice as long or more."""
+    write_lines(tmp_path, make_line(0, 1024, 95.0), make_line(1, 16, 300.0), make_line(2, 2048, 96.0))
     lists = tmp_path / "rows.json"
     lists.write_text(json.dumps({"a100_sm80": {"flagged": [], "stale": [], FITTED: [0], SCORED: [1, 2]}}))
     monkeypatch.setattr(foreign, "LISTS", lists)
+    monkeypatch.setattr(foreign, "DRAWS", 100)
     text, figures = run("simulator.foreign", "--data", str(tmp_path), "--cache", str(tmp_path / "cache"))
     lines = {(line["card"], line["which"]): line for line in figures["lines"]}
     every = lines["a100_sm80", "all"]

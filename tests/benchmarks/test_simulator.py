@@ -258,7 +258,8 @@ def test_too_few_pairs_have_no_fit() -> None:
     assert residual.is_near_shipped(None) is False
 
 
-def test_learner_leaves_the_noise() -> None:
+def test_learner_leaves_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "ROUNDS", 100)
     random = np.random.default_rng(2)
     settings = np.array(list(itertools.product((1, 2, 4, 8, 16), repeat=4)), dtype=np.float64)
     smooth = np.log2(settings) @ (0.1, 0.2, 0.0, -0.1)

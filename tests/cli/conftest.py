@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from ekc.cli import main
+from tests.search.shared_traces import shared_traces
+
+__all__ = ["shared_traces"]
 
 
 class Printed(NamedTuple):

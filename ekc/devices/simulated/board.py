@@ -78,7 +78,9 @@ class VirtualBoard:
         self._is_running = False
         self._start_time_s = 0.0
         self._true_energy_j = 0.0
-        idle = power.compute_idle_power(spec, clock_mhz, spec.power.ambient_c)
+        self._idle_power = power.find_idle_power(spec, clock_mhz)
+        self._running_idle_power = power.find_idle_power(spec, state.clock_mhz)
+        idle = self._idle_power.compute_total(spec.power.ambient_c)
         self._temperature_c = float(spec.power.ambient_c + spec.power.kelvin_per_w * idle)
         self._temperature_c += WARM_START_KELVIN * float(rng.uniform(0.5, 1.5))
 
@@ -136,10 +138,12 @@ class VirtualBoard:
         return self._true_energy_j
 
     def _compute_power_w(self) -> float:
-        idle = power.compute_idle_power(self._spec, self.clock_mhz(), self._temperature_c)
         if not self._is_running:
-            return float(idle)
-        return float(self._spec.power.tdp_w if self._state.throttle else idle + self._state.active_power_w)
+            return float(self._idle_power.compute_total(self._temperature_c))
+        if self._state.throttle:
+            return float(self._spec.power.tdp_w)
+        idle = self._running_idle_power.compute_total(self._temperature_c)
+        return float(idle + self._state.active_power_w)
 
     def _advance(self, seconds: float) -> None:
         watts = self._compute_power_w()

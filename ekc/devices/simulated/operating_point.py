@@ -133,9 +133,9 @@ def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: flo
 
 def compute_settled_temperature(spec: GpuSpec, state: SteadyState) -> Any:
     """Degrees Celsius of a board in this state once heat and cooling balance."""
-    celsius = spec.power.ambient_c
+    idle, celsius = power.find_idle_power(spec, state.clock_mhz), spec.power.ambient_c
     for _ in range(_SETTLING_STEPS):
-        watts = power.compute_idle_power(spec, state.clock_mhz, celsius) + state.active_power_w
+        watts = idle.compute_total(celsius) + state.active_power_w
         celsius = spec.power.ambient_c + spec.power.kelvin_per_w * watts
     return celsius
 

@@ -192,16 +192,44 @@ def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, 
     return (*parts, EventEnergy(DRAM, moved.drifting_dram_bytes, "B", dram, is_core=False))
 
 
+@dataclass(frozen=True)
+class IdlePower:
+    """Power of a board at one clock, or at each of several, with no kernel running."""
+
+    fixed_w: float
+    """Watts that follow neither the clock nor the temperature."""
+    leakage_w: Any
+    """Watts of leakage at the reference temperature."""
+    clock_tree_w: Any
+
+    def compute_static(self, temperature_c: Any) -> Any:
+        """Watts of leakage at a temperature."""
+        share = 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_TEMPERATURE_C)
+        return self.leakage_w * (max(0.2, share) if isinstance(share, float) else np.maximum(0.2, share))
+
+    def compute_total(self, temperature_c: Any) -> Any:
+        """Watts of the board at a temperature."""
+        return self.fixed_w + self.compute_static(temperature_c) + self.clock_tree_w
+
+
+def find_idle_power(spec: GpuSpec, clock_mhz: Any) -> IdlePower:
+    """The power of the board with the clock held, at any temperature."""
+    voltage = spec.voltage.at_clock(clock_mhz)
+    leakage_w = spec.power.static_w * voltage**LEAKAGE_VOLTAGE_EXPONENT
+    clock_tree_w = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * voltage**2
+    if not np.ndim(voltage):
+        leakage_w, clock_tree_w = float(leakage_w), float(clock_tree_w)
+    return IdlePower(spec.power.constant_w, leakage_w, clock_tree_w)
+
+
 def compute_idle_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any:
     """Watts of the board with no kernel running and the clock held."""
-    clock_tree = spec.power.idle_clock_w_per_ghz * clock_mhz / 1000.0 * spec.voltage.at_clock(clock_mhz) ** 2
-    return spec.power.constant_w + compute_static_power(spec, clock_mhz, temperature_c) + clock_tree
+    return find_idle_power(spec, clock_mhz).compute_total(temperature_c)
 
 
 def compute_static_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any:
     """Watts of leakage."""
-    leakage = np.maximum(0.2, 1.0 + LEAKAGE_PER_K * (temperature_c - REFERENCE_TEMPERATURE_C))
-    return spec.power.static_w * spec.voltage.at_clock(clock_mhz) ** LEAKAGE_VOLTAGE_EXPONENT * leakage
+    return find_idle_power(spec, clock_mhz).compute_static(temperature_c)
 
 
 def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: Any) -> Any:

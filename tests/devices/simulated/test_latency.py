@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -156,8 +157,13 @@ def _events_of(kernel: CompiledKernel) -> tuple[Events, Occupancy]:
     return compute_work(A100, kernel, profile_kernel(kernel)).launches[0]
 
 
+@cache
+def _events_of_product(size: int) -> tuple[Events, Occupancy]:
+    return _events_of(samples.sgemm(size))
+
+
 def test_several_launches_are_computed_at_once() -> None:
-    launches = [_events_of(samples.sgemm(n)) for n in (1024, 4096)] + [_events_of(samples.copy(1 << 20))]
+    launches = [_events_of_product(n) for n in (1024, 4096)] + [_events_of(samples.copy(1 << 20))]
     stacked = stack_works([Work(events, resident, events.registers) for events, resident in launches])
     together = estimate_latency(A100, stacked.events, stacked.resident, 1300.0)
     alone = [estimate_latency(A100, events, resident, 1300.0) for events, resident in launches]
@@ -167,7 +173,7 @@ def test_several_launches_are_computed_at_once() -> None:
 
 
 def test_several_clocks_are_computed_at_once() -> None:
-    launch = _events_of(samples.sgemm(1024))
+    launch = _events_of_product(1024)
     clocks_mhz = np.array([600.0, 1000.0, 1410.0])
     together = estimate_latency(A100, *launch, clocks_mhz).seconds
     np.testing.assert_allclose(together, [estimate_latency(A100, *launch, mhz).seconds for mhz in clocks_mhz])
@@ -176,7 +182,7 @@ def test_several_clocks_are_computed_at_once() -> None:
 
 @given(share=st.floats(0.05, 1.0), rounds=st.floats(1.0, 1e5), barriers=st.floats(0.0, 1e5))
 def test_more_waits_never_make_a_launch_faster(share: float, rounds: float, barriers: float) -> None:
-    events, resident = _events_of(samples.sgemm(1024))
+    events, resident = _events_of_product(1024)
     fewer = replace(events, direct_load_rounds=share * rounds, barriers=share * barriers)
     more = replace(events, direct_load_rounds=rounds, barriers=barriers)
     moved = replace(events.traffic, l2_bytes=1e12, dram_bytes=1e12)
@@ -186,7 +192,7 @@ def test_more_waits_never_make_a_launch_faster(share: float, rounds: float, barr
 
 
 def test_direct_reads_wait_for_each_trip_where_few_warps_hide_it() -> None:
-    events, resident = _events_of(samples.sgemm(4096))
+    events, resident = _events_of_product(4096)
     direct = replace(events, direct_load_rounds=4096.0, tile_load_rounds=0.0, barriers=0.0)
     few, many = (replace(resident, blocks=blocks) for blocks in (1, 8))
     slowdown = [

@@ -17,6 +17,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Bind, ComputeAt
 from ekc.search.space.space import Population, Space
+from tests.search import shared_traces
 from tests.search.helpers import (
     ISSUE,
     LIMITS,
@@ -269,6 +270,7 @@ def test_operator_of_one_element_is_analysed() -> None:
 
 
 def test_interrupted_recording_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_traces, "TRACES", {})
     made = Space(OPERATORS["matmul"], LIMITS)
     population = legal("matmul", 20)
     with monkeypatch.context() as patch:
