@@ -95,7 +95,9 @@ def test_difference_is_sum_of_lines() -> None:
     # Only one of the two uses shared memory; both do the same multiplications.
     assert lines["shared request"].count_a == 0 < lines["shared request"].count_b
     assert lines["shared request"].difference_j > 0
-    assert lines["multiply-add"].count_a == lines["multiply-add"].count_b == 128**3 / 32
+    # "lane instr.": one for each lane of a warp.
+    assert lines["multiply-add"].unit == power.LANES
+    assert lines["multiply-add"].count_a == lines["multiply-add"].count_b == 128**3
     sizes = [abs(line.difference_j) for line in account.lines]
     assert sizes == sorted(sizes, reverse=True)
     back = explain(staged(), make_naive_schedule(MM), device)
