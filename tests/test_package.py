@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import ekc
 
@@ -44,3 +47,20 @@ def test_public_names_exist() -> None:
 
 def test_version_is_in_one_place() -> None:
     assert metadata.version("ekc") == ekc.__version__
+
+
+def _list_format_specs() -> Iterator[tuple[str, str]]:
+    """(place, text) of each format of an f-string in ekc, without the parts that are filled in."""
+    for path in sorted(Path(ekc.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+                parts = node.format_spec.values
+                text = "".join(str(x.value) for x in parts if isinstance(x, ast.Constant))
+                yield f"{path.name}:{node.lineno}", text
+
+
+def test_signed_figures_never_print_as_negative_zero() -> None:
+    """`z` in a format turns -0.0 into 0.0, after rounding."""
+    signed = [(place, text) for place, text in _list_format_specs() if "+" in text]
+    assert len(signed) > 10
+    assert not [(place, text) for place, text in signed if "z" not in text]

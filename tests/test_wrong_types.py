@@ -153,7 +153,9 @@ def test_arrays_and_launches_of_wrong_type(kernel: Any) -> None:
     launch = {"ptx_text": ptx, "kernel_name": name, "grid": (1, 1, 1), "block": (4, 1, 1), "args": [A, X, y]}
     _holds(
         ekc.emulator.launch,
-        launch | {"dynamic_shared": 0, "blocks": None, "sanitize": True, "max_instructions": 5000},
+        launch
+        | {"dynamic_shared": 0, "blocks": None, "sanitize": True, "max_instructions": 5000}
+        | {"argument_names": ["x"]},
     )
     _holds(lambda x: ekc.emulator.launch(**launch | {"grid": (x,)}), {"x": 1})
     _holds(lambda x: ekc.emulator.launch(**launch | {"args": [x, X, y]}), {"x": A})

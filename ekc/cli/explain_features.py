@@ -125,8 +125,8 @@ def _describe_origin(side: ExplainedSchedule) -> str:
 
 
 def _format_score(score: PredictionScore) -> tuple[str, str]:
-    return "-" if score.rank is None else f"{score.rank:.2f}", f"{100 * score.error:.1f}%"
+    return "-" if score.rank is None else f"{score.rank:z.2f}", f"{100 * score.error:.1f}%"
 
 
 def _format_percent(account: EnergyAccount, log: float) -> str:
-    return f"{100 * account.compute_share_of_a(log):+.1f}%"
+    return f"{100 * account.compute_share_of_a(log):+z.1f}%"

@@ -94,10 +94,12 @@ def format_count(value: float) -> str:
 
 
 def format_signed(value: float, scale: float) -> str:
-    """A figure with its sign, also if it is positive."""
+    """A figure with its sign, also if it is positive; without one, if it rounds to 0."""
     from ekc.search.tuning_result import format_figure
 
-    return f"{'-' if value < 0 else '+' if value else ''}{format_figure(abs(value), scale)}"
+    size = format_figure(abs(value), scale)
+    sign = "-" if value < 0 else "+"
+    return f"{sign}{size}" if float(size) else size
 
 
 def describe_execution(checked: LaunchCheck) -> dict[str, Any]:

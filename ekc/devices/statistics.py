@@ -164,7 +164,7 @@ class Difference:
     def __str__(self) -> str:
         """E.g. "-3.1 % (-3.9 to -2.3)"."""
         low, high = (100 * (edge - 1) for edge in (self.interval.low, self.interval.high))
-        return f"{100 * (self.ratio - 1):+.1f} % ({low:+.1f} to {high:+.1f})"
+        return f"{100 * (self.ratio - 1):+z.1f} % ({low:+z.1f} to {high:+z.1f})"
 
 
 def compare_pairwise(first: Sequence[MeasuredValue], second: Sequence[MeasuredValue]) -> Difference:

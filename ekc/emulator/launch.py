@@ -38,12 +38,14 @@ def launch(
     blocks: Iterable[int] | None = None,
     sanitize: bool = True,
     max_instructions: int = MAX_INSTRUCTIONS,
+    argument_names: Sequence[str] = (),
 ) -> Report:
     """Run a kernel; NumPy arrays in `args` are updated in place, numbers take the parameter's type.
 
-    `blocks` runs only the blocks of these linear numbers (x fastest). `EkcError` for what cannot be run:
-    malformed PTX, an unknown kernel or instruction, arguments that do not fit, a grid beyond the limits,
-    or a kernel that goes over `max_instructions`.
+    `blocks` runs only the blocks of these linear numbers (x fastest). Findings name the arguments by
+    `argument_names`, in order, and by number where there is no name. `EkcError` for what cannot be run:
+    malformed PTX, an unknown kernel or instruction, arguments that do not fit, a grid beyond the limits, or a
+    kernel that goes over `max_instructions`.
     """
     for argument, text in (("ptx_text", ptx_text), ("kernel_name", kernel_name)):
         if not isinstance(text, str):
@@ -61,6 +63,7 @@ def launch(
         _check_count("dynamic_shared", dynamic_shared),
         bool(sanitize),
         _check_count("max_instructions", max_instructions),
+        _check_names(argument_names),
     )
     total = plan.grid[0] * plan.grid[1] * plan.grid[2]
     ids = _select_blocks(blocks, total)
@@ -87,6 +90,12 @@ def _check_shape(argument: str, value: Sequence[int]) -> Shape:
         raise InvalidInput(f"{argument} must be up to three whole numbers; write {argument}=(1, 1, 1)")
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
+
+
+def _check_names(value: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(x, str) for x in value):
+        return tuple(value)
+    raise InvalidInput('argument_names must be a list of texts; write argument_names=["A", "B"]')
 
 
 def _check_count(argument: str, value: int) -> int:

@@ -38,6 +38,8 @@ class Allocation:
     start: int
     end: int
     writable: bool = True
+    argument_number: int | None = None
+    """Position of the array among the arguments of the launch; None for other memory."""
 
 
 class AddressSpace:

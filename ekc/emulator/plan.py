@@ -47,7 +47,9 @@ class LaunchPlan:
         dynamic_shared: int,
         sanitize: bool,
         max_instructions: int,
+        argument_names: Sequence[str] = (),
     ) -> None:
+        """`argument_names`: names of the arguments in findings, in order; those without one have their number."""
         self.decoded, self.kernel_name = decoded, decoded.kernel.name
         self.grid, self.block = grid, block
         self.is_sanitized, self.max_instructions = sanitize, max_instructions
@@ -59,6 +61,7 @@ class LaunchPlan:
         self.parameter_bytes: dict[str, bytes] = {}
         self.has_wgmma = any(one.opcode.startswith("wgmma.mma_async") for one in decoded.kernel.code)
         """Whether the kernel has products of warpgroups (`wgmma`)."""
+        self._argument_names = argument_names
         self._place_shared(dynamic_shared)
         self._place_local()
         self._place_global(args)
@@ -79,7 +82,7 @@ class LaunchPlan:
         for one in (v for v in variables if v.space == "shared" and v.element_count is not None):
             at = self._align_shared(at, one.alignment_bytes)
             self.symbol_addresses[one.name] = at
-            self.shared_allocations.append(Allocation(f"shared array {one.name}", at, at + one.size_bytes))
+            self.shared_allocations.append(Allocation(f"shared array {one.source_name}", at, at + one.size_bytes))
             at += one.size_bytes + _RED_ZONE_BYTES
             used += one.size_bytes
         if not 0 <= dynamic_bytes <= _MAX_SHARED_BYTES or used + dynamic_bytes > _MAX_SHARED_BYTES:
@@ -108,7 +111,7 @@ class LaunchPlan:
         for one in (v for v in self.decoded.kernel.variables if v.space == "local"):
             at = -(-at // 16) * 16
             self.symbol_addresses[one.name] = at
-            self.local_allocations.append(Allocation(f"local array {one.name}", at, at + one.size_bytes))
+            self.local_allocations.append(Allocation(f"local array {one.source_name}", at, at + one.size_bytes))
             at += one.size_bytes
         self.local_stride = -(-at // 16) * 16
 
@@ -125,7 +128,7 @@ class LaunchPlan:
         for one in self.decoded.module.variables:
             if one.space in ("global", "const"):
                 source = LoadedArray(_to_bytes(_build_initial_values(one)), writable=False)
-                start = self._place_array(f"variable {one.name}", source, one.space == "global")
+                start = self._place_array(f"variable {one.source_name}", source, one.space == "global")
                 self.symbol_addresses[one.name] = start
         for one in parameters:
             source = LoadedArray(np.frombuffer(self.parameter_bytes[one.name], np.uint8), writable=False)
@@ -140,17 +143,25 @@ class LaunchPlan:
             if start is None:
                 writable = bool(value.flags.writeable)
                 source = LoadedArray(_to_bytes(value), writable)
-                start = self._place_array(f"argument {position}", source, writable)
+                start = self._place_argument(position, source, writable)
                 self.arrays.append((start, value, source))
             return start.to_bytes(8, "little")
         if isinstance(value, PagedSource):
-            return self._place_array(f"argument {position}", value, value.writable).to_bytes(8, "little")
+            return self._place_argument(position, value, value.writable).to_bytes(8, "little")
         return _encode_scalar(f"argument {position} of {self.kernel_name}", variable, value)
 
-    def _place_array(self, name: str, source: PagedSource, writable: bool) -> int:
+    def _place_argument(self, position: int, source: PagedSource, writable: bool) -> int:
+        name = f"argument {position}"
+        if position < len(self._argument_names):
+            name = f"{self._argument_names[position]} ({name})"
+        return self._place_array(name, source, writable, position)
+
+    def _place_array(
+        self, name: str, source: PagedSource, writable: bool, argument_number: int | None = None
+    ) -> int:
         """Reserve addresses for an array; returns its start."""
         start = GLOBAL_BASE + self._next_offset
-        self._allocations.append(Allocation(name, start, start + source.nbytes, writable))
+        self._allocations.append(Allocation(name, start, start + source.nbytes, writable, argument_number))
         self._sources.append(source)
         self._next_offset = _align_next_offset(self._next_offset, source.nbytes)
         return start
@@ -210,8 +221,7 @@ class LaunchPlan:
     def find_argument(self, address: int) -> int | None:
         """The number of the array argument that holds an address of global memory."""
         place = self.global_memory.find_allocation(address, address + 1)
-        words = place.name.split() if place else []
-        return int(words[1]) if words[:1] == ["argument"] else None
+        return place.argument_number if place else None
 
     def copy_back(self) -> None:
         """Copy global memory back into the caller's arrays."""

@@ -31,7 +31,7 @@ class Advised(Event):
         """Advised settings and expected outcome."""
         if self.settings == Settings():
             return "advice: leave the clocks as they are"
-        expected = f"{self.slowdown:+.1%} (+- {self.sigma:.1%}) time, {-self.saving:+.1%} energy per step"
+        expected = f"{self.slowdown:+z.1%} (+- {self.sigma:.1%}) time, {-self.saving:+z.1%} energy per step"
         return f"advice: set {format_settings(self.settings)}; expected, not tried: {expected}"
 
 

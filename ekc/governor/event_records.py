@@ -95,7 +95,7 @@ class Measured(Event):
     def format_line(self) -> str:
         """Purpose, limits, watts, slowdown and saving."""
         reading = f"{self.purpose}, {format_settings(self.reading.settings)}: {self.reading.watts:.0f} W"
-        return f"{reading}, {self.slowdown:+.1%} time, {-self.saving:+.1%} energy per step"
+        return f"{reading}, {self.slowdown:+z.1%} time, {-self.saving:+z.1%} energy per step"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Predicted(Event):
     def format_line(self) -> str:
         """Training data and predicted outcome at the best settings."""
         where = format_settings(self.settings)
-        outcome = f"{self.slowdown:+.1%} time, {-self.saving:+.1%} energy at {where}"
+        outcome = f"{self.slowdown:+z.1%} time, {-self.saving:+z.1%} energy at {where}"
         return f"a model of {self.trained_on} expects {outcome}"
 
 
@@ -144,7 +144,7 @@ class Chosen(Event):
 
     def format_line(self) -> str:
         """The choice, the length of the search, and the expected outcome."""
-        outcome = f"{-self.saving:+.1%} energy, {self.slowdown:+.1%} time expected"
+        outcome = f"{-self.saving:+z.1%} energy, {self.slowdown:+z.1%} time expected"
         choice = format_settings(self.settings)
         return f"chose {choice} after {self.points} points, {self.search_s:.0f} s: {outcome}"
 
@@ -195,8 +195,8 @@ class Checked(Event):
 
     def format_line(self) -> str:
         """Slowdown with its interval, and saving."""
-        time = f"{self.slowdown:+.1%} time (+- {self.half_width:.1%})"
-        return f"checked: {time}, {-self.saving:+.1%} energy per step"
+        time = f"{self.slowdown:+z.1%} time (+- {self.half_width:.1%})"
+        return f"checked: {time}, {-self.saving:+z.1%} energy per step"
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,20 @@ def list_registers(operand: Operand) -> tuple[str, ...]:
     return ()
 
 
+_SAME_NAME_NUMBER = re.compile(r"(?:_\d|__\d+_)?")
+"""What NVRTC appends to the mangled names of several variables that have one name in one function."""
+
+
+def _demangle(name: str) -> str:
+    """The name in the CUDA text of a variable of a function (`_ZZ<function>E<length><name>`) or of a static one
+    outside of functions (`_ZL<length><name>`); other names as they are."""
+    for found in re.finditer(r"(?:\A_ZL|E)(\d+)", name) if name.startswith(("_ZZ", "_ZL")) else ():
+        end = found.end() + int(found[1])
+        if end <= len(name) and _SAME_NAME_NUMBER.fullmatch(name, end):
+            return name[found.end() : end]
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A declared variable or parameter."""
@@ -177,6 +191,11 @@ class Variable:
     """Elements; None for `name[]`, whose size the launch gives."""
     alignment_bytes: int
     initial_values: tuple[int | float, ...] = ()
+
+    @property
+    def source_name(self) -> str:
+        """The name in the CUDA text: "B_shared" for "_ZZ10ekc_matmulE8B_shared"."""
+        return _demangle(self.name)
 
     @property
     def size_bytes(self) -> int:

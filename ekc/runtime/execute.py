@@ -82,6 +82,7 @@ def _run_from_start(
         args=[*(_make_read_only(memory[name]) for name in launch_spec.arguments[:-1]), output],
         dynamic_shared=launch_spec.shared_bytes,
         max_instructions=compute_instruction_limit(compiled, launch_spec),
+        argument_names=launch_spec.arguments,
     )
     bits = f"u{start.itemsize}"
     return LaunchRun(output, output.view(bits) != start.view(bits), report)

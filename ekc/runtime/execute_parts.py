@@ -219,5 +219,6 @@ def _run_from_start(
         dynamic_shared=launch_spec.shared_bytes,
         blocks=blocks,
         max_instructions=compute_instruction_limit(compiled, launch_spec),
+        argument_names=launch_spec.arguments,
     )
     return output.collect_written(), report

@@ -57,7 +57,7 @@ def _make_row(card: ModelCard) -> tuple[str, ...]:
 
 
 def _format_rank(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:z.2f}"
 
 
 def _format_percent(share: float | None) -> str:
@@ -119,7 +119,7 @@ def format_figure(value: float | None, scale: float = 1.0) -> str:
         return "-"
     scaled = value / scale
     digits = max(0, 4 - len(str(int(abs(scaled)))))
-    return f"{scaled:.{digits}f}"
+    return f"{scaled:z.{digits}f}"
 
 
 def _format_figures(trial: Trial, latency_scale: float, energy_scale: float) -> tuple[str, str, str, str]:
@@ -258,7 +258,7 @@ def _describe_saving_interval(interval: Interval | None) -> str:
     if interval is None:
         return ""
     low, high = 100 * interval.low, 100 * interval.high
-    return f"; a claim of the simulator's model: 95 % interval {low:.1f}% to {high:.1f}%"
+    return f"; a claim of the simulator's model: 95 % interval {low:z.1f}% to {high:z.1f}%"
 
 
 def _describe_cost(result: TuningData) -> str:

@@ -57,6 +57,16 @@ def test_check_lists_every_refusal(cli: CommandLine) -> None:
     assert all(set(r) == {"rule", "need", "limit", "nearest"} for r in refusals)
 
 
+def test_check_prints_no_limit_below_0(cli: CommandLine) -> None:
+    """Of 65536 registers, 4096 threads have 16 each: fewer than those reserved for addresses."""
+    wide = ekc.Schedule(ekc.matmul(4096, 64, 64)).bind("i", "thread.x")
+    for schedule, more in ((wide, []), (wide.cache_write("C"), [("registers", "at most 0")])):
+        Path("s.json").write_text(schedule.to_json())
+        refusals = cli.json("check --schedule s.json", status=1)["refusals"]
+        expected = [("threads per block", "at most 1024"), *more]
+        assert [(r["rule"], r["limit"]) for r in refusals] == expected
+
+
 def test_check_uses_the_limits_of_the_arch(cli: CommandLine) -> None:
     Path("s.json").write_text(half_group_matmul().to_json())
     (launch,) = cli.json("check --schedule s.json --arch sm_90a")["launches"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import ekc
+from ekc.cli.output import format_signed
 from ekc.search.sketches.naive import make_naive_schedule
 from tests.cli.conftest import CommandLine
 
@@ -79,3 +80,18 @@ def test_unknown_schedules_are_refused(cli: CommandLine, records: Path, words: s
 def test_unused_options_are_refused(cli: CommandLine, words: str, expected: str) -> None:
     Path("a.json").write_text(make_naive_schedule(MM).to_json())
     assert expected in cli.refusal(f"explain {words} --target a100")
+
+
+def test_figures_that_round_to_0_have_no_sign() -> None:
+    assert [format_signed(x, 1.0) for x in (-1e-9, -0.0, 0.0, 1e-9)] == ["0.000"] * 4
+    assert [format_signed(x, 1.0) for x in (-0.25, 0.25)] == ["-0.250", "+0.250"]
+
+
+def test_account_without_residual_has_no_row_for_it(cli: CommandLine, tmp_path: Path) -> None:
+    one, other = tmp_path / "a.json", tmp_path / "b.json"
+    one.write_text(make_naive_schedule(MM).to_json())
+    other.write_text(ekc.Schedule(MM).bind("i", "block.x").bind("j", "thread.x").cache_write("C").to_json())
+    out = cli(f"explain {one} {other} --target a100@no-residual").out
+    assert "unexplained by events" not in out
+    assert "-0.000" not in out
+    assert "unexplained by events" in cli(f"explain {one} {other} --target a100").out

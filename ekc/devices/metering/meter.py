@@ -266,7 +266,7 @@ def _write_notes(
         notes.append("the board reports no power now; energy is from its counter alone")
     excess = sampled_power_w / power_w - 1
     if abs(excess) > ESTIMATOR_TOLERANCE:
-        notes.append(f"readings of power say {100 * excess:+.0f} % beside the energy counter")
+        notes.append(f"readings of power say {100 * excess:+z.0f} % beside the energy counter")
     if UNREPORTED in log.throttle:
         notes.append("the driver does not report whether something throttles the clock")
     low, high = min(clocks_mhz, default=0.0), max(clocks_mhz, default=0.0)

@@ -90,7 +90,9 @@ def _list_dynamic_causes(spec: GpuSpec, kernel_work: KernelWork, clock_mhz: floa
         scale = voltage**2 if same[0].is_core else 1.0
         joules = scale * sum(part.joules for part in same)
         causes.append(EnergyCause(same[0].kind, sum(part.count for part in same), same[0].unit, joules))
-    residual = kernel_work.dynamic_energy.at_voltage(voltage) - sum(cause.joules for cause in causes)
+    total, explained = kernel_work.dynamic_energy.at_voltage(voltage), sum(cause.joules for cause in causes)
+    # The two sums add in different orders, so without a residual they may differ by rounding.
+    residual = 0.0 if math.isclose(total, explained, rel_tol=1e-12) else total - explained
     return (*causes, EnergyCause("unexplained by events", 0.0, "", residual))
 
 

@@ -149,6 +149,7 @@ class EventEnergy:
 
     kind: str
     count: float
+    """Number of events, in `unit`: of lanes, where that is "lane instr."."""
     unit: str
     joules: float
     is_core: bool = True
@@ -186,8 +187,8 @@ def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, 
     parts = []
     for kind, one in UNIT_ENERGIES.items():
         lanes = events.active_lanes if one.unit == LANES else 1.0
-        joules = lanes * counts[kind] * one.pj * process * 1e-12
-        parts.append(EventEnergy(kind, counts[kind], one.unit, joules))
+        count = lanes * counts[kind]
+        parts.append(EventEnergy(kind, count, one.unit, count * one.pj * process * 1e-12))
     dram = moved.drifting_dram_bytes * spec.power.memory_pj_per_byte * 1e-12
     return (*parts, EventEnergy(DRAM, moved.drifting_dram_bytes, "B", dram, is_core=False))
 

@@ -105,7 +105,7 @@ class GovernorReport:
         rows.append(("limits", self.choice))
         if self.slowdown is not None and self.saving is not None:
             rows.append(("time per step", self._format_interval(self.slowdown)))
-            rows.append(("energy per step", f"{-self.saving:+.1%}"))
+            rows.append(("energy per step", f"{-self.saving:+z.1%}"))
         if self.search_s:
             cost = f"{self.search_s:.0f} s, {self.search_j:,.0f} J"
             rows.append(("search", f"{cost}; {self.shifts} changes of the job"))
@@ -113,9 +113,9 @@ class GovernorReport:
 
     def _format_interval(self, slowdown: float) -> str:
         if self.half_width is None:
-            return f"{slowdown:+.1%} expected; not checked against the default again"
+            return f"{slowdown:+z.1%} expected; not checked against the default again"
         low, high = slowdown - self.half_width, slowdown + self.half_width
-        return f"{slowdown:+.1%} (95 %: {low:+.1%} to {high:+.1%}, {self.checks} A/B/A checks)"
+        return f"{slowdown:+z.1%} (95 %: {low:+z.1%} to {high:+z.1%}, {self.checks} A/B/A checks)"
 
 
 def build_report(log: GovernorLog) -> GovernorReport:

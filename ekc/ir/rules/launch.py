@@ -85,10 +85,11 @@ def check_shared_memory(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 
 def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Accumulators, register tiles and addresses of one thread must fit its registers: a kernel that spills
-    may take a hundred times as long."""
+    may take a hundred times as long. The limit is without the reserved registers; in a block of too many
+    threads these alone are more than there are, and the limit is 0."""
     need = estimate_registers(kernel)
-    share = limits.registers_per_sm // max_extent(kernel.thread_count, 32)
-    budget = min_extent(limits.registers_per_thread, share) - RESERVED_REGISTERS
+    share = limits.registers_per_sm // max_extent(kernel.thread_count, WARP)
+    budget = max_extent(min_extent(limits.registers_per_thread, share) - RESERVED_REGISTERS, 0)
     nearest = "use a smaller tile per thread, wider copies or fewer threads"
     yield at_most("registers", need, budget, "", nearest)
 
