@@ -82,7 +82,9 @@ class LaunchPlan:
         for one in (v for v in variables if v.space == "shared" and v.element_count is not None):
             at = self._align_shared(at, one.alignment_bytes)
             self.symbol_addresses[one.name] = at
-            self.shared_allocations.append(Allocation(f"shared array {one.source_name}", at, at + one.size_bytes))
+            self.shared_allocations.append(
+                Allocation(f"shared array {one.source_name}", at, at + one.size_bytes)
+            )
             at += one.size_bytes + _RED_ZONE_BYTES
             used += one.size_bytes
         if not 0 <= dynamic_bytes <= _MAX_SHARED_BYTES or used + dynamic_bytes > _MAX_SHARED_BYTES:
@@ -111,7 +113,9 @@ class LaunchPlan:
         for one in (v for v in self.decoded.kernel.variables if v.space == "local"):
             at = -(-at // 16) * 16
             self.symbol_addresses[one.name] = at
-            self.local_allocations.append(Allocation(f"local array {one.source_name}", at, at + one.size_bytes))
+            self.local_allocations.append(
+                Allocation(f"local array {one.source_name}", at, at + one.size_bytes)
+            )
             at += one.size_bytes
         self.local_stride = -(-at // 16) * 16
 
