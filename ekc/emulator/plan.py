@@ -49,7 +49,7 @@ class LaunchPlan:
         max_instructions: int,
         argument_names: Sequence[str] = (),
     ) -> None:
-        """`argument_names`: names of the arguments in findings, in order; those without one have their number."""
+        """`argument_names`: names of the arguments in findings, in order. Others have a number."""
         self.decoded, self.kernel_name = decoded, decoded.kernel.name
         self.grid, self.block = grid, block
         self.is_sanitized, self.max_instructions = sanitize, max_instructions

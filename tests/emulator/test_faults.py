@@ -215,3 +215,37 @@ def test_vector_of_halves_over_the_end_is_found(count: int, clean: bool) -> None
     """The last word begins inside and all of it is used."""
     kinds = find_kinds(HALVES.replace("COUNT", str(count)), [np.zeros(128, np.uint32)], 32)
     assert kinds == (set() if clean else {"out-of-bounds"})
+
+
+SHIFTED = """extern "C" __global__ void k(const float* A, float* C) {
+    __shared__ float tile[32];
+    tile[threadIdx.x] = A[threadIdx.x + FIRST];
+    __syncthreads();
+    C[threadIdx.x] = tile[threadIdx.x + SECOND];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names", "word"),
+    [
+        (0, 32, (), "shared array tile"),
+        (32, 0, ("A", "C"), "A (argument 0)"),
+        (32, 0, (), "argument 0"),
+        (32, 0, ("A",), "A (argument 0)"),
+    ],
+)
+def test_finding_names_the_array_as_the_source_does(
+    first: int, second: int, names: tuple[str, ...], word: str
+) -> None:
+    text = SHIFTED.replace("FIRST", str(first)).replace("SECOND", str(second))
+    report = emulator.launch(
+        nvrtc.compile(text, "sm_80").ptx,
+        "k",
+        grid=(1, 1, 1),
+        block=(32, 1, 1),
+        args=[floats(32), zeros(32)],
+        argument_names=names,
+    )
+    assert word in str(report)
+    assert "_ZZ" not in str(report)
+    assert names or "A (" not in str(report)
