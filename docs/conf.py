@@ -15,7 +15,7 @@ from ekc.version import __version__
 
 FOLDER = Path(__file__).parent
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "110", "PYTHONPATH": str(FOLDER.parent)}
+os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONPATH": f"{FOLDER.parent}{os.pathsep}{FOLDER}"}
 
 write_copies()
 
@@ -34,7 +34,7 @@ extensions = [
     "sphinx_click",
     "_site.docstrings",
     "_site.cli_options",
-    "_site.shell_cells",
+    "_site.shell",
 ]
 exclude_patterns = ["_site", "decisions/2026-11-26-tests"]
 nb_custom_formats = {".md": "_site.pages.read_page"}
@@ -47,6 +47,8 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"ekc {release}"
 templates_path: list[str] = []
 

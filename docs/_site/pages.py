@@ -17,13 +17,12 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from .project_pages import OUTSIDE_LINK, rewrite_link
+from .shell import make_cell_source
 
 SKIP_REASONS = ("gpu", "root", "cluster", "torch", "ci", "sketch")
 """Why a block is not executed, as written behind its language."""
 LANGUAGES = ("python", "sh")
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-KEEP_STATUS = "%%bash\nset -eo pipefail; exec 2>&1\n"
-"""Prefix of a shell cell: it fails as soon as one of its commands does."""
 
 
 @dataclass(frozen=True)
@@ -82,4 +81,4 @@ def is_skipped(block: Block) -> bool:
 
 def _make_cell(block: Block) -> NotebookNode:
     source = block.source.rstrip("\n")
-    return new_code_cell(KEEP_STATUS + source if block.language == "sh" else source)
+    return new_code_cell(make_cell_source(source) if block.language == "sh" else source)
