@@ -47,8 +47,8 @@ import sys
 from pathlib import Path
 
 root = Path(sys.argv[1])
-sys.path.insert(0, str(root / "docs" / "_site"))
-from pages import find_blocks
+sys.path.insert(0, str(root / "docs"))
+from _site.pages import find_blocks
 
 tutorial = find_blocks((root / "docs" / "learn" / "tutorial.md").read_text())
 cells = [b.source for b in tutorial if b.language == "python" and not b.skip_reason]
