@@ -5,7 +5,7 @@
 #
 # The wheel goes into an empty environment outside the checkout. There run: the first tune command of the README with
 # few trials, `ekc doctor`, and the Python blocks of the tutorial. That takes 30 s on 2 idle cores once uv has the
-# packages in its cache; before, as long as the download of 400 MB takes. FOLDER gets sdist and wheel; by default they are
+# packages in its cache; before, the download of the dependencies comes on top. FOLDER gets sdist and wheel; by default they are
 # deleted. PYTHON chooses the interpreter. Environments are made by uv, which is installed if it is not on the PATH.
 set -euo pipefail
 

@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SIMULATED = r"a100(, no residual)? \(simulated\)"
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_TORCH, HAS_MATPLOTLIB = (importlib.util.find_spec(name) is not None for name in ("torch", "matplotlib"))
+SKIPPED = ("^skipped: .+\n$",)
 RUNG = (r"C\[i, j\] = sum\[k < 256\]", "write C.acc -> C")
 PRINTED = {
     "tune_matmul.py": (
@@ -34,6 +35,7 @@ PRINTED = {
     "from_pytorch.py": (SIMULATED, "1 launch", r"two models: \d\.\de-0[6-9]")
     if HAS_TORCH
     else ("^skipped: .+\n$",),
+    "plot_trials.py": (r"trials\.svg: \d+ trials, " + SIMULATED,) if HAS_MATPLOTLIB else SKIPPED,
     "replay_recording.py": (
         r"recorded \d{4}-\d\d-\d\d, 8 schedules",
         "least latency of 8",
@@ -58,6 +60,8 @@ PRINTED = {
     "ladder/rung5_vector_loads.py": (*RUNG, "float4, transposed"),
 }
 """Regular expressions that match what each example prints."""
+ARGUMENTS = {"plot_trials.py": ("--trials", "8")}
+"""Arguments of examples that take long without."""
 
 
 def run(*command: str | Path, folder: Path) -> str:
@@ -97,7 +101,7 @@ def test_cpp_project(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_prints_what_it_says(name: str, tmp_path: Path) -> None:
-    printed = run(sys.executable, EXAMPLES / name, folder=tmp_path)
+    printed = run(sys.executable, EXAMPLES / name, *ARGUMENTS.get(name, ()), folder=tmp_path)
     assert [pattern for pattern in PRINTED[name] if not re.search(pattern, printed)] == [], printed
 
 
