@@ -82,7 +82,7 @@ def _can_pair(node: FragmentNode) -> bool:
 def iterate_ldmatrix_variants(node: FragmentNode) -> Iterator[tuple[bool, bool, Any]]:
     """Every way to load matrices: (transposed, two fragments at once, whether the node uses this way)."""
     fits, number = find_ldmatrix_fit(node), count_fragments_per_load(node)
-    for across, fitting in ((False, fits.direct), (True, fits.transposed & ~fits.direct)):
+    for across, fitting in ((False, fits.direct), (True, fits.transposed & np.logical_not(fits.direct))):
         for pair in (False, True) if _can_pair(node) else (False,):
             yield across, pair, fitting & (number == 1 + pair)
 

@@ -43,9 +43,10 @@ def train_trees(
 
 
 def predict_values(booster: Any, rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Predict a value of each row."""
+    """Predict a value of each row `[n]`."""
     with hold_forks():
-        return np.asarray(booster.inplace_predict(rows))
+        # For no rows, some versions of XGBoost return two dimensions.
+        return np.asarray(booster.inplace_predict(rows)).reshape(len(rows))
 
 
 def _import_xgboost() -> Any:
