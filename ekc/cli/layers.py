@@ -24,7 +24,7 @@ from ekc.cli.output import (
 from ekc.codegen.export import make_kernel_name
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.tuning_result import choose_unit, describe_energy_source, format_figure, format_speedup
-from ekc.tables import format_table
+from ekc.tables import count_nouns, format_table
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
@@ -95,7 +95,7 @@ def tune_layers(
         print_json({"layers": [_tuned_to_json(t) for t in done], "failed": failures})
     elif done:
         print_text(f"{_format_table(done)}\n\n{_format_totals(done, missing)}")
-        print_text(f"\nwrote {len(done)} kernels under {out}")
+        print_text(f"\nwrote {count_nouns(len(done), 'kernel')} under {out}")
     return EXIT_INTERRUPTED if interrupted else EXIT_BAD_INPUT if failed else 0
 
 

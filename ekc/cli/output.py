@@ -126,6 +126,7 @@ def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
 def format_counts(facts: dict[str, Any]) -> dict[str, str]:
     """Name -> text of each fact of `describe_execution`; counts are over the blocks that ran."""
     from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
+    from ekc.tables import count_nouns
 
     counters = facts["counters"]
     classes = sorted(counters["warp_instructions"].items(), key=lambda item: -item[1])
@@ -134,7 +135,7 @@ def format_counts(facts: dict[str, Any]) -> dict[str, str]:
         "result": f"{'agrees' if facts['right'] else 'DOES NOT AGREE'} with the reference: "
         f"max error {facts['max_error']:.3g}, tolerance {facts['tolerance']:.3g}"
         + (f"; {INT32_WRAP_NOTE}" if facts["wrapped"] else ""),
-        "sanitizer": f"{len(facts['findings']) or 'no'} findings",
+        "sanitizer": count_nouns(len(facts["findings"]), "finding") if facts["findings"] else "no findings",
         "sectors": f"{counters['global_sectors']} in {counters['global_requests']} global requests",
         "wavefronts": _format_wavefronts(counters),
         "barriers": f"{counters['barriers']}; {counters['divergent_branches']} branches diverged",

@@ -195,13 +195,14 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     """
     from ekc.devices.recording import read_recording
     from ekc.search.replay.t4 import to_t4
+    from ekc.tables import count_nouns
 
     data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
     try:
         out.write_text(json.dumps(data))
     except OSError as problem:
         raise InvalidInput(f"--out: {out} cannot be written ({problem.strerror})") from problem
-    print_text(f"wrote {out}: {len(data['results'])} configurations, {data['ekc']['device']}")
+    print_text(f"wrote {out}: {count_nouns(len(data['results']), 'configuration')}, {data['ekc']['device']}")
 
 
 @recording.command()

@@ -169,8 +169,8 @@ _SAME_NAME_NUMBER = re.compile(r"(?:_\d|__\d+_)?")
 
 
 def _demangle(name: str) -> str:
-    """The name in the CUDA text of a variable of a function (`_ZZ<function>E<length><name>`) or of a static one
-    outside of functions (`_ZL<length><name>`); other names as they are."""
+    """The name in the CUDA text of a variable of a function (`_ZZ<function>E<length><name>`), or of a static
+    one outside of functions (`_ZL<length><name>`); other names as they are."""
     for found in re.finditer(r"(?:\A_ZL|E)(\d+)", name) if name.startswith(("_ZZ", "_ZL")) else ():
         end = found.end() + int(found[1])
         if end <= len(name) and _SAME_NAME_NUMBER.fullmatch(name, end):
