@@ -89,8 +89,10 @@ _COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 def format_count(value: float) -> str:
     """A count with a decimal prefix: 1234 -> 1.23 k."""
+    from ekc.tables import format_rounded
+
     size, suffix = next(((s, x) for s, x in _COUNT_SUFFIXES if value >= s), (1.0, ""))
-    return f"{value / size:.3g}{suffix}"
+    return f"{format_rounded(value / size, 3)}{suffix}"
 
 
 def format_signed(value: float, scale: float) -> str:
@@ -155,11 +157,13 @@ def format_accesses(facts: dict[str, Any]) -> str:
 
 def _format_access(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
     """A row of that table."""
+    from ekc.tables import format_rounded
+
     requests, on_chip = access["requests"], not access["sectors"]
     return (
         access["opcode"],
         str(access["places"]),
-        f"{requests / blocks:.6g}",
+        format_rounded(requests / blocks, 6),
         "" if on_chip else f"{access['sectors'] / requests:.1f}",
         f"{access['wavefronts'] / requests:.1f}" if on_chip else "",
         f"{access['conflicts'] / requests:.1f}" if on_chip else "",
