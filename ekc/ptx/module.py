@@ -165,7 +165,7 @@ def list_registers(operand: Operand) -> tuple[str, ...]:
 
 
 _SAME_NAME_NUMBER = re.compile(r"(?:_\d|__\d+_)?")
-"""What NVRTC appends to the mangled names of several variables that have one name in one function."""
+"""End of the mangled name of a variable, where several of one function have the same name."""
 
 
 def _demangle(name: str) -> str:
