@@ -1,15 +1,28 @@
-"""Tables as plain text: ASCII, no colour codes, 100 columns wide.
+"""Tables as plain text: ASCII, no colour codes, 100 columns wide; counts and figures in messages.
 
-The text does not depend on the terminal, on variables such as COLUMNS and FORCE_COLOR, or on a notebook, to
-whose page rich would otherwise write.
+The text of a table does not depend on the terminal, on variables such as COLUMNS and FORCE_COLOR, or on a
+notebook, to whose page rich would otherwise write.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
 
 TABLE_WIDTH = 100
+
+
+def count_nouns(count: Any, noun: str) -> str:
+    """A count and its noun: "1 finding", "2 findings"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_rounded(value: float, digits: int) -> str:
+    """A figure rounded to some significant digits, without an exponent: 1623 to two digits is "1,600"."""
+    text = f"{value:.{digits}g}"
+    return f"{Decimal(text):,f}" if "e" in text else text
 
 
 def format_table(

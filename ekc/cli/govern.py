@@ -158,7 +158,7 @@ def govern(
             _print_reports(_govern_simulated(simulate, policy, lines, options), lines, plot)
             return 0
         end = _govern_job(command, pid, policy, lines, options)
-        _print_reports(end.logs, lines, plot, end.core_share)
+        _print_reports(end.logs, lines, plot, end.core_share, end.absence)
         return EXIT_BAD_INPUT if pid and end.problem else end.status
 
 
@@ -221,12 +221,16 @@ def _restore_settings() -> int:
 
 
 def _print_reports(
-    logs: list[GovernorLog], lines: GovernOutput, plot: Path | None, core_share: float | None = None
+    logs: list[GovernorLog],
+    lines: GovernOutput,
+    plot: Path | None,
+    core_share: float | None = None,
+    absence: str | None = None,
 ) -> None:
-    """Print the report of each log, and plot it if asked for."""
+    """Print the report of each log, and plot it if asked for; without logs, `absence` is the reason."""
     from ekc.governor.live.job_report import build_report
 
-    lines.finish([build_report(one) for one in logs], core_share)
+    lines.finish([build_report(one) for one in logs], core_share, absence)
     if plot is not None:
         from ekc.governor.live.job_report import plot_log
 

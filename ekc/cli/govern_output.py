@@ -56,14 +56,17 @@ class GovernOutput:
             self._write_json({"event": "Note", "line": line})
             self._print_line(f"ekc govern: {line}")
 
-    def finish(self, reports: Sequence[GovernorReport], core_share: float | None) -> None:
-        """Print the reports and remove the status line."""
+    def finish(
+        self, reports: Sequence[GovernorReport], core_share: float | None, absence: str | None = None
+    ) -> None:
+        """Print the reports, or the reason for their absence, and remove the status line."""
         with self._lock:
             self._stop_status()
             plain = to_plain_json(list(reports))
             self._write_json({"event": "Report", "reports": plain, "core_share": core_share})
             if not reports and not self._is_quiet:
-                self._print_line("ekc govern: nothing was measured, so there is no report")
+                why = f": {absence}" if absence else ""
+                self._print_line(f"ekc govern: nothing was measured, so there is no report{why}")
             for report in [] if self._is_quiet else reports:
                 self._print_line("\n".join(("ekc govern: report", *report.format_lines())))
             if core_share is not None and not self._is_quiet:

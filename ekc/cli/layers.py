@@ -24,7 +24,7 @@ from ekc.cli.output import (
 from ekc.codegen.export import make_kernel_name
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.tuning_result import choose_unit, describe_energy_source, format_figure, format_speedup
-from ekc.tables import format_table
+from ekc.tables import count_nouns, format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
@@ -95,7 +95,7 @@ def tune_layers(
         print_json({"layers": [_tuned_to_json(t) for t in done], "failed": failures})
     elif done:
         print_text(f"{_format_table(done)}\n\n{_format_totals(done, missing)}")
-        print_text(f"\nwrote {len(done)} kernels under {out}")
+        print_text(f"\nwrote {count_nouns(len(done), 'kernel')} under {out}")
     return EXIT_INTERRUPTED if interrupted else EXIT_BAD_INPUT if failed else 0
 
 
@@ -178,7 +178,8 @@ def _format_total(model: str, tuned_layers: list[TunedLayer], untuned_layers: li
     seconds = sum((best.latency_s or 0.0) * count for best, count in uses)
     joules = sum((best.energy_j or 0.0) * count for best, count in uses)
     calls = sum(count for _, count in uses)
-    total = f"{model or 'all layers'}: {calls} calls, {seconds * 1e3:.4g} ms, {joules:.4g} J in sum"
+    figures = f"{format_rounded(seconds * 1e3, 4)} ms, {format_rounded(joules, 4)} J in sum"
+    total = f"{model or 'all layers'}: {calls} calls, {figures}"
     absent = [
         f"{use.name} ({m.short_reason})" for m in untuned_layers for use in m.layer.uses if use.model == model
     ]

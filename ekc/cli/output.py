@@ -89,8 +89,10 @@ _COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 def format_count(value: float) -> str:
     """A count with a decimal prefix: 1234 -> 1.23 k."""
+    from ekc.tables import format_rounded
+
     size, suffix = next(((s, x) for s, x in _COUNT_SUFFIXES if value >= s), (1.0, ""))
-    return f"{value / size:.3g}{suffix}"
+    return f"{format_rounded(value / size, 3)}{suffix}"
 
 
 def format_signed(value: float, scale: float) -> str:
@@ -126,6 +128,7 @@ def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
 def format_counts(facts: dict[str, Any]) -> dict[str, str]:
     """Name -> text of each fact of `describe_execution`; counts are over the blocks that ran."""
     from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
+    from ekc.tables import count_nouns
 
     counters = facts["counters"]
     classes = sorted(counters["warp_instructions"].items(), key=lambda item: -item[1])
@@ -134,7 +137,7 @@ def format_counts(facts: dict[str, Any]) -> dict[str, str]:
         "result": f"{'agrees' if facts['right'] else 'DOES NOT AGREE'} with the reference: "
         f"max error {facts['max_error']:.3g}, tolerance {facts['tolerance']:.3g}"
         + (f"; {INT32_WRAP_NOTE}" if facts["wrapped"] else ""),
-        "sanitizer": f"{len(facts['findings']) or 'no'} findings",
+        "sanitizer": count_nouns(len(facts["findings"]), "finding") if facts["findings"] else "no findings",
         "sectors": f"{counters['global_sectors']} in {counters['global_requests']} global requests",
         "wavefronts": _format_wavefronts(counters),
         "barriers": f"{counters['barriers']}; {counters['divergent_branches']} branches diverged",
@@ -154,11 +157,13 @@ def format_accesses(facts: dict[str, Any]) -> str:
 
 def _format_access(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
     """A row of that table."""
+    from ekc.tables import format_rounded
+
     requests, on_chip = access["requests"], not access["sectors"]
     return (
         access["opcode"],
         str(access["places"]),
-        f"{requests / blocks:.6g}",
+        format_rounded(requests / blocks, 6),
         "" if on_chip else f"{access['sectors'] / requests:.1f}",
         f"{access['wavefronts'] / requests:.1f}" if on_chip else "",
         f"{access['conflicts'] / requests:.1f}" if on_chip else "",

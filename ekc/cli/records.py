@@ -136,8 +136,10 @@ def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, st
     if trial.latency_s is not None:
         facts["latency"] = f"{trial.latency_s * 1e6:.2f} us"
     if trial.energy_j is not None:
+        from ekc.tables import format_rounded
+
         how = ("metered" if trial.metered else "predicted") + (" elsewhere" if elsewhere else "")
-        facts["energy"] = f"{trial.energy_j * 1e3:.4g} mJ a call ({how})"
+        facts["energy"] = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ a call ({how})"
     return facts | {"result": trial.checked or "not executed"}
 
 
@@ -195,13 +197,14 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     """
     from ekc.devices.recording import read_recording
     from ekc.search.replay.t4 import to_t4
+    from ekc.tables import count_nouns
 
     data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
     try:
         out.write_text(json.dumps(data))
     except OSError as problem:
         raise InvalidInput(f"--out: {out} cannot be written ({problem.strerror})") from problem
-    print_text(f"wrote {out}: {len(data['results'])} configurations, {data['ekc']['device']}")
+    print_text(f"wrote {out}: {count_nouns(len(data['results']), 'configuration')}, {data['ekc']['device']}")
 
 
 @recording.command()
@@ -217,6 +220,7 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     from ekc.search.replay.replay import replay_search
     from ekc.search.replay.t4 import from_t4
     from ekc.search.replay.table_space import TableSpace
+    from ekc.tables import format_rounded
 
     try:
         table = from_t4(file.read_text(encoding="utf-8"), figure)
@@ -234,9 +238,10 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     else:
         unit = f" {table.unit}" if table.unit else ""
         ratio = found / table.best_figure
+        reached, best = format_rounded(found, 6), format_rounded(table.best_figure, 6)
         print_text(
-            f"{figure} {found:.6g}{unit} after {len(rows)} of {len(table.figures)} rows of {file}; "
-            f"the best of all is {table.best_figure:.6g}{unit} ({ratio:.3f} times)"
+            f"{figure} {reached}{unit} after {len(rows)} of {len(table.figures)} rows of {file}; "
+            f"the best of all is {best}{unit} ({ratio:.3f} times)"
         )
 
 

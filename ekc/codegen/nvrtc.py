@@ -15,6 +15,7 @@ from ekc.argument_checks import check_text, format_value
 from ekc.codegen.compiled import Resources
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.forks import hold_forks
+from ekc.tables import count_nouns
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _OWNER = re.compile(r"Function properties for (\S+)")
@@ -215,4 +216,4 @@ def _summarize_errors(log: str) -> str:
     if "^" not in shown:
         shown = shown.splitlines()[0]
     count = len(_ERROR_PATTERN.findall(log))
-    return f"{shown}\n({count} error{'s' * (count != 1)} in all)"
+    return f"{shown}\n({count_nouns(count, 'error')} in all)"

@@ -12,6 +12,9 @@ from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.module import Immediate, Instruction, Operand, Register
+from ekc.tables import count_nouns
+
+_BARRIER_HINT = "Every thread of a block must reach the barrier: move it out of the condition."
 
 
 class Barriers:
@@ -121,22 +124,39 @@ class Barriers:
         pairs = np.unique(np.stack([warp, line], axis=1), axis=0)
         split = pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]]
         if split.size and not self._allows_divergence(pairs[:, 1]):
-            apart = lanes & (self.batch.lane_warps == split[0])
-            self._report_missing(lanes, apart, "meets others of its warp at another")
+            self._report_split(lanes & np.isin(self.batch.lane_warps, split))
+
+    def _report_split(self, lanes: Any) -> None:
+        """A finding for each barrier at which some lanes of warps wait that wait at several."""
+        batch = self.batch
+        for line in np.unique(self.waiting_line[lanes]):
+            lane = int(np.flatnonzero(lanes & (self.waiting_line == line))[0])
+            warp = lanes & (batch.lane_warps == batch.lane_warps[lane])
+            others = np.unique(self.waiting_line[warp & (self.waiting_line != line)])
+            here, there = self._describe_place(line), " and ".join(map(self._describe_place, others))
+            thread = lane % batch.geometry.threads_per_block
+            message = f"thread {thread} waits at the barrier of {here}, others of its warp at that of {there}"
+            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
+
+    def _describe_place(self, line: int) -> str:
+        """The line of a barrier in the PTX text, and in the CUDA text where the PTX has it."""
+        source_line = self.instruction_by_line[int(line)].source_line
+        return f"PTX line {line}" + (f" (source line {source_line})" if source_line else "")
 
     def _allows_divergence(self, lines: Any) -> bool:
         """Whether all these are `barrier.sync` without `.aligned`."""
         parts = [self.instruction_by_line[int(n)].parts for n in np.unique(lines)]
         return all(x[0] == "barrier" and "aligned" not in x for x in parts)
 
-    def _report_missing(self, lanes: Any, missing: Any, behavior: str) -> None:
+    def _report_missing(self, lanes: Any, missing: Any) -> None:
+        """A finding for each barrier at which `lanes` wait: some lanes never come."""
         batch = self.batch
         for line in np.unique(self.waiting_line[lanes]):
             lane = int(np.flatnonzero(missing)[0])
             thread = lane % batch.geometry.threads_per_block
-            message = f"thread {thread} {behavior} ({int(missing.sum())} threads in all)"
-            hint = "Every thread of a block must reach the barrier: move it out of the condition."
-            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, hint, lane)
+            count = count_nouns(int(missing.sum()), "thread")
+            message = f"thread {thread} never reaches this barrier ({count} in all)"
+            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
 
     def _reduce_predicate(self, lanes: Any) -> None:
         """`bar.red`: the reduction over the block goes to all its lanes."""
@@ -162,7 +182,7 @@ class Barriers:
             number, line = self.waiting_barrier[lanes][0], self.waiting_line[lanes][0]
             first = lanes & (self.waiting_barrier == number) & (self.waiting_line == line)
             missing = ~first & np.isin(self.lane_blocks, self.lane_blocks[first])
-            self._report_missing(first, missing if missing.any() else first, "never reaches this barrier")
+            self._report_missing(first, missing if missing.any() else first)
             self.sanitizer.cross_barrier()
         self.batch.pc[lanes] = self.next_block[lanes]
         self.waiting_barrier[lanes] = -1

@@ -30,6 +30,7 @@ from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.module import Immediate, Operand, Register
+from ekc.tables import count_nouns
 
 _BELOW_FLOAT32, _HALFWAY = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
 _SMALLEST_NORMAL = 2.0**-126
@@ -196,7 +197,7 @@ class Batch:
         if not bad.any():
             return
         one = self.sites[site_number].instruction
-        message = f"reads register {register}, which was never set, in {int(bad.sum())} lanes"
+        message = f"reads register {register}, which was never set, in {count_nouns(int(bad.sum()), 'lane')}"
         hint = "Look for a variable or an accumulator without a first value."
         self.findings.add("uninitialised", one, message, hint, int(np.flatnonzero(bad)[0]))
 

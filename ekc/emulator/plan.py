@@ -16,6 +16,7 @@ from ekc.emulator.report import Findings
 from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
 from ekc.errors import InvalidInput
 from ekc.ptx.module import TYPE_BYTES, Variable
+from ekc.tables import count_nouns
 
 _ALLOCATION_GAP_BYTES = 1 << 20
 """Bytes between two arrays in global memory, so that an overrun hits neither."""
@@ -49,7 +50,7 @@ class LaunchPlan:
         max_instructions: int,
         argument_names: Sequence[str] = (),
     ) -> None:
-        """`argument_names`: names of the arguments in findings, in order. Others have a number."""
+        """`argument_names`: names of the arguments in findings, in order; without them, their numbers."""
         self.decoded, self.kernel_name = decoded, decoded.kernel.name
         self.grid, self.block = grid, block
         self.is_sanitized, self.max_instructions = sanitize, max_instructions
@@ -122,7 +123,7 @@ class LaunchPlan:
     def _place_global(self, args: Sequence[Any]) -> None:
         parameters = self.decoded.kernel.parameters
         if len(args) != len(parameters):
-            counts = f"{len(parameters)} arguments, {len(args)} were given"
+            counts = f"{count_nouns(len(parameters), 'argument')}, {len(args)} given"
             raise InvalidInput(f"kernel {self.kernel_name} takes {counts}")
         self._next_offset = _ALLOCATION_GAP_BYTES
         self._allocations: list[Allocation] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ekc.emulator.counters import Counters
 from ekc.emulator.geometry import Geometry, unravel_index
 from ekc.ptx.module import Instruction
+from ekc.tables import count_nouns
 
 MAX_FINDINGS = 64
 """Most findings that a launch keeps."""
@@ -99,5 +100,5 @@ class Report:
     def __str__(self) -> str:
         part = f"{self.blocks_run} of {self.total_blocks} blocks"
         sampled = " (sampled: only their outputs are checked)" if self.sampled else ""
-        lines = [f"{self.kernel}: {part}{sampled}, {len(self.findings)} findings"]
+        lines = [f"{self.kernel}: {part}{sampled}, {count_nouns(len(self.findings), 'finding')}"]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings), *self.notes])

@@ -10,6 +10,7 @@ from typing import Any
 
 from ekc.governor.job_reading import JobReading
 from ekc.governor.protocols import Settings
+from ekc.tables import count_nouns
 
 
 def format_settings(settings: Settings) -> str:
@@ -108,7 +109,7 @@ class CountersRead(Event):
 
     def format_line(self) -> str:
         """Number of counters and length of the window."""
-        return f"read {len(self.counters)} counters over {self.seconds:.1f} s"
+        return f"read {count_nouns(len(self.counters), 'counter')} over {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Chosen(Event):
         """The choice, the length of the search, and the expected outcome."""
         outcome = f"{-self.saving:+z.1%} energy, {self.slowdown:+z.1%} time expected"
         choice = format_settings(self.settings)
-        return f"chose {choice} after {self.points} points, {self.search_s:.0f} s: {outcome}"
+        return f"chose {choice} after {count_nouns(self.points, 'point')}, {self.search_s:.0f} s: {outcome}"
 
 
 @dataclass(frozen=True)

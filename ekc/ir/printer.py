@@ -24,6 +24,7 @@ from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region, Segment
 from ekc.ir.program import Loop, Program
+from ekc.tables import count_nouns
 
 _MAX_ALIGNED_WIDTH = 68
 """Columns of text; a longer line has its remark right behind it and does not move the column of remarks."""
@@ -63,9 +64,9 @@ def _align_remarks(lines: Sequence[_TextLine]) -> Iterator[str]:
 def _format_launch(kernel: LaunchTree) -> Iterator[_TextLine]:
     blocks = [x for x in kernel.nest.loops if x.is_block]
     threads = [x for x in kernel.nest.loops if x.is_thread]
-    remark = _format_count(kernel.block_count, "block") if blocks else ""
+    remark = count_nouns(kernel.block_count, "block") if blocks else ""
     yield _TextLine(_format_loops(blocks) or "one block", remark)
-    remark = _format_count(kernel.thread_count, "thread") if threads else ""
+    remark = count_nouns(kernel.thread_count, "thread") if threads else ""
     yield _TextLine(f"  {_format_loops(threads) or 'one thread'}", remark)
     for line in _format_body(kernel, kernel.body):
         yield line.indent().indent()
@@ -73,10 +74,6 @@ def _format_launch(kernel: LaunchTree) -> Iterator[_TextLine]:
 
 def _format_loops(loops: Iterable[Loop]) -> str:
     return ", ".join(f"{x.level} {x.name} in {x.extent}" for x in loops)
-
-
-def _format_count(number: Extent, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _format_body(kernel: LaunchTree, nodes: Sequence[tree.Node]) -> Iterator[_TextLine]:
@@ -114,7 +111,7 @@ def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
         case tree.BarrierNode():
             yield _TextLine("barrier")
         case tree.CopyWaitNode():
-            left = _format_count(count_pending_groups(node.loop.stages), "tile")
+            left = count_nouns(count_pending_groups(node.loop.stages), "tile")
             yield _TextLine(f"wait for tile {node.loop.name}, barrier", f"{left} in flight")
 
 
@@ -180,7 +177,7 @@ def _format_reduce(node: tree.ReduceNode) -> _TextLine:
     value = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
     place = _format_box(node.source.spec.name, region)
     text = f"reduce {place} = {value} -> shared{_format_shape(node.buffer, 0)}"
-    return _TextLine(text, f"{_format_count(node.staging.warps, 'warp')} an element")
+    return _TextLine(text, f"{count_nouns(node.staging.warps, 'warp')} an element")
 
 
 def _name_read_sources(e: ex.Expr, node: tree.ReduceNode) -> ex.Expr:
@@ -203,7 +200,7 @@ def _list_stage_remarks(kernel: LaunchTree, node: tree.StageNode) -> Iterator[st
     if buffer.scope == "fragment":
         yield "by the lanes of a warp together"
     elif buffer.scope == "shared":
-        threads = _format_count(kernel.thread_count, "thread")
+        threads = count_nouns(kernel.thread_count, "thread")
         yield f"{threads} x {_format_vector_type(node.source.dtype, width)}"
     else:
         yield f"{-(-buffer.region.size // width)} x {_format_vector_type(node.source.dtype, width)}"

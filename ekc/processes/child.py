@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children, hold_forks
+from ekc.tables import format_rounded
 
 EXIT_TIMEOUT_S = 10.0
 """Seconds for a killed process to end: a GPU driver first destroys the context."""
@@ -220,7 +221,9 @@ class RemoteWorker:
 
     def _wait_for_message(self, process: ProcessHandle, timeout_s: float) -> Any:
         if not process.connection.poll(timeout_s):
-            raise DeviceError(f"{self.name} hung: no answer within {timeout_s:.4g} s; its worker was killed")
+            raise DeviceError(
+                f"{self.name} hung: no answer within {format_rounded(timeout_s, 4)} s; its worker was killed"
+            )
         return process.connection.recv()
 
 

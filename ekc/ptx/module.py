@@ -165,11 +165,11 @@ def list_registers(operand: Operand) -> tuple[str, ...]:
 
 
 _SAME_NAME_NUMBER = re.compile(r"(?:_\d|__\d+_)?")
-"""Suffix that NVRTC appends to the mangled names of several variables that have one name in one function."""
+"""End of the mangled name of a variable, where several of one function have the same name."""
 
 
 def _demangle(name: str) -> str:
-    """The name in the CUDA text of a variable of a function (`_ZZ<function>E<length><name>`) or of a static
+    """The name in the CUDA text of a variable of a function (`_ZZ<function>E<length><name>`), or of a static
     one outside of functions (`_ZL<length><name>`); other names as they are."""
     for found in re.finditer(r"(?:\A_ZL|E)(\d+)", name) if name.startswith(("_ZZ", "_ZL")) else ():
         end = found.end() + int(found[1])

@@ -24,6 +24,7 @@ from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_identifier
 from ekc.runtime.execute import EXECUTED_BY, execute
+from ekc.tables import count_nouns
 
 _SINGLE_OPERATION_S = 1e-4
 """Seconds of an operation of one thread that runs alone: calls of NumPy, whatever they do."""
@@ -163,7 +164,8 @@ class Kernel:
         written: dict[str, NDArray[np.bool_]] = {}
         for one, run in zip(self.launches, runs, strict=True):
             if run.report.findings:
-                raise KernelFault(f"{len(run.report.findings)} findings; the first: {run.report.findings[0]}")
+                findings = run.report.findings
+                raise KernelFault(f"{count_nouns(len(findings), 'finding')}; the first: {findings[0]}")
             # A launch that adds to its output need not change elements of an earlier one.
             name = one.arguments[-1]
             written[name] = written.get(name, False) | run.is_written

@@ -21,7 +21,7 @@ from ekc.codegen.export import export
 from ekc.devices.statistics import Difference, Interval, compare_pairwise
 from ekc.runtime.kernel import Kernel, compile
 from ekc.search.data.result import ModelCard, Trial, TuningData
-from ekc.tables import TABLE_WIDTH, format_table
+from ekc.tables import TABLE_WIDTH, format_rounded, format_table
 
 MAX_LINES = 8
 """Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
@@ -265,7 +265,7 @@ def _describe_cost(result: TuningData) -> str:
     spent = result.spent
     words = (
         f"{format_figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
-        f"{spent.timing_s:.2g} s of timing; the host is not counted"
+        f"{format_rounded(spent.timing_s, 2)} s of timing; the host is not counted"
     )
     if result.device.simulated:
         return f"simulated; a real GPU would take {words}"

@@ -58,7 +58,7 @@ def test_check_lists_every_refusal(cli: CommandLine) -> None:
 
 
 def test_check_prints_no_limit_below_0(cli: CommandLine) -> None:
-    """4096 threads have 16 of 65536 registers each: fewer than those reserved for addresses."""
+    """With 4096 threads each has 16 registers, fewer than those reserved for addresses."""
     wide = ekc.Schedule(ekc.matmul(4096, 64, 64)).bind("i", "thread.x")
     for schedule, more in ((wide, []), (wide.cache_write("C"), [("registers", "at most 0")])):
         Path("s.json").write_text(schedule.to_json())

@@ -136,7 +136,12 @@ def test_barrier_in_each_arm_of_a_condition_is_found() -> None:
     assert {f.kind for f in report.findings} == {"barrier"}
     assert {f.source_line for f in report.findings} == {2, 3}
     # The warp of threads 32 to 63 is the one whose lanes part.
-    assert all(32 <= f.thread[0] < 64 for f in report.findings)
+    assert [f.thread[0] for f in report.findings] == [32, 40]
+    one, other = (f"PTX line {f.line} (source line {f.source_line})" for f in report.findings)
+    assert [f.message for f in report.findings] == [
+        f"thread 32 waits at the barrier of {one}, others of its warp at that of {other}",
+        f"thread 40 waits at the barrier of {other}, others of its warp at that of {one}",
+    ]
 
 
 def test_barrier_that_other_lanes_never_reach_is_found() -> None:
@@ -146,7 +151,19 @@ def test_barrier_that_other_lanes_never_reach_is_found() -> None:
     ptx = nvrtc.compile(source, "sm_80").ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(64,), args=[zeros(64).astype("i4")])
     assert {f.kind for f in report.findings} == {"barrier"}
-    assert "never reaches this barrier" in report.findings[0].message
+    assert "never reaches this barrier (32 threads in all)" in report.findings[0].message
+
+
+def test_findings_name_arrays_as_the_cuda_text_does() -> None:
+    source = """extern "C" __global__ void k(int* a, int* b) { __shared__ int B_shared[16]; B_shared[threadIdx.x % 16] = 1;
+        __syncthreads(); a[threadIdx.x] = B_shared[threadIdx.x]; b[threadIdx.x] = 1; }"""
+    ptx, arrays = nvrtc.compile(source, "sm_80").ptx, [zeros(32).astype("i4"), zeros(31).astype("i4")]
+    assert "_ZZ1kE8B_shared" in ptx
+    for names, shown in (((), "argument 1"), (("A", "B"), "B (argument 1)")):
+        report = emulator.launch(ptx, "k", grid=(1,), block=(32,), args=arrays, argument_names=names)
+        text = str(report)
+        assert "after the end of shared array B_shared (64 bytes), by 16 lanes" in text
+        assert f"after the end of {shown} (124 bytes), by 1 lane " in text
 
 
 WIDENED = """

@@ -27,7 +27,7 @@ def run_add(text: str | None = None, name: str = "k", **changes: Any) -> Report:
     ("changes", "words"),
     [
         ({"name": "other"}, "no 'other' in this PTX; kernels are k"),
-        ({"args": [zeros(3)]}, "takes 4 arguments, 1 were given"),
+        ({"args": [zeros(3)]}, "takes 4 arguments, 1 given"),
         ({"args": [1.5, zeros(1), zeros(1), 1]}, "argument 0"),
         ({"args": [zeros(1), zeros(1), zeros(1), zeros(1)]}, "argument 3"),
         ({"args": [zeros(1), zeros(1), zeros(1), 2.5]}, "argument 3"),

@@ -115,6 +115,25 @@ def test_job_that_cannot_be_governed_runs_on(tmp_path: Path) -> None:
         assert line.endswith("the job runs ungoverned\n")
 
 
+def test_reason_is_given_where_nothing_was_measured(tmp_path: Path) -> None:
+    """The same reason for a job that ends before the governor could say it beside the job."""
+    reasons = {
+        "no NVIDIA driver here": (1, 9),
+        "the NVIDIA driver sees no GPU": (0, None),
+        "too short": (2, None),
+    }
+    for number, (words, (count, failure)) in enumerate(reasons.items()):
+        (tmp_path / str(number)).mkdir()
+        boards = ScriptedBoards(tmp_path / str(number), count)
+        if failure:
+            boards.update_script(fail={"nvmlInit": failure})
+        status, _, err = run_govern(boards, *python_command(JOB))
+        (line,) = [x for x in extract_messages(err) if "nothing was measured" in x]
+        assert status == 7
+        assert line.startswith("ekc govern: nothing was measured, so there is no report: ")
+        assert words in line
+
+
 @pytest.mark.parametrize("words", [(), ("--advise",)])
 def test_split_gpu_is_not_governed(one: ScriptedBoards, words: tuple[str, ...]) -> None:
     one.update_board(0, mig=[1, 1])

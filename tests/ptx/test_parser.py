@@ -10,7 +10,7 @@ from ekc.emulator.access_survey import survey_accesses
 from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError
 from ekc.ptx.counting.counts import count_instructions
-from ekc.ptx.module import Immediate, KernelText, Register
+from ekc.ptx.module import Immediate, KernelText, Register, Variable
 from ekc.ptx.parser import parse_module
 from tests.emulator.case import integers, ptx
 
@@ -144,3 +144,19 @@ def test_module_is_parsed_once_for_counts_survey_and_run() -> None:
     survey_accesses(text, "k", grid=(1, 1, 1), block=(32, 1, 1), arguments=[BlankArray(128)])
     emulator.launch(text, "k", grid=(1,), block=(32,), args=[np.ones(32, np.float32)])
     assert parse_module.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("_ZZ10ekc_matmulE8B_shared", "B_shared"),
+        ("_ZZ4kernPfiE1s", "s"),
+        ("_ZZ1kE1s_0", "s"),
+        ("_ZZ1kE5tile2", "tile2"),
+        ("_ZL5table", "table"),
+        ("dynamic_shared", "dynamic_shared"),
+        ("_ZZ1kE9short", "_ZZ1kE9short"),
+    ],
+)
+def test_variable_has_its_name_in_the_cuda_text(name: str, expected: str) -> None:
+    assert Variable(name, "shared", "f32", 4, 4).source_name == expected

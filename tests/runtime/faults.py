@@ -29,6 +29,11 @@ def far_store(ptx: str) -> str:
     return _first(_STORE, ptx, lambda m: f"{m[1]}[{m[2]}+{int(m[3] or 0) + (1 << 26)}]")
 
 
+def store_behind(ptx: str) -> str:
+    """One store goes to an address behind the output, half way to the next array."""
+    return _first(_STORE, ptx, lambda m: f"{m[1]}[{m[2]}+{int(m[3] or 0) + (1 << 19)}]")
+
+
 def no_barrier(ptx: str) -> str:
     """The first barrier is gone."""
     return _first(_BARRIER, ptx, "")

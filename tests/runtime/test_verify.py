@@ -162,10 +162,18 @@ def test_unknown_instruction_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [(faults.far_store, "the first: out-of-bounds"), (faults.no_store, "of its output unwritten")],
+    [
+        (faults.far_store, "^1 finding; the first: out-of-bounds"),
+        (faults.store_behind, r"after the end of C \(argument 2\)"),
+        (faults.no_store, "of its output unwritten"),
+    ],
 )
 def test_call_of_a_faulty_kernel_raises(fault: Callable[[str], str], words: str) -> None:
     schedule = tiled()
     kernel = Kernel(schedule, spoiled(compile_schedule(schedule), fault))
     with pytest.raises(KernelFault, match=words):
         kernel(*make_random_input_arrays(schedule.op))
+
+
+def test_findings_of_sampled_blocks_name_tensors() -> None:
+    assert "after the end of C (argument 2)" in str(judged(tiled(), faults.store_behind))

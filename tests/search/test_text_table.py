@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.tables import format_table
+from ekc.tables import count_nouns, format_rounded, format_table
 
 ROOT = Path(__file__).parents[2]
 ROWS = [("best", "134.9 +/-0.2%", "[bold]x[/bold] :smile:"), ("naive", "4325", "https://example.org/a_b")]
@@ -52,3 +52,24 @@ def test_a_table_is_the_same_everywhere(monkeypatch, capfd, shell, environment):
         monkeypatch.setenv(name, value)
     assert _table() == plain
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (162.3, 2, "160"),
+        (16234.5, 2, "16,000"),
+        (1.5, 2, "1.5"),
+        (2.0, 3, "2"),
+        (999.6, 3, "1,000"),
+        (-1979.0, 3, "-1,980"),
+        (0.0000123, 2, "0.000012"),
+        (0.0, 2, "0"),
+    ],
+)
+def test_rounded_figures_have_no_exponent(value: float, digits: int, text: str) -> None:
+    assert format_rounded(value, digits) == text
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    assert [count_nouns(n, "finding") for n in (0, 1, 2)] == ["0 findings", "1 finding", "2 findings"]

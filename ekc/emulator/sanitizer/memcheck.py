@@ -9,6 +9,7 @@ import numpy as np
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneFindings
 from ekc.emulator.memory import AddressProbe, AddressSpace, gather, scatter
+from ekc.tables import count_nouns
 
 
 class BoundsCheck:
@@ -35,7 +36,7 @@ class BoundsCheck:
         access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
         if is_outside.any():
             nearest = probe.space.describe_nearest(int(probe.address[is_outside][0]) + offset)
-            message = f"{access} {nearest}, by {int(is_outside.sum())} lanes"
+            message = f"{access} {nearest}, by {count_nouns(int(is_outside.sum()), 'lane')}"
             hint = "Look at the guard of this access and at the index that leads to it."
             self.findings.add_access("out-of-bounds", site, probe, offset, is_outside, message, hint)
         if is_misaligned.any():
@@ -83,7 +84,7 @@ class WrittenBytes:
             bad = marks == 0 if joined else marks != self.written_marks[code]
             if bad.any():
                 memory = f"{probe.space.kind} memory that was never written"
-                message = f"{site.action} of {memory}, by {int(bad.sum())} lanes"
+                message = f"{site.action} of {memory}, by {count_nouns(int(bad.sum()), 'lane')}"
                 hint = "Look for the store that should come first, and for the range its threads cover."
                 at = offset + k * int(code[1])
                 self.findings.add_access("uninitialised", site, probe, at, bad, message, hint)

@@ -14,6 +14,7 @@ from ekc.emulator.sanitizer.in_flight import PendingCopies
 from ekc.emulator.sanitizer.memcheck import WrittenBytes
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
+from ekc.tables import count_nouns
 
 
 class Sanitizer:
@@ -140,6 +141,8 @@ class Sanitizer:
         where = int(probe.address[bad][0]) + offset
         place = probe.space.find_allocation(where, where + site.bytes_per_lane)
         assert place is not None
-        message = f"{site.action} to {place.name}, which is read-only, by {int(bad.sum())} lanes"
+        message = (
+            f"{site.action} to {place.name}, which is read-only, by {count_nouns(int(bad.sum()), 'lane')}"
+        )
         hint = "Write to an output; an input must stay as it was given."
         self.batch.findings.add_access("read-only", site, probe, offset, bad, message, hint)

@@ -25,6 +25,7 @@ from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.ptx.cfg import WARPGROUP_SIZE
 from ekc.ptx.module import Immediate, Instruction
 from ekc.ptx.wgmma_hazards import WgmmaHazards
+from ekc.tables import count_nouns
 
 _PATTERN_LINES = 8
 """Lines of a swizzle pattern."""
@@ -97,7 +98,8 @@ class FactorCheck:
         if not bad.any():
             return
         group, chunk = (int(x[0]) for x in np.nonzero(bad))
-        message = f"product of shared memory that was never written: {int(bad.sum())} chunks of {factor_name}"
+        count = count_nouns(int(bad.sum()), "chunk")
+        message = f"product of shared memory that was never written: {count} of {factor_name}"
         hint = "Look for the store or the copy that should come first, and at the matrix descriptor."
         where = int(addresses[group, chunk])
         self.findings.add("uninitialised", site.instruction, message, hint, int(first_lanes[group]), where)

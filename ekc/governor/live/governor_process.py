@@ -42,6 +42,8 @@ class GovernorExit:
     """Reason why the job was not governed; None where it was."""
     core_share: float | None
     """Share of one core that sampling and control took, guard not included."""
+    absence: str | None = None
+    """Reason why nothing was measured; None where something was."""
 
 
 def govern_job(
@@ -67,12 +69,15 @@ def _wait_for_job(
     opener.start()
     status = job.wait()
     opener.join(LOOP_EXIT_TIMEOUT_S)
-    if opener.is_alive():
+    is_late = opener.is_alive()
+    if is_late:
         listener.on_note("the governor was not ready when the job had ended; nothing was set")
     share = opened_session.compute_core_share()
     logs = opened_session.session.finish() if opened_session.session else []
     opened_session.close()
-    return GovernorExit(status, logs, opened_session.problem, share)
+    problem, early_end = opened_session.problem, opened_session.early_end
+    absence = None if logs else "the driver did not answer in time" if is_late else problem or early_end
+    return GovernorExit(status, logs, problem, share, absence)
 
 
 @dataclass
@@ -87,6 +92,8 @@ class _OpenedSession:
     keeper: LeaseKeeper | None = None
     session: GovernorSession | None = None
     problem: str | None = None
+    early_end: str | None = None
+    """Reason why there is no session although nothing failed: the job was too short."""
     _start_s: float = 0.0
     _start_core_s: float = 0.0
 
@@ -129,6 +136,8 @@ class _OpenedSession:
         request = self._request
         found = list(request.gpus) or gpus.find_job_gpus(self._job, request.gpus_of or self._job.pid)
         if not self._job.is_running():
+            seen = "the governor could begin" if found else "it was seen on a GPU"
+            self.early_end = f"the job was too short: it ended before {seen}"
             return
         _check_not_split(found)
         advise = request.advise or not self._acquire_leases(found)

@@ -37,9 +37,11 @@ def find_job_gpus(job: GovernedJob, ancestor_pid: int) -> list[str]:
     These are the only GPU; else those that the job's CUDA_VISIBLE_DEVICES names by UUID; else those on which
     NVML shows a process of the family of `ancestor_pid`. Numbers in CUDA_VISIBLE_DEVICES are not used, since
     CUDA and NVML may count differently. Empty where the job ends before it uses a GPU. Raises
-    `ActuatorError` after `MAX_WAIT_S`.
+    `ActuatorError` after `MAX_WAIT_S`, and at once where there is no GPU.
     """
     uuids = tuple(list_uuids().values())
+    if not uuids:
+        raise ActuatorError("the NVIDIA driver sees no GPU")
     if len(uuids) == 1:
         return list(uuids)
     visible = [word for word in job.read_variable("CUDA_VISIBLE_DEVICES").split(",") if word in uuids]

@@ -23,6 +23,7 @@ from ekc.governor.event_records import (
     format_settings,
 )
 from ekc.governor.samples import SensorSamples, finite_mean
+from ekc.tables import count_nouns
 
 TRACE_STEP_S = 1.0
 """Seconds of each mean in the trace."""
@@ -108,14 +109,16 @@ class GovernorReport:
             rows.append(("energy per step", f"{-self.saving:+z.1%}"))
         if self.search_s:
             cost = f"{self.search_s:.0f} s, {self.search_j:,.0f} J"
-            rows.append(("search", f"{cost}; {self.shifts} changes of the job"))
+            rows.append(("search", f"{cost}; {count_nouns(self.shifts, 'change')} of the job"))
         return rows
 
     def _format_interval(self, slowdown: float) -> str:
         if self.half_width is None:
             return f"{slowdown:+z.1%} expected; not checked against the default again"
         low, high = slowdown - self.half_width, slowdown + self.half_width
-        return f"{slowdown:+z.1%} (95 %: {low:+z.1%} to {high:+z.1%}, {self.checks} A/B/A checks)"
+        return (
+            f"{slowdown:+z.1%} (95 %: {low:+z.1%} to {high:+z.1%}, {count_nouns(self.checks, 'A/B/A check')})"
+        )
 
 
 def build_report(log: GovernorLog) -> GovernorReport:

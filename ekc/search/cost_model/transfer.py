@@ -8,8 +8,8 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,8 @@ class TransferPrior:
     latency_model: TransferModel
     power_model: TransferModel
     group_names: tuple[str, ...]
+    metered_by_unused_group: Mapping[str, int] = field(default_factory=dict)
+    """Metered kernels of each group that has too few of them for the model of power."""
 
     def correct_inputs(self, inputs: ModelInputs) -> ModelInputs:
         """The inputs with corrected expected latency and power."""
@@ -85,25 +87,31 @@ class TransferPrior:
         )
 
     def __str__(self) -> str:
-        return (
-            f"{self.latency_model.row_count} timed and {self.power_model.row_count} metered kernels of "
-            f"{', '.join(self.group_names)}; trust in them: {self.latency_model.trust:.0%} for latency, "
-            f"{self.power_model.trust:.0%} for power"
-        )
+        names, trust = ", ".join(self.group_names), f"{self.latency_model.trust:.0%} for latency"
+        count = f"{self.latency_model.row_count} timed"
+        if self.power_model.row_count:
+            count += f" and {self.power_model.row_count} metered"
+            trust += f", {self.power_model.trust:.0%} for power"
+        text = f"{count} kernels of {names}; trust in them: {trust}"
+        unused = ", ".join(f"{n} of {name}" for name, n in self.metered_by_unused_group.items())
+        needed = f"power is learned from at least {SURROGATE.min_rows} metered kernels of an operator"
+        return f"{text}; {needed}, and there are {unused}" if unused else text
 
 
 def learn_transfer_prior(groups: Sequence[MeasuredGroup], seed: int) -> TransferPrior:
     """Learn the error of the prior from at least one group."""
     timed = [_GroupResiduals(g.inputs.features, g.log_latency_residual, g.latency_s) for g in groups]
-    metered = []
+    metered, unused = [], {}
     for g in groups:
         is_metered = np.isfinite(g.power_w)
-        if is_metered.sum() >= SURROGATE.min_rows:
+        if is_metered.sum() < SURROGATE.min_rows:
+            unused[g.name] = int(is_metered.sum())
+        else:
             energy_j = (g.latency_s * g.power_w)[is_metered]
             residuals = g.log_power_residual[is_metered]
             metered.append(_GroupResiduals(g.inputs.features[is_metered], residuals, energy_j))
     models = _learn_transfer_model(timed, seed), _learn_transfer_model(metered, seed)
-    return TransferPrior(*models, tuple(g.name for g in groups))
+    return TransferPrior(*models, tuple(g.name for g in groups), unused)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ekc.search.data.result import Trial
+from ekc.tables import format_rounded
 
 EVENTS = {
     "start": "the run was requested",
@@ -106,7 +107,8 @@ def describe_trial(trial: Trial) -> str:
         return " ".join(trial.status.split())
     if trial.latency_s is None:
         return "not timed"
-    latency = f"{trial.latency_s * 1e6:.4g} us"
+    latency = f"{format_rounded(trial.latency_s * 1e6, 4)} us"
     if trial.energy_j is None:
         return latency
-    return f"{latency}, {trial.energy_j * 1e3:.4g} mJ {'metered' if trial.metered else 'predicted'}"
+    energy = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ"
+    return f"{latency}, {energy} {'metered' if trial.metered else 'predicted'}"

@@ -22,6 +22,7 @@ from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
+from ekc.tables import format_rounded
 
 MIN_WARM_UP_S = 2 * WARM_UP_PERIOD_S
 """Warm-up seconds of a metering, at least: power must agree over two periods."""
@@ -103,7 +104,7 @@ class RooflineBound:
         source = f" ({self.source})" if self.source else ""
         if self.bound == "memory":
             return f"compulsory memory traffic: {self.ceiling / 1e9:,.0f} GB/s{source}"
-        return f"arithmetic: {self.ceiling / 1e12:.3g} T{self.unit} of {self.of}{source}"
+        return f"arithmetic: {format_rounded(self.ceiling / 1e12, 3)} T{self.unit} of {self.of}{source}"
 
 
 def compute_roofline_bound(op: Operator, peaks: Peaks) -> RooflineBound:
@@ -313,7 +314,7 @@ class TuningData:
             figures["latency"] = f"{best.latency_s * 1e6:.2f} us"
         if best.energy_j is not None:
             how = "metered" if best.metered else "predicted"
-            figures["energy"] = f"{best.energy_j * 1e3:.4g} mJ a call ({how})"
+            figures["energy"] = f"{format_rounded(best.energy_j * 1e3, 4)} mJ a call ({how})"
         return figures | {"result": best.checked or "not executed"}
 
     def to_json(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from ekc.search.database.database import RecordStore
 from ekc.search.database.measured_set import analyse_schedules
 from ekc.search.database.query import rows_to_trials
 from ekc.search.database.rows import RecordKey, RecordRow, to_canonical_json
+from ekc.tables import count_nouns
 
 MAX_GROUPS, MAX_ROWS_PER_GROUP = 6, 64
 """Pairs of operator and device measured last that are learned from, and kernels of each (seconds of work)."""
@@ -106,7 +107,7 @@ def _is_of_clock_search(shared_key: RecordKey, op: Operator, device: Device) -> 
 def _describe_shortage(shared_key: RecordKey, rows: Sequence[RecordRow]) -> str:
     operator = str(operator_from_json(json.loads(shared_key.operator))).splitlines()[0]
     timed = {row.key.schedule_digest for row in rows if row.kind == "timing"}
-    return f"{operator} on {shared_key.device} has {len(timed)} timed kernel{'s' * (len(timed) != 1)}"
+    return f"{operator} on {shared_key.device} has {count_nouns(len(timed), 'timed kernel')}"
 
 
 def _shorten_reasons(reasons: Sequence[str]) -> Sequence[str]:

@@ -21,6 +21,7 @@ import numpy as np
 from ekc.search.data.defaults import STOPPING, StoppingSettings
 from ekc.search.data.population import Population
 from ekc.search.loop.task import ScheduleTask
+from ekc.tables import format_rounded
 
 
 @dataclass
@@ -54,9 +55,10 @@ class CostBenefitRule:
             self._pending = predicted, float(self.task.incumbent.scores.min())
             return None
         unit = "s" if self._is_latency_objective else "J"
+        spent, saved = f"{format_rounded(cost, 3)} {unit}", f"{format_rounded(saving, 2)} {unit}"
         return (
-            f"another round would not pay: {trial_count} schedules cost about {cost:.3g} {unit} and are "
-            f"expected to save {saving:.2g} {unit} in {self.expected_calls:,.0f} calls"
+            f"another round would not pay: {trial_count} schedules cost about {spent} and are "
+            f"expected to save {saved} in {self.expected_calls:,.0f} calls"
         )
 
     def _credit_pending_batch(self) -> None:

@@ -56,6 +56,18 @@ def test_transfer_prior_learns_what_groups_share() -> None:
     assert after[1] < 0.8 * before[1]
 
 
+def test_description_says_why_power_is_not_learned() -> None:
+    timed, metered = _group(1, law=True), _group(2, law=True)
+    few = replace(timed, power_w=np.where(np.arange(60) < 5, timed.power_w, np.nan))
+    needed = "power is learned from at least 8 metered kernels of an operator, and there are 5 of group 1"
+    text = str(learn_transfer_prior([few], 0))
+    assert text == f"60 timed kernels of group 1; trust in them: 50% for latency; {needed}"
+    text = str(learn_transfer_prior([few, metered], 0))
+    assert text.startswith("120 timed and 60 metered kernels of group 1, group 2; trust in them: ")
+    assert text.endswith(f"% for power; {needed}")
+    assert "learned from" not in str(learn_transfer_prior([metered], 0))
+
+
 def test_transfer_prior_distrusts_unrelated_groups() -> None:
     prior = learn_transfer_prior([_group(n, law=False) for n in range(4)], 0)
     assert prior.latency_model.trust < 0.2
@@ -117,8 +129,9 @@ def test_own_measurements_are_left_out(records: Path) -> None:
     both, _ = load_transfer_prior(records, OTHER, devices.open("a100"), 0)
     assert both is not None
     assert len(both.group_names) == 2
-    assert "timed and" in description
+    assert " timed kernels of matmul(" in description
     assert "trust in them: 50%" in description
+    assert "at least 8 metered kernels of an operator, and there are " in description
 
 
 def test_simulated_rows_are_not_used_for_a_gpu(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:

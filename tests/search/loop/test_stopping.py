@@ -106,6 +106,12 @@ def test_latency_objective_compares_seconds() -> None:
     assert "cost about 2 s and are expected to save" in why
 
 
+def test_reason_has_plain_digits() -> None:
+    """A fifth of 0.5 J in each of 1623 calls: 162.3 J."""
+    _, why = rounds(Stub(0.2, [0.0] * 60), 1623.0)
+    assert why.endswith("cost about 200 J and are expected to save 160 J in 1,623 calls")
+
+
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Lets "quick" mean 40 trials for a kernel that is called so often."""
