@@ -91,7 +91,7 @@ MANY = max(160, settings.default.max_examples)
 FEATURES = {
     "steps": Feature(draw_any, (60, 250), rules="ignored"),
     "element types": Feature(draw_typed, (30, 80)),
-    "divide": Feature(draw_division, (60, 100), rules="ignored"),
+    "divide": Feature(draw_division, (30, 100), rules="ignored"),
     "atomic": Feature(lambda c: draw_atomic(c, draw_operator(c), 14), (30, 150), rules="ignored"),
     "legal atomic": Feature(step_atomic, emulated=(0, 10), is_verified=True),
     "split-K": Feature(step_in_parts, emulated=(0, 10), is_verified=True),

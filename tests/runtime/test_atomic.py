@@ -30,9 +30,9 @@ A100 = specs.find_spec("a100")
 _ATOMIC = re.compile(r"(?:atom|red)\.global\.add\.(\w+)\s+(?:%\w+, )?(\[[^\]]*\]), (%\w+);")
 
 
-def matvec_shared(each: int) -> Schedule:
+def matvec_shared(each: int, columns: int = 65536) -> Schedule:
     """A row per warp, with so many terms of it per block."""
-    rows = Schedule(ekc.matvec(64, 65536)).cache_write("y").atomic("y").split("k", (each // 32, 32))
+    rows = Schedule(ekc.matvec(64, columns)).cache_write("y").atomic("y").split("k", (each // 32, 32))
     rows = rows.reorder("k.0", "i", "k.2", "k.1").bind("k.0", "block.y").bind("i", "block.x")
     return rows.bind("k.2", "thread.x")
 
