@@ -43,6 +43,8 @@ nb_execution_timeout = 300
 nb_execution_show_tb = True
 nb_execution_in_temp = True
 nb_merge_streams = True
+# Progress of runs in Python cells.
+nb_output_stderr = "remove"
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 

@@ -99,7 +99,7 @@ def test_attributes_that_variants_change_exist() -> None:
 def test_finished_runs_are_kept_and_a_cut_line_is_run_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_stub(place: Any, name: str, seed: int, trials: int) -> dict[str, Any]:
+    def run_stub(place: Any, name: str, seed: int, trials: int, objective: str) -> dict[str, Any]:
         seconds = 1e-5 * (1 + seed + len(name))
         both = {"latency_s": seconds, "without_luck_s": seconds, "timed": trials, "course": name}
         return both | {"search_s": 1.0, "measuring_s": 1.0, "wall_s": 1.0}

@@ -54,7 +54,7 @@ def test_notebook_shows_plain_progress_and_returns_summary(notebook: Any) -> Non
     shown, text = _run(notebook, CELL, "text")
     assert "latency [us]" in text
     assert "fastest" in text
-    assert "rank   latency alone" in text, "the second table"
+    assert "rank   time rank" in text, "the second table"
     assert {kind for kind, _ in shown} == {"stderr"}
     err = "".join(line for _, line in shown)
     assert "2 trials in 1 round" in err
