@@ -241,7 +241,8 @@ def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> st
 
 
 def _describe_saving(result: TuningData) -> str:
-    """Compare the best's energy with the fastest's, and say whether the difference is significant."""
+    """Compare the best's energy with the fastest's, and say whether the meter shows a saving. Intervals are
+    of the saving, 95 %."""
     best, fastest = result.best, result.fastest
     if best.schedule == fastest.schedule:
         return "the best kernel is also the fastest"
@@ -258,7 +259,7 @@ def _describe_saving_interval(interval: Interval | None) -> str:
     if interval is None:
         return ""
     low, high = 100 * interval.low, 100 * interval.high
-    return f"; a claim of the simulator's model: 95 % interval {low:z.1f}% to {high:z.1f}%"
+    return f"; the simulator's model allows {low:z.1f}% to {high:z.1f}%"
 
 
 def _describe_cost(result: TuningData) -> str:
@@ -279,7 +280,7 @@ def _describe_break_even(result: TuningData) -> str:
     calls = result.break_even_calls
     parts = []
     if calls["fastest"] is not None:
-        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no significant difference)"
+        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no significant saving)"
         parts.append(f"after {_format_count(calls['fastest'])}, compared with the fastest{weak}")
     if calls["baseline"] is not None:
         parts.insert(0, f"after {_format_count(calls['baseline'])} calls, compared with the naive kernel")
@@ -309,8 +310,10 @@ def _describe_evidence(best: Trial, fastest: Trial) -> str:
     found = _compare_energies(best, fastest)
     if found is None:
         return "significance unknown, because they were not metered in turn"
-    words = "significant difference" if found.is_significant else "no significant difference"
-    return f"{words}: {found}, metered {found.pair_count} times in turn"
+    words = "a significant saving" if found.is_significant else "no significant saving"
+    # The saving is what the ratio lacks to 1, so the ends of the interval change places.
+    low, high = (100 * (1 - edge) for edge in (found.interval.high, found.interval.low))
+    return f"{words}: {low:z.1f}% to {high:z.1f}%, metered {found.pair_count} times in turn"
 
 
 def _compare_energies(one: Trial, other: Trial) -> Difference | None:

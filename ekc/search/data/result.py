@@ -258,8 +258,8 @@ class TuningData:
     stopped: str = ""
     """Why the run ended early; "" if all trials were used."""
     saving_interval: Interval | None = None
-    """95 % interval of the share of energy that the best saves against the fastest, by what a device's model
-    does not know. None on a real device, and where the best is the fastest."""
+    """95 % interval of the share of energy that the best saves against the fastest (positive: it saves), by
+    what a device's model does not know. None on a real device, and where the best is the fastest."""
     spent: MeasurementCost = field(default_factory=MeasurementCost)
     """Cost of measuring. On a simulated device: of a real one. Of a recording: of making it."""
 
@@ -345,6 +345,7 @@ class TuningData:
             "stopped": self.stopped,
             "spent": vars(self.spent),
             "break_even_calls": self.break_even_calls,
+            "saving_interval": vars(self.saving_interval) if self.saving_interval else None,
         }
 
 
