@@ -35,7 +35,7 @@ def list_pages() -> list[Path]:
 
 
 def find_problems(block: Block) -> Iterator[str]:
-    """What is wrong with a block that is not executed."""
+    """List the mistakes in a block that is not executed."""
     if block.language == "python":
         try:
             compile(block.source, "block", "exec")

@@ -310,9 +310,12 @@ def _describe_evidence(best: Trial, fastest: Trial) -> str:
     found = _compare_energies(best, fastest)
     if found is None:
         return "significance unknown, because they were not metered in turn"
-    words = "a significant saving" if found.is_significant else "no significant saving"
     # The saving is what the ratio lacks to 1, so the ends of the interval change places.
     low, high = (100 * (1 - edge) for edge in (found.interval.high, found.interval.low))
+    words = "no significant saving"
+    if found.is_significant:
+        # With the objective edp the best may take more energy than the fastest.
+        words = "a significant saving" if low > 0 else "a significant loss, as a saving"
     return f"{words}: {low:z.1f}% to {high:z.1f}%, metered {found.pair_count} times in turn"
 
 

@@ -135,6 +135,7 @@ def beside(
     ("best", "fastest", "words"),
     [
         (figures(0.95, 0.951, 0.949), figures(1.0, 1.001, 0.999), "; a significant saving: 4."),
+        (figures(1.05, 1.051, 1.049), figures(1.0, 1.001, 0.999), "; a significant loss, as a saving: -5."),
         (figures(0.99, 1.02, 0.97), figures(1.0, 1.0, 1.0), "no significant saving: -"),
         (figures(0.9), figures(1.0), "no significant saving: "),
         (figures(0.9, 0.9), figures(1.0), "significance unknown, because they were not metered in turn"),
