@@ -49,9 +49,16 @@ def find_model(name: str) -> Device | None:
     return devices.open(max(names, key=len)) if names else None
 
 
+def set_nearest_clock(model: Device, mhz: float) -> Device:
+    """The simulated device at the clock that is nearest to a recorded one."""
+    return model.at_clock(min(model.clocks().mhz, key=lambda one: abs(one - mhz)))
+
+
 def _simulate(kit: Kit, model: Device, row: RecordedRow, operator: str) -> None:
-    facts: dict[str, Any] = {"operator": operator, "latency_s": row.find_timing().latency_s}
+    timing = row.find_timing()
+    facts: dict[str, Any] = {"operator": operator, "latency_s": timing.latency_s}
     try:
+        model = set_nearest_clock(model, timing.conditions.clock_mhz)
         # The figures of a recording are those of the ekc that made it, which may have counted otherwise.
         figures = analyse_program(row.schedule.program, model.limits)
         facts["prior_s"] = float(model.prior(figures).latency_s[0])

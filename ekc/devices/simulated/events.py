@@ -125,10 +125,11 @@ def count_events(
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     counts, warps = _widen_float8(spec, profile.counts), float(blocks * occupancy.warps_per_block)
+    together = min(occupancy.blocks, ceil(blocks / spec.sms))
     resident = SmResidency(
-        blocks=occupancy.blocks,
-        shared_bytes=occupancy.blocks * (launch.shared_bytes + resources.shared_bytes),
-        local_bytes=occupancy.blocks * threads * resources.stack_bytes,
+        blocks=together,
+        shared_bytes=together * (launch.shared_bytes + resources.shared_bytes),
+        local_bytes=together * threads * resources.stack_bytes,
     )
     on_chip = [one for one in profile.accesses if one.space == "shared"]
     # An asynchronous copy takes the issue slot of its load, and its data pass no register.

@@ -33,6 +33,10 @@ BLOCK_START_CYCLES = 300.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
 ARITHMETIC_LATENCY_CYCLES = 4.5
+CHAIN_CYCLES = 2.5
+"""Cycles from one instruction that computes no float to the next of its warp: addresses and conditions wait
+for each other, however many registers there are. Counters of an H100 say 1 to 3 cycles of waiting for each
+in kernels with few products, none in those with many (fit: recordings/h100, half of the kernels)."""
 RECIPROCAL_CYCLES = 65.0
 """Cycles from one rounded reciprocal (`rcp.rn.f32`) to the next that depends on it: 60 on a Titan V, 70 on a
 Titan RTX (Arafa et al., "Low Overhead Instruction Latency Characterization for NVIDIA GPGPUs", HPEC 2019,
@@ -214,9 +218,10 @@ def _compute_path_and_stall_cycles(
 ) -> tuple[Number, Number]:
     """Cycles along one warp that other warps of the block can fill, and cycles that stop the whole block."""
     parallel = _estimate_parallelism(events.registers)
-    path = (
-        events.arithmetic_instructions / events.warps * np.maximum(1.0, ARITHMETIC_LATENCY_CYCLES / parallel)
-    )
+    floats = events.fma32 + events.fp32 + events.fp16
+    others = events.arithmetic_instructions - floats + 0.5 * (events.branch + events.other)
+    path = floats / events.warps * np.maximum(1.0, ARITHMETIC_LATENCY_CYCLES / parallel)
+    path = path + others / events.warps * np.maximum(CHAIN_CYCLES, ARITHMETIC_LATENCY_CYCLES / parallel)
     path = path + (events.tensor - events.group_products) / events.warps * TENSOR_LATENCY_CYCLES / parallel
     # Products of a warpgroup follow each other without a wait; the warp waits for the last of a group.
     path = path + events.group_waits * TENSOR_LATENCY_CYCLES

@@ -202,7 +202,7 @@ def compute_traffic(
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     accesses = [one for one in profile.accesses if one.space == "global"]
     miss = _estimate_l1_miss_share(spec, profile.live_lines, residency)
-    between_l1_l2 = _compute_l2_bytes(launch, accesses, blocks, miss)
+    between_l1_l2 = _compute_l2_bytes(launch, accesses, blocks, min(blocks, spec.sms), miss)
     wave, usable_bytes = min(blocks, residency.blocks * spec.sms), spec.l2_usable_share * spec.l2_bytes
     in_step, drifting = (
         _bound_dram_bytes(launch, between_l1_l2, count(launch.footprints, wave, usable_bytes), kept_share)
@@ -219,12 +219,15 @@ def compute_traffic(
 
 
 def _compute_l2_bytes(
-    launch: Launch, accesses: list[AccessGroup], blocks: int, l1_miss_share: float
+    launch: Launch, accesses: list[AccessGroup], blocks: int, busy_sms: int, l1_miss_share: float
 ) -> dict[tuple[str, str], float]:
-    """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1."""
+    """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1. What all blocks read
+    alike comes once to each SM: its blocks find it in L1 (counted on an H100: a matrix-vector product whose
+    blocks all read the vector)."""
     distinct = {
         (f.tensor, f.kind): max(f.block_bytes, SECTOR_BYTES * f.block_sectors) for f in launch.footprints
     }
+    common = {(f.tensor, f.kind) for f in launch.footprints if not any(d for _, d in f.block_loops)}
     requested: dict[tuple[str, str], float] = {}
     for one in accesses:
         key = (one.tensor, one.kind)
@@ -232,7 +235,8 @@ def _compute_l2_bytes(
     result = {}
     for key, per_block in requested.items():
         floor = min(distinct.get(key, per_block), per_block) if key[1] == "load" else per_block
-        result[key] = blocks * (floor + l1_miss_share * (per_block - floor)) * _count_l2_passes(key[1])
+        first = floor * (busy_sms / blocks if key in common and key[1] == "load" else 1.0)
+        result[key] = blocks * (first + l1_miss_share * (per_block - first)) * _count_l2_passes(key[1])
     return result
 
 

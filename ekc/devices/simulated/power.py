@@ -1,10 +1,11 @@
 """Board power: constant, static (voltage, temperature) and dynamic (energy per event x rate).
 
-`UNIT_ENERGIES` has the energy of one event of each kind for TSMC 7 nm at the flat part of the voltage curve;
-`BoardPower.process_energy_scale` scales them to another node. Each is within a factor of two of a published
-figure, named beside it. Within these bounds they are fitted to the clock at which an A100 ran CLBlast GEMMs
-under its 250 W cap (`benchmarks/simulator/energy.py`); docs/explanation/simulated-devices.md has the fit and
-its errors.
+`UNIT_ENERGIES` has the energy of one event of each kind for TSMC 7 nm at the flat part of the voltage curve.
+`BoardPower.process_energy_scale` scales them to another node, and `BoardPower.energy_factors` to a GPU whose
+kernels were metered. Each is within a factor of two of a published figure, named beside it. Within these
+bounds they are fitted to the clock at which an A100 ran CLBlast GEMMs under its 250 W cap
+(`benchmarks/simulator/energy.py`), and the factors of Hopper to kernels of ours on an H100
+(`benchmarks/simulator/own.py`); docs/explanation/simulated-devices.md has the fits and their errors.
 
 Published energies of an A100 were measured at its boost clock, where the square of the core voltage is 1.65
 times that of the flat part; those of the core are divided by it here. Those of Delestrac et al. and Antepara
@@ -188,7 +189,8 @@ def compute_event_energies(spec: GpuSpec, events: Events) -> tuple[EventEnergy, 
     for kind, one in UNIT_ENERGIES.items():
         lanes = events.active_lanes if one.unit == LANES else 1.0
         count = lanes * counts[kind]
-        parts.append(EventEnergy(kind, count, one.unit, count * one.pj * process * 1e-12))
+        pj = one.pj * process * spec.power.energy_factors.get(kind, 1.0)
+        parts.append(EventEnergy(kind, count, one.unit, count * pj * 1e-12))
     dram = moved.drifting_dram_bytes * spec.power.memory_pj_per_byte * 1e-12
     return (*parts, EventEnergy(DRAM, moved.drifting_dram_bytes, "B", dram, is_core=False))
 

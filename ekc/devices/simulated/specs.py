@@ -104,6 +104,9 @@ class BoardPower:
     memory_published_pj_per_byte: float
     """The same by the literature for this type of memory."""
     kelvin_per_w: float
+    energy_factors: Mapping[str, float]
+    """Energy of an event relative to that of `power.UNIT_ENERGIES`, beside the process, by kind of event; 1
+    for a kind that is left out."""
     ambient_c: float = 30.0
 
 
@@ -196,16 +199,22 @@ _VOLTAGES = {
     "top_mhz":                   (  1410.0,   1980.0,    1980.0,    2520.0,    1710.0,      1545.0),
     "rise":                      (   0.284,     0.38,      0.38,     0.284,      0.28,       0.284),
 }
+_HOPPER_ENERGIES: Mapping[str, float] = MappingProxyType(
+    {"multiply-add": 2.0, "tensor core": 2.3, "L2 data": 2.3, "shared request": 0.83, "global request": 0.83}
+    | dict.fromkeys(("shared data", "global data", "shuffle"), 0.35)
+)
+"""All but that of a multiply-add are at the bound that the literature sets."""
 _POWERS = {
     "tdp_w":                     (   250.0,    700.0,     700.0,     450.0,     350.0,       250.0),
     "constant_w":                (    21.0,     40.0,      52.0,      38.0,      36.0,        28.0),
     "static_w":                  (    19.2,     25.5,      25.5,      20.0,      22.0,        20.0),
     "idle_clock_w_per_ghz":      (     4.8,     10.0,      10.0,       5.0,       5.0,         5.0),
-    "active_clock_w_per_ghz":    (     8.0,     16.0,      16.0,      11.0,      11.0,         9.0),
+    "active_clock_w_per_ghz":    (     8.0,      8.0,       8.0,      11.0,      11.0,         9.0),
     "process_energy_scale":      (     1.0,     0.72,      0.72,      0.62,      1.15,         1.6),
-    "memory_pj_per_byte":        (    72.0,     64.0,      64.0,      80.0,      90.0,        90.0),
+    "memory_pj_per_byte":        (    72.0,     97.0,      97.0,      80.0,      90.0,        90.0),
     "memory_published_pj_per_byte": (65.3,     93.4,      93.4,     112.0,     112.0,       112.0),
     "kelvin_per_w":              (    0.15,     0.06,      0.06,      0.09,      0.12,        0.16),
+    "energy_factors":            (      {}, *(_HOPPER_ENERGIES,) * 2,   {},        {},          {}),
 }
 # fmt: on
 
@@ -216,6 +225,9 @@ _A100_POWER_FIT = (
     "another such board (KernelTuner), 6 W less; active clock: estimate; cooling: 68 C at 250 W (KernelTuner)"
 )
 _H100_FIT = f"fit: idle power of {_ENERGAIZER}, H100 SXM, taken as at 45 C; its voltage is not recorded"
+_H100_POWER_FIT = (
+    f"{_H100_FIT}; active clock and energy factors: fit, half of the kernels of recordings/h100 (ours)"
+)
 _H200_FIT = "as h100; 12 W more for its memory: h200_gemm_power (aiconfigurator), floor of 126 to 140 W"
 _A4000_FIT = "fit: KernelTuner fp32_power_vs_clock, RTX A4000 (GA104), 8 clocks below its cap"
 _A100_SHAPE = "estimate: knee at the share of the boost clock and rise of the A100"
@@ -241,13 +253,14 @@ _SOURCES = {
     "voltage": (_A100_FIT, *(_H100_FIT,) * 2, _A100_SHAPE, _A4000_FIT, _A100_SHAPE),
     "power": (
         _A100_POWER_FIT,
-        _H100_FIT,
+        _H100_POWER_FIT,
         _H200_FIT,
         *("estimate: A100 energies by process node",) * 3,
     ),
     "memory_pj_per_byte": (
         "fit: clock of CLBlast GEMMs under the 250 W cap (KernelTuner); benchmarks/simulator/energy.py",
-        *("estimate: that of the A100 by the published ratio of HBM3 to HBM2, 0.89 (Antepara et al.)",) * 2,
+        "fit: as the energy factors; the published figure is 93",
+        "as h100",
         *("estimate",) * 3,
     ),
     "memory_published_pj_per_byte": (

@@ -348,5 +348,7 @@ def _get_measured(metered: Sequence[Candidate]) -> tuple[Array, Array]:
 
 
 def _is_capped(candidate: Candidate) -> bool:
-    """Whether the power cap throttled a kernel in its last timing."""
-    return POWER_CAP in candidate.timings[-1].conditions.throttle
+    """Whether the power cap throttles a kernel: in its last metering window, which is long enough for it to
+    act; where it was not metered, in its last timing."""
+    measured = candidate.meterings or candidate.timings
+    return POWER_CAP in measured[-1].conditions.throttle

@@ -20,6 +20,11 @@ class Busy(GpuSensors):
     working = False
     looked = threading.Event()
     reasons: tuple[str, ...] = ()
+    watts = 398.0
+    """Beside a cap of 400 W."""
+
+    def power_w(self) -> float:
+        return self.watts
 
     def clock_mhz(self) -> float:
         self.looked.set()
@@ -58,6 +63,22 @@ def test_clock_is_that_of_the_work_and_all_reasons_are_kept() -> None:
     assert seen.clock_mhz == 1410.0
     assert seen.throttle == ("hardware slowdown", "power cap")
     assert seen.power_cap_w == 400.0
+
+
+@pytest.mark.parametrize(
+    ("watts", "kept"),
+    [
+        (398.0, ("hardware slowdown", "power cap")),
+        (float("nan"), ("hardware slowdown", "power cap")),
+        (250.0, ("hardware slowdown",)),
+    ],
+)
+def test_power_cap_of_the_kernel_before_is_no_reason(watts: float, kept: tuple[str, ...]) -> None:
+    sensors = sensors_of(ScriptedNode(), Busy)
+    sensors.reasons, sensors.watts = ("hardware slowdown", "power cap"), watts
+    watch = SensorPoller(sensors)
+    watch._poll_once()
+    assert watch.read_state().throttle == kept
 
 
 def test_short_measurement_is_followed_by_a_reading() -> None:

@@ -104,6 +104,19 @@ def test_capped_kernel_has_power_of_capped_kernels() -> None:
     assert len(set(_watts(trivial, all_of_them[12:]).round(6))) == 1, "the trivial predictor knows no cap"
 
 
+def test_metering_window_says_whether_the_cap_acts() -> None:
+    """The timing of a kernel may show the throttling of the kernel before."""
+    all_of_them = kernels(np.full(20, 200.0), np.full(20, 220.0), _rows(20))
+    flagged = kernels(np.full(20, 200.0), np.full(20, 220.0), _rows(20), np.ones(20, bool))
+    for candidate, other in zip(all_of_them, flagged, strict=True):
+        candidate.timings = other.timings
+    hot = kernels([297.0], [220.0], _rows(1), [True])
+    model = PowerModel(0, PEAKS)
+    model.learn([*hot, *all_of_them[:12]])
+    np.testing.assert_allclose(_watts(model, all_of_them[12:]), 200.0, rtol=0.02)
+    np.testing.assert_allclose(_watts(model, hot), 297.0)
+
+
 def _held_back() -> tuple[NDArray[np.bool_], list[Candidate]]:
     """(whether it is throttled, kernel) of 60 kernels with an exact prior, some of them above the cap."""
     priors = np.geomspace(100, 500, 60)

@@ -1,0 +1,143 @@
+"""Energy of schedules of equal speed, and hardware counters."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import counters, equals, record
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.folder import RECORDING
+from benchmarks.gpu.items import make_matmul
+from benchmarks.gpu.kit import Kit
+from benchmarks.simulator import own
+from ekc import devices
+from ekc.devices.recording import read_recording
+from tests.scripted.cuda.node import ScriptedNode
+
+SMALL = make_matmul(16, 16, 16, "float32")
+NCU = f"""#!{sys.executable}
+import pickle, sys
+words = sys.argv[1:]
+assert words[words.index("--clock-control") + 1] == "none"
+log, file = words[words.index("--log-file") + 1], words[words.index("benchmarks.gpu.counted_calls") + 1]
+with open(log, "w") as out:
+    print("==PROF== Connected to process 1", file=out)
+    print('"ID","Kernel Name","smsp__inst_executed.sum","lts__t_sectors.sum","Device"', file=out)
+    print('"","","inst","sector",""', file=out)
+    for work in pickle.load(open(file, "rb")):
+        for launch in work.launches[COUNT]:
+            print(f'"0","{{launch.name}}","1,234","0","0"', file=out)
+"""
+"""Writes what Nsight Compute wrote on an H100: its own lines first, then names, units, and a line for each
+launch."""
+
+
+@pytest.fixture(name="kit")
+def make_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A kit on a scripted GPU with a small recording."""
+    node, real = ScriptedNode(), devices.open
+    monkeypatch.setattr(
+        devices, "open", lambda t="auto": node.open(t, launch_s=1e-3) if t.startswith("cuda") else real(t)
+    )
+    for module in (record, equals):
+        monkeypatch.setattr(module, "list_recorded_items", lambda: (SMALL,))
+    monkeypatch.setattr(record, "TIMED", 4)
+    monkeypatch.setattr(record, "METERED", (0,))
+    monkeypatch.setattr(record, "POPULATION", 64)
+    kit = Kit.open("cuda:0", tmp_path / "out", dry=False, seed=0, set_clocks=False)
+    record.run(kit, Budget(600.0))
+    yield kit
+    kit.close()
+
+
+def _install_ncu(folder: Path, monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+    program = folder / "ncu"
+    program.write_text(NCU.replace("COUNT", count))
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_equals_are_metered_and_compared_in_turn(kit: Kit) -> None:
+    equals.run(kit, Budget(600.0))
+    (row,) = kit.folder.list_rows("equals")
+    assert row["status"] == "ok"
+    assert set(row["figures"]) == set(row["schedules"])
+    times = [figures["latency_s"][0][0] for figures in row["figures"].values()]
+    assert max(times) <= equals.WITHIN * min(times) * 1.05
+    assert set(row["again"]) in (set(), {row["fastest"], row["leanest"]})
+    for figures in row["again"].values():
+        assert len(figures["energy_j"]) == equals.REPEATS
+    assert "MM 16^3 float32" in equals.make_table(kit)
+
+
+def test_operator_without_a_schedule_says_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(equals, "list_small_items", lambda: (SMALL,))
+    kit = Kit.open("a100", tmp_path / "out", dry=True, seed=0, set_clocks=False)
+    equals.run(kit, Budget(60.0))
+    kit.close()
+    (row,) = kit.folder.list_rows("equals")
+    assert row["status"] == "MM 16^3 float32: no schedule is known: run prepare, record or tune before"
+    assert row["status"] in equals.make_table(kit)
+
+
+def test_counters_of_every_launch_are_kept(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install_ncu(tmp_path, monkeypatch, ":")
+    counters.run(kit, Budget(600.0))
+    rows = kit.folder.list_rows("counters")
+    recorded = read_recording(kit.folder.path / RECORDING).rows
+    assert {row["item"] for row in rows} == {row.digest for row in recorded if row.timings}
+    for row in rows:
+        assert row["status"] == "ok"
+        assert [launch["smsp__inst_executed.sum"] for launch in row["launches"]] == [1234.0]
+        assert "lts__t_sectors.sum" not in row["launches"][0], "counters that are 0 are left out"
+    assert "counted" in counters.make_table(kit)
+
+
+def test_simulated_model_is_compared_with_the_folder(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record, "TIMED", 12)
+    monkeypatch.setattr(record, "METERED", (0, 1, 2, 3, 4))
+    _install_ncu(tmp_path, monkeypatch, ":")
+    for part in (record, equals, counters):
+        part.run(kit, Budget(600.0))
+    file = tmp_path / "own.json"
+    own.main(["--folder", str(kit.folder.path), "--fit", "--json", str(file)])
+    text = capsys.readouterr().out
+    assert "a100 (simulated, no residual) beside Scripted A100 (cuda:0)" in text
+    result = json.loads(file.read_text())
+    halves = [line["n"] for line in result["lines"] if line["operator"] == "all"]
+    assert halves[0] == halves[1] + halves[2]
+    assert {line["event"] for line in result["counters"]} == {"instructions"}
+    energies = {line["energy"]: line for line in result["fit"]}
+    assert all(line["least"] <= line["fit"] <= line["most"] for line in energies.values() if "least" in line)
+
+
+def test_folder_without_recording_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kit = Kit.open("a100", tmp_path / "out", dry=True, seed=0, set_clocks=False)
+    kit.close()
+    with pytest.raises(SystemExit):
+        own.main(["--folder", str(tmp_path / "out")])
+    assert "has no recording.jsonl.gz: run `python -m benchmarks.gpu record` there" in capsys.readouterr().err
+
+
+def test_missing_launches_are_reported(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install_ncu(tmp_path, monkeypatch, ":0")
+    counters.run(kit, Budget(600.0))
+    assert all(row["status"].startswith("ncu counted 0 of ") for row in kit.folder.list_rows("counters"))
+
+
+def test_without_ncu_nothing_is_counted(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    counters.run(kit, Budget(600.0))
+    (note,) = kit.folder.list_notes("counters")
+    assert note["reason"] == "Nsight Compute (ncu) is not installed"
