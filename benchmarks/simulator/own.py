@@ -109,7 +109,7 @@ def _score_latency(rows: Sequence[OwnRow]) -> dict[str, Any]:
     for row in rows:
         fastest[row.operator.digest] = min(fastest[row.operator.digest], row.measured.latency_s)
     near = np.array([row.measured.latency_s <= NEAR * fastest[row.operator.digest] for row in rows])
-    facts = {
+    facts: dict[str, Any] = {
         "n": len(rows),
         "error": _compute_error(simulated, real),
         "near the top": _compute_error(simulated[near], real[near]),

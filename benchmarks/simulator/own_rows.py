@@ -16,8 +16,9 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated import power
 from ekc.devices.simulated.events import Events
+from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.launch_counts import get_launch_profiles
-from ekc.devices.simulated.operating_point import compute_work_without_residual, find_steady_state
+from ekc.devices.simulated.operating_point import compute_work_without_residual
 from ekc.devices.simulated.specs import GpuSpec, find_spec
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
@@ -59,7 +60,7 @@ class OwnRow:
     events: Events
     """Of the first launch."""
     simulated_s: float
-    """At the recorded clock."""
+    """At the recorded clock, whatever the power: a kernel is timed before the power cap acts."""
     prior_s: float
     """By the analytic prior, which needs no compiled kernel."""
     idle_w: float
@@ -179,7 +180,7 @@ def _simulate(job: tuple[str, Measured]) -> OwnRow:
     return OwnRow(
         measured=one,
         events=work.launches[0][0],
-        simulated_s=float(find_steady_state(spec, work, clock).latency_s),
+        simulated_s=sum(float(estimate_latency(spec, *launch, clock).seconds) for launch in work.launches),
         prior_s=float(model.prior(figures).latency_s[0]),
         idle_w=idle_w,
         clock_w=clock_w,

@@ -211,7 +211,7 @@ _POWERS = {
     "idle_clock_w_per_ghz":      (     4.8,     10.0,      10.0,       5.0,       5.0,         5.0),
     "active_clock_w_per_ghz":    (     8.0,      8.0,       8.0,      11.0,      11.0,         9.0),
     "process_energy_scale":      (     1.0,     0.72,      0.72,      0.62,      1.15,         1.6),
-    "memory_pj_per_byte":        (    72.0,     97.0,      97.0,      80.0,      90.0,        90.0),
+    "memory_pj_per_byte":        (    72.0,     97.0,      64.0,      80.0,      90.0,        90.0),
     "memory_published_pj_per_byte": (65.3,     93.4,      93.4,     112.0,     112.0,       112.0),
     "kelvin_per_w":              (    0.15,     0.06,      0.06,      0.09,      0.12,        0.16),
     "energy_factors":            (      {}, *(_HOPPER_ENERGIES,) * 2,   {},        {},          {}),
@@ -260,7 +260,8 @@ _SOURCES = {
     "memory_pj_per_byte": (
         "fit: clock of CLBlast GEMMs under the 250 W cap (KernelTuner); benchmarks/simulator/energy.py",
         "fit: as the energy factors; the published figure is 93",
-        "as h100",
+        "estimate: that of the A100 by the published ratio of HBM3 to HBM2, 0.89 (Antepara et al.), as HBM3e "
+        "has none; with the H100's figure a copy takes more than recorded products of an H200",
         *("estimate",) * 3,
     ),
     "memory_published_pj_per_byte": (
