@@ -5,9 +5,9 @@
 FILE is a recording (`docs/reference/recordings.md`). Of each operator the metered schedules are dealt into K
 folds, no schedule in two; the model learns from K - 1 of them and predicts the energy of the rest from their
 measured latency, as in a tuning run. "latency x constant power" takes the median power of the same rows;
-"the prior alone" is counted work times round constants, scaled to the median of the same rows. Errors are
-absolute and relative, of energies. Bar: the mean error of the model is below that of latency x constant
-power."""
+"P0 t + E0" fits two numbers to them; "the prior alone" is counted work times round constants, scaled to the
+median of the same rows. Errors are absolute and relative, of energies. Bar: the mean error of the model is
+below that of latency x constant power."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.features import make_model_inputs
-from ekc.search.cost_model.power_model import PowerModel, scale_power
+from ekc.search.cost_model.power_model import PowerModel, fit_two_numbers, scale_power
 from ekc.search.data.candidate import Candidate
 from ekc.tables import format_table
 
@@ -41,6 +41,7 @@ FOLDS = 5
 FEWEST = 10
 """Metered schedules of an operator, below which nothing is said of it."""
 MODEL, RULE, PRIOR = "ekc's model", "latency x constant power", "the prior alone"
+TWO_NUMBERS = "P0 t + E0"
 HEADERS = ("operator", "rows", "prediction", "mean", "median", "RMS", "Spearman", "")
 
 
@@ -60,6 +61,15 @@ def predict_constant_power(
     return _get_latencies(asked) * np.median([c.power_w for c in known])
 
 
+def predict_by_two_numbers(
+    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
+) -> Array:
+    """Predict energy as P0 times latency plus E0, both fitted."""
+    latency_s, watts = _get_latencies(known), np.array([c.power_w for c in known])
+    asked_s = _get_latencies(asked)
+    return asked_s * np.exp(fit_two_numbers(latency_s, watts).predict_log_power(asked_s))
+
+
 def predict_by_prior(
     known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
 ) -> Array:
@@ -71,6 +81,7 @@ def predict_by_prior(
 PREDICTIONS: dict[str, Predict] = {
     MODEL: predict_by_model,
     RULE: predict_constant_power,
+    TWO_NUMBERS: predict_by_two_numbers,
     PRIOR: predict_by_prior,
 }
 
