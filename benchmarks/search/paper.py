@@ -24,6 +24,7 @@ from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.search.paper_figures import (
     LOSS_BAR,
     SHARE_BAR,
+    compare_with_other_models,
     compute_median_and_most,
     compute_savings,
     compute_savings_within_runs,
@@ -124,6 +125,18 @@ def format_saving(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
     )
 
 
+def format_other_models(found: dict[str, Any] | None) -> str:
+    """One line on how much of the savings other models confirm."""
+    if found is None:
+        return "other models: no adaptive run"
+    share = "-" if found["confirmed"] is None else f"{found['confirmed']:.0%}"
+    return (
+        f"mean saving within a run: {found['claimed_mean']:.1%} claimed, {found['other_models_mean']:.1%} by "
+        f"other energies and residuals that the recordings allow: {share} confirmed; they are sure of a saving "
+        f"in {found['sure_of_a_saving']} of {found['runs']} runs, of a loss in {found['sure_of_a_loss']}"
+    )
+
+
 def draw_plots(lines: list[dict[str, Any]], folder: Path) -> str:
     """Draw the plots; returns a line of text about them."""
     try:
@@ -175,6 +188,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     by_variant, by_place = summarize_variants(lines, arguments.seed), summarize_places(lines)
     across = compute_median_and_most(compute_savings(lines), arguments.seed)
     within = compute_median_and_most(compute_savings_within_runs(lines), arguments.seed)
+    others = compare_with_other_models(lines)
     judged, runs = judge_adaptive(by_variant), len(places) * len(seeds)
     print(
         f"{arguments.trials} trials, seeds {seeds[0]} to {seeds[-1]}, "
@@ -187,6 +201,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     print(format_places(by_place))
     print(format_saving("least energy against latency only, at most 5 % slower", across, runs))
     print(format_saving("least energy against least latency within one run", within, runs))
+    print(format_other_models(others))
     if arguments.plots:
         print(draw_plots(lines, arguments.plots))
     return {
@@ -194,6 +209,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "places": by_place,
         "saving": across,
         "saving_within_a_run": within,
+        "other_models": others,
         "adaptive": judged,
         "trials": arguments.trials,
         "seeds": arguments.seeds,

@@ -121,11 +121,13 @@ def run(
 
 def _summarize_result(result: TuningResult) -> dict[str, Any]:
     timed = sum(t.latency_s is not None for t in result.trials)
+    span = result.saving_interval
     return {
         "energy_j": result.best.energy_j,
         "latency_s": result.best.latency_s,
         "fastest_energy_j": result.fastest.energy_j,
         "fastest_latency_s": result.fastest.latency_s,
+        "other_models": [0.0, 0.0] if span is None else [span.low, span.high],
         "timed": timed,
         "metered": result.metered_count,
         "share": [card.share for card in result.model_cards],

@@ -76,7 +76,12 @@ def make_paper_lines(
     energies = {paper_runs.EVERYTHING: 1.0, paper_runs.ADAPTIVE: 1.005, paper_runs.LATENCY: 1.2}
     return [
         {"operator": operator, "device": device, "variant": variant, "seed": 0}
-        | {"energy_j": energies.get(variant, 1.1), "latency_s": 1e-5, "fastest_energy_j": 1.3}
+        | {
+            "energy_j": energies.get(variant, 1.1),
+            "latency_s": 1e-5,
+            "fastest_energy_j": 1.3,
+            "other_models": [0.1, 0.2],
+        }
         | {"metered": 2, "timed": 20, "metering_s": 10.0, "search_s": 1.0, "judged": [(1.0, 0.1, 1.1)]}
         for operator, device in places
         for variant in variants
