@@ -132,8 +132,8 @@ def format_other_models(found: dict[str, Any] | None) -> str:
     share = "-" if found["confirmed"] is None else f"{found['confirmed']:.0%}"
     return (
         f"mean saving within a run: {found['claimed_mean']:.1%} claimed, {found['other_models_mean']:.1%} by "
-        f"other energies and residuals that the recordings allow: {share} confirmed; they are sure of a saving "
-        f"in {found['sure_of_a_saving']} of {found['runs']} runs, of a loss in {found['sure_of_a_loss']}"
+        f"other energies and residuals that recordings allow, {share} confirmed; they are sure of a saving "
+        f"in {found['sure_of_a_saving']}, of a loss in {found['sure_of_a_loss']} of {found['runs']} runs"
     )
 
 

@@ -65,6 +65,12 @@ def make_tuned_line(name: str, *arguments: object) -> Line:
     return Line(make_line(name) | counts | {"problems": [], "failures": [], "bar": {}, "naive_starved": True})
 
 
+def make_budget_run(operator: str, objective: str, budget_s: float, seed: int) -> dict[str, Any]:
+    energies = {"latency": 1.0, "energy": 0.9}
+    asked = {"operator": operator, "objective": objective, "seed": seed, "budget_s": budget_s}
+    return asked | {"trials": 8, "metered": 1, "latency_s": 1e-5, "energy_j": energies[objective]}
+
+
 def make_rate_row(watch: object, seconds: float, population: int) -> Line:
     shares = {"cascade": Line(), "share_of_time": {"analysis": 1.0}, "pass": population == 2048}
     return Line({"population": population, "candidates_per_s": 2e5} | shares)
@@ -196,6 +202,12 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         True,
     ),
     "search.split_k": (("--only", "MV"), {"measure_operator": make_line}, "MV 64x65536", True),
+    "search.time_budget": (
+        ("--only", "MM 1024", "--seeds", "1", "--budget", "5"),
+        {"tune": make_budget_run},
+        "0.9000 in the median of 1 pairs",
+        True,
+    ),
     "search.tune_table": (("--only", "MM 1024^3"), {"measure_operator": make_tuned_line}, "MM 1024^3", True),
     "search.warm_start": (
         ("--only", "MM"),
@@ -244,7 +256,7 @@ def test_readme_has_every_script_and_no_other() -> None:
 
 def test_every_script_has_a_stub() -> None:
     have_tests = {f"governor.{name}" for name in ("compare", "cost", "kills", "model", "period", "replay")}
-    assert set(SCRIPTS) == {*STUBS, *have_tests, "search.ablation", "simulator.energy"}
+    assert set(SCRIPTS) == {*STUBS, *have_tests, "search.ablation", "simulator.energy", "simulator.own"}
 
 
 @pytest.mark.parametrize("name", STUBS)
