@@ -66,7 +66,7 @@ def main() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         print("skipped: Matplotlib is not installed (pip install 'ekc[plot]')")
         sys.exit()
-    result = ekc.tune(ekc.matvec(1024, 8192), target="a100", trials=arguments.trials, seed=0)
+    result = ekc.tune(ekc.matmul(512, 3072, 768), target="a100", trials=arguments.trials, seed=0)
     print(f"{arguments.file}: {draw_trials(result, arguments.file)} trials, {result.device.label}")
 
 

@@ -30,7 +30,7 @@ def test_first_command_tunes_and_leaves_a_kernel(
     out, err = capsys.readouterr()
     assert "8/8" in err
     assert "a100 (simulated)" in out
-    assert Path("build/matvec.cu").is_file()
+    assert Path("build/matmul.cu").is_file()
 
 
 def test_output_has_the_lines_of_a_summary() -> None:
@@ -38,7 +38,7 @@ def test_output_has_the_lines_of_a_summary() -> None:
     (output,) = (block.text for block in blocks(PAGE) if block.language == "text")
     lines = output.splitlines()
     assert len(lines) <= 12
-    assert lines[0].startswith("matvec(A[1024, 8192] float32")
+    assert lines[0].startswith("matmul(A[512, 768] float32")
     assert [line.split()[0] for line in lines if line.startswith(("best", "fastest", "naive"))] == [
         *("best", "fastest", "naive")
     ]
