@@ -147,7 +147,7 @@ class _Collector:
 
 
 def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[tuple[Trial, str]]:
-    """Choose the schedules for an operator and a board, fastest first, each with its role: the fastest, the one
+    """Choose the schedules for an operator and a board, fastest first, with their roles: the fastest, the one
     of least energy at most `max_slowdown` slower, and the Pareto points between them."""
     best, fastest = rule.select_winners(trials)
     if best.schedule == fastest.schedule:

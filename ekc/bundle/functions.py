@@ -18,7 +18,7 @@ HEADER_NAMES = frozenset(
     | {"list", "detail", "kernel_count", "kernel_at", "std", "ekc"}
 )
 """Names that the C++ header declares in the namespace of the bundle."""
-FUNCTION_SUFFIXES = ("", "_extents", "_workspace_bytes", "_info", "_shape")
+FUNCTION_SUFFIXES = ("", "_extents", "_workspace_bytes", "_info", "_select", "_shape")
 """Endings of the names that the C++ header declares for each function."""
 
 
