@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ekc import devices
-from ekc.bundle.kernels import Board
+from ekc.bundle.kernels import TargetBoard
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device
 from ekc.devices.simulated.specs import list_names
@@ -54,7 +54,7 @@ def _is_boundary(text: str, position: int) -> bool:
 
 def find_boards(
     conditions: Iterable[RecordConditions], targets: Sequence[str] | None, records: str | Path
-) -> tuple[Board, ...]:
+) -> tuple[TargetBoard, ...]:
     """Find the boards that targets name, or all of a file: measured ones first, then in the order of targets.
 
     A target is the name of a simulated device or a part of the name of a real one. Raises `InvalidInput` for
@@ -63,13 +63,13 @@ def find_boards(
     present = list(dict.fromkeys((c.device, c.simulated) for c in conditions))
     if not present:
         raise InvalidInput(f"{records}: nothing was metered in it; run ekc tune with --records")
-    found: dict[tuple[str, bool], Board] = {}
+    found: dict[tuple[str, bool], TargetBoard] = {}
     for target in targets if targets is not None else [name for name, _ in present]:
         named = [(n, s) for n, s in present if n == target or (not s and match_board(target, n))]
         if not named:
             raise InvalidInput(_describe_missing(target, [n for n, _ in present], records))
         for name, simulated in named:
-            found[name, simulated] = Board(name, open_model(name).arch, simulated)
+            found[name, simulated] = TargetBoard(name, open_model(name).arch, simulated)
     return tuple(sorted(found.values(), key=lambda board: board.is_simulated))
 
 
@@ -96,7 +96,7 @@ def open_model(name: str) -> Device:
 
 
 def choose_conditions(
-    present: Iterable[RecordConditions], board: Board, any_toolchain: bool
+    present: Iterable[RecordConditions], board: TargetBoard, any_toolchain: bool
 ) -> RecordConditions | None:
     """Choose the conditions whose figures count for a board: the present ones, or with `any_toolchain` the
     nearest. Of a real board any clock, driver and data count, the last measured first. None without any.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ekc.bundle.boards import choose_conditions, find_boards, open_model
-from ekc.bundle.functions import FunctionPlan, NamedOperator, plan_functions
-from ekc.bundle.kernels import Board, Bundle, BundleFunction, BundleKernel, BundleShape
-from ekc.bundle.names import check_bundle_name, check_bundle_version
+from ekc.bundle.function_plan import FunctionPlan, NamedOperator, plan_functions
+from ekc.bundle.identity import check_bundle_name, check_bundle_version
+from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
@@ -87,7 +87,7 @@ class _Collector:
         self,
         name: str,
         records: str,
-        boards: Sequence[Board],
+        boards: Sequence[TargetBoard],
         rows: dict[str, dict[RecordConditions, list[RecordRow]]],
         rule: SelectionRule,
         any_toolchain: bool,
@@ -119,7 +119,7 @@ class _Collector:
             self._kernels[op.digest] = tuple(kernels)
         return self._kernels[op.digest]
 
-    def _collect_kernels(self, function: str, op: Operator, board: Board) -> list[BundleKernel]:
+    def _collect_kernels(self, function: str, op: Operator, board: TargetBoard) -> list[BundleKernel]:
         groups = self.rows.get(to_canonical_json(op.to_json()), {})
         chosen = choose_conditions(groups, board, self.any_toolchain)
         trials = choose_finalists(groups[chosen]) if chosen else []
@@ -140,7 +140,7 @@ class _Collector:
             )
         return kernels
 
-    def describe_others(self, board: Board) -> str:
+    def describe_others(self, board: TargetBoard) -> str:
         """End of a message: the conditions under which the board was metered; "" without any."""
         own = [c for groups in self.rows.values() for c in groups if c.label == board.label]
         return f", only under {own[-1]}; --any-toolchain takes those" if own else ""

@@ -16,7 +16,7 @@ ROLES = ("latency", "energy", "both", "between")
 
 
 @dataclass(frozen=True)
-class Board:
+class TargetBoard:
     """A device that figures are of, measured or simulated."""
 
     name: str
@@ -54,7 +54,7 @@ class BundleKernel:
     op: Operator
     schedule: Schedule
     compiled: CompiledKernel
-    board: Board
+    board: TargetBoard
     latency_s: float
     """Seconds of a call."""
     energy_j: float
@@ -94,7 +94,7 @@ class BundleShape:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Extents of the axes of the first compute, which tell the shapes of a function apart."""
+        """Extents of the axes of the first compute: no two shapes of a function have the same."""
         return list_extents(self.op)
 
 
@@ -126,7 +126,7 @@ class Bundle:
 
     name: str
     version: str
-    boards: tuple[Board, ...]
+    boards: tuple[TargetBoard, ...]
     """Boards in the order of preference: measured ones first, then as they were asked for."""
     functions: tuple[BundleFunction, ...]
 

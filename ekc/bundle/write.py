@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ekc.argument_checks import check_path
-from ekc.bundle.functions import CPP_TYPES, make_parameter_names
-from ekc.bundle.kernels import Board, Bundle, BundleFunction, BundleKernel
+from ekc.bundle.function_plan import CPP_TYPES, make_parameter_names
+from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, TargetBoard
 from ekc.bundle.status_codes import STATUS_CODES
 from ekc.codegen.export import clean_comment, lay_out_workspace, write_files
 from ekc.codegen.render import render_template
@@ -151,7 +151,7 @@ def _describe_shape(tensor: TensorSpec) -> dict[str, Any]:
     return {"rank": len(tensor.shape), "extents": tensor.shape or (0,), "bytes": tensor.bytes}
 
 
-def _describe_board(board: Board) -> dict[str, Any]:
+def _describe_board(board: TargetBoard) -> dict[str, Any]:
     exact = "true" if board.is_exact else "false"
     return {
         "name": json.dumps(board.name),
@@ -173,9 +173,10 @@ def _describe_arch(arch: str) -> dict[str, str]:
     }
 
 
-def _describe_kernel(kernel: BundleKernel, boards: tuple[Board, ...]) -> dict[str, Any]:
+def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> dict[str, Any]:
     """A row of the table with its launcher."""
-    op, compiled = kernel.op, kernel.compiled
+    # The operator of the program has the tensors that steps of the schedule add, such as parts of a sum.
+    op, compiled = kernel.schedule.program.op, kernel.compiled
     given = [t.name for t in (*op.inputs, *op.outputs)]
     used = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
     between = [op.tensors[x] for x in used if x not in given]

@@ -11,7 +11,7 @@ from ekc.cli.output import FILE, ensure_writable, format_written, json_option, l
 from ekc.cli.schedule_source import any_toolchain_option
 
 if TYPE_CHECKING:
-    from ekc.bundle.functions import NamedOperator
+    from ekc.bundle.function_plan import NamedOperator
     from ekc.bundle.kernels import Bundle
 
 
@@ -82,7 +82,7 @@ def bundle(
 
 def _name_layers(file: Path) -> list[NamedOperator]:
     """Operators of a layer file under the names of the layers, each name of each model once."""
-    from ekc.bundle.functions import NamedOperator
+    from ekc.bundle.function_plan import NamedOperator
     from ekc.cli.layers import read_operators
 
     uses = {(use.name, use.model, op.digest): op for layer, op in read_operators(file) for use in layer.uses}

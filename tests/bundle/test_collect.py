@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ekc
 from ekc.bundle.boards import match_board
 from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
-from ekc.bundle.functions import NamedOperator, make_function_name, plan_functions
+from ekc.bundle.function_plan import NamedOperator, make_function_name, plan_functions
 from ekc.bundle.kernels import BundleFunction
 from ekc.bundle.write import build_texts, write_bundle
 from ekc.cli import main

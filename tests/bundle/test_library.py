@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ekc.bundle.collect import CollectedBundle, collect_bundle
-from ekc.bundle.functions import NamedOperator
+from ekc.bundle.function_plan import NamedOperator
 from ekc.bundle.write import write_bundle
 from tests.bundle.conftest import OPERATORS
 from tests.codegen.helpers import must_run, needs_nvcc, run
