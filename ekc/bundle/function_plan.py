@@ -14,7 +14,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier
 
 HEADER_NAMES = frozenset(
-    {"Prefer", "Code", "How", "Options", "Status", "Info", "Stream", "Workspace", "View"}
+    {"Prefer", "Code", "How", "Options", "Status", "Info", "Stream", "Workspace", "View", "Device"}
     | {"list", "detail", "kernel_count", "kernel_at", "std", "ekc"}
 )
 """Names that the C++ header declares in the namespace of the bundle."""

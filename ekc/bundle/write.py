@@ -22,7 +22,19 @@ LICENSE = "0BSD"
 """License of the generated files: no conditions at all."""
 _TAKEN_PARAMETERS = frozenset(
     {"extents_", "workspace_", "stream_", "options_", "tensors_", "status_", "bytes_", "found_"}
-    | {"to_array", "detail", "std", "ekc", "View", "Workspace", "Stream", "Options", "Status"}
+    | {
+        "to_array",
+        "detail",
+        "std",
+        "ekc",
+        "View",
+        "Workspace",
+        "Stream",
+        "Options",
+        "Status",
+        "Device",
+        "Info",
+    }
 )
 """Names that tensors and axes cannot have, because the text of the functions has them."""
 
@@ -190,6 +202,7 @@ def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> d
         "latency_s": repr(float(kernel.latency_s)),
         "energy_j": repr(float(kernel.energy_j)),
         "workspace_bytes": total,
+        "shared_bytes": max(launch.shared_bytes for launch in compiled.launches),
         "role": kernel.role,
         "digest": kernel.schedule.digest,
         "cuda_source": compiled.cuda_source,

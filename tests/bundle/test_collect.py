@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,14 +180,58 @@ ERRORS = {
 def test_mistakes_give_one_line(
     records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str
 ) -> None:
-    import re
-
     given = ["bundle", "--records", str(records), "--name", "net", "--out", str(tmp_path / "out")]
     assert main([*given, *options.split(" ", 1)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(ERRORS[options], error), error
     assert not (tmp_path / "out").exists()
+
+
+def copy_records(records: Path, folder: Path, change: str) -> Path:
+    """A copy of the record file whose rows of a100 are changed."""
+    copied = folder / "changed.db"
+    shutil.copy(records, copied)
+    with closing(sqlite3.connect(copied)) as connection:
+        connection.execute(f"update trials set {change} where device = 'a100'")
+        connection.commit()
+    return copied
+
+
+def test_real_boards_come_first_and_are_named_by_a_part(records: Path, tmp_path: Path) -> None:
+    board = "NVIDIA A100-SXM4-80GB"
+    changed = copy_records(records, tmp_path, f"device = '{board}', simulated = 0, driver = '580.1'")
+    bundle = collect_bundle("net", changed, targets=["h100", "a100"]).bundle
+    assert [(b.name, b.arch, b.source) for b in bundle.boards] == [
+        (board, "sm_80", "measured"),
+        ("h100", "sm_90a", "simulated"),
+    ]
+    assert f'{{"{board}", "measured", 80, false}}' in build_texts(bundle)["src/net.cpp"]
+
+
+def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "nvrtc = '12.0, generator 5'")
+    with pytest.raises(InvalidInput, match=r"a100 \(simulated\).*only under .*generator 5.*--any-toolchain"):
+        collect_bundle("net", changed, targets=["a100"])
+    bundle = collect_bundle("net", changed, targets=["a100"], any_toolchain=True).bundle
+    assert all("generator 5" in k.conditions for k in bundle.kernels)
+
+
+def test_board_of_unknown_architecture_is_refused(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "device = 'Quadro X', simulated = 0")
+    with pytest.raises(InvalidInput, match="architecture of 'Quadro X' is unknown; .*a100"):
+        collect_bundle("net", changed)
+
+
+def test_operator_that_a_board_lacks_is_listed(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "status = status")
+    with closing(sqlite3.connect(changed)) as connection:
+        lacking = "device = 'h100' and operator like '%softmax%' and kind = 'metering'"
+        connection.execute(f"delete from trials where {lacking}")
+        connection.commit()
+    found = collect_bundle("net", changed)
+    assert found.missing == ("softmax_float32: softmax(X[8, 64] float32): no kernel for h100 (simulated)",)
+    assert len(found.bundle.functions) == 3
 
 
 def test_layer_without_a_record_is_named(
