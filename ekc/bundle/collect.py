@@ -53,15 +53,16 @@ def collect_bundle(
     rows = _read_rows(records)
     conditions = list(dict.fromkeys(c for groups in rows.values() for c in groups))
     boards = find_boards(conditions, targets, records)
+    is_asked = operators is not None
     if operators is None:
         operators = [NamedOperator(read_operator(text, records)) for text in rows]
-    collector = _Collector(name, str(records), boards, rows, rule, any_toolchain)
+    collector = _Collector(name, str(records), boards, rows, rule, any_toolchain, is_asked)
     functions = tuple(f for plan in plan_functions(operators) if (f := collector.collect_function(plan)))
     for board in boards:
         if not any(k.board == board for f in functions for s in f.shapes for k in s.kernels):
             raise InvalidInput(
                 f"--targets: {records} has no schedule on {board.label} that was metered with the "
-                f"compiler and simulator here{collector.describe_others(board)}"
+                f"compiler and simulator here{collector.describe_others([board])}; run ekc tune with --records"
             )
     return CollectedBundle(Bundle(name, version, boards, functions), tuple(collector.missing))
 
@@ -91,9 +92,10 @@ class _Collector:
         rows: dict[str, dict[RecordConditions, list[RecordRow]]],
         rule: SelectionRule,
         any_toolchain: bool,
+        is_asked: bool,
     ) -> None:
         self.name, self.records, self.boards, self.rows = name, records, boards, rows
-        self.rule, self.any_toolchain = rule, any_toolchain
+        self.rule, self.any_toolchain, self.is_asked = rule, any_toolchain, is_asked
         self.missing: list[str] = []
         self._kernels: dict[str, tuple[BundleKernel, ...]] = {}
 
@@ -111,10 +113,11 @@ class _Collector:
                 if not own:
                     self.missing.append(f"{title}: no kernel for {board.label}")
                 kernels += own
-            if not kernels:
+            if not kernels and self.is_asked:
                 raise InvalidInput(
                     f"{title}: no metered schedule in {self.records} on "
-                    f"{' or '.join(b.label for b in self.boards)}; run ekc tune with --records"
+                    f"{' or '.join(b.label for b in self.boards)}{self.describe_others(self.boards, op)}; "
+                    "run ekc tune with --records"
                 )
             self._kernels[op.digest] = tuple(kernels)
         return self._kernels[op.digest]
@@ -140,10 +143,13 @@ class _Collector:
             )
         return kernels
 
-    def describe_others(self, board: TargetBoard) -> str:
-        """End of a message: the conditions under which the board was metered; "" without any."""
-        own = [c for groups in self.rows.values() for c in groups if c.label == board.label]
-        return f", only under {own[-1]}; --any-toolchain takes those" if own else ""
+    def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
+        """Middle of a message: other conditions under which boards were metered, with an operator if one is
+        given; "" without any."""
+        labels = {board.label for board in boards}
+        wanted = self.rows.keys() if op is None else {to_canonical_json(op.to_json())}
+        own = [c for text in wanted for c in self.rows.get(text, {}) if c.label in labels]
+        return f", only under {own[-1]}, which --any-toolchain takes" if own else ""
 
 
 def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[tuple[Trial, str]]:

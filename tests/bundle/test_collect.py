@@ -219,7 +219,7 @@ def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path)
 
 def test_board_of_unknown_architecture_is_refused(records: Path, tmp_path: Path) -> None:
     changed = copy_records(records, tmp_path, "device = 'Quadro X', simulated = 0")
-    with pytest.raises(InvalidInput, match="architecture of 'Quadro X' is unknown; .*a100"):
+    with pytest.raises(InvalidInput, match=r"architecture of 'Quadro X' is unknown; .*a100"):
         collect_bundle("net", changed)
 
 
@@ -232,6 +232,10 @@ def test_operator_that_a_board_lacks_is_listed(records: Path, tmp_path: Path) ->
     found = collect_bundle("net", changed)
     assert found.missing == ("softmax_float32: softmax(X[8, 64] float32): no kernel for h100 (simulated)",)
     assert len(found.bundle.functions) == 3
+    found = collect_bundle("net", changed, targets=["h100"])
+    assert [f.name for f in found.bundle.functions] == ["matmul_float16", "matmul_float32"]
+    with pytest.raises(InvalidInput, match=r"softmax.* on h100 .*run ekc tune"):
+        collect_bundle("net", changed, targets=["h100"], operators=[NamedOperator(OPERATORS[2], "head")])
 
 
 def test_layer_without_a_record_is_named(
