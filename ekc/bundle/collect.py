@@ -62,7 +62,8 @@ def collect_bundle(
         if not any(k.board == board for f in functions for s in f.shapes for k in s.kernels):
             raise InvalidInput(
                 f"--targets: {records} has no schedule on {board.label} that was metered with the "
-                f"compiler and simulator here{collector.describe_others([board])}; run ekc tune with --records"
+                f"compiler and simulator here{collector.describe_others([board])}; "
+                "run ekc tune with --records"
             )
     return CollectedBundle(Bundle(name, version, boards, functions), tuple(collector.missing))
 

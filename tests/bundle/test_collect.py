@@ -251,6 +251,19 @@ def test_layer_without_a_record_is_named(
     assert "fc2: matmul(A[65, 64] float32, B[64, 64] float32): no metered schedule" in capsys.readouterr().err
 
 
+def test_layers_of_a_file_become_functions(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = tmp_path / "layers.toml"
+    table = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\nm = 64\nn = 64\nk = 64\n'
+    layers.write_text(table.format("attention.query") + table.format("attention.key"))
+    given = ["bundle", "--records", str(records), "--layers", str(layers), "--name", "net", "--json"]
+    assert main([*given, "--out", str(tmp_path / "out")]) == 0
+    found = json.loads(capsys.readouterr().out)["functions"]
+    assert [f["name"] for f in found] == ["attention_key", "attention_query"]
+    assert found[0]["kernels"] == found[1]["kernels"]
+
+
 def test_folder_of_another_bundle_is_refused(collected: CollectedBundle, tmp_path: Path) -> None:
     write_bundle(collected.bundle, tmp_path)
     write_bundle(collected.bundle, tmp_path)

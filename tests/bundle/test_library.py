@@ -7,12 +7,15 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import ekc
 from ekc.bundle.collect import CollectedBundle, collect_bundle
 from ekc.bundle.function_plan import NamedOperator
+from ekc.bundle.kernels import BundleShape, TargetBoard
 from ekc.bundle.write import write_bundle
 from tests.bundle.conftest import OPERATORS
 from tests.codegen.helpers import must_run, needs_nvcc, run
@@ -168,6 +171,32 @@ def test_host_test_agrees_with_a_linear_search(library: Path, tmp_path: Path, st
         folder=library,
     )
     assert "10000 requests" in must_run(tmp_path / "test", folder=library)
+
+
+def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_path: Path) -> None:
+    """Several extents of a function, two boards of one capability, and one board measured and simulated."""
+    bundle = collected.bundle
+    h200 = TargetBoard("h200", "sm_90a", True)
+    measured = TargetBoard("NVIDIA H100 80GB HBM3", "sm_90a", False)
+    functions = []
+    for function in bundle.functions:
+        kernels = function.shapes[0].kernels
+        own = [k for k in kernels if k.device == "h100"]
+        kernels = (
+            *kernels,
+            *(replace(k, board=h200, latency_s=0.9 * k.latency_s) for k in own),
+            *(replace(k, board=measured, energy_j=1.1 * k.energy_j) for k in own),
+        )
+        operators = [ekc.matmul(64 * m, 64, 64 * k) for m in (1, 3, 7) for k in (1, 2)]
+        operators = [function.op] if function.name.startswith("softmax") else operators
+        operators = operators if function.name.endswith("float32") else [function.op]
+        shapes = [BundleShape(op, tuple(replace(k, op=op) for k in kernels)) for op in operators]
+        functions.append(replace(function, shapes=tuple(shapes)))
+    boards = (measured, *bundle.boards, h200)
+    write_bundle(replace(bundle, boards=boards, functions=tuple(functions)), tmp_path)
+    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_net_HOST_TEST", "-fsanitize=undefined")
+    must_run("g++", *flags, "tests/net_host_test.cpp", "src/net.cpp", "-o", "host_test", folder=tmp_path)
+    assert "10000 requests" in must_run("./host_test", folder=tmp_path)
 
 
 def compile_caller(library: Path, folder: Path, body: str, standard: str = "c++17") -> tuple[int, str]:
