@@ -14,9 +14,11 @@ import pytest
 
 import ekc
 from ekc.bundle.collect import CollectedBundle, collect_bundle
-from ekc.bundle.function_plan import NamedOperator
-from ekc.bundle.kernels import BundleShape, TargetBoard
+from ekc.bundle.function_plan import NamedOperator, describe_signature
+from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
 from ekc.bundle.write import write_bundle
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
 from tests.bundle.conftest import OPERATORS
 from tests.codegen.helpers import must_run, needs_nvcc, run
 
@@ -27,6 +29,10 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 CONSUMER = """
 cmake_minimum_required(VERSION 3.18)
 project(app CXX)
+find_package(ekc_net 2.0 QUIET)
+if(ekc_net_FOUND)
+    message(FATAL_ERROR "version 1 was taken for version 2")
+endif()
 find_package(ekc_net 1.0 REQUIRED)
 find_package(ekc_other REQUIRED)
 add_executable(app main.cpp)
@@ -173,6 +179,41 @@ def test_host_test_agrees_with_a_linear_search(library: Path, tmp_path: Path, st
     assert "10000 requests" in must_run(tmp_path / "test", folder=library)
 
 
+def demand_shared_memory(compiled: CompiledKernel) -> CompiledKernel:
+    """The kernel with 100 kB of dynamic shared memory, more than some boards have."""
+    return replace(compiled, launches=tuple(replace(x, shared_bytes=102400) for x in compiled.launches))
+
+
+@pytest.fixture(scope="module")
+def split(collected: CollectedBundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of one kernel with two launches, which needs a workspace of 4 sums of 64 x 64."""
+    op = OPERATORS[0]
+    schedule = ekc.Schedule(op).rfactor("k", 4)
+    for loop in ("k_part", "i", "i_"):
+        schedule = schedule.bind(loop, "block.y" if loop == "i" else "block.x")
+    name = f"split_product_{schedule.digest}_sm_80"
+    compiled = compile_schedule(schedule, "sm_80", name=name)
+    board = collected.bundle.boards[0]
+    kernel = BundleKernel("product", op, schedule, compiled, board, 1e-5, 1e-3, "both")
+    function = BundleFunction("product", describe_signature(op), (BundleShape(op, (kernel,)),))
+    folder = tmp_path_factory.mktemp("split") / "split"
+    write_bundle(Bundle("split", "0.1.0", (board,), (function,)), folder)
+    return folder
+
+
+def test_workspace_is_asked_for_and_checked(split: Path) -> None:
+    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_split_HOST_TEST")
+    must_run("g++", *flags, "tests/split_host_test.cpp", "src/split.cpp", "-o", "host_test", folder=split)
+    assert "1 kernels: all right" in must_run("./host_test", folder=split)
+    assert f', {4 * 64 * 64 * 4}, 0, "both"' in (split / "src/split.cpp").read_text()
+
+
+@needs_nvcc
+def test_kernel_of_two_launches_compiles(split: Path) -> None:
+    flags = ("-std=c++17", "-arch=sm_80", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
+    must_run("nvcc", *flags, "-c", "src/split_sm_80.cu", "-o", "split.o", folder=split)
+
+
 def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_path: Path) -> None:
     """Several extents of a function, two boards of one capability, and one board measured and simulated."""
     bundle = collected.bundle
@@ -182,9 +223,10 @@ def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_
     for function in bundle.functions:
         kernels = function.shapes[0].kernels
         own = [k for k in kernels if k.device == "h100"]
+        demanding = [replace(k, compiled=demand_shared_memory(k.compiled)) for k in own]
         kernels = (
             *kernels,
-            *(replace(k, board=h200, latency_s=0.9 * k.latency_s) for k in own),
+            *(replace(k, board=h200, latency_s=0.9 * k.latency_s) for k in demanding),
             *(replace(k, board=measured, energy_j=1.1 * k.energy_j) for k in own),
         )
         operators = [ekc.matmul(64 * m, 64, 64 * k) for m in (1, 3, 7) for k in (1, 2)]
