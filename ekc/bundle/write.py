@@ -20,6 +20,8 @@ from ekc.version import __version__
 
 LICENSE = "0BSD"
 """License of the generated files: no conditions at all."""
+_KERNELS_HEAD = f"// SPDX-License-Identifier: {LICENSE}\n// Kernels of ekc_"
+"""Beginning of a generated file of kernels."""
 _TAKEN_PARAMETERS = frozenset(
     {"extents_", "workspace_", "stream_", "options_", "tensors_", "status_", "bytes_", "found_"}
     | {
@@ -42,12 +44,18 @@ _TAKEN_PARAMETERS = frozenset(
 def write_bundle(bundle: Bundle, folder: str | Path) -> tuple[Path, ...]:
     """Write the files of a library into a folder; returns their paths.
 
-    A missing folder is made; each file is replaced in one step. Raises `InvalidInput` for a folder that
+    A missing folder is made; each file is replaced in one step; kernels of an earlier bundle of the name for
+    other architectures are removed. Raises `InvalidInput` for a folder that
     cannot be written, or that holds a bundle of another name.
     """
     folder = Path(check_path("folder", folder))
     _check_folder(folder, bundle.name)
-    return write_files(folder, build_texts(bundle), "bundle")
+    texts = build_texts(bundle)
+    written = write_files(folder, texts, "bundle")
+    for path in (folder / "src").glob(f"{bundle.name}_sm_*.cu"):
+        if f"src/{path.name}" not in texts and path.read_text().startswith(_KERNELS_HEAD):
+            path.unlink()
+    return written
 
 
 def _check_folder(folder: Path, name: str) -> None:
@@ -227,7 +235,7 @@ def build_provenance(bundle: Bundle) -> dict[str, Any]:
         "functions": [
             {
                 "name": f.name,
-                "id": f.id,
+                "id": f"{f.id:#018x}",
                 "operators": [{"extents": s.extents, "operator": s.op.to_json()} for s in f.shapes],
             }
             for f in bundle.functions

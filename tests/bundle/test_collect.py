@@ -282,6 +282,9 @@ def test_command_prints_and_writes(records: Path, tmp_path: Path, capsys: pytest
     facts = json.loads(capsys.readouterr().out)
     assert [f["name"] for f in facts["functions"]] == ["matmul_float16", "matmul_float32", "softmax_float32"]
     assert all(Path(path).exists() for path in facts["written"])
+    assert (tmp_path / "src/net_sm_90a.cu").exists()
+    assert main([*given, "--targets", "a100"]) == 0
+    assert not (tmp_path / "src/net_sm_90a.cu").exists()
 
 
 def test_function_numbers_do_not_depend_on_others(collected: CollectedBundle) -> None:
