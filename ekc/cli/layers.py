@@ -64,7 +64,7 @@ def tune_layers(
 ) -> int:
     """Tune every layer of a file, also after a failure; Ctrl-C ends that and prints the layers so far. Names
     of kernels begin with `prefix`. Returns the exit status."""
-    layers = _read_operators(file)
+    layers = read_operators(file)
     options.check_options()
     ensure_writable(out)
     done: list[TunedLayer] = []
@@ -107,7 +107,7 @@ def _format_remaining(spent_s: float, done_count: int, layer_count: int) -> str:
     return f" (about {minutes} min left at the pace so far)"
 
 
-def _read_operators(file: Path) -> list[tuple[Layer, Operator]]:
+def read_operators(file: Path) -> list[tuple[Layer, Operator]]:
     """The layers of a file and their operators, each operator once. All are built before the first is tuned,
     so that a mistake in the last layer is reported at once."""
     found: dict[str, tuple[Layer, Operator]] = {}

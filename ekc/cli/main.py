@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from ekc.cli.bundle import bundle
 from ekc.cli.check import check
 from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
@@ -36,7 +37,7 @@ def ekc() -> None:
     """
 
 
-for command in (tune, run, check, show, explain, best, export, recording, govern, doctor):
+for command in (tune, run, check, show, explain, best, export, bundle, recording, govern, doctor):
     ekc.add_command(command)
 
 

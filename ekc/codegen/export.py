@@ -81,7 +81,7 @@ def export(
         + "\n",
         "ekc.cmake": render_template("bundle.cmake.j2"),
     }
-    return _write_files(Path(folder), texts)
+    return write_files(Path(folder), texts)
 
 
 def _collect_template_values(
@@ -93,10 +93,10 @@ def _collect_template_values(
     given = {t.name for t in (*op.inputs, output)}
     arguments = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
     tensors = [op.tensors[x] for x in arguments]
-    offsets, total = _lay_out_workspace([t for t in tensors if t.name not in given])
+    offsets, total = lay_out_workspace([t for t in tensors if t.name not in given])
     return {
         "name": compiled.name,
-        "operator": [_clean_comment(line) for line in str(op).splitlines()],
+        "operator": [clean_comment(line) for line in str(op).splitlines()],
         "version": __version__,
         "digest": schedule.digest,
         "kernel_digest": compute_kernel_digest(compiled),
@@ -110,12 +110,12 @@ def _collect_template_values(
             asdict(launch) | {"pointers": [to_c_name(a) for a in launch.arguments]}
             for launch in compiled.launches
         ],
-        "provenance": {_clean_comment(key): _clean_comment(value) for key, value in provenance.items()},
+        "provenance": {clean_comment(key): clean_comment(value) for key, value in provenance.items()},
     }
 
 
-def _lay_out_workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
-    """Offset in bytes of each intermediate tensor in the workspace, and the bytes of the workspace."""
+def lay_out_workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
+    """Lay out the workspace: the offset of each intermediate tensor in bytes, and the bytes of all."""
     offsets, total = {}, 0
     for t in tensors:
         offsets[t.name] = total
@@ -123,8 +123,8 @@ def _lay_out_workspace(tensors: list[TensorSpec]) -> tuple[dict[str, int], int]:
     return offsets, total
 
 
-def _clean_comment(text: str) -> str:
-    """One line that cannot end a C comment."""
+def clean_comment(text: str) -> str:
+    """Make one line that cannot end a C comment."""
     return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
 
 
@@ -150,13 +150,18 @@ def _build_record(
     }
 
 
-def _write_files(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
+def write_files(folder: Path, texts: Mapping[str, str], subject: str = "export") -> tuple[Path, ...]:
+    """Write texts by their paths in a folder, each in one step; returns the paths. `subject` begins an error
+    message. Raises `InvalidInput` for a folder that cannot be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for name in texts:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
         return tuple(_replace_file(folder / name, text) for name, text in texts.items())
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
-        raise InvalidInput(f"export: cannot write into {folder} ({reason}); choose another folder") from None
+        raise InvalidInput(
+            f"{subject}: cannot write into {folder} ({reason}); choose another folder"
+        ) from None
 
 
 def _replace_file(path: Path, text: str) -> Path:

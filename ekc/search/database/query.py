@@ -164,11 +164,11 @@ def load_finalists(
     with RecordStore(records, create=False) as store:
         groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
         here = get_present_conditions(device)
-        trials = _choose_finalists(groups.get(here, ()))
+        trials = choose_finalists(groups.get(here, ()))
         if trials:
             return trials
         for there in sort_by_nearness(groups, here) if any_toolchain else ():
-            trials = _choose_finalists(groups[there])
+            trials = choose_finalists(groups[there])
             if trials:
                 # The stored verdict is of a kernel by another toolchain.
                 return [replace(t, measured_elsewhere=str(there), checked="") for t in trials]
@@ -178,7 +178,7 @@ def load_finalists(
         )
 
 
-def _choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
+def choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
     """Choose the schedules measured in finals, or all without finals: one first timing may be luck."""
     complete = [t for t in rows_to_trials(rows) if t.ok and t.metered and t.latency_s and t.energy_j]
     finals = {row.key.schedule_digest for row in rows if row.kind == "timing" and row.key.draw}

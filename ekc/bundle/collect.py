@@ -1,0 +1,170 @@
+"""Collect the kernels of a bundle: of each operator and board the Pareto points of energy over latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekc.bundle.boards import choose_conditions, find_boards, open_model
+from ekc.bundle.function_plan import FunctionPlan, NamedOperator, plan_functions
+from ekc.bundle.identity import check_bundle_name, check_bundle_version
+from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
+from ekc.codegen.generate import compile_schedule
+from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator
+from ekc.search.data.result import Trial
+from ekc.search.database.conditions import RecordConditions, group_rows
+from ekc.search.database.database import RecordStore, to_canonical_json
+from ekc.search.database.query import DEFAULT_RULE, SelectionRule, choose_finalists, read_operator
+from ekc.search.database.rows import RecordRow
+
+
+@dataclass(frozen=True)
+class CollectedBundle:
+    """A bundle, and what it lacks."""
+
+    bundle: Bundle
+    missing: tuple[str, ...]
+    """One line for each operator without a kernel for one of the boards."""
+
+
+def collect_bundle(
+    name: str,
+    records: str | Path,
+    *,
+    version: str = "1.0.0",
+    operators: Sequence[NamedOperator] | None = None,
+    targets: Sequence[str] | None = None,
+    rule: SelectionRule = DEFAULT_RULE,
+    any_toolchain: bool = False,
+) -> CollectedBundle:
+    """Collect and compile the kernels of a bundle.
+
+    operators: those wanted, such as the layers of a network; by default all of the file.
+    targets: names of boards; by default all of the file.
+    rule: `max_slowdown` bounds the latency of the kernels relative to the fastest.
+
+    Raises `RecordError` for the file; `InvalidInput` for arguments, a target that the file does not have, an
+    operator that has no kernel for any board; the errors of compiling.
+    """
+    check_bundle_name(name)
+    check_bundle_version(version)
+    rows = _read_rows(records)
+    conditions = list(dict.fromkeys(c for groups in rows.values() for c in groups))
+    boards = find_boards(conditions, targets, records)
+    is_asked = operators is not None
+    if operators is None:
+        operators = [NamedOperator(read_operator(text, records)) for text in rows]
+    collector = _Collector(name, str(records), boards, rows, rule, any_toolchain, is_asked)
+    functions = tuple(f for plan in plan_functions(operators) if (f := collector.collect_function(plan)))
+    for board in boards:
+        if not any(k.board == board for f in functions for s in f.shapes for k in s.kernels):
+            raise InvalidInput(
+                f"--targets: {records} has no schedule on {board.label} that was metered with the "
+                f"compiler and simulator here{collector.describe_others([board])}; "
+                "run ekc tune with --records"
+            )
+    return CollectedBundle(Bundle(name, version, boards, functions), tuple(collector.missing))
+
+
+def _read_rows(records: str | Path) -> dict[str, dict[RecordConditions, list[RecordRow]]]:
+    """Rows by the JSON text of the operator, then by conditions; of metered schedules only."""
+    with RecordStore(records, create=False) as store:
+        found: dict[str, list[RecordRow]] = {}
+        for row in store.read_rows():
+            found.setdefault(row.key.operator, []).append(row)
+    grouped = {}
+    for text, rows in found.items():
+        groups = {c: some for c, some in group_rows(rows).items() if any(r.kind == "metering" for r in some)}
+        if groups:
+            grouped[text] = groups
+    return grouped
+
+
+class _Collector:
+    """Collects kernels, and remembers operators that a board lacks. Equal kernels are compiled once."""
+
+    def __init__(
+        self,
+        name: str,
+        records: str,
+        boards: Sequence[TargetBoard],
+        rows: dict[str, dict[RecordConditions, list[RecordRow]]],
+        rule: SelectionRule,
+        any_toolchain: bool,
+        is_asked: bool,
+    ) -> None:
+        self.name, self.records, self.boards, self.rows = name, records, boards, rows
+        self.rule, self.any_toolchain, self.is_asked = rule, any_toolchain, is_asked
+        self.missing: list[str] = []
+        self._kernels: dict[str, tuple[BundleKernel, ...]] = {}
+
+    def collect_function(self, plan: FunctionPlan) -> BundleFunction | None:
+        """Collect the kernels of a function; None where it has none for these boards ."""
+        shapes = tuple(BundleShape(op, ks) for op in plan.operators if (ks := self._collect_shape(plan, op)))
+        return BundleFunction(plan.name, plan.signature, shapes) if shapes else None
+
+    def _collect_shape(self, plan: FunctionPlan, op: Operator) -> tuple[BundleKernel, ...]:
+        if op.digest not in self._kernels:
+            title = f"{plan.name}: {str(op).splitlines()[0]}"
+            kernels: list[BundleKernel] = []
+            for board in self.boards:
+                own = self._collect_kernels(plan.name, op, board)
+                if not own:
+                    self.missing.append(f"{title}: no kernel for {board.label}")
+                kernels += own
+            if not kernels and self.is_asked:
+                raise InvalidInput(
+                    f"{title}: no metered schedule in {self.records} on "
+                    f"{' or '.join(b.label for b in self.boards)}{self.describe_others(self.boards, op)}; "
+                    "run ekc tune with --records"
+                )
+            self._kernels[op.digest] = tuple(kernels)
+        return self._kernels[op.digest]
+
+    def _collect_kernels(self, function: str, op: Operator, board: TargetBoard) -> list[BundleKernel]:
+        groups = self.rows.get(to_canonical_json(op.to_json()), {})
+        chosen = choose_conditions(groups, board, self.any_toolchain)
+        trials = choose_finalists(groups[chosen]) if chosen else []
+        if chosen is None or not trials:
+            return []
+        strict = choose_conditions([chosen], board, False)
+        limits = open_model(board.name).limits
+        kernels = []
+        for trial, role in choose_points(trials, self.rule):
+            assert trial.latency_s is not None
+            assert trial.energy_j is not None
+            name = "_".join([self.name, function, trial.schedule.digest, board.arch])
+            compiled = compile_schedule(trial.schedule, board.arch, limits, name)
+            conditions = "" if strict else str(chosen)
+            figures = (trial.latency_s, trial.energy_j)
+            kernels.append(
+                BundleKernel(function, op, trial.schedule, compiled, board, *figures, role, conditions)
+            )
+        return kernels
+
+    def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
+        """Middle of a message: other conditions under which boards were metered, with an operator if one is
+        given; "" without any."""
+        labels = {board.label for board in boards}
+        wanted = self.rows.keys() if op is None else {to_canonical_json(op.to_json())}
+        own = [c for text in wanted for c in self.rows.get(text, {}) if c.label in labels]
+        return f", only under {own[-1]}, which --any-toolchain takes" if own else ""
+
+
+def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[tuple[Trial, str]]:
+    """Choose the schedules for an operator and a board, fastest first, with their roles: the fastest, the one
+    of least energy at most `max_slowdown` slower, and the Pareto points between them."""
+    best, fastest = rule.select_winners(trials)
+    if best.schedule == fastest.schedule:
+        return [(fastest, "both")]
+    points = [(fastest, "latency")]
+    least = fastest.energy_j or 0.0
+    end = (best.latency_s or 0.0, best.energy_j or 0.0)
+    for trial in sorted(trials, key=lambda t: (t.latency_s or 0.0, t.energy_j or 0.0)):
+        latency, energy = trial.latency_s or 0.0, trial.energy_j or 0.0
+        if (fastest.latency_s or 0.0) < latency < end[0] and end[1] < energy < least:
+            points.append((trial, "between"))
+            least = energy
+    return [*points, (best, "energy")]

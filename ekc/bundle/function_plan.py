@@ -1,0 +1,187 @@
+"""Functions of a bundle: operators that differ in extents alone share one, under a legal name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ekc.bundle.kernels import list_extents
+from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator
+from ekc.ir.validate import check_identifier
+
+HEADER_NAMES = frozenset(
+    {"Prefer", "Code", "How", "Options", "Status", "Info", "Stream", "Workspace", "View", "Device"}
+    | {"list", "detail", "kernel_count", "kernel_at", "std", "ekc"}
+)
+"""Names that the C++ header declares in the namespace of the bundle."""
+FUNCTION_SUFFIXES = ("", "_extents", "_workspace_bytes", "_info", "_select", "_shape")
+"""Endings of the names that the C++ header declares for each function."""
+
+
+@dataclass(frozen=True)
+class NamedOperator:
+    """An operator under a name: that of a layer, or "" to have one made."""
+
+    op: Operator
+    name: str = ""
+    model: str = ""
+    """Model that the layer belongs to; for messages."""
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """A function before its kernels are collected."""
+
+    name: str
+    signature: str
+    operators: tuple[Operator, ...]
+    """Operators by extents, smallest first."""
+
+
+def describe_signature(op: Operator) -> str:
+    """Describe an operator without its extents: names, types, ranks, axes and bodies, as canonical JSON."""
+    data = op.to_json()
+    tensors = [[name, len(shape), dtype] for name, shape, dtype in data["inputs"]]
+    computes = [
+        {
+            **compute,
+            "output": [compute["output"][0], len(compute["output"][1]), compute["output"][2]],
+            "axes": [[name, bool(reduction)] for name, _, reduction in compute["axes"]],
+        }
+        for compute in data["computes"]
+    ]
+    return json.dumps({"name": op.name, "inputs": tensors, "computes": computes}, sort_keys=True)
+
+
+def plan_functions(operators: Sequence[NamedOperator]) -> tuple[FunctionPlan, ...]:
+    """Plan the functions, by name. Layers of one name and of equal signature become one function of several
+    shapes.
+
+    Raises `InvalidInput` for two layers of one name that are different operators, and for names that the
+    header cannot have.
+    """
+    groups: dict[str, list[NamedOperator]] = {}
+    for name, entries in _name_operators(operators).items():
+        groups[name] = entries
+    plans = [_plan_function(name, entries) for name, entries in sorted(groups.items())]
+    _check_names([plan.name for plan in plans])
+    return tuple(plans)
+
+
+def _name_operators(operators: Sequence[NamedOperator]) -> dict[str, list[NamedOperator]]:
+    """Operators by the name of their function."""
+    layers: dict[str, list[NamedOperator]] = {}
+    unnamed: dict[str, list[NamedOperator]] = {}
+    for entry in operators:
+        if entry.name:
+            layers.setdefault(make_function_name(entry.name), []).append(entry)
+        else:
+            unnamed.setdefault(describe_signature(entry.op), []).append(entry)
+    bases: dict[str, list[str]] = {}
+    for signature, entries in unnamed.items():
+        op = entries[0].op
+        bases.setdefault(make_function_name(f"{op.name}_{_find_type(op)}"), []).append(signature)
+    for base, signatures in bases.items():
+        for signature in signatures:
+            digits = hashlib.sha256(signature.encode()).hexdigest()[:8]
+            for name, entries in _split_equal_extents(
+                base if len(signatures) == 1 else f"{base}_{digits}", unnamed[signature]
+            ):
+                layers.setdefault(name, []).extend(entries)
+    return layers
+
+
+def _find_type(op: Operator) -> str:
+    """Element type of the first input; of the result where there is none."""
+    return (op.inputs or op.outputs)[0].dtype.name
+
+
+def _split_equal_extents(name: str, entries: list[NamedOperator]) -> list[tuple[str, list[NamedOperator]]]:
+    """Split operators of one signature where two have equal extents, as with inputs of different size."""
+    by_digest = {entry.op.digest: entry for entry in entries}
+    if len({list_extents(entry.op) for entry in by_digest.values()}) == len(by_digest):
+        return [(name, list(by_digest.values()))]
+    return [(f"{name}_{digest[:8]}", [entry]) for digest, entry in by_digest.items()]
+
+
+def _plan_function(name: str, entries: Sequence[NamedOperator]) -> FunctionPlan:
+    signature = describe_signature(entries[0].op)
+    found: dict[tuple[int, ...], NamedOperator] = {}
+    for entry in entries:
+        other = found.setdefault(list_extents(entry.op), entry)
+        same = other.op.digest == entry.op.digest
+        first = entries[0] if same else other
+        if describe_signature(entry.op) != signature or not same:
+            raise InvalidInput(
+                f"layers: two different operators are called {entry.name or name!r}: {_describe(first)}, and "
+                f"{_describe(entry)}; call the second one {entry.name or name}_2"
+            )
+        _check_model(entry, [e for e in entries if e is not entry])
+    ordered = [found[extents].op for extents in sorted(found)]
+    return FunctionPlan(name, signature, tuple(ordered))
+
+
+def _check_model(entry: NamedOperator, others: Sequence[NamedOperator]) -> None:
+    """Raises `InvalidInput` where one model has two layers of one name with different operators."""
+    for other in others:
+        if entry.name and other.model == entry.model and other.op.digest != entry.op.digest:
+            raise InvalidInput(
+                f"layers: two layers{f' of {entry.model}' * bool(entry.model)} are called {entry.name!r}: "
+                f"{_describe(entry)}, and {_describe(other)}; call one of them {entry.name}_2"
+            )
+
+
+def _describe(entry: NamedOperator) -> str:
+    return str(entry.op).splitlines()[0] + (f" of {entry.model}" if entry.model else "")
+
+
+def make_function_name(text: str) -> str:
+    """Make a C++ name of the name of a layer: `layer1.0.conv1` -> `layer1_0_conv1`."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "layer"
+    if name[0].isdigit():
+        name = f"layer_{name}"
+    if name in HEADER_NAMES:
+        name += "_"
+    try:
+        return check_identifier("layer", name)
+    except InvalidInput:
+        return check_identifier("layer", f"{name}_")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Raises `InvalidInput` where what the header declares for one function is the name of another."""
+    declared: dict[str, str] = {}
+    for name in names:
+        for suffix in FUNCTION_SUFFIXES:
+            other = declared.setdefault(name + suffix, name)
+            if other != name:
+                raise InvalidInput(
+                    f"layers: {name!r} and {other!r} cannot both be functions, because the header declares "
+                    f"{name + suffix!r} for both; call one of them {name}_2"
+                )
+
+
+def make_parameter_names(names: Sequence[str], taken: frozenset[str]) -> dict[str, str]:
+    """Make a C++ name for each tensor or axis: the name, with `_` added where it is taken."""
+    made: dict[str, str] = {}
+    for name in names:
+        own = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        while own in taken or own in made.values():
+            own += "_"
+        made[name] = own
+    return made
+
+
+CPP_TYPES: Mapping[str, str] = {
+    "float32": "float",
+    "tf32": "float",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "int8": "std::int8_t",
+    "int32": "std::int32_t",
+}
+"""C++ type of each element type in the header."""

@@ -1,0 +1,262 @@
+"""Write a bundle: headers, sources, CMake and make files, provenance and a test, from templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ekc.argument_checks import check_path
+from ekc.bundle.function_plan import CPP_TYPES, make_parameter_names
+from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, TargetBoard
+from ekc.bundle.status_codes import STATUS_CODES
+from ekc.codegen.export import clean_comment, lay_out_workspace, write_files
+from ekc.codegen.render import render_template
+from ekc.errors import InvalidInput
+from ekc.ir.compute import TensorSpec
+from ekc.version import __version__
+
+LICENSE = "0BSD"
+"""License of the generated files: no conditions at all."""
+_KERNELS_HEAD = f"// SPDX-License-Identifier: {LICENSE}\n// Kernels of ekc_"
+"""Beginning of a generated file of kernels."""
+_TAKEN_PARAMETERS = frozenset(
+    {"extents_", "workspace_", "stream_", "options_", "tensors_", "status_", "bytes_", "found_"}
+    | {
+        "to_array",
+        "detail",
+        "std",
+        "ekc",
+        "View",
+        "Workspace",
+        "Stream",
+        "Options",
+        "Status",
+        "Device",
+        "Info",
+    }
+)
+"""Names that tensors and axes cannot have, because the text of the functions has them."""
+
+
+def write_bundle(bundle: Bundle, folder: str | Path) -> tuple[Path, ...]:
+    """Write the files of a library into a folder; returns their paths.
+
+    A missing folder is made; each file is replaced in one step; kernels of an earlier bundle of the name for
+    other architectures are removed. Raises `InvalidInput` for a folder that
+    cannot be written, or that holds a bundle of another name.
+    """
+    folder = Path(check_path("folder", folder))
+    _check_folder(folder, bundle.name)
+    texts = build_texts(bundle)
+    written = write_files(folder, texts, "bundle")
+    for path in (folder / "src").glob(f"{bundle.name}_sm_*.cu"):
+        if f"src/{path.name}" not in texts and path.read_text().startswith(_KERNELS_HEAD):
+            path.unlink()
+    return written
+
+
+def _check_folder(folder: Path, name: str) -> None:
+    others = sorted(p.stem for p in (folder / "include" / "ekc").glob("*.hpp") if p.stem != name)
+    if others:
+        raise InvalidInput(f"--out: {folder} holds the bundle {others[0]}; choose another folder for {name}")
+
+
+def build_texts(bundle: Bundle) -> dict[str, str]:
+    """Text of each file by its path in the folder of the bundle."""
+    name = bundle.name
+    values = build_values(bundle)
+    files = {
+        f"include/ekc/{name}.h": "library.h.j2",
+        f"include/ekc/{name}.hpp": "library.hpp.j2",
+        f"src/{name}.cpp": "library.cpp.j2",
+        "CMakeLists.txt": "library.cmake.j2",
+        f"cmake/ekc_{name}-config.cmake.in": "config.cmake.j2",
+        "Makefile": "library.make.j2",
+        f"tests/{name}_host_test.cpp": "host_test.cpp.j2",
+        f"tests/{name}_cuda_stub.h": "cuda_stub.h.j2",
+    }
+    texts = {path: render_template(f"library/{template}", **values) for path, template in files.items()}
+    for arch in bundle.archs:
+        own = [launcher for launcher in values["launchers"] if launcher["arch"] == arch]
+        sources = values | {"arch": arch, "kernels": own}
+        texts[f"src/{name}_{arch}.cu"] = render_template("library/kernels.cu.j2", **sources)
+    texts[f"{name}.json"] = json.dumps(build_provenance(bundle), indent=1) + "\n"
+    return texts
+
+
+def build_values(bundle: Bundle) -> dict[str, Any]:
+    """Values of the templates."""
+    functions = [_describe_function(f) for f in bundle.functions]
+    by_id = sorted(range(len(functions)), key=lambda i: bundle.functions[i].id)
+    first_kernel: dict[str, int] = {}
+    for number, kernel in enumerate(bundle.kernels):
+        first_kernel.setdefault(kernel.op.digest, number)
+    shape_rows: list[dict[str, Any]] = []
+    tensor_rows: list[dict[str, Any]] = []
+    shape_of_operator: dict[str, int] = {}
+    for position, index in enumerate(by_id):
+        functions[index]["first_shape"] = len(shape_rows)
+        for shape in bundle.functions[index].shapes:
+            shape_of_operator.setdefault(shape.op.digest, len(shape_rows))
+            shape_rows.append(
+                {
+                    "function": position,
+                    "extents": shape.extents,
+                    "first_tensor": len(tensor_rows),
+                    "first_kernel": first_kernel[shape.op.digest],
+                    "kernels": len(shape.kernels),
+                }
+            )
+            tensor_rows += [_describe_shape(t) for t in (*shape.op.inputs, *shape.op.outputs)]
+    kernels = [_describe_kernel(k, bundle.boards) for k in bundle.kernels]
+    for row, kernel in zip(kernels, bundle.kernels, strict=True):
+        row["shape"] = shape_of_operator[kernel.op.digest]
+    types = {t["element"].removeprefix("const ") for f in functions for t in f["tensors"]}
+    return {
+        "name": bundle.name,
+        "version": bundle.version,
+        "ekc_version": __version__,
+        "codes": [{"name": c.upper(), "word": c, "text": text} for c, text in STATUS_CODES.items()],
+        "archs": bundle.archs,
+        "arch_rows": [_describe_arch(arch) for arch in bundle.archs],
+        "boards": [_describe_board(b) for b in bundle.boards],
+        "functions": functions,
+        "functions_by_id": [functions[i] for i in by_id],
+        "shape_rows": shape_rows,
+        "tensor_rows": tensor_rows,
+        "kernels": kernels,
+        "kernel_count": len(kernels),
+        "launchers": list({row["symbol"]: row for row in kernels}.values()),
+        "max_axes": max([1, *(len(row["extents"]) for row in shape_rows)]),
+        "max_rank": max([1, *(row["rank"] for row in tensor_rows)]),
+        "half": "__half" in types,
+        "bfloat": "__nv_bfloat16" in types,
+    }
+
+
+def _describe_function(function: BundleFunction) -> dict[str, Any]:
+    op = function.op
+    tensors = (*op.inputs, *op.outputs)
+    parameters = make_parameter_names([t.name for t in tensors], _TAKEN_PARAMETERS)
+    axes = [axis.name for axis in op.computes[0].axes]
+    fields = make_parameter_names(axes, _TAKEN_PARAMETERS)
+    kernels = [k for shape in function.shapes for k in shape.kernels]
+    unordered = {x for k in kernels for x in k.schedule.program.nondeterministic_outputs}
+    return {
+        "name": function.name,
+        "id": function.id,
+        "title": clean_comment(str(op).splitlines()[0]),
+        "operator": [clean_comment(line) for line in str(op).splitlines()],
+        "axes": [{"name": name, "field": fields[name]} for name in axes],
+        "shapes": [{"extents": shape.extents} for shape in function.shapes],
+        "unordered": ", ".join(sorted(unordered)),
+        "tensors": [
+            {
+                "parameter": parameters[t.name],
+                "element": ("" if t in op.outputs else "const ") + CPP_TYPES[t.dtype.name],
+                "pointer": ("" if t in op.outputs else "const ") + CPP_TYPES[t.dtype.name] + "*",
+                "rank": len(t.shape),
+                "text": f"{t.name} of {t.dtype}, rank {len(t.shape)}",
+                "is_output": t in op.outputs,
+            }
+            for t in tensors
+        ],
+    }
+
+
+def _describe_shape(tensor: TensorSpec) -> dict[str, Any]:
+    return {"rank": len(tensor.shape), "extents": tensor.shape or (0,), "bytes": tensor.bytes}
+
+
+def _describe_board(board: TargetBoard) -> dict[str, Any]:
+    exact = "true" if board.is_exact else "false"
+    return {
+        "name": json.dumps(board.name),
+        "source": board.source,
+        "capability": board.capability,
+        "exact": exact,
+    }
+
+
+def _describe_arch(arch: str) -> dict[str, str]:
+    """Settings of compilers for an architecture: `sm_90a` has no PTX that later ones could use."""
+    number = arch.removeprefix("sm_")
+    is_plain = number.isdigit()
+    codes = f"[sm_{number},compute_{number}]" if is_plain else f"sm_{number}"
+    return {
+        "arch": arch,
+        "cmake": number if is_plain else f"{number}-real",
+        "gencode": f"arch=compute_{number},code={codes}",
+    }
+
+
+def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> dict[str, Any]:
+    """A row of the table with its launcher."""
+    # The operator of the program has the tensors that steps of the schedule add, such as parts of a sum.
+    op, compiled = kernel.schedule.program.op, kernel.compiled
+    given = [t.name for t in (*op.inputs, *op.outputs)]
+    used = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
+    between = [op.tensors[x] for x in used if x not in given]
+    offsets, total = lay_out_workspace(between)
+    pointers = {x: f"tensor_{i}" for i, x in enumerate(given)}
+    pointers |= {x: f"between_{i}" for i, x in enumerate(offsets)}
+    return {
+        "symbol": kernel.symbol,
+        "arch": kernel.arch,
+        "board": boards.index(kernel.board),
+        "latency_s": repr(float(kernel.latency_s)),
+        "energy_j": repr(float(kernel.energy_j)),
+        "workspace_bytes": total,
+        "shared_bytes": max(launch.shared_bytes for launch in compiled.launches),
+        "role": kernel.role,
+        "digest": kernel.schedule.digest,
+        "cuda_source": compiled.cuda_source,
+        "tensors": [str(op.tensors[x]) for x in given],
+        "used": [pointers[x] for x in used],
+        "workspace": [{"offset": at, "text": str(op.tensors[x])} for x, at in offsets.items()],
+        "launches": [
+            asdict(launch) | {"pointers": [pointers[a] for a in launch.arguments]}
+            for launch in compiled.launches
+        ],
+    }
+
+
+def build_provenance(bundle: Bundle) -> dict[str, Any]:
+    """Content of the JSON file: enough to compile each kernel again, and the source of its figures."""
+    return {
+        "SPDX-License-Identifier": LICENSE,
+        "name": bundle.name,
+        "version": bundle.version,
+        "ekc_version": __version__,
+        "boards": [asdict(b) | {"source": b.source} for b in bundle.boards],
+        "functions": [
+            {
+                "name": f.name,
+                "id": f"{f.id:#018x}",
+                "operators": [{"extents": s.extents, "operator": s.op.to_json()} for s in f.shapes],
+            }
+            for f in bundle.functions
+        ],
+        "kernels": [_build_kernel_record(k) for k in bundle.kernels],
+    }
+
+
+def _build_kernel_record(kernel: BundleKernel) -> Mapping[str, Any]:
+    return {
+        "symbol": kernel.symbol,
+        "function": kernel.function,
+        "board": kernel.device,
+        "arch": kernel.arch,
+        "source": kernel.source,
+        "role": kernel.role,
+        "latency_s": kernel.latency_s,
+        "energy_j": kernel.energy_j,
+        "conditions": kernel.conditions,
+        "nvrtc_version": kernel.compiled.nvrtc_version,
+        "resources": [asdict(r) for r in kernel.compiled.resources],
+        "digest": kernel.schedule.digest,
+        "schedule": json.loads(kernel.schedule.to_json()),
+    }

@@ -1,0 +1,133 @@
+"""`ekc bundle`: a C++ library of the best kernels of a record file, which selects one at run time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ekc.cli.output import FILE, ensure_writable, format_written, json_option, log, print_json, print_text
+from ekc.cli.schedule_source import any_toolchain_option
+
+if TYPE_CHECKING:
+    from ekc.bundle.function_plan import NamedOperator
+    from ekc.bundle.kernels import Bundle
+
+
+@click.command()
+@click.option("--records", type=FILE, required=True, help="Record file (SQLite) to read.")
+@click.option(
+    "--layers",
+    type=FILE,
+    help="Layer file: bundle its operators, under the names of the layers. [default: all]",
+)
+@click.option("--targets", help="Devices with commas between, such as a100,h100. [default: all of the file]")
+@click.option("--name", required=True, help="Name of the library: lower-case letters, digits and _.")
+@click.option("--out", type=FILE, required=True, help="Folder for the library.")
+@click.option("--version", default="1.0.0", show_default=True, help="Version of the library.")
+@click.option(
+    "--max-slowdown",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="Bundle kernels at most this much slower than the fastest: 0.05 is 5 %.",
+)
+@any_toolchain_option
+@json_option
+def bundle(
+    records: Path,
+    layers: Path | None,
+    targets: str | None,
+    name: str,
+    out: Path,
+    version: str,
+    max_slowdown: float,
+    any_toolchain: bool,
+    as_json: bool,
+) -> None:
+    """Write a C++ library of the best kernels of a record file, which selects a kernel at run time.
+
+    The folder is a project for CMake and make. The library needs the CUDA runtime, and no Python.
+    """
+    from ekc.bundle.collect import collect_bundle
+    from ekc.bundle.write import write_bundle
+    from ekc.search.database.query import SelectionRule
+
+    operators = None if layers is None else _name_layers(layers)
+    found = collect_bundle(
+        name,
+        records,
+        version=version,
+        operators=operators,
+        targets=_split_targets(targets),
+        rule=SelectionRule("energy", max_slowdown),
+        any_toolchain=any_toolchain,
+    )
+    for line in found.missing:
+        log(f"ekc: warning: {line}")
+    paths = write_bundle(found.bundle, ensure_writable(out))
+    if as_json:
+        functions = [
+            {"name": f.name, "kernels": [k.symbol for s in f.shapes for k in s.kernels]}
+            for f in found.bundle.functions
+        ]
+        print_json(
+            {"functions": functions, "missing": list(found.missing), "written": [str(p) for p in paths]}
+        )
+        return
+    print_text(format_contents(found.bundle))
+    print_text(format_written(paths))
+
+
+def _name_layers(file: Path) -> list[NamedOperator]:
+    """Operators of a layer file under the names of the layers, each name of each model once."""
+    from ekc.bundle.function_plan import NamedOperator
+    from ekc.cli.layers import read_operators
+
+    uses = {(use.name, use.model, op.digest): op for layer, op in read_operators(file) for use in layer.uses}
+    return [NamedOperator(op, name, model) for (name, model, _), op in uses.items()]
+
+
+def _split_targets(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    from ekc.errors import InvalidInput
+
+    targets = [target.strip() for target in text.split(",")]
+    if not all(targets):
+        raise InvalidInput(f"--targets: {text!r:.60} names no device between two commas; try a100,h100")
+    return list(dict.fromkeys(targets))
+
+
+def format_contents(bundle: Bundle) -> str:
+    """Table of the kernels of a bundle: function, board, latency and energy of a call."""
+    from ekc.search.tuning_result import choose_unit, format_figure
+    from ekc.tables import format_table
+
+    latency, unit_s = choose_unit([k.latency_s for k in bundle.kernels], "s")
+    energy, unit_j = choose_unit([k.energy_j for k in bundle.kernels], "J")
+    rows = [
+        (
+            f.name,
+            "x".join(map(str, s.extents)),
+            k.board.label,
+            k.arch,
+            k.role,
+            format_figure(k.latency_s, latency),
+            format_figure(k.energy_j, energy),
+        )
+        for f in bundle.functions
+        for s in f.shapes
+        for k in s.kernels
+    ]
+    headers = (
+        "function",
+        "extents",
+        "figures of",
+        "code",
+        "for",
+        f"latency [{unit_s}]",
+        f"energy [{unit_j}]",
+    )
+    return format_table(headers, rows, f"ekc_{bundle.name} {bundle.version}", label_count=5)

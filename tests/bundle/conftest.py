@@ -1,0 +1,41 @@
+"""A record file of three small operators on two simulated devices, and the library of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ekc
+from ekc.bundle.collect import CollectedBundle, collect_bundle
+from ekc.bundle.write import write_bundle
+from ekc.search.database.query import SelectionRule
+
+OPERATORS = (
+    ekc.matmul(64, 64, 64),
+    ekc.matmul(32, 32, 64, dtype="float16"),
+    ekc.softmax((8, 64)),
+)
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each operator tuned with 4 trials for a100 and h100."""
+    file = tmp_path_factory.mktemp("records") / "tuning.db"
+    for target in ("a100", "h100"):
+        for op in OPERATORS:
+            ekc.tune(op, target=target, trials=4, seed=0, records=file, progress=False)
+    return file
+
+
+@pytest.fixture(scope="session")
+def collected(records: Path) -> CollectedBundle:
+    return collect_bundle("net", records, rule=SelectionRule("energy", 1.0))
+
+
+@pytest.fixture(scope="session")
+def library(collected: CollectedBundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the library `net`."""
+    folder = tmp_path_factory.mktemp("library") / "net"
+    write_bundle(collected.bundle, folder)
+    return folder

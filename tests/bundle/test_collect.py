@@ -1,0 +1,294 @@
+"""The kernels that are collected, the names of functions, and one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ekc
+from ekc.bundle.boards import match_board
+from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
+from ekc.bundle.function_plan import NamedOperator, make_function_name, plan_functions
+from ekc.bundle.kernels import BundleFunction
+from ekc.bundle.write import build_texts, write_bundle
+from ekc.cli import main
+from ekc.errors import InvalidInput
+from ekc.ir.schedule.schedule import Schedule
+from ekc.search.data.result import Trial
+from ekc.search.database.query import SelectionRule
+from tests.bundle.conftest import OPERATORS
+
+
+def test_each_operator_has_kernels_for_each_board(collected: CollectedBundle) -> None:
+    bundle = collected.bundle
+    assert [f.name for f in bundle.functions] == ["matmul_float16", "matmul_float32", "softmax_float32"]
+    assert bundle.archs == ("sm_80", "sm_90a")
+    assert not collected.missing
+    for function in bundle.functions:
+        for board in bundle.boards:
+            own = [k for k in function.shapes[0].kernels if k.board == board]
+            roles = [k.role for k in own]
+            assert roles == ["both"] or (roles[0], roles[-1]) == ("latency", "energy")
+            assert all(k.compiled.arch == board.arch and k.source == "simulated" for k in own)
+    assert len({k.symbol for k in bundle.kernels}) == len(bundle.kernels)
+    for kernel in bundle.kernels:
+        assert kernel.symbol.startswith(f"ekc_net_{kernel.function}_{kernel.schedule.digest}")
+        assert all(launch.name.startswith(kernel.symbol) for launch in kernel.compiled.launches)
+
+
+def test_targets_and_layers_choose(records: Path) -> None:
+    operators = [
+        NamedOperator(OPERATORS[0], "layer1.0.conv-1"),
+        NamedOperator(OPERATORS[0], "layer1.1.conv-1"),
+        NamedOperator(OPERATORS[2], "head"),
+    ]
+    bundle = collect_bundle("net", records, operators=operators, targets=["h100"]).bundle
+    assert [f.name for f in bundle.functions] == ["head", "layer1_0_conv_1", "layer1_1_conv_1"]
+    assert {k.device for k in bundle.kernels} == {"h100"}
+    # Layers of one operator share its kernels.
+    assert bundle.functions[1].shapes == bundle.functions[2].shapes
+    texts = build_texts(bundle)
+    assert "Status layer1_1_conv_1(" in texts["include/ekc/net.hpp"]
+
+
+def make_trial(number: int, latency_us: float, energy_uj: float) -> Trial:
+    schedule = Schedule(OPERATORS[0]).split("i", (2 ** (1 + number % 5),))
+    return Trial(schedule, "", "ok", latency_us * 1e-6, energy_j=energy_uj * 1e-6, metered=True)
+
+
+def test_points_are_on_the_front() -> None:
+    figures = [(10, 100), (10.2, 95), (10.3, 97), (10.4, 90), (12, 50)]
+    trials = [make_trial(i, *pair) for i, pair in enumerate(figures)]
+    points = choose_points(trials, SelectionRule("energy", 0.05))
+    assert [(t.latency_s, role) for t, role in points] == [
+        (trials[0].latency_s, "latency"),
+        (trials[1].latency_s, "between"),
+        (trials[3].latency_s, "energy"),
+    ]
+    assert [role for _, role in choose_points(trials[:1], SelectionRule())] == ["both"]
+
+
+@given(st.lists(st.tuples(st.floats(1, 2), st.floats(1, 2)), min_size=1, max_size=5), st.floats(0, 1))
+def test_points_hold_fastest_and_least(figures: list[tuple[float, float]], slowdown: float) -> None:
+    trials = [make_trial(i, *pair) for i, pair in enumerate(figures)]
+    rule = SelectionRule("energy", slowdown)
+    best, fastest = rule.select_winners(trials)
+    points = [t for t, _ in choose_points(trials, rule)]
+    assert points[0] is fastest
+    assert best in points
+    energies = [t.energy_j for t in points]
+    assert energies == sorted(energies, key=lambda e: -(e or 0))
+
+
+def test_functions_are_grouped_by_all_but_extents() -> None:
+    operators = [
+        *(ekc.matmul(m, 64, 64) for m in (128, 16, 64)),
+        ekc.matmul(64, 64, 64, dtype="float16"),
+        ekc.matmul(64, 64, 64).epilogue(lambda c, bias: ekc.relu(c + bias), bias=(64,)),
+        *(ekc.conv2d(1, 4, 8, 8, out_channels=4, kernel=3, padding=1, stride=s) for s in (1, 2)),
+        *(ekc.layer_norm((4, n)) for n in (8, 16)),
+    ]
+    plans = {p.name: p for p in plan_functions([NamedOperator(op) for op in operators])}
+    assert [op.inputs[0].shape[0] for op in plans["matmul_float32"].operators] == [16, 64, 128]
+    assert {"matmul_float16", "matmul_epilogue_float32"} < plans.keys()
+    # Strides and the number that a norm divides by are in the body: two functions each.
+    assert len([name for name in plans if name.startswith("conv2d_float32_")]) == 2
+    assert len([name for name in plans if name.startswith("layer_norm_float32_")]) == 2
+
+
+def test_layers_of_one_name_and_kind_become_one_function() -> None:
+    layers = [
+        NamedOperator(ekc.matmul(16, 64, 64), "fc", "batch 16"),
+        NamedOperator(ekc.matmul(1, 64, 64), "fc", "batch 1"),
+    ]
+    (plan,) = plan_functions(layers)
+    assert [op.inputs[0].shape for op in plan.operators] == [(1, 64), (16, 64)]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (NamedOperator(ekc.softmax((4, 4)), "fc", "b"), "two different operators are called 'fc'"),
+        (NamedOperator(ekc.matmul(2, 2, 2), "fc", "a"), "two layers of a are called 'fc'.*fc_2"),
+        (NamedOperator(ekc.matmul(4, 4, 4), "fc_info", "a"), "'fc_info' and 'fc' cannot both be functions"),
+    ],
+)
+def test_layers_that_collide_are_refused(second: NamedOperator, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        plan_functions([NamedOperator(ekc.matmul(4, 4, 4), "fc", "a"), second])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        ("layer1.1-2.conv1", "layer1_1_2_conv1"),
+        ("0", "layer_0"),
+        ("class", "class_"),
+        ("list", "list_"),
+        ("é", "layer"),
+    ],
+)
+def test_layer_names_become_legal(layer: str, name: str) -> None:
+    assert make_function_name(layer) == name
+
+
+@pytest.mark.parametrize(
+    ("device", "board", "length"),
+    [
+        ("h100", "NVIDIA H100 80GB HBM3", 4),
+        ("a100", "NVIDIA A100-SXM4-80GB", 4),
+        ("a100-sxm", "NVIDIA A100-SXM4-80GB", 7),
+        ("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", 9),
+        ("a100", "NVIDIA A1000", 0),
+        ("h100", "NVIDIA GH100", 0),
+        ("h100", "", 0),
+        ("", "NVIDIA H100", 0),
+    ],
+)
+def test_boards_match_by_whole_words(device: str, board: str, length: int) -> None:
+    assert match_board(device, board) == length
+
+
+ERRORS = {
+    "--name Net": "--name: 'Net' is not in lower case .* try 'net'",
+    "--name 1net": "--name: '1net' is not an identifier .* try 'net'",
+    "--name net-2": "try 'net_2'",
+    "--name class": "reserved word .* try 'class_'",
+    f"--name {'n' * 41}": "41 characters, at most 40",
+    "--version 1.2": "--version: '1.2' is not three whole numbers .* try 1.2.0",
+    "--version v1.02.3": "try 1.2.3",
+    "--targets rtx4090": "no metered schedule on 'rtx4090', only on a100, h100",
+    "--targets h1oo": "did you mean 'h100'",
+    "--targets a100,": "--targets: 'a100,' names no device between two commas",
+    "--max-slowdown -1": "max_slowdown: -1.0 is outside 0 to 10",
+    "--layers missing.toml": "missing.toml cannot be read",
+    "--records missing.db": "missing.db",
+}
+
+
+@pytest.mark.parametrize("options", ERRORS)
+def test_mistakes_give_one_line(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    given = ["bundle", "--records", str(records), "--name", "net", "--out", str(tmp_path / "out")]
+    assert main([*given, *options.split(" ", 1)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(ERRORS[options], error), error
+    assert not (tmp_path / "out").exists()
+
+
+def copy_records(records: Path, folder: Path, change: str) -> Path:
+    """A copy of the record file whose rows of a100 are changed."""
+    copied = folder / "changed.db"
+    shutil.copy(records, copied)
+    with closing(sqlite3.connect(copied)) as connection:
+        connection.execute(f"update trials set {change} where device = 'a100'")
+        connection.commit()
+    return copied
+
+
+def test_real_boards_come_first_and_are_named_by_a_part(records: Path, tmp_path: Path) -> None:
+    board = "NVIDIA A100-SXM4-80GB"
+    changed = copy_records(records, tmp_path, f"device = '{board}', simulated = 0, driver = '580.1'")
+    bundle = collect_bundle("net", changed, targets=["h100", "a100"]).bundle
+    assert [(b.name, b.arch, b.source) for b in bundle.boards] == [
+        (board, "sm_80", "measured"),
+        ("h100", "sm_90a", "simulated"),
+    ]
+    assert f'{{"{board}", "measured", 80, false}}' in build_texts(bundle)["src/net.cpp"]
+
+
+def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "nvrtc = '12.0, generator 5'")
+    with pytest.raises(InvalidInput, match=r"a100 \(simulated\).*only under .*generator 5.*--any-toolchain"):
+        collect_bundle("net", changed, targets=["a100"])
+    bundle = collect_bundle("net", changed, targets=["a100"], any_toolchain=True).bundle
+    assert all("generator 5" in k.conditions for k in bundle.kernels)
+
+
+def test_board_of_unknown_architecture_is_refused(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "device = 'Quadro X', simulated = 0")
+    with pytest.raises(InvalidInput, match=r"architecture of 'Quadro X' is unknown; .*a100"):
+        collect_bundle("net", changed)
+
+
+def test_operator_that_a_board_lacks_is_listed(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "status = status")
+    with closing(sqlite3.connect(changed)) as connection:
+        lacking = "device = 'h100' and operator like '%softmax%' and kind = 'metering'"
+        connection.execute(f"delete from trials where {lacking}")
+        connection.commit()
+    found = collect_bundle("net", changed)
+    assert found.missing == ("softmax_float32: softmax(X[8, 64] float32): no kernel for h100 (simulated)",)
+    assert len(found.bundle.functions) == 3
+    found = collect_bundle("net", changed, targets=["h100"])
+    assert [f.name for f in found.bundle.functions] == ["matmul_float16", "matmul_float32"]
+    with pytest.raises(InvalidInput, match=r"softmax.* on h100 .*run ekc tune"):
+        collect_bundle("net", changed, targets=["h100"], operators=[NamedOperator(OPERATORS[2], "head")])
+
+
+def test_layer_without_a_record_is_named(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = tmp_path / "layers.toml"
+    layers.write_text(
+        '[[layer]]\nname = "fc"\noperator = "matmul"\nm = 64\nn = 64\nk = 64\n'
+        '[[layer]]\nname = "fc2"\noperator = "matmul"\nm = 65\nn = 64\nk = 64\n'
+    )
+    given = ["bundle", "--records", str(records), "--layers", str(layers), "--name", "net"]
+    assert main([*given, "--out", str(tmp_path / "out")]) == 2
+    assert "fc2: matmul(A[65, 64] float32, B[64, 64] float32): no metered schedule" in capsys.readouterr().err
+
+
+def test_layers_of_a_file_become_functions(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = tmp_path / "layers.toml"
+    table = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\nm = 64\nn = 64\nk = 64\n'
+    layers.write_text(table.format("attention.query") + table.format("attention.key"))
+    given = ["bundle", "--records", str(records), "--layers", str(layers), "--name", "net", "--json"]
+    assert main([*given, "--out", str(tmp_path / "out")]) == 0
+    found = json.loads(capsys.readouterr().out)["functions"]
+    assert [f["name"] for f in found] == ["attention_key", "attention_query"]
+    assert found[0]["kernels"] == found[1]["kernels"]
+
+
+def test_folder_of_another_bundle_is_refused(collected: CollectedBundle, tmp_path: Path) -> None:
+    write_bundle(collected.bundle, tmp_path)
+    write_bundle(collected.bundle, tmp_path)
+    with pytest.raises(InvalidInput, match="holds the bundle net; choose another folder for web"):
+        write_bundle(replace(collected.bundle, name="web"), tmp_path)
+
+
+def test_command_prints_and_writes(records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["bundle", "--records", str(records), "--name", "net", "--out", str(tmp_path)]
+    assert main([*given, "--targets", "a100"]) == 0
+    text = capsys.readouterr().out
+    assert "a100 (simulated)" in text
+    assert "h100" not in text
+    assert not (tmp_path / "src/net_sm_90a.cu").exists()
+    assert main([*given, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [f["name"] for f in facts["functions"]] == ["matmul_float16", "matmul_float32", "softmax_float32"]
+    assert all(Path(path).exists() for path in facts["written"])
+    assert (tmp_path / "src/net_sm_90a.cu").exists()
+    assert main([*given, "--targets", "a100"]) == 0
+    assert not (tmp_path / "src/net_sm_90a.cu").exists()
+
+
+def test_function_numbers_do_not_depend_on_others(collected: CollectedBundle) -> None:
+    function = collected.bundle.functions[0]
+    alone = BundleFunction(function.name, function.signature, function.shapes)
+    assert alone.id == function.id
+    assert len({f.id for f in collected.bundle.functions}) == 3

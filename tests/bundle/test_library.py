@@ -1,0 +1,300 @@
+"""The library builds, installs, moves, is found, and links beside another; its headers refuse misuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ekc
+from ekc.bundle.collect import CollectedBundle, collect_bundle
+from ekc.bundle.function_plan import NamedOperator, describe_signature
+from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
+from ekc.bundle.write import write_bundle
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
+from tests.bundle.conftest import OPERATORS
+from tests.codegen.helpers import must_run, needs_nvcc, run
+
+needs_cmake = pytest.mark.skipif(
+    shutil.which("cmake") is None or shutil.which("ninja") is None, reason="needs CMake and ninja"
+)
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+CONSUMER = """
+cmake_minimum_required(VERSION 3.18)
+project(app CXX)
+find_package(ekc_net 2.0 QUIET)
+if(ekc_net_FOUND)
+    message(FATAL_ERROR "version 1 was taken for version 2")
+endif()
+find_package(ekc_net 1.0 REQUIRED)
+find_package(ekc_other REQUIRED)
+add_executable(app main.cpp)
+target_link_libraries(app PRIVATE ekc::net ekc::other)
+"""
+MAIN = """
+#include <cstdio>
+#include <ekc/net.hpp>
+#include <ekc/other.hpp>
+
+int main()
+{
+    for (const ekc::net::Info& kernel : ekc::net::list()) {
+        std::printf("%s %s %s\\n", kernel.function_name, kernel.board, kernel.source);
+    }
+    std::printf("other: %d\\n", ekc::other::kernel_count());
+    float* none = nullptr;
+    const ekc::net::Status status = ekc::net::matmul_float32({64, 64, 64}, none, none, none);
+    const ekc::other::Status unknown = ekc::other::head_softmax({8, 65}, none, none);
+    std::printf("%d %s\\n", status.ok(), unknown.name());
+}
+"""
+CUDA_MAIN = """
+ekc::net::Status call(__half* a, cudaStream_t stream)
+{
+    return ekc::net::matmul_float16({32, 32, 64}, a, a, a, {}, stream);
+}
+int main() { return ekc::net::kernel_count() == 0 || call(nullptr, nullptr); }
+"""
+
+
+def build(folder: Path, *settings: str) -> None:
+    """Configure and build with warnings as errors."""
+    flags = " ".join(WARNINGS)
+    must_run(
+        *("cmake", "-G", "Ninja", "-S", ".", "-B", "made", f"-DCMAKE_CXX_FLAGS={flags}"),
+        *("-DCMAKE_CUDA_FLAGS=-Werror all-warnings", *settings),
+        folder=folder,
+    )
+    must_run("cmake", "--build", "made", "-j", "2", folder=folder)
+
+
+@pytest.fixture(scope="module")
+def other(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second library, of one layer for one device."""
+    found = collect_bundle(
+        "other", records, operators=[NamedOperator(OPERATORS[2], "head.softmax")], targets=["a100"]
+    )
+    folder = tmp_path_factory.mktemp("other") / "other"
+    write_bundle(found.bundle, folder)
+    return folder
+
+
+@needs_nvcc
+@needs_cmake
+def test_libraries_install_move_and_link(library: Path, other: Path, tmp_path: Path) -> None:
+    for folder in (library, other):
+        build(folder, f"-DCMAKE_INSTALL_PREFIX={tmp_path / 'first'}")
+        must_run("cmake", "--install", "made", folder=folder)
+    assert "100% tests passed" in must_run("ctest", "--test-dir", "made", folder=library)
+    (tmp_path / "first").rename(tmp_path / "moved")
+    texts = [p.read_text() for p in (tmp_path / "moved").rglob("*.cmake")]
+    assert not any(str(library) in text or str(tmp_path) in text for text in texts)
+
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "CMakeLists.txt").write_text(CONSUMER)
+    (app / "main.cpp").write_text(MAIN)
+    places = [p for p in os.environ["PATH"].split(":") if not (Path(p) / "nvcc").exists()]
+    environment = {k: v for k, v in os.environ.items() if k != "CUDACXX"} | {"PATH": ":".join(places)}
+    for command in (
+        ("cmake", "-G", "Ninja", "-S", ".", "-B", "made", f"-DCMAKE_PREFIX_PATH={tmp_path / 'moved'}"),
+        ("cmake", "--build", "made"),
+        ("made/app",),
+    ):
+        done = subprocess.run(command, cwd=app, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr + done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[-2:] == ["other: " + str(len(read_record(other, "other")["kernels"])), "0 unknown_shape"]
+    for word in (
+        "matmul_float16 a100 simulated",
+        "matmul_float32 h100 simulated",
+        "softmax_float32 a100 simulated",
+    ):
+        assert word in lines
+
+
+def read_record(folder: Path, name: str) -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = json.loads((folder / f"{name}.json").read_text())
+    return found
+
+
+@needs_nvcc
+@needs_cmake
+@pytest.mark.exhaustive
+def test_shared_library_shows_its_interface_only(library: Path, tmp_path: Path) -> None:
+    shutil.copytree(library, tmp_path / "net", ignore=shutil.ignore_patterns("made"))
+    build(tmp_path / "net", "-DBUILD_SHARED_LIBS=ON")
+    shown = must_run("nm", "-D", "--defined-only", "made/libekc_net.so", folder=tmp_path / "net")
+    names = {line.split()[2] for line in shown.splitlines()}
+    declared = set(re.findall(r"\bekc_net_\w+(?=\()", (library / "include/ekc/net.h").read_text()))
+    assert names == declared
+
+
+@needs_nvcc
+@pytest.mark.exhaustive
+def test_make_builds_installs_and_tests(library: Path, tmp_path: Path) -> None:
+    shutil.copytree(library, tmp_path / "net", ignore=shutil.ignore_patterns("made"))
+    must_run("make", "-j2", "install", f"PREFIX={tmp_path / 'prefix'}", folder=tmp_path / "net")
+    assert "all right" in must_run("make", "test", folder=tmp_path / "net")
+    # The types that the header declares are those of CUDA, in either order.
+    for order in (1, -1):
+        headers = ["<cuda_runtime.h>", "<cuda_fp16.h>", "<ekc/net.hpp>"][::order]
+        (tmp_path / "main.cpp").write_text("".join(f"#include {h}\n" for h in headers) + CUDA_MAIN)
+        flags = ("-std=c++17", "-Werror", "all-warnings", "-Iprefix/include")
+        must_run("nvcc", *flags, "main.cpp", "-Lprefix/lib", "-lekc_net", "-o", "main", folder=tmp_path)
+    must_run("./main", folder=tmp_path)
+
+
+@needs_nvcc
+@needs_cmake
+@pytest.mark.exhaustive
+def test_subdirectory_of_a_project(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        f"cmake_minimum_required(VERSION 3.18)\nproject(app CXX)\nadd_subdirectory({library} net)\n"
+        "add_executable(app main.cpp)\ntarget_link_libraries(app PRIVATE ekc::net)\n"
+    )
+    (tmp_path / "main.cpp").write_text(
+        "#include <ekc/net.hpp>\nint main() { return ekc::net::kernel_count() == 0; }\n"
+    )
+    must_run("cmake", "-G", "Ninja", "-S", ".", "-B", "made", folder=tmp_path)
+    must_run("cmake", "--build", "made", folder=tmp_path)
+    must_run("made/app", folder=tmp_path)
+
+
+@pytest.mark.parametrize("standard", ["c++17", "c++20"])
+def test_host_test_agrees_with_a_linear_search(library: Path, tmp_path: Path, standard: str) -> None:
+    """10,000 random requests and each status code; g++ alone compiles and links it."""
+    must_run(
+        *("g++", f"-std={standard}", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_net_HOST_TEST"),
+        *("tests/net_host_test.cpp", "src/net.cpp", "-o", tmp_path / "test"),
+        folder=library,
+    )
+    assert "10000 requests" in must_run(tmp_path / "test", folder=library)
+
+
+def demand_shared_memory(compiled: CompiledKernel) -> CompiledKernel:
+    """The kernel with 100 kB of dynamic shared memory, more than some boards have."""
+    return replace(compiled, launches=tuple(replace(x, shared_bytes=102400) for x in compiled.launches))
+
+
+@pytest.fixture(scope="module")
+def split(collected: CollectedBundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of one kernel with two launches, which needs a workspace of 4 sums of 64 x 64."""
+    op = OPERATORS[0]
+    schedule = ekc.Schedule(op).rfactor("k", 4)
+    for loop in ("k_part", "i", "i_"):
+        schedule = schedule.bind(loop, "block.y" if loop == "i" else "block.x")
+    name = f"split_product_{schedule.digest}_sm_80"
+    compiled = compile_schedule(schedule, "sm_80", name=name)
+    board = collected.bundle.boards[0]
+    kernel = BundleKernel("product", op, schedule, compiled, board, 1e-5, 1e-3, "both")
+    function = BundleFunction("product", describe_signature(op), (BundleShape(op, (kernel,)),))
+    folder = tmp_path_factory.mktemp("split") / "split"
+    write_bundle(Bundle("split", "0.1.0", (board,), (function,)), folder)
+    return folder
+
+
+def test_workspace_is_asked_for_and_checked(split: Path) -> None:
+    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_split_HOST_TEST")
+    must_run("g++", *flags, "tests/split_host_test.cpp", "src/split.cpp", "-o", "host_test", folder=split)
+    assert "1 kernels: all right" in must_run("./host_test", folder=split)
+    assert f', {4 * 64 * 64 * 4}, 0, "both"' in (split / "src/split.cpp").read_text()
+
+
+@needs_nvcc
+def test_kernel_of_two_launches_compiles(split: Path) -> None:
+    flags = ("-std=c++17", "-arch=sm_80", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
+    must_run("nvcc", *flags, "-c", "src/split_sm_80.cu", "-o", "split.o", folder=split)
+
+
+def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_path: Path) -> None:
+    """Several extents of a function, two boards of one capability, and one board measured and simulated."""
+    bundle = collected.bundle
+    h200 = TargetBoard("h200", "sm_90a", True)
+    measured = TargetBoard("NVIDIA H100 80GB HBM3", "sm_90a", False)
+    functions = []
+    for function in bundle.functions:
+        kernels = function.shapes[0].kernels
+        own = [k for k in kernels if k.device == "h100"]
+        demanding = [replace(k, compiled=demand_shared_memory(k.compiled)) for k in own]
+        kernels = (
+            *kernels,
+            *(replace(k, board=h200, latency_s=0.9 * k.latency_s) for k in demanding),
+            *(replace(k, board=measured, energy_j=1.1 * k.energy_j) for k in own),
+        )
+        operators = [ekc.matmul(64 * m, 64, 64 * k) for m in (1, 3, 7) for k in (1, 2)]
+        operators = [function.op] if function.name.startswith("softmax") else operators
+        operators = operators if function.name.endswith("float32") else [function.op]
+        shapes = [BundleShape(op, tuple(replace(k, op=op) for k in kernels)) for op in operators]
+        functions.append(replace(function, shapes=tuple(shapes)))
+    boards = (measured, *bundle.boards, h200)
+    write_bundle(replace(bundle, boards=boards, functions=tuple(functions)), tmp_path)
+    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_net_HOST_TEST", "-fsanitize=undefined")
+    must_run("g++", *flags, "tests/net_host_test.cpp", "src/net.cpp", "-o", "host_test", folder=tmp_path)
+    assert "10000 requests" in must_run("./host_test", folder=tmp_path)
+
+
+def compile_caller(library: Path, folder: Path, body: str, standard: str = "c++17") -> tuple[int, str]:
+    """Compile a function that calls the library; (exit status, messages)."""
+    (folder / "caller.cpp").write_text(
+        "#include <ekc/net.hpp>\nusing namespace ekc::net;\n"
+        f"int call(float* a, const float* b, __half* h, double* d)\n{{\n{body}\n}}\n"
+    )
+    flags = (f"-std={standard}", *WARNINGS, "-Wno-unused-parameter", "-fsyntax-only")
+    done = run("g++", *flags, f"-I{library / 'include'}", "caller.cpp", folder=folder)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("standard", ["c++17", "c++20"])
+def test_typed_header_compiles(library: Path, tmp_path: Path, standard: str) -> None:
+    body = """
+    Options options;
+    options.prefer = Prefer::latency;
+    const View<float, 2> view{a, {64, 64}, 64 * 64 * sizeof(float)};
+    const Status one = matmul_float32({64, 64, 64}, b, b, a, {}, nullptr, options);
+    const Status two = matmul_float32(matmul_float32_shape, view, view, view);
+    const Status three = matmul_float16({32, 32, 64}, h, h, h);
+    return one && two && three ? 0 : static_cast<int>(one.code());"""
+    status, messages = compile_caller(library, tmp_path, body, standard)
+    assert status == 0, messages
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return matmul_float32({64, 64, 64}, d, b, a).ok();", "no matching function"),
+        ("return matmul_float32({64, 64, 64}, a, b, b).ok();", "invalid conversion from"),
+        ("return matmul_float16({32, 32, 64}, b, h, h).ok();", "no matching function"),
+        ("return matmul_float32({64, 64, 64}, a, a).ok();", "no matching function"),
+        ("matmul_float32({64, 64, 64}, b, b, a); return 0;", "nodiscard"),
+        ("int code = matmul_float32({64, 64, 64}, b, b, a); return code;", "cannot convert"),
+    ],
+)
+def test_misuse_does_not_compile(library: Path, tmp_path: Path, body: str, message: str) -> None:
+    status, messages = compile_caller(library, tmp_path, body)
+    assert status != 0
+    assert message in messages
+
+
+def test_c_header_is_valid_c(library: Path) -> None:
+    flags = ("-std=c99", *WARNINGS, "-fsyntax-only", "-x", "c")
+    must_run("gcc", *flags, "include/ekc/net.h", folder=library)
+
+
+def test_files_name_their_license(library: Path, collected: CollectedBundle) -> None:
+    files = [p for p in library.rglob("*") if p.is_file() and "made" not in p.parts]
+    assert len(files) == 11
+    for path in files:
+        first = "".join(path.read_text().splitlines(keepends=True)[:2]).replace('"', "")
+        assert "SPDX-License-Identifier: 0BSD" in first
+    header = (library / "include/ekc/net.hpp").read_text() + (library / "include/ekc/net.h").read_text()
+    assert not re.search(r"#include.*cuda", header)
+    record = read_record(library, "net")
+    assert [k["symbol"] for k in record["kernels"]] == [k.symbol for k in collected.bundle.kernels]
