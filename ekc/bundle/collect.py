@@ -33,7 +33,7 @@ def collect_bundle(
     name: str,
     records: str | Path,
     *,
-    version: str = "1.0.0",
+    version: str = "0.1.0",
     operators: Sequence[NamedOperator] | None = None,
     targets: Sequence[str] | None = None,
     rule: SelectionRule = DEFAULT_RULE,

@@ -59,7 +59,8 @@ def describe_signature(op: Operator) -> str:
 
 def plan_functions(operators: Sequence[NamedOperator]) -> tuple[FunctionPlan, ...]:
     """Plan the functions, by name. Layers of one name and of equal signature become one function of several
-    shapes.
+    shapes. Where layers of one name in several models are different operators, the model is a part of the
+    names of their functions.
 
     Raises `InvalidInput` for two layers of one name that are different operators, and for names that the
     header cannot have.
@@ -74,13 +75,19 @@ def plan_functions(operators: Sequence[NamedOperator]) -> tuple[FunctionPlan, ..
 
 def _name_operators(operators: Sequence[NamedOperator]) -> dict[str, list[NamedOperator]]:
     """Operators by the name of their function."""
-    layers: dict[str, list[NamedOperator]] = {}
+    named: dict[str, list[NamedOperator]] = {}
     unnamed: dict[str, list[NamedOperator]] = {}
     for entry in operators:
         if entry.name:
-            layers.setdefault(make_function_name(entry.name), []).append(entry)
+            named.setdefault(make_function_name(entry.name), []).append(entry)
         else:
             unnamed.setdefault(describe_signature(entry.op), []).append(entry)
+    layers: dict[str, list[NamedOperator]] = {}
+    for name, entries in named.items():
+        is_one = _fit_one_function(entries)
+        for entry in entries:
+            own = name if is_one or not entry.model else make_function_name(f"{entry.model} {entry.name}")
+            layers.setdefault(own, []).append(entry)
     bases: dict[str, list[str]] = {}
     for signature, entries in unnamed.items():
         op = entries[0].op
@@ -93,6 +100,14 @@ def _name_operators(operators: Sequence[NamedOperator]) -> dict[str, list[NamedO
             ):
                 layers.setdefault(name, []).extend(entries)
     return layers
+
+
+def _fit_one_function(entries: Sequence[NamedOperator]) -> bool:
+    """Whether operators differ in their extents alone, so that these distinguish them."""
+    by_extents: dict[tuple[int, ...], str] = {}
+    signatures = {describe_signature(entry.op) for entry in entries}
+    digests = [by_extents.setdefault(list_extents(entry.op), entry.op.digest) for entry in entries]
+    return len(signatures) == 1 and digests == [entry.op.digest for entry in entries]
 
 
 def _find_type(op: Operator) -> str:

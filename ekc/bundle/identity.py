@@ -31,7 +31,7 @@ def check_bundle_version(version: str) -> str:
     """Check the version of a bundle: three whole numbers, as 1.2.3. Raises `InvalidInput`."""
     if not _VERSION.match(version):
         numbers = [str(int(n)) for n in re.findall(r"[0-9]+", version)[:3] if len(n) < 10]
-        near = ".".join([*numbers, "0", "0", "0"][:3]) if numbers else "1.0.0"
+        near = ".".join([*numbers, "0", "0", "0"][:3]) if numbers else "0.1.0"
         raise InvalidInput(
             f"--version: {version!r:.60} is not three whole numbers with dots, MAJOR.MINOR.PATCH; try {near}"
         )

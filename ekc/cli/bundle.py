@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--targets", help="Devices with commas between, such as a100,h100. [default: all of the file]")
 @click.option("--name", required=True, help="Name of the library: lower-case letters, digits and _.")
 @click.option("--out", type=FILE, required=True, help="Folder for the library.")
-@click.option("--version", default="1.0.0", show_default=True, help="Version of the library.")
+@click.option("--version", default="0.1.0", show_default=True, help="Version of the library.")
 @click.option(
     "--max-slowdown",
     type=float,

@@ -114,10 +114,26 @@ def test_layers_of_one_name_and_kind_become_one_function() -> None:
     assert [op.inputs[0].shape for op in plan.operators] == [(1, 64), (16, 64)]
 
 
+def test_layers_of_one_name_that_differ_carry_their_model() -> None:
+    layers = [
+        NamedOperator(ekc.matmul(4, 4, 4), "fc", "net, batch 4"),
+        NamedOperator(ekc.matvec(4, 4), "fc", "net, batch 1"),
+        NamedOperator(ekc.softmax((4, 4)), "soft", "net, batch 1"),
+    ]
+    assert [p.name for p in plan_functions(layers)] == ["net_batch_1_fc", "net_batch_4_fc", "soft"]
+
+
+def test_layers_of_no_model_that_differ_are_refused() -> None:
+    layers = [NamedOperator(ekc.matmul(4, 4, 4), "fc"), NamedOperator(ekc.softmax((4, 4)), "fc")]
+    with pytest.raises(
+        InvalidInput, match="two different operators are called 'fc'.*call the second one fc_2"
+    ):
+        plan_functions(layers)
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (NamedOperator(ekc.softmax((4, 4)), "fc", "b"), "two different operators are called 'fc'"),
         (NamedOperator(ekc.matmul(2, 2, 2), "fc", "a"), "two layers of a are called 'fc'.*fc_2"),
         (NamedOperator(ekc.matmul(4, 4, 4), "fc_info", "a"), "'fc_info' and 'fc' cannot both be functions"),
     ],
