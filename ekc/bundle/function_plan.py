@@ -124,20 +124,12 @@ def _split_equal_extents(name: str, entries: list[NamedOperator]) -> list[tuple[
 
 
 def _plan_function(name: str, entries: Sequence[NamedOperator]) -> FunctionPlan:
-    signature = describe_signature(entries[0].op)
     found: dict[tuple[int, ...], NamedOperator] = {}
     for entry in entries:
-        other = found.setdefault(list_extents(entry.op), entry)
-        same = other.op.digest == entry.op.digest
-        first = entries[0] if same else other
-        if describe_signature(entry.op) != signature or not same:
-            raise InvalidInput(
-                f"layers: two different operators are called {entry.name or name!r}: {_describe(first)}, and "
-                f"{_describe(entry)}; call the second one {entry.name or name}_2"
-            )
-        _check_model(entry, [e for e in entries if e is not entry])
+        _check_model(entry, entries)
+        found.setdefault(list_extents(entry.op), entry)
     ordered = [found[extents].op for extents in sorted(found)]
-    return FunctionPlan(name, signature, tuple(ordered))
+    return FunctionPlan(name, describe_signature(entries[0].op), tuple(ordered))
 
 
 def _check_model(entry: NamedOperator, others: Sequence[NamedOperator]) -> None:

@@ -125,9 +125,7 @@ def test_layers_of_one_name_that_differ_carry_their_model() -> None:
 
 def test_layers_of_no_model_that_differ_are_refused() -> None:
     layers = [NamedOperator(ekc.matmul(4, 4, 4), "fc"), NamedOperator(ekc.softmax((4, 4)), "fc")]
-    with pytest.raises(
-        InvalidInput, match="two different operators are called 'fc'.*call the second one fc_2"
-    ):
+    with pytest.raises(InvalidInput, match="two layers are called 'fc'"):
         plan_functions(layers)
 
 
