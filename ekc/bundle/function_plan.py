@@ -128,6 +128,11 @@ def _plan_function(name: str, entries: Sequence[NamedOperator]) -> FunctionPlan:
     for entry in entries:
         _check_model(entry, entries)
         found.setdefault(list_extents(entry.op), entry)
+    if not _fit_one_function(entries):
+        raise InvalidInput(
+            f"layers: the function {name} would be {_describe(entries[0])}, and {_describe(entries[-1])}; "
+            "change the name of one of these layers or models"
+        )
     ordered = [found[extents].op for extents in sorted(found)]
     return FunctionPlan(name, describe_signature(entries[0].op), tuple(ordered))
 

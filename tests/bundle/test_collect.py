@@ -129,6 +129,15 @@ def test_layers_of_no_model_that_differ_are_refused() -> None:
         plan_functions(layers)
 
 
+def test_models_whose_names_become_one_are_refused() -> None:
+    layers = [
+        NamedOperator(ekc.matmul(4, 4, 4), "fc", "net A"),
+        NamedOperator(ekc.softmax((4, 4)), "fc", "net-A"),
+    ]
+    with pytest.raises(InvalidInput, match="the function net_A_fc would be matmul"):
+        plan_functions(layers)
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
