@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from ekc.version import __version__
 
 LICENSE = "0BSD"
 """License of the generated files: no conditions at all."""
+KERNELS_PER_FILE = 8
+"""Kernels of a source file, at most."""
 _KERNELS_HEAD = f"// SPDX-License-Identifier: {LICENSE}\n// Kernels of ekc_"
 """Beginning of a generated file of kernels."""
 _TAKEN_PARAMETERS = frozenset(
@@ -79,10 +81,10 @@ def build_texts(bundle: Bundle) -> dict[str, str]:
         f"tests/{name}_cuda_stub.h": "cuda_stub.h.j2",
     }
     texts = {path: render_template(f"library/{template}", **values) for path, template in files.items()}
-    for arch in bundle.archs:
-        own = [launcher for launcher in values["launchers"] if launcher["arch"] == arch]
-        sources = values | {"arch": arch, "kernels": own}
-        texts[f"src/{name}_{arch}.cu"] = render_template("library/kernels.cu.j2", **sources)
+    for row in values["arch_rows"]:
+        for stem, launchers in row["sources"].items():
+            sources = values | {"arch": row["arch"], "kernels": launchers}
+            texts[f"src/{stem}.cu"] = render_template("library/kernels.cu.j2", **sources)
     texts[f"{name}.json"] = json.dumps(build_provenance(bundle), indent=1) + "\n"
     return texts
 
@@ -115,13 +117,17 @@ def build_values(bundle: Bundle) -> dict[str, Any]:
     for row, kernel in zip(kernels, bundle.kernels, strict=True):
         row["shape"] = shape_of_operator[kernel.op.digest]
     types = {t["element"].removeprefix("const ") for f in functions for t in f["tensors"]}
+    launchers = list({row["symbol"]: row for row in kernels}.values())
     return {
         "name": bundle.name,
         "version": bundle.version,
         "ekc_version": __version__,
         "codes": [{"name": c.upper(), "word": c, "text": text} for c, text in STATUS_CODES.items()],
         "archs": bundle.archs,
-        "arch_rows": [_describe_arch(arch) for arch in bundle.archs],
+        "arch_rows": [
+            _describe_arch(arch) | {"sources": _split_sources(f"{bundle.name}_{arch}", arch, launchers)}
+            for arch in bundle.archs
+        ],
         "boards": [_describe_board(b) for b in bundle.boards],
         "functions": functions,
         "functions_by_id": [functions[i] for i in by_id],
@@ -129,11 +135,24 @@ def build_values(bundle: Bundle) -> dict[str, Any]:
         "tensor_rows": tensor_rows,
         "kernels": kernels,
         "kernel_count": len(kernels),
-        "launchers": list({row["symbol"]: row for row in kernels}.values()),
+        "launchers": launchers,
         "max_axes": max([1, *(len(row["extents"]) for row in shape_rows)]),
         "max_rank": max([1, *(row["rank"] for row in tensor_rows)]),
         "half": "__half" in types,
         "bfloat": "__nv_bfloat16" in types,
+    }
+
+
+def _split_sources(
+    stem: str, arch: str, launchers: Sequence[dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Launchers of an architecture by the name of their source file without its ending: `net_sm_80`,
+    `net_sm_80_2`, and so on. nvcc compiles the kernels of a file one after another, and files in parallel."""
+    own = [launcher for launcher in launchers if launcher["arch"] == arch]
+    starts = range(0, len(own), KERNELS_PER_FILE)
+    return {
+        stem if number == 0 else f"{stem}_{number + 1}": own[start : start + KERNELS_PER_FILE]
+        for number, start in enumerate(starts)
     }
 
 

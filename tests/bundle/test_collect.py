@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ekc
+from ekc.bundle import write
 from ekc.bundle.boards import match_board
 from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
 from ekc.bundle.function_plan import NamedOperator, make_function_name, plan_functions
@@ -285,6 +286,26 @@ def test_layers_of_a_file_become_functions(
     found = json.loads(capsys.readouterr().out)["functions"]
     assert [f["name"] for f in found] == ["attention_key", "attention_query"]
     assert found[0]["kernels"] == found[1]["kernels"]
+
+
+def test_kernels_are_split_into_files(collected: CollectedBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = build_texts(collected.bundle)
+    monkeypatch.setattr(write, "KERNELS_PER_FILE", 2)
+    texts = build_texts(collected.bundle)
+    sources = [path for path in texts if path.endswith(".cu")]
+    assert {"src/net_sm_80.cu", "src/net_sm_80_2.cu"} <= set(sources)
+    assert _list_launchers(texts) == _list_launchers(whole)
+    for path in sources:
+        assert path in texts["CMakeLists.txt"]
+        assert path in texts["Makefile"]
+        assert len(_list_launchers({path: texts[path]})) <= 2
+
+
+def _list_launchers(texts: dict[str, str]) -> list[str]:
+    """Declarations of launchers in the files of kernels."""
+    sources = [text for path, text in texts.items() if path.endswith(".cu")]
+    lines = [line for text in sources for line in text.splitlines()]
+    return sorted(line for line in lines if line.startswith('extern "C"') and line.endswith(";"))
 
 
 def test_folder_of_another_bundle_is_refused(collected: CollectedBundle, tmp_path: Path) -> None:
