@@ -106,7 +106,7 @@ def _profile(
     """Counters of each launch, in order. Raises `EkcError` where some are missing."""
     work, log = folder / "kernels.pickle", folder / "counters.csv"
     work.write_bytes(pickle.dumps([LoadableKernel.from_kernel(one) for one in kernels]))
-    # Unless told otherwise, ncu lowers the clock while it counts, and empties the caches.
+    # By default ncu fixes the clock at its base value and flushes the caches before each pass.
     command = ["ncu", "--clock-control", "none", "--cache-control", "none", "--target-processes", "all"]
     command += [word for section in SECTIONS for word in ("--section", section)]
     command += [

@@ -96,7 +96,7 @@ def compute_savings_within_runs(lines: Sequence[Line]) -> list[tuple[str, float]
 
 
 def compare_with_other_models(lines: Sequence[Line]) -> Line | None:
-    """What is claimed as saved within the adaptive runs, beside what other models say of the same kernels:
+    """Compare the savings claimed by the adaptive runs with those of other models for the same kernels:
     event energies and residuals redrawn as far as recordings allow (`saving.py` of the simulated devices).
     Their figure is the middle of their 95 % interval; "confirmed" is the mean of it over the mean claim."""
     mine = [x for x in lines if x["variant"] == ADAPTIVE]

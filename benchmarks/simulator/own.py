@@ -241,7 +241,7 @@ def _find_bounds(spec: GpuSpec, kind: str) -> tuple[float, float]:
         published = spec.power.memory_published_pj_per_byte
         return published / power.BOUND_FACTOR / used, published * power.BOUND_FACTOR / used
     low, high = power.UNIT_ENERGIES[kind].bounds
-    # What is in use is rounded, so it may lie beside a bound.
+    # Energies in use are rounded, so one may exceed its bound slightly.
     return min(low / used, 1.0), max(high / used, 1.0)
 
 

@@ -58,7 +58,7 @@ class OwnRow:
 
     measured: Measured
     events: Events
-    """Of the first launch."""
+    """Events of the first launch."""
     simulated_s: float
     """At the recorded clock, whatever the power: a kernel is timed before the power cap acts."""
     prior_s: float

@@ -156,3 +156,9 @@ def test_memory_energy_does_not_follow_the_core_voltage() -> None:
     energy = power.DynamicEnergy(core_j=2.0, memory_j=3.0)
     assert energy.at_voltage(1.0) == 5.0
     assert energy.at_voltage(1.2) == pytest.approx(2.0 * 1.44 + 3.0)
+
+    def test_factors_of_a_gpu_keep_energies_within_their_bounds(self, spec: GpuSpec) -> None:
+        assert set(spec.power.energy_factors) <= set(power.UNIT_ENERGIES)
+        for kind, factor in spec.power.energy_factors.items():
+            least, most = power.UNIT_ENERGIES[kind].bounds
+            assert least <= factor * power.UNIT_ENERGIES[kind].pj <= most, kind
