@@ -201,8 +201,10 @@ def compute_traffic(
         kept_share = compute_kept_share(spec, (launch,))
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     accesses = [one for one in profile.accesses if one.space == "global"]
-    miss = _estimate_l1_miss_share(spec, profile.live_lines, residency)
-    between_l1_l2 = _compute_l2_bytes(launch, accesses, blocks, min(blocks, spec.sms), miss)
+    room = _compute_l1_room(spec, residency)
+    miss = _estimate_l1_miss_share(room, profile.live_lines, residency)
+    repeated = 1.0 - min(blocks, spec.sms) / blocks
+    between_l1_l2 = _compute_l2_bytes(launch, accesses, repeated, miss, room)
     wave, usable_bytes = min(blocks, residency.blocks * spec.sms), spec.l2_usable_share * spec.l2_bytes
     in_step, drifting = (
         _bound_dram_bytes(launch, between_l1_l2, count(launch.footprints, wave, usable_bytes), kept_share)
@@ -219,11 +221,17 @@ def compute_traffic(
 
 
 def _compute_l2_bytes(
-    launch: Launch, accesses: list[AccessGroup], blocks: int, busy_sms: int, l1_miss_share: float
+    launch: Launch,
+    accesses: list[AccessGroup],
+    repeated_share: float,
+    l1_miss_share: float,
+    room_bytes: float,
 ) -> dict[tuple[str, str], float]:
-    """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1. What all blocks read
-    alike comes once to each SM: its blocks find it in L1 (counted on an H100: a matrix-vector product whose
-    blocks all read the vector)."""
+    """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1. Data that all blocks
+    read alike come once to each SM if they fit its L1, where its later blocks find them (counted on an H100:
+    a matrix-vector product whose blocks all read the vector). `repeated_share`: share of the blocks that are
+    not the first of their SM."""
+    blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     distinct = {
         (f.tensor, f.kind): max(f.block_bytes, SECTOR_BYTES * f.block_sectors) for f in launch.footprints
     }
@@ -235,8 +243,9 @@ def _compute_l2_bytes(
     result = {}
     for key, per_block in requested.items():
         floor = min(distinct.get(key, per_block), per_block) if key[1] == "load" else per_block
-        first = floor * (busy_sms / blocks if key in common and key[1] == "load" else 1.0)
-        result[key] = blocks * (first + l1_miss_share * (per_block - first)) * _count_l2_passes(key[1])
+        kept = 1.0 - _estimate_lost_share(floor, room_bytes) if key in common and key[1] == "load" else 0.0
+        first = floor * (1.0 - repeated_share * kept)
+        result[key] = blocks * (first + l1_miss_share * (per_block - floor)) * _count_l2_passes(key[1])
     return result
 
 
@@ -244,12 +253,22 @@ def _count_l2_passes(kind: str) -> int:
     return ATOMIC_L2_PASSES if kind == "atomic" else 1
 
 
-def _estimate_l1_miss_share(spec: GpuSpec, live_lines: float, residency: SmResidency) -> float:
+def _compute_l1_room(spec: GpuSpec, residency: SmResidency) -> float:
+    """Bytes of an SM's L1 that shared memory leaves."""
+    capability = spec.capability
+    return float(capability.l1_bytes_per_sm - min(residency.shared_bytes, capability.shared_bytes_per_sm))
+
+
+def _estimate_l1_miss_share(room_bytes: float, live_lines: float, residency: SmResidency) -> float:
     """Probability that a byte has left L1 at its next use: live lines of all blocks of an SM, whose warps
-    proceed in step, and their local memory, against the size of L1."""
-    room = spec.capability.l1_bytes_per_sm - min(residency.shared_bytes, spec.capability.shared_bytes_per_sm)
+    proceed in step, and their local memory, against the room in L1."""
     live = LIVE_LINE_SHARE * LINE_BYTES * live_lines * residency.blocks + residency.local_bytes
-    return live**2 / (live**2 + float(room) ** 2)
+    return _estimate_lost_share(live, room_bytes)
+
+
+def _estimate_lost_share(size_bytes: float, room_bytes: float) -> float:
+    """Share of data in use that L1 has lost at its next use."""
+    return size_bytes**2 / (size_bytes**2 + room_bytes**2)
 
 
 def _bound_dram_bytes(

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import ekc
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.simulated.events import Events, count_events
 from ekc.devices.simulated.launch_counts import compute_occupancy, profile_kernel
@@ -37,6 +38,29 @@ def test_neighbours_find_each_other_in_l1() -> None:
     # recorded GEMMs whose lanes are strided (RTX 3090, RTX 2080 Ti) are as fast as that allows and no slower.
     assert scattered.lsu_cycles > 8 * dense.lsu_cycles
     assert scattered.traffic.l2_bytes < 0.1 * scattered.traffic.sectors * 32
+
+
+def _compile_rows(extent: int) -> CompiledKernel:
+    """A product of 65536 rows in blocks of 16 rows: every block reads the whole of B."""
+    schedule = (
+        ekc.Schedule(ekc.matmul(65536, extent, extent))
+        .split("i", (16,))
+        .split("j", (16,))
+        .reorder("i.0", "i.1", "j.1", "j.0", "k")
+        .bind("i.0", "block.x")
+        .bind("i.1", "thread.y")
+        .bind("j.1", "thread.x")
+    )
+    return ekc.compile(schedule, arch="sm_80").compiled
+
+
+def test_data_of_all_blocks_stay_in_l1_if_they_fit() -> None:
+    blocks, moved = 4096, {n: counted(_compile_rows(n)).traffic.l2_bytes for n in (64, 1024)}
+    own = {n: 2 * 4 * 65536 * n for n in moved}
+    shared = {n: blocks * 4 * n * n for n in moved}
+    # 16 KiB come to each SM once, but for what is lost between reads; 4 MiB come to each block.
+    assert moved[64] - own[64] < 0.5 * shared[64]
+    assert moved[1024] - own[1024] > 0.9 * shared[1024]
 
 
 def test_addresses_and_data_both_take_the_load_store_unit() -> None:
