@@ -31,9 +31,9 @@ from tests.governor.helpers import (
 from tests.scripted.nvml.boards import ScriptedBoards
 
 COUNTING_JOB = """
-import signal, sys
-for number in {numbers}:
-    signal.signal(number, lambda n, f: print(int(n), flush=True))
+import os, signal, sys
+for number in {numbers}:  # Not print: a second signal may come while the first is printed.
+    signal.signal(number, lambda n, f: os.write(1, b'%d\\n' % n))
 print('ready', flush=True)
 sys.stdin.readline()
 """
@@ -102,6 +102,51 @@ def test_signals_reach_the_job_once(
     assert process.wait(60) == 0
     last.cancel()
     assert observed == dict.fromkeys(numbers, len(sends))
+
+
+REPEATING_GOVERNOR = """
+import os, sys
+from ekc.governor.live import governed_job
+from ekc.processes.group_signals import GroupSignalDetector
+class Detector(GroupSignalDetector):
+    repetitions = int(sys.argv[1])
+    def has_received(self, number):
+        received = super().has_received(number)
+        os.write(1, b'handled\\n')
+        return received
+    def clear_signal(self, number):
+        if self.repetitions:
+            self.repetitions -= 1
+            os.killpg(0, number)
+        super().clear_signal(number)
+governed_job.GroupSignalDetector = Detector
+job = governed_job.CommandJob([sys.executable, '-c', sys.argv[2]])
+sys.exit(job.wait())
+"""
+
+
+@pytest.mark.parametrize("repetitions", [0, 1])
+def test_signals_to_the_group_while_one_is_handled(repetitions: int) -> None:
+    """A second signal comes just before the first is forgotten: the job has both from the group itself. One
+    that comes later to the governor alone is passed on."""
+    usr1 = signal.SIGUSR1
+    words = [
+        sys.executable,
+        "-c",
+        REPEATING_GOVERNOR,
+        str(repetitions),
+        COUNTING_JOB.format(numbers=[int(usr1)]),
+    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = wait_until_ready(subprocess.Popen(words, text=True, start_new_session=True, **pipes))
+    os.killpg(process.pid, usr1)
+    count = 1 + repetitions
+    lines = [process.stdout.readline() for _ in range(2 * count)]
+    assert Counter(lines) == {"handled\n": count, f"{usr1}\n": count}
+    process.send_signal(usr1)
+    assert {process.stdout.readline() for _ in range(2)} == {"handled\n", f"{usr1}\n"}
+    out, _ = process.communicate("\n", timeout=60)
+    assert (process.returncode, out) == (0, "")
 
 
 @pytest.mark.parametrize("send", ["group", "timeout", "each"])

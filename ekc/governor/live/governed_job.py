@@ -148,11 +148,17 @@ class CommandJob:
     def _forward_pending_signals(self) -> None:
         """Pass on queued signals that did not reach the group, after `SIGNAL_SPREAD_S`."""
         self._is_forwarding = True
+        repeated: set[int] = set()
+        """Received again while the detector forgot them: it cannot tell the second from the first."""
         while self._pending_signals:
             time.sleep(SIGNAL_SPREAD_S)
             number = self._pending_signals.pop(0)
-            if not self._group_detector.has_received(number):
+            has_group_received = self._group_detector.has_received(number)
+            if not has_group_received and number not in repeated:
                 self._process.send_signal(number)
+            repeated.discard(number)
+            if has_group_received and number in self._pending_signals:
+                repeated.add(number)
             if number == signal.SIGTSTP:
                 self._stop_with_command()
         self._is_forwarding = False
