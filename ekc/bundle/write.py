@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ekc.argument_checks import check_path
+from ekc.bundle.embed import format_text_words, format_words
 from ekc.bundle.function_plan import CPP_TYPES, make_parameter_names
 from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, TargetBoard
 from ekc.bundle.status_codes import STATUS_CODES
 from ekc.codegen.export import clean_comment, lay_out_workspace, write_files
 from ekc.codegen.render import render_template
+from ekc.devices.device import parse_arch_number
 from ekc.errors import InvalidInput
 from ekc.ir.compute import TensorSpec
 from ekc.version import __version__
@@ -22,8 +24,11 @@ LICENSE = "0BSD"
 """License of the generated files: no conditions at all."""
 KERNELS_PER_FILE = 8
 """Kernels of a source file, at most."""
-_KERNELS_HEAD = f"// SPDX-License-Identifier: {LICENSE}\n// Kernels of ekc_"
-"""Beginning of a generated file of kernels."""
+_KERNELS_HEADS = tuple(
+    f"// SPDX-License-Identifier: {LICENSE}\n// {what} of ekc_"
+    for what in ("Kernels", "Machine code of kernels")
+)
+"""Beginnings of generated files of kernels."""
 _TAKEN_PARAMETERS = frozenset(
     {"extents_", "workspace_", "stream_", "options_", "tensors_", "status_", "bytes_", "found_"}
     | {
@@ -43,19 +48,22 @@ _TAKEN_PARAMETERS = frozenset(
 """Names that tensors and axes cannot have, because the text of the functions has them."""
 
 
-def write_bundle(bundle: Bundle, folder: str | Path) -> tuple[Path, ...]:
+def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> tuple[Path, ...]:
     """Write the files of a library into a folder; returns their paths.
 
-    A missing folder is made; each file is replaced in one step; kernels of an earlier bundle of the name for
-    other architectures are removed. Raises `InvalidInput` for a folder that
-    cannot be written, or that holds a bundle of another name.
+    cubin: embed the machine code of the kernels instead of their CUDA source. The library then needs a C++
+    compiler and at run time a driver, but no toolkit.
+
+    A missing folder is made; each file is replaced in one step; kernels of an earlier bundle of the name that
+    this one lacks are removed. Raises `InvalidInput` for a folder that cannot be written, or that holds a
+    bundle of another name.
     """
     folder = Path(check_path("folder", folder))
     _check_folder(folder, bundle.name)
-    texts = build_texts(bundle)
+    texts = build_texts(bundle, cubin)
     written = write_files(folder, texts, "bundle")
-    for path in (folder / "src").glob(f"{bundle.name}_sm_*.cu"):
-        if f"src/{path.name}" not in texts and path.read_text().startswith(_KERNELS_HEAD):
+    for path in (folder / "src").glob(f"{bundle.name}_sm_*.c*"):
+        if f"src/{path.name}" not in texts and path.read_text().startswith(_KERNELS_HEADS):
             path.unlink()
     return written
 
@@ -66,30 +74,32 @@ def _check_folder(folder: Path, name: str) -> None:
         raise InvalidInput(f"--out: {folder} holds the bundle {others[0]}; choose another folder for {name}")
 
 
-def build_texts(bundle: Bundle) -> dict[str, str]:
-    """Text of each file by its path in the folder of the bundle."""
+def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
+    """Text of each file by its path in the folder of the bundle; `cubin` as for `write_bundle`."""
     name = bundle.name
-    values = build_values(bundle)
+    values = build_values(bundle, cubin)
     files = {
         f"include/ekc/{name}.h": "library.h.j2",
         f"include/ekc/{name}.hpp": "library.hpp.j2",
         f"src/{name}.cpp": "library.cpp.j2",
+        f"src/{name}_runtime.h": "runtime.h.j2",
+        f"src/{name}_runtime.cpp": "runtime_driver.cpp.j2" if cubin else "runtime_cudart.cpp.j2",
         "CMakeLists.txt": "library.cmake.j2",
         f"cmake/ekc_{name}-config.cmake.in": "config.cmake.j2",
         "Makefile": "library.make.j2",
         f"tests/{name}_host_test.cpp": "host_test.cpp.j2",
-        f"tests/{name}_cuda_stub.h": "cuda_stub.h.j2",
     }
     texts = {path: render_template(f"library/{template}", **values) for path, template in files.items()}
     for row in values["arch_rows"]:
         for stem, launchers in row["sources"].items():
             sources = values | {"arch": row["arch"], "kernels": launchers}
-            texts[f"src/{stem}.cu"] = render_template("library/kernels.cu.j2", **sources)
+            ending, template = ("cpp", "cubin.cpp.j2") if cubin else ("cu", "kernels.cu.j2")
+            texts[f"src/{stem}.{ending}"] = render_template(f"library/{template}", **sources)
     texts[f"{name}.json"] = json.dumps(build_provenance(bundle), indent=1) + "\n"
     return texts
 
 
-def build_values(bundle: Bundle) -> dict[str, Any]:
+def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
     """Values of the templates."""
     functions = [_describe_function(f) for f in bundle.functions]
     by_id = sorted(range(len(functions)), key=lambda i: bundle.functions[i].id)
@@ -113,7 +123,12 @@ def build_values(bundle: Bundle) -> dict[str, Any]:
                 }
             )
             tensor_rows += [_describe_shape(t) for t in (*shape.op.inputs, *shape.op.outputs)]
+    newest = max((a for a in bundle.archs if a[-1].isdigit()), key=parse_arch_number, default="")
     kernels = [_describe_kernel(k, bundle.boards) for k in bundle.kernels]
+    if cubin:
+        kernels = [
+            row | _describe_code(k, k.arch == newest) for row, k in zip(kernels, bundle.kernels, strict=True)
+        ]
     for row, kernel in zip(kernels, bundle.kernels, strict=True):
         row["shape"] = shape_of_operator[kernel.op.digest]
     types = {t["element"].removeprefix("const ") for f in functions for t in f["tensors"]}
@@ -128,7 +143,8 @@ def build_values(bundle: Bundle) -> dict[str, Any]:
             _describe_arch(arch) | {"sources": _split_sources(f"{bundle.name}_{arch}", arch, launchers)}
             for arch in bundle.archs
         ],
-        "boards": [_describe_board(b) for b in bundle.boards],
+        "boards": [_describe_board(b, b.arch == newest if cubin else not b.is_exact) for b in bundle.boards],
+        "cubin": cubin,
         "functions": functions,
         "functions_by_id": [functions[i] for i in by_id],
         "shape_rows": shape_rows,
@@ -190,13 +206,29 @@ def _describe_shape(tensor: TensorSpec) -> dict[str, Any]:
     return {"rank": len(tensor.shape), "extents": tensor.shape or (0,), "bytes": tensor.bytes}
 
 
-def _describe_board(board: TargetBoard) -> dict[str, Any]:
-    exact = "true" if board.is_exact else "false"
+def _describe_board(board: TargetBoard, has_ptx: bool) -> dict[str, Any]:
     return {
         "name": json.dumps(board.name),
         "source": board.source,
         "capability": board.capability,
-        "exact": exact,
+        "exact": _format_bool(board.is_exact),
+        "forward": _format_bool(has_ptx),
+    }
+
+
+def _format_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _describe_code(kernel: BundleKernel, has_ptx: bool) -> dict[str, Any]:
+    """Embedded code of a kernel."""
+    compiled = kernel.compiled
+    return {
+        "cubin_bytes": len(compiled.cubin),
+        "cubin_words": format_words(compiled.cubin),
+        "ptx_words": format_text_words(compiled.ptx) if has_ptx else "",
+        "capability": kernel.board.capability,
+        "exact": _format_bool(kernel.board.is_exact),
     }
 
 

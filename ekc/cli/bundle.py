@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Bundle kernels at most this much slower than the fastest: 0.05 is 5 %.",
 )
+@click.option(
+    "--cubin", is_flag=True, help="Embed machine code: the library is built without nvcc and CUDA headers."
+)
 @any_toolchain_option
 @json_option
 def bundle(
@@ -43,12 +46,14 @@ def bundle(
     out: Path,
     version: str,
     max_slowdown: float,
+    cubin: bool,
     any_toolchain: bool,
     as_json: bool,
 ) -> None:
     """Write a C++ library of the best kernels of a record file, which selects a kernel at run time.
 
-    The folder is a project for CMake and make. The library needs the CUDA runtime, and no Python.
+    The folder is a project for CMake and make. The library needs the CUDA runtime, or with --cubin the driver
+    alone, and no Python.
     """
     from ekc.bundle.collect import collect_bundle
     from ekc.bundle.write import write_bundle
@@ -66,7 +71,7 @@ def bundle(
     )
     for line in found.missing:
         log(f"ekc: warning: {line}")
-    paths = write_bundle(found.bundle, ensure_writable(out))
+    paths = write_bundle(found.bundle, ensure_writable(out), cubin=cubin)
     if as_json:
         functions = [
             {"name": f.name, "kernels": [k.symbol for s in f.shapes for k in s.kernels]}

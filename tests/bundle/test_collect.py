@@ -230,7 +230,7 @@ def test_real_boards_come_first_and_are_named_by_a_part(records: Path, tmp_path:
         (board, "sm_80", "measured"),
         ("h100", "sm_90a", "simulated"),
     ]
-    assert f'{{"{board}", "measured", 80, false}}' in build_texts(bundle)["src/net.cpp"]
+    assert f'{{"{board}", "measured", 80, false, true}}' in build_texts(bundle)["src/net.cpp"]
 
 
 def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path) -> None:

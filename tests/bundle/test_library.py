@@ -172,7 +172,7 @@ def test_subdirectory_of_a_project(library: Path, tmp_path: Path) -> None:
 def test_host_test_agrees_with_a_linear_search(library: Path, tmp_path: Path, standard: str) -> None:
     """10,000 random requests and each status code; g++ alone compiles and links it."""
     must_run(
-        *("g++", f"-std={standard}", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_net_HOST_TEST"),
+        *("g++", f"-std={standard}", *WARNINGS, "-Iinclude", "-Isrc"),
         *("tests/net_host_test.cpp", "src/net.cpp", "-o", tmp_path / "test"),
         folder=library,
     )
@@ -202,7 +202,7 @@ def split(collected: CollectedBundle, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_workspace_is_asked_for_and_checked(split: Path) -> None:
-    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_split_HOST_TEST")
+    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Isrc")
     must_run("g++", *flags, "tests/split_host_test.cpp", "src/split.cpp", "-o", "host_test", folder=split)
     assert "1 kernels: all right" in must_run("./host_test", folder=split)
     assert f', {4 * 64 * 64 * 4}, 0, "both"' in (split / "src/split.cpp").read_text()
@@ -236,7 +236,7 @@ def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_
         functions.append(replace(function, shapes=tuple(shapes)))
     boards = (measured, *bundle.boards, h200)
     write_bundle(replace(bundle, boards=boards, functions=tuple(functions)), tmp_path)
-    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Itests", "-DEKC_net_HOST_TEST", "-fsanitize=undefined")
+    flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Isrc", "-fsanitize=undefined")
     must_run("g++", *flags, "tests/net_host_test.cpp", "src/net.cpp", "-o", "host_test", folder=tmp_path)
     assert "10000 requests" in must_run("./host_test", folder=tmp_path)
 
