@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ekc import devices
-from ekc.bundle.kernels import TargetBoard
+from ekc.codegen.library.kernels import TargetBoard
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device
 from ekc.devices.simulated.specs import list_names

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ekc.bundle.boards import choose_conditions, find_boards, open_model
-from ekc.bundle.function_plan import FunctionPlan, NamedOperator, plan_functions
-from ekc.bundle.identity import check_bundle_name, check_bundle_version
-from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
-from ekc.codegen.generate import compile_schedule
+from ekc.codegen.library.build import KernelChoice, build_kernel
+from ekc.codegen.library.function_plan import FunctionPlan, NamedOperator, plan_functions
+from ekc.codegen.library.identity import check_bundle_name, check_bundle_version
+from ekc.codegen.library.kernels import (
+    Bundle,
+    BundleFunction,
+    BundleKernel,
+    BundleShape,
+    KernelFigures,
+    TargetBoard,
+)
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
+from ekc.search.data.library_choice import make_choice
 from ekc.search.data.result import Trial
 from ekc.search.database.conditions import RecordConditions, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
@@ -129,20 +137,13 @@ class _Collector:
         trials = choose_finalists(groups[chosen]) if chosen else []
         if chosen is None or not trials:
             return []
-        strict = choose_conditions([chosen], board, False)
+        is_here = choose_conditions([chosen], board, False) is not None
+        conditions = {} if is_here else {"measured elsewhere": str(chosen)}
         limits = open_model(board.name).limits
-        kernels = []
-        for trial, role in choose_points(trials, self.rule):
-            assert trial.latency_s is not None
-            assert trial.energy_j is not None
-            name = "_".join([self.name, function, trial.schedule.digest, board.arch])
-            compiled = compile_schedule(trial.schedule, board.arch, limits, name)
-            conditions = "" if strict else str(chosen)
-            figures = (trial.latency_s, trial.energy_j)
-            kernels.append(
-                BundleKernel(function, op, trial.schedule, compiled, board, *figures, role, conditions)
-            )
-        return kernels
+        return [
+            build_kernel(self.name, function, replace(c, figures=_add_facts(c.figures, conditions)), board, limits)
+            for c in choose_points(trials, self.rule)
+        ]
 
     def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
         """Middle of a message: other conditions under which boards were metered, with an operator if one is
@@ -153,18 +154,22 @@ class _Collector:
         return f", only under {own[-1]}, which --any-toolchain takes" if own else ""
 
 
-def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[tuple[Trial, str]]:
-    """Choose the schedules for an operator and a board, fastest first, with their roles: the fastest, the one
-    of least energy at most `max_slowdown` slower, and the Pareto points between them."""
+def _add_facts(figures: KernelFigures, facts: dict[str, str]) -> KernelFigures:
+    return replace(figures, provenance={**figures.provenance, **facts})
+
+
+def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[KernelChoice]:
+    """Choose the schedules for an operator and a board, fastest first: the fastest, the one of least energy
+    at most `max_slowdown` slower, and the Pareto points between them."""
     best, fastest = rule.select_winners(trials)
     if best.schedule == fastest.schedule:
-        return [(fastest, "both")]
-    points = [(fastest, "latency")]
+        return [make_choice(fastest, "both")]
+    points = [make_choice(fastest, "latency")]
     least = fastest.energy_j or 0.0
     end = (best.latency_s or 0.0, best.energy_j or 0.0)
     for trial in sorted(trials, key=lambda t: (t.latency_s or 0.0, t.energy_j or 0.0)):
         latency, energy = trial.latency_s or 0.0, trial.energy_j or 0.0
         if (fastest.latency_s or 0.0) < latency < end[0] and end[1] < energy < least:
-            points.append((trial, "between"))
+            points.append(make_choice(trial, "between"))
             least = energy
-    return [*points, (best, "energy")]
+    return [*points, make_choice(best, "energy")]

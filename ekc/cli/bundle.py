@@ -11,8 +11,8 @@ from ekc.cli.output import FILE, ensure_writable, format_written, json_option, l
 from ekc.cli.schedule_source import any_toolchain_option
 
 if TYPE_CHECKING:
-    from ekc.bundle.function_plan import NamedOperator
-    from ekc.bundle.kernels import Bundle
+    from ekc.codegen.library.function_plan import NamedOperator
+    from ekc.codegen.library.kernels import Bundle
 
 
 @click.command()
@@ -56,7 +56,7 @@ def bundle(
     alone, and no Python.
     """
     from ekc.bundle.collect import collect_bundle
-    from ekc.bundle.write import write_bundle
+    from ekc.codegen.library.write import write_bundle
     from ekc.search.database.query import SelectionRule
 
     operators = None if layers is None else _name_layers(layers)
@@ -87,7 +87,7 @@ def bundle(
 
 def _name_layers(file: Path) -> list[NamedOperator]:
     """Operators of a layer file under the names of the layers, each name of each model once."""
-    from ekc.bundle.function_plan import NamedOperator
+    from ekc.codegen.library.function_plan import NamedOperator
     from ekc.cli.layers import read_operators
 
     uses = {(use.name, use.model, op.digest): op for layer, op in read_operators(file) for use in layer.uses}

@@ -271,11 +271,6 @@ class Clocks:
         return f"it offers {self.mhz[0]} to {self.mhz[-1]} MHz; nearest: {nearest}"
 
 
-def parse_arch_number(arch: str) -> int:
-    """Number of an architecture: 80 of "sm_80", 90 of "sm_90a"."""
-    return int("".join(character for character in arch if character.isdigit()))
-
-
 _SHADOW_BYTES_PER_CELL = 10
 """Bytes that the sanitizer keeps per cell: last writer, last reader, and the state of the cache."""
 _MAX_CELL_BYTES = 4

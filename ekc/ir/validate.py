@@ -26,6 +26,11 @@ __global__ __device__ __shared__ min max
 _RESERVED_WORDS = frozenset(_RESERVED_TEXT.split())
 
 
+def is_identifier(name: str) -> bool:
+    """Whether `check_identifier` accepts a name."""
+    return bool(_IDENTIFIER.match(name)) and name not in _RESERVED_WORDS and not keyword.iskeyword(name)
+
+
 def check_identifier(label: str, name: Any) -> str:
     """A name that is safe in CUDA text: a letter, then letters, digits and underscores; no keyword."""
     if not isinstance(name, str) or not _IDENTIFIER.match(name):
@@ -33,7 +38,7 @@ def check_identifier(label: str, name: Any) -> str:
             f"{label}: {format_value(name)} is not an identifier (a letter from a to z, then letters, "
             f"digits, _); try {_suggest_identifier(name if isinstance(name, str) else format_value(name))!r}"
         )
-    if name in _RESERVED_WORDS or keyword.iskeyword(name):
+    if not is_identifier(name):
         raise InvalidInput(
             f"{label}: {name!r} is a reserved word of C++ or of the generated code; try {name + '_'!r}"
         )

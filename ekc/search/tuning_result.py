@@ -354,14 +354,22 @@ class TuningResult(TuningData):
         """Compile the best schedule to a callable kernel. `name` replaces the operator's in its functions."""
         return compile(self.best.schedule, arch=self.device.arch, name=name)
 
-    def export(self, folder: str | Path, name: str | None = None) -> tuple[Path, ...]:
-        """Write the best kernel as `.cu`, header, JSON and CMake function. Returns the paths.
+    def export(
+        self, folder: str | Path, name: str | None = None, *, cubin: bool = False
+    ) -> tuple[Path, ...]:
+        """Write the best kernel as a C++ library: a project for CMake and make with one function. Returns the
+        paths, CUDA source first.
 
-        `name` replaces the operator's in files and functions. Two shapes of one operator in one folder need
-        different names.
+        name: of the library; by default one made of the operator's.
+        cubin: embed machine code, so that the library is built without nvcc.
+
+        Raises `InvalidInput` for the name, and for a folder that cannot be written or that holds a library of
+        another name.
         """
-        kernel = self.compile(name)
-        return export(kernel.compiled, self.best.schedule, folder, provenance=self.provenance())
+        choice = make_choice(self.best, provenance=self.provenance())
+        board = TargetBoard(self.device.name, self.device.arch, self.device.simulated)
+        limits = restrict_to_arch(Limits(), self.device.arch)
+        return export([choice], board, limits, folder, name=name, cubin=cubin)
 
     def summary(self) -> str:
         """Format the result as text: a table of best, fastest and baseline, and notes on the figures."""

@@ -8,7 +8,7 @@ import pytest
 
 import ekc
 from ekc.bundle.collect import CollectedBundle, collect_bundle
-from ekc.bundle.write import write_bundle
+from ekc.codegen.library.write import write_bundle
 from ekc.search.database.query import SelectionRule
 
 OPERATORS = (

@@ -18,9 +18,9 @@ import ekc
 from ekc.bundle import write
 from ekc.bundle.boards import match_board
 from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
-from ekc.bundle.function_plan import NamedOperator, make_function_name, plan_functions
-from ekc.bundle.kernels import BundleFunction
-from ekc.bundle.write import build_texts, write_bundle
+from ekc.codegen.library.function_plan import NamedOperator, make_function_name, plan_functions
+from ekc.codegen.library.kernels import BundleFunction
+from ekc.codegen.library.write import build_texts, write_bundle
 from ekc.cli import main
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule

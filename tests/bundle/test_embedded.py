@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ekc.bundle.collect import CollectedBundle
-from ekc.bundle.embed import format_words
-from ekc.bundle.kernels import BundleKernel
-from ekc.bundle.write import write_bundle
+from ekc.codegen.library.embed import format_words
+from ekc.codegen.library.kernels import BundleKernel
+from ekc.codegen.library.write import write_bundle
 from tests.codegen.helpers import must_run
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")

@@ -14,9 +14,9 @@ import pytest
 
 import ekc
 from ekc.bundle.collect import CollectedBundle, collect_bundle
-from ekc.bundle.function_plan import NamedOperator, describe_signature
-from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
-from ekc.bundle.write import write_bundle
+from ekc.codegen.library.function_plan import NamedOperator, describe_signature
+from ekc.codegen.library.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
+from ekc.codegen.library.write import write_bundle
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from tests.bundle.conftest import OPERATORS

@@ -41,7 +41,6 @@ from ekc.devices.device import (
     Prior,
     Quantities,
     Timing,
-    parse_arch_number,
 )
 from ekc.devices.metering.meter import check_window_length
 from ekc.devices.nvml.sensors import GpuSensors
@@ -49,7 +48,7 @@ from ekc.devices.simulated import data_sheet_prior
 from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
-from ekc.ir.hardware.target import make_arch
+from ekc.ir.hardware.target import make_arch, parse_arch_number
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker

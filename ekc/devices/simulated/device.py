@@ -22,7 +22,6 @@ from ekc.devices.device import (
     Quantities,
     Timing,
     check_kernel_memory,
-    parse_arch_number,
 )
 from ekc.devices.metering import meter
 from ekc.devices.simulated import power
@@ -41,6 +40,7 @@ from ekc.devices.simulated.saving import estimate_saving_interval
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.statistics import Interval, student_t
 from ekc.errors import DeviceError
+from ekc.ir.hardware.target import parse_arch_number
 from ekc.version import __version__
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ekc.devices.device import Peaks, parse_arch_number
+from ekc.devices.device import Peaks
 from ekc.devices.throughput import SmThroughput, find_throughput
-from ekc.ir.hardware.target import Limits, find_capabilities, restrict_to_arch
+from ekc.ir.hardware.target import Limits, find_capabilities, parse_arch_number, restrict_to_arch
 
 KIB = 1024
 MIB = 1024 * 1024

@@ -107,6 +107,11 @@ def restrict_to_arch(limits: Limits, arch: str) -> Limits:
     )
 
 
+def parse_arch_number(arch: str) -> int:
+    """Number of an architecture: 80 of "sm_80", 90 of "sm_90a"."""
+    return int("".join(character for character in arch if character.isdigit()))
+
+
 def make_arch(capability: int) -> str:
     """The target of a compute capability: 80 -> "sm_80", 90 -> "sm_90a", so that wgmma can be used. Code for
     "sm_90a" runs on no other architecture."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 
 from ekc.errors import InvalidInput
-from ekc.ir.validate import check_identifier
+from ekc.ir.validate import check_identifier, is_identifier
 
 MAX_NAME = 40
 """Characters of a name, at most: it is a part of every symbol."""
+_TAKEN_NAMES = frozenset({"std", "ekc"})
+"""Namespaces that the namespace of the bundle would hide."""
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\Z", re.ASCII)
 
 
 def check_bundle_name(name: str) -> str:
     """Check the name of a bundle: a C++ name of lower-case letters, digits and `_`. Raises `InvalidInput`."""
+    if name in _TAKEN_NAMES or (not is_identifier(name) and is_identifier(f"{name}_kernels")):
+        raise InvalidInput(f"--name: {name!r} has a meaning in C++ already; try '{name}_kernels'")
     check_identifier("--name", name)
     if len(name) > MAX_NAME:
         raise InvalidInput(

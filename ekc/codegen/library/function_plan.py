@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ekc.bundle.kernels import list_extents
+from ekc.codegen.library.kernels import list_extents
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier

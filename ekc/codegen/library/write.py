@@ -9,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from ekc.argument_checks import check_path
-from ekc.bundle.embed import format_text_words, format_words
-from ekc.bundle.function_plan import CPP_TYPES, make_parameter_names
-from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, TargetBoard
-from ekc.bundle.status_codes import STATUS_CODES
-from ekc.codegen.export import clean_comment, lay_out_workspace, write_files
+from ekc.codegen.library.embed import format_text_words, format_words
+from ekc.codegen.library.function_plan import CPP_TYPES, make_parameter_names
+from ekc.codegen.library.files import clean_comment, write_files
+from ekc.codegen.library.kernels import (
+    Bundle,
+    BundleFunction,
+    BundleKernel,
+    TargetBoard,
+    list_extents,
+)
+from ekc.codegen.library.status_codes import STATUS_CODES
 from ekc.codegen.render import render_template
-from ekc.devices.device import parse_arch_number
 from ekc.errors import InvalidInput
 from ekc.ir.compute import TensorSpec
+from ekc.ir.hardware.target import parse_arch_number
 from ekc.version import __version__
 
 LICENSE = "0BSD"
@@ -89,12 +95,14 @@ def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
         "Makefile": "library.make.j2",
         f"tests/{name}_host_test.cpp": "host_test.cpp.j2",
     }
-    texts = {path: render_template(f"library/{template}", **values) for path, template in files.items()}
+    texts: dict[str, str] = {}
     for row in values["arch_rows"]:
         for stem, launchers in row["sources"].items():
             sources = values | {"arch": row["arch"], "kernels": launchers}
             ending, template = ("cpp", "cubin.cpp.j2") if cubin else ("cu", "kernels.cu.j2")
             texts[f"src/{stem}.{ending}"] = render_template(f"library/{template}", **sources)
+    for path, template in files.items():
+        texts[path] = render_template(f"library/{template}", **values)
     texts[f"{name}.json"] = json.dumps(build_provenance(bundle), indent=1) + "\n"
     return texts
 
@@ -244,6 +252,23 @@ def _describe_arch(arch: str) -> dict[str, str]:
     }
 
 
+_WORKSPACE_ALIGNMENT_BYTES = 256
+"""Bytes between the starts of workspace tensors, as cudaMalloc gives."""
+
+
+def _lay_out_workspace(tensors: Sequence[TensorSpec]) -> tuple[dict[str, int], int]:
+    """Lay out the workspace: the offset of each intermediate tensor in bytes, and the bytes of all."""
+    offsets, total = {}, 0
+    for t in tensors:
+        offsets[t.name] = total
+        total += -(-t.bytes // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
+    return offsets, total
+
+
+def _format_figure(value: float | None) -> str:
+    return "unknown" if value is None else repr(float(value))
+
+
 def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> dict[str, Any]:
     """A row of the table with its launcher."""
     # The operator of the program has the tensors that steps of the schedule add, such as parts of a sum.
@@ -251,15 +276,20 @@ def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> d
     given = [t.name for t in (*op.inputs, *op.outputs)]
     used = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
     between = [op.tensors[x] for x in used if x not in given]
-    offsets, total = lay_out_workspace(between)
+    offsets, total = _lay_out_workspace(between)
     pointers = {x: f"tensor_{i}" for i, x in enumerate(given)}
     pointers |= {x: f"between_{i}" for i, x in enumerate(offsets)}
     return {
         "symbol": kernel.symbol,
         "arch": kernel.arch,
         "board": boards.index(kernel.board),
-        "latency_s": repr(float(kernel.latency_s)),
-        "energy_j": repr(float(kernel.energy_j)),
+        "latency_s": _format_figure(kernel.figures.latency_s),
+        "energy_j": _format_figure(kernel.figures.energy_j),
+        "energy_source": kernel.figures.energy_source,
+        "comments": [
+            f"{kernel.board.label}, {kernel.function}, {'x'.join(map(str, list_extents(kernel.op)))}",
+            *(clean_comment(f"{key}: {value}") for key, value in kernel.figures.provenance.items()),
+        ],
         "workspace_bytes": total,
         "shared_bytes": max(launch.shared_bytes for launch in compiled.launches),
         "role": kernel.role,
@@ -303,9 +333,17 @@ def _build_kernel_record(kernel: BundleKernel) -> Mapping[str, Any]:
         "arch": kernel.arch,
         "source": kernel.source,
         "role": kernel.role,
-        "latency_s": kernel.latency_s,
-        "energy_j": kernel.energy_j,
-        "conditions": kernel.conditions,
+        "latency_s": kernel.figures.latency_s,
+        "energy_j": kernel.figures.energy_j,
+        "energy_source": kernel.figures.energy_source,
+        "provenance": dict(kernel.figures.provenance),
+        "workspace_bytes": kernel.compiled.workspace_bytes,
+        "launches": [
+            {fact: getattr(x, fact) for fact in ("name", "grid", "block", "shared_bytes", "arguments")}
+            for x in kernel.compiled.launches
+        ],
+        "flops": kernel.compiled.flops,
+        "min_bytes": kernel.compiled.min_bytes,
         "nvrtc_version": kernel.compiled.nvrtc_version,
         "resources": [asdict(r) for r in kernel.compiled.resources],
         "digest": kernel.schedule.digest,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import parse_arch_number
+from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 
@@ -46,6 +47,26 @@ class TargetBoard:
 
 
 @dataclass(frozen=True)
+class KernelFigures:
+    """What is known of a kernel on a board."""
+
+    latency_s: float | None = None
+    """Seconds of a call; None if it was not timed."""
+    energy_j: float | None = None
+    """Joules of a call; None if they were neither metered nor predicted."""
+    is_metered: bool = False
+    """Whether the joules were metered; otherwise they are a prediction of the energy model."""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """Facts for the record and the comments, such as the conditions of the figures and the verdict of the
+    check."""
+
+    @property
+    def energy_source(self) -> str:
+        """Source of the joules: "metered", "predicted" or "unknown"."""
+        return "unknown" if self.energy_j is None else "metered" if self.is_metered else "predicted"
+
+
+@dataclass(frozen=True)
 class BundleKernel:
     """A compiled kernel of one operator, with its figures on one board."""
 
@@ -55,14 +76,9 @@ class BundleKernel:
     schedule: Schedule
     compiled: CompiledKernel
     board: TargetBoard
-    latency_s: float
-    """Seconds of a call."""
-    energy_j: float
-    """Joules of a call."""
-    role: str
+    figures: KernelFigures
+    role: str = "both"
     """One of `ROLES`."""
-    conditions: str = ""
-    """Conditions of the figures where those differ from the present ones; "" otherwise."""
 
     @property
     def device(self) -> str:

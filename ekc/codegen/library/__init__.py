@@ -1,0 +1,1 @@
+"""A C++ library of compiled kernels: its data, names of functions, and files."""
