@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 _UNHANDLABLE = "SIGKILL", "SIGSTOP"
@@ -36,16 +37,16 @@ class GroupSignalDetector:
         self._pid, self._input_fd = _start_member()
 
     def has_received(self, number: int) -> bool:
-        """Whether the group was sent this signal since it was last asked for."""
-        if number not in self._received | _list_pending_signals(self._pid):
-            return False
-        self.clear_signal(number)
-        return True
+        """Whether the group was sent this signal since it was last cleared."""
+        return number in self._received | _list_pending_signals(self._pid)
 
-    def clear_signal(self, number: int) -> None:
-        """A signal is pending until the process ends, so another takes its place."""
+    @contextlib.contextmanager
+    def clear_signal(self, number: int) -> Iterator[None]:
+        """A signal is pending until the process ends, so another takes its place, and has begun to when the
+        body of the `with` runs: it does not show what was sent before."""
         before = self._pid, self._input_fd
         self._pid, self._input_fd = _start_member()
+        yield
         self._received = (self._received | _list_pending_signals(before[0])) - {number}
         _end_member(*before)
 

@@ -18,7 +18,7 @@ import pytest
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
-from ekc.processes.group_signals import EXTERNAL_SIGNALS
+from ekc.processes.group_signals import EXTERNAL_SIGNALS, MEMBER_COMMAND
 from tests.governor.helpers import (
     end_job,
     extract_messages,
@@ -92,10 +92,11 @@ def test_signals_reach_the_job_once(
     observed: Counter[int] = Counter()
     for number in numbers:
         for send in sends:
+            member = find_child_pid(process.pid, MEMBER_COMMAND[0])
             send(process.pid, number)
             observed[int(process.stdout.readline())] += 1
-            if send is os.killpg:  # The job has received it before the test knows.
-                time.sleep(0.15)
+            if send is os.killpg:  # The job has it at once. The governor replaces its member when it knows.
+                wait_until(lambda old=member: old not in list_children(process.pid))
     process.stdin.write("\n")
     process.stdin.close()
     observed.update(int(line) for line in process.stdout)
@@ -105,48 +106,57 @@ def test_signals_reach_the_job_once(
 
 
 REPEATING_GOVERNOR = """
-import os, sys
-from ekc.governor.live import governed_job
-from ekc.processes.group_signals import GroupSignalDetector
-class Detector(GroupSignalDetector):
-    repetitions = int(sys.argv[1])
-    def has_received(self, number):
-        received = super().has_received(number)
+import os, signal, sys
+from ekc.governor.live.governed_job import CommandJob
+from ekc.processes import group_signals
+starts, case, test = 0, sys.argv[1], int(sys.argv[2])
+install = CommandJob._install_handlers
+start, forward = group_signals._start_member, CommandJob._forward_pending_signals
+def start_member():
+    global starts
+    starts += 1
+    if case == 'second signal' and starts == 2:
+        os.read(test, 1)  # The job has printed the first signal: a job receives two at once as one.
+        os.killpg(0, signal.SIGUSR1)
+    return start()
+def forward_pending_signals(job):
+    has_signals = bool(job._pending_signals)
+    forward(job)
+    if has_signals:
         os.write(1, b'handled\\n')
-        return received
-    def clear_signal(self, number):
-        if self.repetitions:
-            self.repetitions -= 1
-            os.killpg(0, number)
-        super().clear_signal(number)
-governed_job.GroupSignalDetector = Detector
-job = governed_job.CommandJob([sys.executable, '-c', sys.argv[2]])
+def install_handlers(job, ignored):
+    if case == 'slow start' and ignored:
+        os.read(test, 1)  # The job has printed the signal.
+    install(job, ignored)
+CommandJob._install_handlers = install_handlers
+group_signals._start_member, CommandJob._forward_pending_signals = start_member, forward_pending_signals
+job = CommandJob([sys.executable, '-c', sys.argv[3]])
 sys.exit(job.wait())
 """
 
 
-@pytest.mark.parametrize("repetitions", [0, 1])
-def test_signals_to_the_group_while_one_is_handled(repetitions: int) -> None:
-    """A second signal comes just before the first is forgotten: the job has both from the group itself. One
-    that comes later to the governor alone is passed on."""
+@pytest.mark.parametrize("case", ["one signal", "second signal", "slow start"])
+def test_signals_to_the_group_are_not_passed_on(case: str) -> None:
+    """A second signal comes just before the first is forgotten, or the first just after the job has started:
+    the job has them from the group itself. One that comes later to the governor alone is passed on."""
     usr1 = signal.SIGUSR1
-    words = [
-        sys.executable,
-        "-c",
-        REPEATING_GOVERNOR,
-        str(repetitions),
-        COUNTING_JOB.format(numbers=[int(usr1)]),
-    ]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    reading, writing = os.pipe()
+    job = COUNTING_JOB.format(numbers=[int(usr1)])
+    words = [sys.executable, "-c", REPEATING_GOVERNOR, case, str(reading), job]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "pass_fds": [reading]}
     process = wait_until_ready(subprocess.Popen(words, text=True, start_new_session=True, **pipes))
     os.killpg(process.pid, usr1)
-    count = 1 + repetitions
-    lines = [process.stdout.readline() for _ in range(2 * count)]
-    assert Counter(lines) == {"handled\n": count, f"{usr1}\n": count}
+    lines = [process.stdout.readline()]
+    os.write(writing, b"x")
+    count = 2 if case == "second signal" else 1
+    lines += [process.stdout.readline() for _ in range(count)]
+    assert Counter(lines) == {"handled\n": 1, f"{usr1}\n": count}
     process.send_signal(usr1)
     assert {process.stdout.readline() for _ in range(2)} == {"handled\n", f"{usr1}\n"}
     out, _ = process.communicate("\n", timeout=60)
     assert (process.returncode, out) == (0, "")
+    os.close(reading)
+    os.close(writing)
 
 
 @pytest.mark.parametrize("send", ["group", "timeout", "each"])

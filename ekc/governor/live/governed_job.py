@@ -78,11 +78,13 @@ class CommandJob:
             self.restore_signals()
             reason = getattr(problem, "strerror", None) or str(problem)
             raise InvalidInput(f"cannot run {words[0]!r}: {reason}") from problem
+        # From here on a signal to the group reaches the command too.
+        early_signals, self._pending_signals = self._pending_signals, []
         self.pid = self._process.pid
         self._install_handlers(ignored=True)
         # A terminal may stop processes that write to it from the background; the governor must not stop.
         self._previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        self._forward_early_signals()
+        self._forward_early_signals(early_signals)
         self._is_started = True
         self._forward_pending_signals()
 
@@ -131,12 +133,11 @@ class CommandJob:
     def stop_waiting(self) -> None:
         """No effect: the governor always waits for its own command."""
 
-    def _forward_early_signals(self) -> None:
-        """Pass on signals received before the command was started; one to the group has ended it already."""
-        while self._pending_signals:
-            number = self._pending_signals.pop(0)
-            self._group_detector.clear_signal(number)
-            self._process.send_signal(number)
+    def _forward_early_signals(self, numbers: Sequence[int]) -> None:
+        """Pass on signals received before the command was started, also those to the group."""
+        for number in numbers:
+            with self._group_detector.clear_signal(number):
+                self._process.send_signal(number)
 
     def _receive_signal(self, number: int, frame: FrameType | None) -> None:
         """Queue a signal once while it is pending: `timeout` signals its child, then the group."""
@@ -149,16 +150,18 @@ class CommandJob:
         """Pass on queued signals that did not reach the group, after `SIGNAL_SPREAD_S`."""
         self._is_forwarding = True
         repeated: set[int] = set()
-        """Received again while the detector forgot them: it cannot tell the second from the first."""
+        """Came again before the detector forgot the first: it cannot tell whether the group was sent both."""
         while self._pending_signals:
             time.sleep(SIGNAL_SPREAD_S)
             number = self._pending_signals.pop(0)
-            has_group_received = self._group_detector.has_received(number)
-            if not has_group_received and number not in repeated:
+            if self._group_detector.has_received(number):
+                with self._group_detector.clear_signal(number):
+                    is_repeated = number in self._pending_signals
+                repeated = repeated | {number} if is_repeated else repeated - {number}
+            elif number in repeated:
+                repeated.remove(number)
+            else:
                 self._process.send_signal(number)
-            repeated.discard(number)
-            if has_group_received and number in self._pending_signals:
-                repeated.add(number)
             if number == signal.SIGTSTP:
                 self._stop_with_command()
         self._is_forwarding = False
