@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ekc import devices
-from ekc.codegen.library.kernels import TargetBoard
 from ekc.codegen.generate import describe_toolchain
+from ekc.codegen.library.kernels import TargetBoard
 from ekc.devices.device import Device
 from ekc.devices.simulated.specs import list_names
 from ekc.errors import InvalidInput

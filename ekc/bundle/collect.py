@@ -9,23 +9,22 @@ from pathlib import Path
 from ekc.bundle.boards import choose_conditions, find_boards, open_model
 from ekc.codegen.library.build import KernelChoice, build_kernel
 from ekc.codegen.library.function_plan import FunctionPlan, NamedOperator, plan_functions
-from ekc.codegen.library.identity import check_bundle_name, check_bundle_version
 from ekc.codegen.library.kernels import (
     Bundle,
     BundleFunction,
     BundleKernel,
     BundleShape,
-    KernelFigures,
     TargetBoard,
 )
+from ekc.codegen.library.names import check_bundle_name, check_bundle_version
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
-from ekc.search.data.library_choice import make_choice
 from ekc.search.data.result import Trial
 from ekc.search.database.conditions import RecordConditions, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import DEFAULT_RULE, SelectionRule, choose_finalists, read_operator
 from ekc.search.database.rows import RecordRow
+from ekc.search.tuning_result import make_choice
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,8 @@ class _Collector:
         is_here = choose_conditions([chosen], board, False) is not None
         conditions = {} if is_here else {"measured elsewhere": str(chosen)}
         limits = open_model(board.name).limits
-        return [
-            build_kernel(self.name, function, replace(c, figures=_add_facts(c.figures, conditions)), board, limits)
-            for c in choose_points(trials, self.rule)
-        ]
+        choices = [_add_facts(choice, conditions) for choice in choose_points(trials, self.rule)]
+        return [build_kernel(self.name, function, choice, board, limits) for choice in choices]
 
     def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
         """Middle of a message: other conditions under which boards were metered, with an operator if one is
@@ -154,8 +151,9 @@ class _Collector:
         return f", only under {own[-1]}, which --any-toolchain takes" if own else ""
 
 
-def _add_facts(figures: KernelFigures, facts: dict[str, str]) -> KernelFigures:
-    return replace(figures, provenance={**figures.provenance, **facts})
+def _add_facts(choice: KernelChoice, facts: dict[str, str]) -> KernelChoice:
+    provenance = {**choice.figures.provenance, **facts}
+    return replace(choice, figures=replace(choice.figures, provenance=provenance))
 
 
 def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[KernelChoice]:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ekc.cli.output import FILE, ensure_writable, format_written, json_option, log, print_json, print_text
+from ekc.cli.output import (
+    FILE,
+    cubin_option,
+    format_library,
+    json_option,
+    log,
+    prepare_library_folder,
+    print_json,
+    print_text,
+)
 from ekc.cli.schedule_source import any_toolchain_option
 
 if TYPE_CHECKING:
@@ -33,9 +42,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Bundle kernels at most this much slower than the fastest: 0.05 is 5 %.",
 )
-@click.option(
-    "--cubin", is_flag=True, help="Embed machine code: the library is built without nvcc and CUDA headers."
-)
+@cubin_option
 @any_toolchain_option
 @json_option
 def bundle(
@@ -56,9 +63,11 @@ def bundle(
     alone, and no Python.
     """
     from ekc.bundle.collect import collect_bundle
+    from ekc.codegen.library.names import check_bundle_name
     from ekc.codegen.library.write import write_bundle
     from ekc.search.database.query import SelectionRule
 
+    folder = prepare_library_folder(out, check_bundle_name(name))
     operators = None if layers is None else _name_layers(layers)
     found = collect_bundle(
         name,
@@ -71,7 +80,7 @@ def bundle(
     )
     for line in found.missing:
         log(f"ekc: warning: {line}")
-    paths = write_bundle(found.bundle, ensure_writable(out), cubin=cubin)
+    paths = write_bundle(found.bundle, folder, cubin=cubin)
     if as_json:
         functions = [
             {"name": f.name, "kernels": [k.symbol for s in f.shapes for k in s.kernels]}
@@ -82,16 +91,14 @@ def bundle(
         )
         return
     print_text(format_contents(found.bundle))
-    print_text(format_written(paths))
+    print_text(format_library(folder, name, paths))
 
 
 def _name_layers(file: Path) -> list[NamedOperator]:
     """Operators of a layer file under the names of the layers, each name of each model once."""
-    from ekc.codegen.library.function_plan import NamedOperator
-    from ekc.cli.layers import read_operators
+    from ekc.cli.layers import name_operators, read_operators
 
-    uses = {(use.name, use.model, op.digest): op for layer, op in read_operators(file) for use in layer.uses}
-    return [NamedOperator(op, name, model) for (name, model, _), op in uses.items()]
+    return name_operators(read_operators(file))
 
 
 def _split_targets(text: str | None) -> list[str] | None:
@@ -110,8 +117,8 @@ def format_contents(bundle: Bundle) -> str:
     from ekc.search.tuning_result import choose_unit, format_figure
     from ekc.tables import format_table
 
-    latency, unit_s = choose_unit([k.latency_s for k in bundle.kernels], "s")
-    energy, unit_j = choose_unit([k.energy_j for k in bundle.kernels], "J")
+    latency, unit_s = choose_unit([k.figures.latency_s for k in bundle.kernels], "s")
+    energy, unit_j = choose_unit([k.figures.energy_j for k in bundle.kernels], "J")
     rows = [
         (
             f.name,
@@ -119,8 +126,8 @@ def format_contents(bundle: Bundle) -> str:
             k.board.label,
             k.arch,
             k.role,
-            format_figure(k.latency_s, latency),
-            format_figure(k.energy_j, energy),
+            format_figure(k.figures.latency_s, latency),
+            format_figure(k.figures.energy_j, energy),
         )
         for f in bundle.functions
         for s in f.shapes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,29 @@ from ekc.cli.layer_file import Layer, read_layers
 from ekc.cli.output import (
     EXIT_BAD_INPUT,
     EXIT_INTERRUPTED,
-    ensure_writable,
+    LibraryTarget,
     find_exit_status,
+    format_library,
     join_lines,
     log,
+    prepare_library_folder,
     print_json,
     print_text,
 )
-from ekc.codegen.export import make_kernel_name
+from ekc.codegen.library.build import build_library
+from ekc.codegen.library.function_plan import NamedOperator, plan_functions
+from ekc.codegen.library.kernels import Bundle, TargetBoard
+from ekc.codegen.library.names import check_bundle_name, make_library_name
+from ekc.codegen.library.write import write_bundle
 from ekc.errors import EkcError, InvalidInput
-from ekc.search.tuning_result import choose_unit, describe_energy_source, format_figure, format_speedup
-from ekc.tables import count_nouns, format_rounded, format_table
+from ekc.search.tuning_result import (
+    choose_unit,
+    describe_energy_source,
+    format_figure,
+    format_speedup,
+    make_choice,
+)
+from ekc.tables import format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
@@ -35,11 +47,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TunedLayer:
-    """A layer, its result and the files that were written."""
+    """A layer and its result."""
 
     layer: Layer
     result: TuningResult
-    paths: tuple[Path, ...]
 
 
 NOT_TUNED = "not tuned"
@@ -60,13 +71,15 @@ class UntunedLayer:
 
 
 def tune_layers(
-    file: Path, options: TuneArguments, event_log: EventLog, out: Path, prefix: str, as_json: bool
+    file: Path, options: TuneArguments, event_log: EventLog, target: LibraryTarget, as_json: bool
 ) -> int:
-    """Tune every layer of a file, also after a failure; Ctrl-C ends that and prints the layers so far. Names
-    of kernels begin with `prefix`. Returns the exit status."""
+    """Tune every layer of a file, also after a failure, and write one library of them; Ctrl-C ends that and
+    prints the layers so far. Returns the exit status."""
     layers = read_operators(file)
+    plan_functions(name_operators(layers))
     options.check_options()
-    ensure_writable(out)
+    name = make_library_name(file.stem) if target.name is None else check_bundle_name(target.name)
+    folder = prepare_library_folder(target.out, name)
     done: list[TunedLayer] = []
     missing: list[UntunedLayer] = []
     interrupted = False
@@ -76,10 +89,8 @@ def tune_layers(
             left = _format_remaining(time.monotonic() - began, number - 1, len(layers))
             log(f"layer {number} of {len(layers)}: {layer.name}{left}")
         try:
-            result = options.run_tuning(op, event_log, layer)
-            paths = result.export(_make_folder_path(out, layer, op), make_kernel_name(op, prefix))
-            done.append(TunedLayer(layer, result, paths))
-            interrupted = find_exit_status(result) == EXIT_INTERRUPTED
+            done.append(TunedLayer(layer, options.run_tuning(op, event_log, layer)))
+            interrupted = find_exit_status(done[-1].result) == EXIT_INTERRUPTED
         except EkcError as problem:
             missing.append(UntunedLayer(layer, join_lines(str(problem))))
             log(f"ekc: layer {layer.name}: {missing[-1].reason}")
@@ -90,13 +101,29 @@ def tune_layers(
             break
     failed = bool(missing)
     missing += [UntunedLayer(layer, NOT_TUNED) for layer, _ in layers[len(done) + len(missing) :]]
+    library = _build_library(name, done) if done else None
+    paths = write_bundle(library, folder, cubin=target.cubin) if library else ()
     if as_json:
-        failures = [_uses_to_json(m.layer) | {"reason": m.reason} for m in missing]
-        print_json({"layers": [_tuned_to_json(t) for t in done], "failed": failures})
-    elif done:
-        print_text(f"{_format_table(done)}\n\n{_format_totals(done, missing)}")
-        print_text(f"\nwrote {count_nouns(len(done), 'kernel')} under {out}")
+        print_json(_to_json(done, missing, library, paths))
+    elif library:
+        print_text(f"{_format_table(done)}\n\n{_format_totals(done, missing)}\n")
+        print_text(format_library(folder, name, paths))
     return EXIT_INTERRUPTED if interrupted else EXIT_BAD_INPUT if failed else 0
+
+
+def _build_library(name: str, tuned_layers: Sequence[TunedLayer]) -> Bundle:
+    """The library of the best kernels, and of the fastest where these are others."""
+    choices = {}
+    for tuned in tuned_layers:
+        result = tuned.result
+        best = make_choice(result.best, provenance=result.provenance())
+        if result.best.schedule != result.fastest.schedule:
+            choices[result.op.digest] = [make_choice(result.fastest, "latency"), replace(best, role="energy")]
+        else:
+            choices[result.op.digest] = [best]
+    device = tuned_layers[0].result.device
+    board = TargetBoard(device.name, device.arch, device.simulated)
+    return build_library(name, name_operators([(t.layer, t.result.op) for t in tuned_layers]), choices, board)
 
 
 def _format_remaining(spent_s: float, done_count: int, layer_count: int) -> str:
@@ -127,15 +154,38 @@ def _build_layer_operator(file: Path, layer: Layer) -> Operator:
         raise InvalidInput(f"{file}: layer {layer.name}: {problem}") from problem
 
 
-def _make_folder_path(out: Path, layer: Layer, op: Operator) -> Path:
-    """The folder of a layer; layers of one model may have one name, so it ends with the operator's digest."""
-    name = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{layer.uses[0].model} {layer.name}").strip("_.")
-    return out / f"{name}-{op.digest[:8]}"
+def name_operators(layers: Sequence[tuple[Layer, Operator]]) -> list[NamedOperator]:
+    """Operators under the names of the layers. Of two that one model calls `conv` the second is `conv_2`."""
+    named: dict[tuple[str, str], list[Operator]] = {}
+    for layer, op in layers:
+        for use in layer.uses:
+            own = named.setdefault((use.model, use.name), [])
+            if op not in own:
+                own.append(op)
+    return [
+        NamedOperator(op, name if number == 1 else f"{name}_{number}", model)
+        for (model, name), own in named.items()
+        for number, op in enumerate(own, 1)
+    ]
 
 
-def _tuned_to_json(tuned: TunedLayer) -> dict[str, Any]:
-    exported = {"exported": [str(p) for p in tuned.paths]}
-    return _uses_to_json(tuned.layer) | tuned.result.to_json() | exported
+def _to_json(
+    tuned_layers: Sequence[TunedLayer],
+    untuned_layers: Sequence[UntunedLayer],
+    library: Bundle | None,
+    paths: Sequence[Path],
+) -> dict[str, Any]:
+    """The object that --json prints."""
+    functions: dict[str, list[str]] = {}
+    for function in library.functions if library else ():
+        for shape in function.shapes:
+            functions.setdefault(shape.op.digest, []).append(function.name)
+    layers = [
+        _uses_to_json(t.layer) | t.result.to_json() | {"functions": functions[t.result.op.digest]}
+        for t in tuned_layers
+    ]
+    failures = [_uses_to_json(m.layer) | {"reason": m.reason} for m in untuned_layers]
+    return {"layers": layers, "failed": failures, "exported": [str(p) for p in paths]}
 
 
 def _uses_to_json(layer: Layer) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from ekc.search.tuning_result import TuningResult
 
 
-DEFAULT_FOLDER = "ekc-out"
-"""Folder that kernels are written into by default."""
+DEFAULT_FOLDER = Path("ekc-out")
+"""Folder of the folders that libraries are written into by default."""
 
 FILE = click.Path(path_type=Path)
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
 )
 out_option: Callable[[Any], Any] = click.option(
-    "--out", type=FILE, default=DEFAULT_FOLDER, show_default=True, help="Folder for the kernel."
+    "--out", type=FILE, help=f"Folder for the C++ library of the kernel. [default: {DEFAULT_FOLDER}/NAME]"
+)
+cubin_option: Callable[[Any], Any] = click.option(
+    "--cubin", is_flag=True, help="Embed machine code: the library is built without nvcc and CUDA headers."
 )
 
 
@@ -79,9 +82,33 @@ def ensure_writable(folder: Path) -> Path:
         raise InvalidInput(f"cannot write into {folder} ({reason}); choose another folder") from problem
 
 
-def format_written(paths: tuple[Path, ...]) -> str:
-    """A line for each file that was written."""
-    return "\n".join(f"wrote {path}" for path in paths)
+@dataclass(frozen=True)
+class LibraryTarget:
+    """Where a C++ library is written, under which name, and how."""
+
+    out: Path | None
+    """Its folder; by default one named after it."""
+    name: str | None
+    """Its name; by default that of the operator or file."""
+    cubin: bool
+    """Whether machine code is embedded."""
+
+
+def prepare_library_folder(out: Path | None, name: str) -> Path:
+    """Create the folder of a library, before the work whose result goes there; returns it. Raises
+    `InvalidInput` where it cannot be written, or holds a library of another name."""
+    from ekc.codegen.library.write import check_folder
+
+    folder = ensure_writable(DEFAULT_FOLDER / name if out is None else out)
+    check_folder(folder, name)
+    return folder
+
+
+def format_library(folder: Path, name: str, paths: tuple[Path, ...]) -> str:
+    """A line for each of the files of a library that a reader opens first, and one for the rest."""
+    shown = [p for p in paths if p.parent.name == "src" and p.name.startswith(f"{name}_sm_")]
+    shown = [*shown[:4], folder / "include" / "ekc" / f"{name}.hpp", folder / "CMakeLists.txt"]
+    return "\n".join([*(f"wrote {path}" for path in shown), f"and {len(paths) - len(shown)} more files"])
 
 
 _COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))

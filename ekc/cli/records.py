@@ -13,11 +13,12 @@ import click
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
 from ekc.cli.output import (
     FILE,
-    ensure_writable,
-    format_written,
+    cubin_option,
+    format_library,
     json_option,
     log,
     out_option,
+    prepare_library_folder,
     print_json,
     print_text,
 )
@@ -33,6 +34,7 @@ from ekc.cli.schedule_source import (
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from ekc.codegen.library.build import KernelChoice
     from ekc.devices.device import Device
 
 
@@ -99,28 +101,43 @@ def best(
 @click.command(cls=OperatorCommand)
 @schedule_source
 @out_option
-@click.option("--name", help="Name of the files and functions. [default: name of the operator]")
+@click.option("--name", help="Name of the library. [default: name of the operator]")
+@cubin_option
 @json_option
-def export(source: ScheduleSource, out: Path, name: str | None, as_json: bool) -> None:
-    """Write a kernel for a C++ project: CUDA source with a launcher, header, JSON record, CMake function.
+def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bool, as_json: bool) -> None:
+    """Write a C++ library of one kernel: a project for CMake and make, with a typed header.
 
-    Without --records or --schedule the naive kernel is written. Give two shapes of one operator two names:
-    they can then be in one folder and be linked into one program.
+    Without --records or --schedule the naive kernel is written. Two libraries of different names can be
+    linked into one program; ekc bundle writes many kernels into one.
     """
-    import ekc
     from ekc import devices
-    from ekc.codegen import export as bundle
+    from ekc.codegen.library.build import export as write_library
+    from ekc.codegen.library.kernels import TargetBoard
+    from ekc.codegen.library.names import name_library
 
     found, device = source.find_schedule(), devices.open(source.target)
-    ensure_writable(out)
-    kernel = ekc.compile(found.schedule, arch=device.arch, limits=device.limits, name=name)
-    log_replaced(out, found.schedule.op, name)
-    provenance = _describe_provenance(found, device)
-    paths = bundle.export(kernel.compiled, found.schedule, out, provenance=provenance)
+    name = name_library(name, found.schedule.op)
+    folder = prepare_library_folder(out, name)
+    log_replaced(folder, found.schedule.op, name)
+    choice = _make_choice(found, device)
+    board = TargetBoard(device.name, device.arch, device.simulated)
+    paths = write_library([choice], board, folder, limits=device.limits, name=name, cubin=cubin)
     if as_json:
         print_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
     else:
-        print_text(format_written(paths))
+        print_text(format_library(folder, name, paths))
+
+
+def _make_choice(found: LocatedSchedule, device: Device) -> KernelChoice:
+    """The schedule with its figures; those of another device or toolchain are in the provenance alone."""
+    from ekc.codegen.library.build import KernelChoice
+    from ekc.codegen.library.kernels import KernelFigures
+
+    provenance, trial = _describe_provenance(found, device), found.trial
+    if trial is None or trial.measured_elsewhere:
+        return KernelChoice(found.schedule, KernelFigures(provenance=provenance))
+    figures = KernelFigures(trial.latency_s, trial.energy_j, trial.metered, provenance)
+    return KernelChoice(found.schedule, figures)
 
 
 def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, str]:

@@ -144,16 +144,26 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise InvalidInput(f"{option}{path} is not JSON ({problem})") from problem
-    inner = data.get("schedule") if isinstance(data, dict) else None
+    inner = _find_schedule_record(data, f"{option}{path}") if isinstance(data, dict) else None
     return Schedule.from_json(text if inner is None else json.dumps(inner))
 
 
-def log_replaced(out: Path, op: Operator, name: str | None) -> None:
-    """Log a line if `out` has a kernel of another operator under this name: it is overwritten."""
+def _find_schedule_record(data: dict[str, Any], file: str) -> Any:
+    """The schedule in the record of a library; None for another object."""
+    kernels = data.get("kernels")
+    if not isinstance(kernels, list) or not all(isinstance(k, dict) for k in kernels):
+        return data.get("schedule")
+    if len(kernels) != 1:
+        raise InvalidInput(f"{file} holds {len(kernels)} kernels; export one, or give the schedule of one")
+    return kernels[0].get("schedule")
+
+
+def log_replaced(folder: Path, op: Operator, name: str) -> None:
+    """Log a line if a folder has the library of another operator under this name: it is overwritten."""
     try:
-        other = read_schedule(out / f"{name or op.name}.json").op
+        other = read_schedule(folder / f"{name}.json").op
     except EkcError:
         return
     if other.digest != op.digest:
-        free_name = "_".join([op.name, "x".join(map(str, op.outputs[0].shape))])
-        log(f"ekc: {out} held {str(other).splitlines()[0]} under this name; --name {free_name} keeps both")
+        line, free_name = str(other).splitlines()[0], f"{name}_{op.digest[:4]}"
+        log(f"ekc: {folder} held {line}; --name {free_name} and another --out keep both")

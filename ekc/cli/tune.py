@@ -11,11 +11,13 @@ from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_argumen
 from ekc.cli.event_log import EventLog
 from ekc.cli.output import (
     FILE,
-    ensure_writable,
+    LibraryTarget,
+    cubin_option,
     find_exit_status,
-    format_written,
+    format_library,
     json_option,
     out_option,
+    prepare_library_folder,
     print_json,
     print_text,
 )
@@ -66,8 +68,9 @@ from ekc.errors import InvalidInput
 )
 @out_option
 @click.option(
-    "--name", help="Name of the files and functions; with --layers, a prefix. [default: name of the operator]"
+    "--name", help="Name of the C++ library. [default: that of the operator, or of the file of layers]"
 )
+@cubin_option
 @click.option("--quiet", is_flag=True, help="Print no forecast, no progress and no names of layers.")
 @click.option(
     "--log-json",
@@ -79,8 +82,9 @@ from ekc.errors import InvalidInput
 def tune(
     request: OperatorRequest,
     layers: Path | None,
-    out: Path,
+    out: Path | None,
     name: str | None,
+    cubin: bool,
     as_json: bool,
     log_json: str | None,
     **options: object,
@@ -98,37 +102,36 @@ def tune(
     Ctrl-C ends the search and returns the best so far, with exit status 130.
     """
     chosen = TuneArguments(**options)  # type: ignore[arg-type]
-    if name is not None:
-        from ekc.ir.validate import check_identifier
-
-        check_identifier("--name", name)
+    target = LibraryTarget(out, name, cubin)
     with closing(EventLog(log_json)) as events:
         events.check_writable(chosen.records, chosen.warm_start)
         if layers is None:
-            return _tune_one(request, chosen, events, out, name, as_json)
+            return _tune_one(request, chosen, events, target, as_json)
         if not request.is_empty:
             raise InvalidInput("--layers: the file names its operators itself; leave OPERATOR out")
         from ekc.cli.layers import tune_layers
 
-        return tune_layers(layers, chosen, events, out, name or "", as_json)
+        return tune_layers(layers, chosen, events, target, as_json)
 
 
 def _tune_one(
     request: OperatorRequest,
     arguments: TuneArguments,
     event_log: EventLog,
-    out: Path,
-    name: str | None,
+    target: LibraryTarget,
     as_json: bool,
 ) -> int:
+    from ekc.codegen.library.names import name_library
+
     op = request.make_operator()
     arguments.check_options()
-    ensure_writable(out)
+    name = name_library(target.name, op)
+    folder = prepare_library_folder(target.out, name)
     result = arguments.run_tuning(op, event_log)
-    log_replaced(out, op, name)
-    paths = result.export(out, name)
+    log_replaced(folder, op, name)
+    paths = result.export(folder, name, cubin=target.cubin)
     if as_json:
         print_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:
-        print_text(f"{result.summary()}\n\n{format_written(paths)}")
+        print_text(f"{result.summary()}\n\n{format_library(folder, name, paths)}")
     return find_exit_status(result)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ekc.codegen.export import export
+from ekc.codegen.library.build import KernelChoice, export
+from ekc.codegen.library.kernels import KernelFigures, TargetBoard
 from ekc.devices.statistics import Difference, Interval, compare_pairwise
 from ekc.runtime.kernel import Kernel, compile
 from ekc.search.data.result import ModelCard, Trial, TuningData
@@ -346,6 +347,16 @@ def _format_clock_table(result: TuningData) -> str:
     return format_table(headers, rows, title)
 
 
+def make_choice(
+    trial: Trial, role: str = "both", provenance: Mapping[str, str] | None = None
+) -> KernelChoice:
+    """Make the choice of a trial's schedule with its figures. By default the provenance is the verdict of the
+    check."""
+    facts = {"checked": trial.checked or "not executed"} if provenance is None else provenance
+    figures = KernelFigures(trial.latency_s, trial.energy_j, trial.metered, facts)
+    return KernelChoice(trial.schedule, figures, role)
+
+
 @dataclass(frozen=True)
 class TuningResult(TuningData):
     """The outcome of `ekc.tune`."""
@@ -354,9 +365,7 @@ class TuningResult(TuningData):
         """Compile the best schedule to a callable kernel. `name` replaces the operator's in its functions."""
         return compile(self.best.schedule, arch=self.device.arch, name=name)
 
-    def export(
-        self, folder: str | Path, name: str | None = None, *, cubin: bool = False
-    ) -> tuple[Path, ...]:
+    def export(self, folder: str | Path, name: str | None = None, *, cubin: bool = False) -> tuple[Path, ...]:
         """Write the best kernel as a C++ library: a project for CMake and make with one function. Returns the
         paths, CUDA source first.
 
@@ -368,8 +377,7 @@ class TuningResult(TuningData):
         """
         choice = make_choice(self.best, provenance=self.provenance())
         board = TargetBoard(self.device.name, self.device.arch, self.device.simulated)
-        limits = restrict_to_arch(Limits(), self.device.arch)
-        return export([choice], board, limits, folder, name=name, cubin=cubin)
+        return export([choice], board, folder, name=name, cubin=cubin)
 
     def summary(self) -> str:
         """Format the result as text: a table of best, fastest and baseline, and notes on the figures."""

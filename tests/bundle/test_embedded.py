@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ekc.bundle.collect import CollectedBundle
-from ekc.codegen.library.embed import format_words
 from ekc.codegen.library.kernels import BundleKernel
+from ekc.codegen.library.texts import format_words
 from ekc.codegen.library.write import write_bundle
 from tests.codegen.helpers import must_run
 

@@ -14,11 +14,11 @@ import pytest
 
 import ekc
 from ekc.bundle.collect import CollectedBundle, collect_bundle
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.function_plan import NamedOperator, describe_signature
 from ekc.codegen.library.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
 from ekc.codegen.library.write import write_bundle
-from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.generate import compile_schedule
 from tests.bundle.conftest import OPERATORS
 from tests.codegen.helpers import must_run, needs_nvcc, run
 

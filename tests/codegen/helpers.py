@@ -16,6 +16,8 @@ import ekc.ir.operators as o
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import assemble_kernel, generate
+from ekc.codegen.library.build import KernelChoice, export
+from ekc.codegen.library.kernels import KernelFigures, TargetBoard
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.operator import Operator
@@ -36,6 +38,12 @@ def compile_sample(schedule: Schedule, name: str | None = None) -> CompiledKerne
     generated = generate(schedule, name=name)
     kernel = assemble_kernel(schedule, generated, nvrtc.compile(generated.source))
     return replace(kernel, name=name) if name else kernel
+
+
+def export_sample(schedule: Schedule, folder: Path, name: str | None = None) -> Path:
+    """The CUDA source of a library of one schedule, for a board of sm_80 without figures."""
+    board = TargetBoard("a100", "sm_80", True)
+    return export([KernelChoice(schedule, KernelFigures())], board, folder, name=name)[0]
 
 
 def features() -> list[Schedule]:

@@ -10,11 +10,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ekc.codegen.export import export, make_kernel_name
 
 import ekc
 import ekc.ir.operators as o
 from ekc.codegen import nvrtc
-from ekc.codegen.export import export, make_kernel_name
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__

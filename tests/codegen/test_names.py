@@ -8,11 +8,10 @@ from pathlib import Path
 
 import ekc
 from ekc.codegen.emit.names import to_c_name
-from ekc.codegen.export import export
 from ekc.codegen.generate import generate
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from tests.codegen.helpers import compile_sample, named, needs_nvcc
+from tests.codegen.helpers import export_sample, named, needs_nvcc
 
 HEADERS = """
 cuda_runtime.h cuda.h cuda_fp16.h cuda_bf16.h cuda_fp8.h cuComplex.h cooperative_groups.h mma.h
@@ -50,21 +49,22 @@ def schedules() -> list[Schedule]:
 
 @needs_nvcc
 def test_header_names_compile_with_nvcc(tmp_path: Path) -> None:
-    """The kernels, their launchers, and a caller in C that has included what there is."""
+    """The kernels, their launchers, and callers that have included what there is."""
     parts, calls = [], []
     for number, schedule in enumerate(schedules()):
-        name = f"BUFSIZ_{number}"
-        export(compile_sample(schedule, name), schedule, tmp_path)
-        parts.append((tmp_path / f"{name}.cu").read_text())
-        calls.append(f'#include "{name}.h"')
+        name = f"bufsiz_{number}"
+        parts.append(export_sample(schedule, tmp_path / name, name).read_text())
+        calls.append(f'#include "{name}/include/ekc/{name}.h"')
     headers = "".join(f"#include <{header}>\n" for header in ("complex.h", "math.h", "limits.h", "stdio.h"))
-    (tmp_path / "caller.c").write_text(headers + "\n".join(calls) + "\n")
+    text = headers + "\n".join(calls) + "\n"
+    (tmp_path / "caller.c").write_text(text)
+    (tmp_path / "caller.cpp").write_text(text.replace('.h"', '.hpp"'))
     flags = ("-Wall", "-Werror", "-fsyntax-only")
     (tmp_path / "all.cu").write_text("#include <climits>\n#include <cstdio>\n" + "\n".join(parts))
     for command in (
         ["nvcc", "-arch=sm_80", "-Werror", "all-warnings", "-Xcicc", "-O0", "-c", "all.cu", "-o", "all.o"],
         ["gcc", "-std=gnu99", *flags, "caller.c"],
-        ["g++", "-xc++", *flags, "caller.c"],
+        ["g++", "-std=gnu++17", *flags, "caller.cpp"],
     ):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr[:4000]

@@ -10,7 +10,6 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.codegen.emit.names import POOL_NAME, count_dynamic_shared_bytes
-from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
 from ekc.ir.hardware.target import STATIC_SHARED_BYTES, Limits, find_capabilities
@@ -18,6 +17,7 @@ from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
+from tests.codegen.helpers import export_sample
 from tests.ir.async_examples import async_matmul
 
 STAGES = 6
@@ -77,12 +77,10 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
 
 def test_bundle_requests_dynamic_shared_memory(tmp_path: Path) -> None:
     schedule = deep(44)
-    export(compile_schedule(schedule), schedule, tmp_path)
-    text = (tmp_path / "matmul.cu").read_text()
+    text = export_sample(schedule, tmp_path).read_text()
     assert f"cudaFuncAttributeMaxDynamicSharedMemorySize, {size(44)})" in text
     small = deep(8)
-    export(compile_schedule(small), small, tmp_path)
-    assert "cudaFuncSetAttribute" not in (tmp_path / "matmul.cu").read_text()
+    assert "cudaFuncSetAttribute" not in export_sample(small, tmp_path).read_text()
 
 
 def test_dynamic_shared_memory_limits_resident_blocks() -> None:

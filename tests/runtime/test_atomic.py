@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
@@ -21,6 +20,7 @@ from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT, verify, verify_on_device
+from tests.codegen.helpers import export_sample
 from tests.codegen.samples import shared_sum
 from tests.drawn.checks import check_verdict, judge
 from tests.runtime.faults import spoiled
@@ -150,17 +150,17 @@ def test_c_interface_asks_for_no_workspace(tmp_path: Path) -> None:
     schedule = shared_sum(16, 32, 512)
     kernel = compile_schedule(schedule)
     assert kernel.workspace_bytes == 0
-    text = export(kernel, schedule, tmp_path)[0].read_text()
-    assert "return 0;" in text
-    assert "{ &C }" in text
-    assert "&A, &B, &C }" in text
-    assert "any order" in (tmp_path / "matmul.h").read_text()
+    text = export_sample(schedule, tmp_path).read_text()
+    assert "(void)workspace;" in text
+    assert "{ &tensor_2 }" in text
+    assert "&tensor_0, &tensor_1, &tensor_2 }" in text
+    assert "any order" in (tmp_path / "include/ekc/matmul.hpp").read_text()
 
 
 def test_header_promises_the_same_result_where_it_is(tmp_path: Path) -> None:
     schedule = shared_sum(16, 32, 512, dtype="int8", out_dtype="int32")
-    export(compile_schedule(schedule), schedule, tmp_path)
-    assert "any order" not in (tmp_path / "matmul.h").read_text()
+    export_sample(schedule, tmp_path)
+    assert "any order" not in (tmp_path / "include/ekc/matmul.hpp").read_text()
 
 
 def test_check_on_a_gpu_uses_the_complete_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

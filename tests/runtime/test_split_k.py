@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.codegen.export import export
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
@@ -22,6 +21,7 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import WRONG_RESULT, verify_on_device
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.multi_level_tiling import derive_structures
+from tests.codegen.helpers import export_sample
 from tests.drawn.checks import check_verdict, judge
 from tests.runtime.faults import spoiled, squared
 from tests.scripted.cuda.node import ScriptedNode
@@ -79,11 +79,11 @@ def test_c_interface_asks_for_the_workspace(tmp_path: Path) -> None:
     schedule = matvec_in_parts(16)
     kernel = compile_schedule(schedule)
     assert kernel.workspace_bytes == 16 * 64 * 4
-    text = export(kernel, schedule, tmp_path)[0].read_text()
-    assert "void* ekc_y_parts = static_cast<char*>(workspace) + 0;" in text
-    assert "return 4096;" in text
-    assert "&A, &x, &ekc_y_parts }" in text
-    assert "&ekc_y_parts, &y }" in text
+    text = export_sample(schedule, tmp_path).read_text()
+    assert "void* between_0 = static_cast<char*>(workspace) + 0; // y_parts[" in text
+    assert ", 4096, 0, " in (tmp_path / "src/matvec.cpp").read_text()
+    assert "&tensor_0, &tensor_1, &between_0 }" in text
+    assert "&between_0, &tensor_2 }" in text
     assert (kernel.flops, kernel.min_bytes) == (schedule.op.flops, schedule.op.min_bytes)
 
 

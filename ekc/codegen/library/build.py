@@ -1,14 +1,13 @@
-"""Build a library from schedules: compile each under the names of the library and of its function."""
+"""Build a library from schedules: compile each under the names of library and function, and write one."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.function_plan import NamedOperator, plan_functions
-from ekc.codegen.library.identity import MAX_NAME, check_bundle_name
 from ekc.codegen.library.kernels import (
     Bundle,
     BundleFunction,
@@ -17,9 +16,9 @@ from ekc.codegen.library.kernels import (
     KernelFigures,
     TargetBoard,
 )
-from ekc.errors import InvalidInput
+from ekc.codegen.library.names import check_bundle_name, name_library
+from ekc.codegen.library.write import write_bundle
 from ekc.ir.hardware.target import Limits
-from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 
 
@@ -28,16 +27,16 @@ class KernelChoice:
     """A schedule that was chosen for a library, before it is compiled."""
 
     schedule: Schedule
-    figures: KernelFigures = KernelFigures()
+    figures: KernelFigures
     role: str = "both"
     """One of `ROLES`."""
 
 
 def build_kernel(
-    library: str, function: str, choice: KernelChoice, board: TargetBoard, limits: Limits
+    library: str, function: str, choice: KernelChoice, board: TargetBoard, limits: Limits | None
 ) -> BundleKernel:
-    """Compile a schedule for a board. Its C names begin with those of library and function. Raises the errors
-    of compiling."""
+    """Compile a schedule for a board. Its C names begin with those of library and function. `limits` default
+    to those of the architecture. Raises the errors of compiling."""
     schedule = choice.schedule
     name = "_".join([library, function, schedule.digest, board.arch])
     compiled = compile_schedule(schedule, board.arch, limits, name)
@@ -49,7 +48,7 @@ def build_library(
     operators: Sequence[NamedOperator],
     choices: Mapping[str, Sequence[KernelChoice]],
     board: TargetBoard,
-    limits: Limits,
+    limits: Limits | None = None,
     version: str = "0.1.0",
 ) -> Bundle:
     """Build the library of one board.
@@ -71,18 +70,24 @@ def build_library(
     return Bundle(name, version, (board,), tuple(functions))
 
 
-def make_library_name(text: str) -> str:
-    """Make a legal name of a library: `Act-D` -> `act_d`, `2layers.toml` -> `library_2layers_toml`."""
-    name = re.sub("[^a-z0-9]+", "_", text.lower()).strip("_") or "library"
-    if name[0].isdigit():
-        name = f"library_{name}"
-    name = name[:MAX_NAME].rstrip("_")
-    try:
-        return check_bundle_name(name)
-    except InvalidInput:
-        return check_bundle_name(f"{name[: MAX_NAME - 8]}_library")
+def export(
+    choices: Sequence[KernelChoice],
+    board: TargetBoard,
+    folder: str | Path,
+    *,
+    limits: Limits | None = None,
+    name: str | None = None,
+    cubin: bool = False,
+) -> tuple[Path, ...]:
+    """Write a library of one operator into a folder; returns the paths, sources of kernels first.
 
+    choices: the schedules, at least one, fastest first; the library selects among them at run time.
+    limits: those of the board; by default those of its architecture.
+    name: name of the library; by default one made of the operator's.
+    cubin: embed machine code; see `write_bundle`.
 
-def name_library(name: str | None, op: Operator) -> str:
-    """Name of the library of one operator: the given one, checked, or one made of the operator's."""
-    return make_library_name(op.name) if name is None else check_bundle_name(name)
+    Raises `InvalidInput` for the name and the folder, and the errors of compiling.
+    """
+    op = choices[0].schedule.op
+    library = build_library(name_library(name, op), [NamedOperator(op)], {op.digest: choices}, board, limits)
+    return write_bundle(library, folder, cubin=cubin)

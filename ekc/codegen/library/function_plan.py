@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ekc.codegen.library.kernels import list_extents
+from ekc.codegen.library.names import may_be_macro
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier
@@ -156,7 +157,7 @@ def make_function_name(text: str) -> str:
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "layer"
     if name[0].isdigit():
         name = f"layer_{name}"
-    if name in HEADER_NAMES:
+    if name in HEADER_NAMES or may_be_macro(name):
         name += "_"
     try:
         return check_identifier("layer", name)
@@ -182,7 +183,7 @@ def make_parameter_names(names: Sequence[str], taken: frozenset[str]) -> dict[st
     made: dict[str, str] = {}
     for name in names:
         own = re.sub(r"[^A-Za-z0-9_]", "_", name)
-        while own in taken or own in made.values():
+        while own in taken or own in made.values() or may_be_macro(own):
             own += "_"
         made[name] = own
     return made

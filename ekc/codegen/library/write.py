@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ekc.argument_checks import check_path
-from ekc.codegen.library.embed import format_text_words, format_words
 from ekc.codegen.library.function_plan import CPP_TYPES, make_parameter_names
-from ekc.codegen.library.files import clean_comment, write_files
 from ekc.codegen.library.kernels import (
     Bundle,
     BundleFunction,
@@ -20,6 +18,7 @@ from ekc.codegen.library.kernels import (
     list_extents,
 )
 from ekc.codegen.library.status_codes import STATUS_CODES
+from ekc.codegen.library.texts import clean_comment, format_text_words, format_words, write_files
 from ekc.codegen.render import render_template
 from ekc.errors import InvalidInput
 from ekc.ir.compute import TensorSpec
@@ -65,7 +64,7 @@ def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> 
     bundle of another name.
     """
     folder = Path(check_path("folder", folder))
-    _check_folder(folder, bundle.name)
+    check_folder(folder, bundle.name)
     texts = build_texts(bundle, cubin)
     written = write_files(folder, texts, "bundle")
     for path in (folder / "src").glob(f"{bundle.name}_sm_*.c*"):
@@ -74,10 +73,11 @@ def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> 
     return written
 
 
-def _check_folder(folder: Path, name: str) -> None:
+def check_folder(folder: Path, name: str) -> None:
+    """Raise `InvalidInput` where a folder holds a library of another name."""
     others = sorted(p.stem for p in (folder / "include" / "ekc").glob("*.hpp") if p.stem != name)
     if others:
-        raise InvalidInput(f"--out: {folder} holds the bundle {others[0]}; choose another folder for {name}")
+        raise InvalidInput(f"--out: {folder} holds the library {others[0]}; choose another folder for {name}")
 
 
 def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:

@@ -1,10 +1,12 @@
-"""Text files of a library: each is replaced in one step."""
+"""Texts of generated files: comments, machine code as numbers, and files that are replaced in one step."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from ekc.errors import InvalidInput
 
@@ -37,3 +39,24 @@ def _replace_file(path: Path, text: str) -> Path:
 def clean_comment(text: str) -> str:
     """Make one line that cannot end a C comment."""
     return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
+
+
+_WORD_BYTES = 8
+_WORDS_PER_LINE = 5
+
+
+def format_words(data: bytes) -> str:
+    """Format bytes as elements of an array of `std::uint64_t`, which every compiler accepts at any size.
+
+    Numbers are little-endian as on all hosts of GPUs, and filled up with zeros to a whole element.
+
+    b"\\x01" becomes "    0x1,".
+    """
+    words = np.frombuffer(data + bytes(-len(data) % _WORD_BYTES), "<u8").tolist()
+    starts = range(0, len(words), _WORDS_PER_LINE)
+    return "\n".join("    " + " ".join(f"{w:#x}," for w in words[s : s + _WORDS_PER_LINE]) for s in starts)
+
+
+def format_text_words(text: str) -> str:
+    """Format a text likewise, with a zero at its end."""
+    return format_words(text.encode() + b"\0")
