@@ -12,6 +12,7 @@ from ekc.argument_checks import check_path
 from ekc.bundle.embed import format_text_words, format_words
 from ekc.bundle.function_plan import CPP_TYPES, make_parameter_names
 from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, TargetBoard
+from ekc.bundle.naive import build_check_values
 from ekc.bundle.status_codes import STATUS_CODES
 from ekc.codegen.export import clean_comment, lay_out_workspace, write_files
 from ekc.codegen.render import render_template
@@ -77,7 +78,7 @@ def _check_folder(folder: Path, name: str) -> None:
 def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
     """Text of each file by its path in the folder of the bundle; `cubin` as for `write_bundle`."""
     name = bundle.name
-    values = build_values(bundle, cubin)
+    values = build_values(bundle, cubin) | build_check_values(bundle)
     files = {
         f"include/ekc/{name}.h": "library.h.j2",
         f"include/ekc/{name}.hpp": "library.hpp.j2",
@@ -88,6 +89,11 @@ def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
         f"cmake/ekc_{name}-config.cmake.in": "config.cmake.j2",
         "Makefile": "library.make.j2",
         f"tests/{name}_host_test.cpp": "host_test.cpp.j2",
+        f"tests/{name}_check.cpp": "check.cpp.j2",
+        f"tests/{name}_check_gpu.h": "check_gpu.h.j2",
+        f"tests/{name}_check_values.h": "check_values.h.j2",
+        f"tests/{name}_naive.h": "naive.h.j2",
+        f"tests/{name}_naive.cpp": "naive.cpp.j2",
     }
     texts = {path: render_template(f"library/{template}", **values) for path, template in files.items()}
     for row in values["arch_rows"]:
