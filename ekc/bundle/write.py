@@ -12,7 +12,7 @@ from ekc.argument_checks import check_path
 from ekc.bundle.embed import format_text_words, format_words
 from ekc.bundle.function_plan import CPP_TYPES, make_parameter_names
 from ekc.bundle.kernels import Bundle, BundleFunction, BundleKernel, TargetBoard
-from ekc.bundle.naive import build_check_values
+from ekc.bundle.naive_kernels import build_check_values
 from ekc.bundle.status_codes import STATUS_CODES
 from ekc.codegen.export import clean_comment, lay_out_workspace, write_files
 from ekc.codegen.render import render_template

@@ -94,17 +94,18 @@ def estimate_tolerance(schedule: Schedule) -> NaiveTolerance:
 
 def _sample_indices(axes: tuple[Axis, ...]) -> AxisIndices:
     """Some indices along each axis, the first and last among them."""
-    random, left, chosen = np.random.default_rng(DATA_SEED), _SAMPLE_ELEMENTS, {}
-    for number, axis in sorted(enumerate(axes), key=lambda pair: pair[1].extent):
+    random, left = np.random.default_rng(DATA_SEED), _SAMPLE_ELEMENTS
+    chosen: AxisIndices = {}
+    for axis in sorted(axes, key=lambda axis: axis.extent):
         # Short axes come first, so that long ones take what they leave.
         count = max(2, int(left ** (1 / (len(axes) - len(chosen)))))
         indices = np.arange(axis.extent)
         if count < axis.extent:
             inner = random.choice(axis.extent - 2, count - 2, replace=False) + 1
             indices = np.sort(np.concatenate([[0, axis.extent - 1], inner]))
-        chosen[number] = indices
+        chosen[axis.name] = indices
         left = max(1, left // len(indices))
-    return {axis.name: chosen[number].astype(np.int64) for number, axis in enumerate(axes)}
+    return {axis.name: chosen[axis.name] for axis in axes}
 
 
 def build_check_values(bundle: Bundle) -> dict[str, Any]:
