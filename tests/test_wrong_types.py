@@ -19,8 +19,8 @@ import pytest
 import ekc
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.governor import Policy, detect_period
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.validate import check_identifier
-from ekc.search.sketches.naive import make_naive_schedule
 
 WRONG: tuple[Any, ...] = (
     *(None, [], [1], [None], ["x"], (), (1, "a"), {}, {"a": 1}, {1, 2}),

@@ -13,10 +13,10 @@ from ekc.devices.device import Peaks, PriorFunction
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Tensorize
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
-from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.space.space import Space
 
 Named = tuple[Schedule, str]

@@ -132,8 +132,8 @@ def _find_schedule(
 ) -> Schedule:
     """Find the schedule that an argument names: a file, a digest, "naive", "best" or "fastest"."""
     from ekc.devices.recording import RecordedDevice
+    from ekc.ir.schedule.naive import make_naive_schedule
     from ekc.search.database.measured_set import find_recorded_schedule, find_schedule
-    from ekc.search.sketches.naive import make_naive_schedule
 
     if argument == "naive":
         if request.is_empty:

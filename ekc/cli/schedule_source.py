@@ -58,7 +58,7 @@ class ScheduleSource:
             refuse_unused_options(
                 RECORD_OPTIONS, "it chooses among the schedules of a record file; add --records FILE"
             )
-            from ekc.search.sketches.naive import make_naive_schedule
+            from ekc.ir.schedule.naive import make_naive_schedule
 
             return LocatedSchedule(make_naive_schedule(op), "naive schedule, one output element per thread")
         from ekc import devices

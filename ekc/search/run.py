@@ -13,6 +13,7 @@ import numpy as np
 from ekc.devices.device import ModelledDevice
 from ekc.devices.statistics import Interval
 from ekc.errors import DeviceError, NothingLegal
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.cost_model.transfer import TransferPrior
@@ -28,7 +29,6 @@ from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
 from ekc.search.loop.stopping import CostBenefitRule
 from ekc.search.loop.task import ScheduleTask
-from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.tuning_result import TuningResult
 
 

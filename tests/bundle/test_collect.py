@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ekc
-from ekc.codegen.library import write
 from ekc.bundle.boards import match_board
 from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
 from ekc.cli import main
+from ekc.codegen.library import write
 from ekc.codegen.library.function_plan import NamedOperator, make_function_name, plan_functions
 from ekc.codegen.library.kernels import BundleFunction
 from ekc.codegen.library.write import build_texts, write_bundle

@@ -290,7 +290,7 @@ def test_c_header_is_valid_c(library: Path) -> None:
 
 def test_files_name_their_license(library: Path, collected: CollectedBundle) -> None:
     files = [p for p in library.rglob("*") if p.is_file() and "made" not in p.parts]
-    assert len(files) == 12
+    assert len(files) == 17
     for path in files:
         first = "".join(path.read_text().splitlines(keepends=True)[:2]).replace('"', "")
         assert "SPDX-License-Identifier: 0BSD" in first

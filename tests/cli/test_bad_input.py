@@ -17,8 +17,8 @@ import pytest
 
 import ekc
 from ekc.devices import nvml
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.database.database import RecordStore
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.cli.conftest import CommandLine, Printed
 from tests.devices.recording.helpers import record
 

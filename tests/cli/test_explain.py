@@ -8,7 +8,7 @@ import pytest
 
 import ekc
 from ekc.cli.output import format_signed
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.cli.conftest import CommandLine
 
 MM = ekc.matmul(64, 64, 64)

@@ -13,8 +13,8 @@ from ekc import devices
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.measurement_json import measurement_to_json
 from ekc.devices.recording import read_recording
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.database.database import RecordKey, RecordRow, RecordStore, to_canonical_json
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.cli.conftest import CommandLine
 from tests.search.helpers import LAW_OP as OP
 from tests.search.helpers import MadeUpDevice, record_law

@@ -132,12 +132,7 @@ def _run(command: list[str]) -> None:
 
 def _case(number: int, schedule: Schedule, made: GeneratedSource) -> str:
     """The text of one schedule in its own namespace, with a function that runs its launches."""
-    text = made.source.replace('extern "C" __global__', "__global__")
-    for asm, plain in _ASM.items():
-        text = text.replace(asm, plain)
-    for asm, plain in (*_ASYNC, *_PLACES):
-        text = asm.sub(plain, text)
-    assert "asm" not in text.split("__global__")[0]
+    text = translate_text(made.source)
     op = schedule.program.op  # With the workspace that steps add: parts of a sum, packed inputs.
     tensors = list(dict.fromkeys(a for launch in made.launches for a in launch.arguments))
     lines = [
@@ -152,6 +147,17 @@ def _case(number: int, schedule: Schedule, made: GeneratedSource) -> str:
     kept = " & ".join(f"memory_{t}.keep()" for t in tensors)
     body = "\n".join([*lines, f"    return {kept};"])
     return f"namespace case_{number} {{\n{text}\nbool run(const std::string& folder)\n{{\n{body}\n}}\n}}\n"
+
+
+def translate_text(source: str) -> str:
+    """CUDA text as C++ that includes the shim."""
+    text = source.replace('extern "C" __global__', "__global__")
+    for asm, plain in _ASM.items():
+        text = text.replace(asm, plain)
+    for asm, plain in (*_ASYNC, *_PLACES):
+        text = asm.sub(plain, text)
+    assert "asm" not in text.split("__global__")[0]
+    return text
 
 
 def _store_inputs(number: int, schedule: Schedule, folder: Path, seed: int) -> list[NDArray[Any]]:

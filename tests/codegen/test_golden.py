@@ -11,8 +11,8 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import GENERATOR, generate
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.codegen import samples
 from tests.ir.async_examples import async_matmul
 from tests.ir.examples import column_lanes

@@ -23,8 +23,8 @@ from ekc.errors import DeviceError, InvalidInput
 from ekc.host_memory import HostMemory
 from ekc.ir import tensor_memory
 from ekc.ir.operator import Operator
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.tensor_memory import find_largest_extent
-from ekc.search.sketches.naive import make_naive_schedule
 
 
 def test_shell_refuses_an_operator_that_does_not_fit() -> None:

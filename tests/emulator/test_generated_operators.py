@@ -7,7 +7,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc import devices
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.space.space import Space
 from tests.emulator.generated import run
 

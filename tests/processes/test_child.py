@@ -19,8 +19,8 @@ import ekc
 from ekc.devices.cuda.gpu import RemoteKernelRunner
 from ekc.devices.cuda.messages import DescribeRequest, LoadableKernel, TimingRequest, TimingRules
 from ekc.errors import DeviceError
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.child import ChildProcess, RemoteWorker, WorkerTimeouts
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.driver import ScriptedDriver
 from tests.scripted.cuda.forked_worker import Forked
 

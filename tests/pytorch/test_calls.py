@@ -12,8 +12,8 @@ import ekc
 from ekc.devices.cuda import call as calls
 from ekc.errors import InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.runtime.kernel import Kernel
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.arrays import OnGpu
 from tests.scripted.cuda.driver import ScriptedDriver
 from tests.scripted.cuda.node import ScriptedNode

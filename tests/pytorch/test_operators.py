@@ -11,8 +11,8 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.runtime.kernel import Kernel
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.node import ScriptedNode
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")

@@ -15,8 +15,8 @@ import pytest
 import ekc
 from ekc.errors import InvalidInput
 from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.runtime.kernel import Kernel
-from ekc.search.sketches.naive import make_naive_schedule
 
 OP = ekc.matmul(8, 12, 4)
 A, B = make_random_input_arrays(OP)
@@ -109,7 +109,7 @@ CALL = """
 import sys
 import numpy as np
 import ekc
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 kernel = ekc.compile(make_naive_schedule(ekc.matmul(4, 4, 4)))
 kernel(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
 assert "torch" not in sys.modules

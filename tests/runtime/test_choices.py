@@ -8,7 +8,7 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.drawn.checks import judge
 
 

@@ -25,10 +25,10 @@ from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import RandomTensor
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.runtime import verify as checking
 from ekc.runtime.execute_parts import split_into_boxes
 from ekc.runtime.verify import verify
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.drawn.checks import judge
 from tests.ir import examples
 
@@ -98,7 +98,7 @@ resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 import ekc
 from ekc.runtime.verify import verify
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 n = 10 * 2**30
 op = ekc.compute("scale", axes={"i": n}, inputs={"A": (n,)}, body=lambda A, i: A[i] * 2, dtype="float16")
 kernel = ekc.compile(make_naive_schedule(op))

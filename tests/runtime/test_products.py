@@ -12,7 +12,7 @@ from ekc.ir.interpreter.compare import describe_input_policy, make_random_input_
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.codegen.samples import product_over_lanes
 from tests.drawn.checks import judge, run_everywhere
 

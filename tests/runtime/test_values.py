@@ -13,8 +13,8 @@ from ekc.ir.expr import Expr, sqrt
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.operator import Operator
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.drawn.checks import judge
 from tests.runtime import faults
 from tests.runtime.faults import spoiled

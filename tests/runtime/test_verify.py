@@ -16,12 +16,12 @@ from ekc.ir.interpreter.compare import make_random_input_arrays, sample_blocks
 from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime import verify as room
 from ekc.runtime.execute_parts import execute_blocks
 from ekc.runtime.kernel import Kernel
 from ekc.runtime.verify import Verdict
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.drawn.checks import judge
 from tests.ir import examples
 from tests.runtime import faults

@@ -24,13 +24,13 @@ from ekc.devices.statistics import Interval
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
 from ekc.search.replay.table_space import MeasurementTable
 from ekc.search.run import TuningRun
-from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.space.constraints import RuleViolation
 from ekc.search.space.space import Population, Space
 from ekc.search.tuning_result import TuningResult

@@ -21,6 +21,7 @@ from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.nvrtc import NvrtcError
 from ekc.devices.simulated.launch_counts import LAUNCH_PROFILES, profile_kernel
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
 from ekc.search.loop import compile_job
 from ekc.search.loop.compile_job import (
@@ -30,7 +31,6 @@ from ekc.search.loop.compile_job import (
     read_versions,
     run_compile_job,
 )
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.processes.test_child import alive
 
 OP = ekc.matmul(64, 64, 64)

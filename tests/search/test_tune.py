@@ -18,10 +18,10 @@ from ekc.codegen.generate import generate
 from ekc.devices.device import Metering
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
 from ekc.search import tune as tuner
 from ekc.search.data.defaults import MEASURING
-from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, TRIALS, band, rows, tune, winner
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.ir.compute import TensorSpec
+
+_WORKSPACE_ALIGNMENT_BYTES = 256
+"""Bytes between the starts of workspace tensors, as cudaMalloc gives."""
+
+
+def lay_out_workspace(tensors: Sequence[TensorSpec]) -> tuple[dict[str, int], int]:
+    """Lay out the workspace: the offset of each intermediate tensor in bytes, and the bytes of all."""
+    offsets, total = {}, 0
+    for t in tensors:
+        offsets[t.name] = total
+        total += -(-t.bytes // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
+    return offsets, total
 
 
 def write_files(folder: Path, texts: Mapping[str, str], subject: str) -> tuple[Path, ...]:

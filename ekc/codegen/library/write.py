@@ -17,8 +17,15 @@ from ekc.codegen.library.kernels import (
     TargetBoard,
     list_extents,
 )
+from ekc.codegen.library.naive_kernels import build_check_values
 from ekc.codegen.library.status_codes import STATUS_CODES
-from ekc.codegen.library.texts import clean_comment, format_text_words, format_words, write_files
+from ekc.codegen.library.texts import (
+    clean_comment,
+    format_text_words,
+    format_words,
+    lay_out_workspace,
+    write_files,
+)
 from ekc.codegen.render import render_template
 from ekc.errors import InvalidInput
 from ekc.ir.compute import TensorSpec
@@ -83,7 +90,7 @@ def check_folder(folder: Path, name: str) -> None:
 def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
     """Text of each file by its path in the folder of the bundle; `cubin` as for `write_bundle`."""
     name = bundle.name
-    values = build_values(bundle, cubin)
+    values = build_values(bundle, cubin) | build_check_values(bundle)
     files = {
         f"include/ekc/{name}.h": "library.h.j2",
         f"include/ekc/{name}.hpp": "library.hpp.j2",
@@ -94,6 +101,11 @@ def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
         f"cmake/ekc_{name}-config.cmake.in": "config.cmake.j2",
         "Makefile": "library.make.j2",
         f"tests/{name}_host_test.cpp": "host_test.cpp.j2",
+        f"tests/{name}_check.cpp": "check.cpp.j2",
+        f"tests/{name}_check_gpu.h": "check_gpu.h.j2",
+        f"tests/{name}_check_values.h": "check_values.h.j2",
+        f"tests/{name}_naive.h": "naive.h.j2",
+        f"tests/{name}_naive.cpp": "naive.cpp.j2",
     }
     texts: dict[str, str] = {}
     for row in values["arch_rows"]:
@@ -252,19 +264,6 @@ def _describe_arch(arch: str) -> dict[str, str]:
     }
 
 
-_WORKSPACE_ALIGNMENT_BYTES = 256
-"""Bytes between the starts of workspace tensors, as cudaMalloc gives."""
-
-
-def _lay_out_workspace(tensors: Sequence[TensorSpec]) -> tuple[dict[str, int], int]:
-    """Lay out the workspace: the offset of each intermediate tensor in bytes, and the bytes of all."""
-    offsets, total = {}, 0
-    for t in tensors:
-        offsets[t.name] = total
-        total += -(-t.bytes // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
-    return offsets, total
-
-
 def _format_figure(value: float | None) -> str:
     return "unknown" if value is None else repr(float(value))
 
@@ -276,7 +275,7 @@ def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> d
     given = [t.name for t in (*op.inputs, *op.outputs)]
     used = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
     between = [op.tensors[x] for x in used if x not in given]
-    offsets, total = _lay_out_workspace(between)
+    offsets, total = lay_out_workspace(between)
     pointers = {x: f"tensor_{i}" for i, x in enumerate(given)}
     pointers |= {x: f"between_{i}" for i, x in enumerate(offsets)}
     return {

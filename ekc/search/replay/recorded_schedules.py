@@ -20,13 +20,13 @@ from ekc.errors import DeviceError, RecordError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs, build_features, make_model_inputs
 from ekc.search.data.defaults import REPLAY
 from ekc.search.data.population import Population
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import MeasurementFailure, Measurer
-from ekc.search.sketches.naive import make_naive_schedule
 
 MeasurementT = TypeVar("MeasurementT", Timing, Metering)
 

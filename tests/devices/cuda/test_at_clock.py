@@ -16,7 +16,7 @@ from ekc.devices.cuda.device import CudaDevice, open_cuda
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.scripted.cuda.node import forked
 from tests.scripted.nvml.boards import GEARS, ScriptedBoards
 

@@ -22,7 +22,7 @@ from ekc.devices.simulated import data_sheet_prior
 from ekc.devices.simulated.specs import A100
 from ekc.errors import DeviceError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.scripted.cuda.driver import FACTS, ScriptedDriver
 from tests.scripted.cuda.forked_worker import Forked
 from tests.scripted.cuda.node import ScriptedNode, forked

@@ -14,7 +14,7 @@ from ekc.devices.cuda.device import open_cuda
 from ekc.processes.child import ChildProcess
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 
 sm_clock.explain_refusal = lambda: ""
 hire = partial(ChildProcess, "tests.scripted.cuda.worker")

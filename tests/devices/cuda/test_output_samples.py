@@ -16,10 +16,10 @@ from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.child import WorkerTimeouts
 from ekc.runtime.execute import BLANK_WORDS
 from ekc.runtime.verify import DeviceVerdict, verify_on_device
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.driver import ScriptedDriver
 
 CHUNK = 512

@@ -21,7 +21,7 @@ from ekc.devices.cuda.timing import KernelTimer, sample_until_narrow
 from ekc.devices.cuda.worker import call_back_to_back
 from ekc.devices.statistics import compute_median_interval, compute_relative_width
 from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.scripted.cuda.driver import ScriptedDriver
 
 OP = ekc.matmul(4, 8, 4)

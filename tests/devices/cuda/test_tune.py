@@ -13,10 +13,10 @@ from ekc import devices
 from ekc.cli import main
 from ekc.devices.cuda.device import CudaDevice
 from ekc.errors import InvalidInput, NothingLegal
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.result import MeasurementCost
 from ekc.search.database.database import RecordStore
 from ekc.search.explain.by_feature import explain_learned
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.scripted.cuda.faulty_driver import Plan, faulty_hand
 from tests.scripted.cuda.forked_worker import Forked
 from tests.scripted.cuda.node import ScriptedNode

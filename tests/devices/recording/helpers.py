@@ -12,7 +12,7 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import RecordingWriter
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.space.space import Space
 
 OP = ekc.matmul(32, 32, 32)

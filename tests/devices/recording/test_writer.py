@@ -12,7 +12,7 @@ import ekc
 from ekc import devices
 from ekc.devices.recording import RecordingWriter, read_recording
 from ekc.errors import RecordError
-from ekc.search.sketches.naive import make_naive_schedule
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.devices.recording.helpers import TARGET, schedules
 from tests.scripted.cuda.node import ScriptedNode
 from tests.scripted.nvml.card import Card

@@ -17,13 +17,13 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Timing
 from ekc.devices.measurement_json import measurement_to_json, timing_from_json
 from ekc.ir.hardware.target import Limits
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.cost_model.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.learner import Learner
 from ekc.search.cost_model.spill_model import SpillModel, count_needed_registers, has_spilled
 from ekc.search.data.defaults import SPILLS, SURROGATE
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.helpers import kernels
 
 OFF = FEATURE_NAMES.index("statements")

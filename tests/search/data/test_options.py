@@ -10,8 +10,8 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.options import EFFORTS, SearchMethod, check_executor_and_callback
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.helpers import MV, tune
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.options import compute_objective
 from ekc.search.data.result import Trial
 from ekc.search.data.selection import select_winners
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.helpers import MV
 
 

@@ -17,12 +17,12 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import describe_toolchain
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.hardware.target import Limits
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.database import query as choosing
 from ekc.search.database.conditions import describe_unused, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import find_schedule
 from ekc.search.explain.by_feature import explain_learned
-from ekc.search.sketches.naive import make_naive_schedule
 from tests.search.helpers import add_rows, change_rows, tune
 
 OP, OTHER = ekc.matmul(16, 8, 24), ekc.matvec(8, 40)

@@ -15,8 +15,8 @@ from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import KernelWork, compute_work, find_steady_state
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import InvalidInput
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.explain.by_event import explain
-from ekc.search.sketches.naive import make_naive_schedule
 
 MM = ekc.matmul(128, 128, 128)
 

@@ -20,10 +20,10 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.errors import ToolchainError
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
 from ekc.search.loop import compile_job
 from ekc.search.loop.compile_job import read_versions
-from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, tune, winner
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import ekc
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.defaults import FINALS
 from ekc.search.database.database import RecordStore
 from ekc.search.loop import finals
-from ekc.search.sketches.naive import make_naive_schedule
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import tune
 
