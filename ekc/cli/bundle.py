@@ -10,10 +10,10 @@ import click
 from ekc.cli.output import (
     FILE,
     cubin_option,
+    ensure_writable,
     format_library,
     json_option,
     log,
-    prepare_library_folder,
     print_json,
     print_text,
 )
@@ -64,10 +64,10 @@ def bundle(
     """
     from ekc.bundle.collect import collect_bundle
     from ekc.codegen.library.names import check_bundle_name
-    from ekc.codegen.library.write import write_bundle
+    from ekc.codegen.library.write import check_folder, write_bundle
     from ekc.search.database.query import SelectionRule
 
-    folder = prepare_library_folder(out, check_bundle_name(name))
+    check_folder(out, check_bundle_name(name))
     operators = None if layers is None else _name_layers(layers)
     found = collect_bundle(
         name,
@@ -80,7 +80,7 @@ def bundle(
     )
     for line in found.missing:
         log(f"ekc: warning: {line}")
-    paths = write_bundle(found.bundle, folder, cubin=cubin)
+    paths = write_bundle(found.bundle, ensure_writable(out), cubin=cubin)
     if as_json:
         functions = [
             {"name": f.name, "kernels": [k.symbol for s in f.shapes for k in s.kernels]}
@@ -91,7 +91,7 @@ def bundle(
         )
         return
     print_text(format_contents(found.bundle))
-    print_text(format_library(folder, name, paths))
+    print_text(format_library(out, name, paths))
 
 
 def _name_layers(file: Path) -> list[NamedOperator]:

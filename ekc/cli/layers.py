@@ -26,7 +26,7 @@ from ekc.cli.output import (
 from ekc.codegen.library.build import build_library
 from ekc.codegen.library.function_plan import NamedOperator, plan_functions
 from ekc.codegen.library.kernels import Bundle, TargetBoard
-from ekc.codegen.library.names import check_bundle_name, make_library_name
+from ekc.codegen.library.names import make_library_name
 from ekc.codegen.library.write import write_bundle
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.tuning_result import (
@@ -78,7 +78,7 @@ def tune_layers(
     layers = read_operators(file)
     plan_functions(name_operators(layers))
     options.check_options()
-    name = make_library_name(file.stem) if target.name is None else check_bundle_name(target.name)
+    name = target.name or make_library_name(file.stem)
     folder = prepare_library_folder(target.out, name)
     done: list[TunedLayer] = []
     missing: list[UntunedLayer] = []

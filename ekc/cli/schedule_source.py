@@ -165,5 +165,5 @@ def log_replaced(folder: Path, op: Operator, name: str) -> None:
     except EkcError:
         return
     if other.digest != op.digest:
-        line, free_name = str(other).splitlines()[0], f"{name}_{op.digest[:4]}"
-        log(f"ekc: {folder} held {line}; --name {free_name} and another --out keep both")
+        line, shape = str(other).splitlines()[0], "x".join(map(str, op.outputs[0].shape))
+        log(f"ekc: {folder} held {line}; --name {name}_{shape} and another --out keep both")

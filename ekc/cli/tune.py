@@ -102,6 +102,10 @@ def tune(
     Ctrl-C ends the search and returns the best so far, with exit status 130.
     """
     chosen = TuneArguments(**options)  # type: ignore[arg-type]
+    if name is not None:
+        from ekc.codegen.library.names import check_bundle_name
+
+        check_bundle_name(name)
     target = LibraryTarget(out, name, cubin)
     with closing(EventLog(log_json)) as events:
         events.check_writable(chosen.records, chosen.warm_start)

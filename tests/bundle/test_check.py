@@ -17,15 +17,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ekc.codegen.library.function_plan import describe_signature
-from ekc.codegen.library.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
-from ekc.bundle.naive_kernels import choose_naive_arch, compile_naive_kernels, estimate_tolerance
-from ekc.codegen.library.write import write_bundle
 
 import ekc
 from ekc.bundle.collect import CollectedBundle
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
+from ekc.codegen.library.function_plan import describe_signature
+from ekc.codegen.library.kernels import (
+    Bundle,
+    BundleFunction,
+    BundleKernel,
+    BundleShape,
+    KernelFigures,
+    TargetBoard,
+)
+from ekc.codegen.library.naive_kernels import choose_naive_arch, compile_naive_kernels, estimate_tolerance
+from ekc.codegen.library.write import write_bundle
 from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.operator import Operator
@@ -151,7 +158,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Program:
     for name, schedule in make_schedules().items():
         compiled = compile_schedule(schedule, "sm_80", name=f"own_{name}_{schedule.digest}_sm_80")
         op = schedule.op
-        kernel = BundleKernel(name, op, schedule, compiled, board, 1e-5, 1e-3, "both")
+        kernel = BundleKernel(name, op, schedule, compiled, board, KernelFigures(1e-5, 1e-3))
         functions.append(BundleFunction(name, describe_signature(op), (BundleShape(op, (kernel,)),)))
     return make_program(Bundle("own", "0.1.0", (board,), tuple(functions)), tmp_path_factory.mktemp("own"))
 
@@ -214,8 +221,8 @@ def check_row(row: dict[str, Any], kernel: BundleKernel) -> None:
     assert row["tolerance"] > 0
     latency_s = LAUNCH_S * len(kernel.compiled.launches)
     assert row["latency_s"] == pytest.approx(latency_s, rel=1e-3)
-    assert row["claimed_latency_s"] == pytest.approx(kernel.latency_s)
-    assert row["claimed_energy_j"] == pytest.approx(kernel.energy_j)
+    assert row["claimed_latency_s"] == pytest.approx(kernel.figures.latency_s)
+    assert row["claimed_energy_j"] == pytest.approx(kernel.figures.energy_j)
     # One reading of the counter for each 10 ms of calls, about.
     assert row["energy_j"] == pytest.approx(1e-3 * COUNTER_MJ * latency_s / 10e-3, rel=0.2)
     assert row["no_energy_reason"] is None

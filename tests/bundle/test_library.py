@@ -17,7 +17,14 @@ from ekc.bundle.collect import CollectedBundle, collect_bundle
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.function_plan import NamedOperator, describe_signature
-from ekc.codegen.library.kernels import Bundle, BundleFunction, BundleKernel, BundleShape, TargetBoard
+from ekc.codegen.library.kernels import (
+    Bundle,
+    BundleFunction,
+    BundleKernel,
+    BundleShape,
+    KernelFigures,
+    TargetBoard,
+)
 from ekc.codegen.library.write import write_bundle
 from tests.bundle.conftest import OPERATORS
 from tests.codegen.helpers import must_run, needs_nvcc, run
@@ -194,7 +201,7 @@ def split(collected: CollectedBundle, tmp_path_factory: pytest.TempPathFactory) 
     name = f"split_product_{schedule.digest}_sm_80"
     compiled = compile_schedule(schedule, "sm_80", name=name)
     board = collected.bundle.boards[0]
-    kernel = BundleKernel("product", op, schedule, compiled, board, 1e-5, 1e-3, "both")
+    kernel = BundleKernel("product", op, schedule, compiled, board, KernelFigures(1e-5, 1e-3))
     function = BundleFunction("product", describe_signature(op), (BundleShape(op, (kernel,)),))
     folder = tmp_path_factory.mktemp("split") / "split"
     write_bundle(Bundle("split", "0.1.0", (board,), (function,)), folder)
@@ -214,11 +221,17 @@ def test_kernel_of_two_launches_compiles(split: Path) -> None:
     must_run("nvcc", *flags, "-c", "src/split_sm_80.cu", "-o", "split.o", folder=split)
 
 
+def scale(figures: KernelFigures, latency: float, energy: float) -> KernelFigures:
+    """Figures multiplied by factors."""
+    return KernelFigures(latency * (figures.latency_s or 0), energy * (figures.energy_j or 0), True)
+
+
 def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_path: Path) -> None:
-    """Several extents of a function, two boards of one capability, and one board measured and simulated."""
+    """Several extents of a function, boards of one capability, one measured and simulated, one unmetered."""
     bundle = collected.bundle
     h200 = TargetBoard("h200", "sm_90a", True)
     measured = TargetBoard("NVIDIA H100 80GB HBM3", "sm_90a", False)
+    unmetered = TargetBoard("NVIDIA H100 NVL", "sm_90a", False)
     functions = []
     for function in bundle.functions:
         kernels = function.shapes[0].kernels
@@ -226,15 +239,16 @@ def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_
         demanding = [replace(k, compiled=demand_shared_memory(k.compiled)) for k in own]
         kernels = (
             *kernels,
-            *(replace(k, board=h200, latency_s=0.9 * k.latency_s) for k in demanding),
-            *(replace(k, board=measured, energy_j=1.1 * k.energy_j) for k in own),
+            *(replace(k, board=h200, figures=scale(k.figures, 0.9, 1.0)) for k in demanding),
+            *(replace(k, board=measured, figures=scale(k.figures, 1.0, 1.1)) for k in own),
+            *(replace(k, board=unmetered, figures=KernelFigures(k.figures.latency_s)) for k in own),
         )
         operators = [ekc.matmul(64 * m, 64, 64 * k) for m in (1, 3, 7) for k in (1, 2)]
         operators = [function.op] if function.name.startswith("softmax") else operators
         operators = operators if function.name.endswith("float32") else [function.op]
         shapes = [BundleShape(op, tuple(replace(k, op=op) for k in kernels)) for op in operators]
         functions.append(replace(function, shapes=tuple(shapes)))
-    boards = (measured, *bundle.boards, h200)
+    boards = (measured, unmetered, *bundle.boards, h200)
     write_bundle(replace(bundle, boards=boards, functions=tuple(functions)), tmp_path)
     flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Isrc", "-fsanitize=undefined")
     must_run("g++", *flags, "tests/net_host_test.cpp", "src/net.cpp", "-o", "host_test", folder=tmp_path)

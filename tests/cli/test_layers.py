@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +11,10 @@ import pytest
 
 import ekc
 from ekc.errors import DeviceError, NothingLegal
+from ekc.ir.operator import Operator
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.tuning_result import TuningResult
-from ekc.tables import count_nouns
 from tests.cli.conftest import CommandLine
 
 LAYER = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\ncount = {}\nm = {}\nn = 16\nk = 16\n\n'
@@ -52,11 +50,12 @@ def ends(tuned: TuningResult, cli: CommandLine, monkeypatch: pytest.MonkeyPatch)
     def ends(*outcomes: Outcome) -> None:
         left = iter(outcomes)
 
-        def tune(*_: object) -> TuningResult:
+        def tune(_: object, op: Operator, *__: object) -> TuningResult:
             outcome = next(left)
             if isinstance(outcome, BaseException):
                 raise outcome
-            return outcome(tuned)
+            best = replace(tuned.best, schedule=make_naive_schedule(op))
+            return outcome(replace(tuned, op=op, best=best, fastest=best))
 
         monkeypatch.setattr("ekc.cli.tune_arguments.TuneArguments.run_tuning", tune)
 
@@ -82,8 +81,9 @@ def test_total_names_missing_layers(
     (total,) = [line for line in out.splitlines() if line.startswith("net: ")]
     assert total.startswith(f"net: {calls} calls, ")
     assert total.endswith(f" J in sum{lacks}")
-    written = count_nouns(sum(callable(x) for x in outcomes), "kernel")
-    assert f"wrote {written} under o" in out
+    kernels = json.loads(Path("o/net.json").read_text())["kernels"]
+    assert len(kernels) == sum(callable(x) for x in outcomes)
+    assert "wrote o/src/net_sm_80.cu" in out
 
 
 def test_json_names_missing_layers(ends: Ends, cli: CommandLine) -> None:
@@ -133,63 +133,46 @@ def test_layers_are_tuned_once_each(cli: CommandLine) -> None:
     out = cli(f"{TUNE} {options}").out
     assert "a100 (simulated)" in out
     assert "net: 3 calls" in out
-    assert len(list(Path("o").glob("*/*.cu"))) == 2
+    assert "wrote o/src/net_sm_80.cu" in out
+    assert "struct first_extents" in Path("o/include/ekc/net.hpp").read_text()
     got = cli.json(f"{TUNE} {options}")
     assert [(x["name"], x["count"]) for x in got["layers"]] == [("first", 3), ("image", 1)]
 
 
-def exported(cli: CommandLine, options: str = "") -> list[str]:
-    """Names of the kernels that a run writes."""
+def list_functions(cli: CommandLine, options: str = "") -> list[str]:
+    """Functions of the library that a run writes."""
     cli(f"{TUNE} --quiet {options}")
-    return sorted(p.stem for p in Path("o").rglob("*.cu"))
+    (record,) = (json.loads(p.read_text()) for p in Path("o").glob("*.json"))
+    return sorted(f["name"] for f in record["functions"])
 
 
-def test_kernel_names_of_layers_are_unique_and_stable(ends: Ends, cli: CommandLine) -> None:
+def test_functions_have_the_names_of_layers(ends: Ends, cli: CommandLine) -> None:
+    layers = LAYER.format("fc", 1, 4) + LAYER.format("fc", 2, 8) + SAME.format("Head.1", 'model = "net"')
+    Path("net.toml").write_text(layers)
     ends(complete, complete, complete)
-    names = exported(cli)
-    assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == [
-        *("matmul_16x16x16", "matmul_4x16x16", "matmul_8x16x16")
-    ]
-    guards = {p.stem: re.findall("#define (EKC_.*_H)", p.read_text()) for p in Path("o").rglob("*.h")}
-    assert guards == {name: [f"EKC_{name}_H"] for name in names}
-    assert all(f"ekc_{p.stem}_launch(" in p.read_text() for p in Path("o").rglob("*.cu"))
-    # Another layer, in front, and one of the same operator: no name changes.
-    layers = Path("net.toml").read_text()
-    Path("net.toml").write_text(SAME.format("new", "") + LAYER.format("again", 1, 8) + layers)
-    shutil.rmtree("o")
-    ends(complete, complete, complete, complete)
-    assert set(exported(cli)) > set(names)
+    assert list_functions(cli) == ["Head_1", "fc", "fc_2"]
+    ends(complete, complete, complete)
+    got = cli.json(f"{TUNE} --quiet --cubin")
+    assert [x["functions"] for x in got["layers"]] == [["fc"], ["fc_2"], ["Head_1"]]
+    assert {Path(p).name for p in got["exported"]} > {"net_sm_80.cpp", "net.hpp"}
 
 
-def test_name_is_the_prefix_of_all_kernels(ends: Ends, cli: CommandLine) -> None:
+def test_name_is_that_of_the_library(ends: Ends, cli: CommandLine) -> None:
     ends(complete, complete, complete)
-    names = exported(cli)
-    shutil.rmtree("o")
-    ends(complete, complete, complete)
-    assert exported(cli, "--name net_v2") == [f"net_v2_{name}" for name in names]
+    list_functions(cli, "--name net_v2")
+    assert Path("o/include/ekc/net_v2.hpp").exists()
+
+
+def test_layers_that_collide_are_refused_before_the_first_is_tuned(cli: CommandLine) -> None:
+    Path("net.toml").write_text(LAYER.format("fc", 1, 4) + LAYER.format("fc_info", 1, 8))
+    err = cli(f"{TUNE} --target a100", status=2).err
+    assert "'fc_info'" in err
+    assert "cannot both be functions" in err
 
 
 def test_equal_layers_are_tuned_once(ends: Ends, cli: CommandLine) -> None:
     """A layer with an explicit default is the same operator as one without."""
     Path("net.toml").write_text(SAME.format("bare", "") + SAME.format("full", "transpose_b = false"))
     ends(complete)
-    assert len(exported(cli)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_two_layers_link_into_one_program(cli: CommandLine) -> None:
-    """Each layer has its own launcher and workspace; once one kernel served both."""
-    layer = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 8\nn = {}\nk = {}\n'
-    Path("net.toml").write_text(layer.format("wide", 16, 8) + layer.format("deep", 8, 16))
-    names = exported(cli, "--target a100 --trials 1 --name net")
-    sources = [str(p) for p in Path("o").rglob("*.cu")]
-    headers = "".join(f'#include "{p}"\n' for p in Path("o").rglob("*.h"))
-    called = " || ".join(f"(void*)ekc_{name}_launch == (void*)&call" for name in names)
-    Path("call.cpp").write_text(
-        f"{headers}int call() {{ return {called}; }}\nint main() {{ return call(); }}\n"
-    )
-    command = ["nvcc", "-arch=sm_80", "-Xcicc", "-O0", *sources, "call.cpp", "-o", "call"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert len(names) == len(sources) == 2
+    assert list_functions(cli) == ["bare", "full"]
+    assert len(json.loads(Path("o/net.json").read_text())["kernels"]) == 1

@@ -58,8 +58,8 @@ def test_best_show_and_export_read_a_record_file(cli: CommandLine, records: Path
     assert best["metered"]
     assert cli.json(f"show {SIZE} {WHERE}")["digest"] == best["digest"]
     exported = cli.json(f"export {SIZE} {WHERE} --out o")["exported"]
-    assert {Path(p).name for p in exported} == {"matmul.cu", "matmul.h", "matmul.json", "ekc.cmake"}
-    assert "h100 (simulated)" in Path("o/matmul.h").read_text()
+    assert "o/src/matmul_sm_90a.cu" in exported
+    assert "h100 (simulated)" in Path("o/include/ekc/matmul.hpp").read_text()
     assert cli.json("show --schedule o/matmul.json")["digest"] == best["digest"]
     cli(f"run {SIZE} {WHERE}")
 
@@ -74,7 +74,7 @@ def test_best_follows_the_objective(cli: CommandLine, records: Path) -> None:
         assert cli.json(f"best {SIZE} {WHERE} {chosen}")["digest"] == digest
         assert cli.json(f"export {SIZE} {WHERE} {chosen} --out o")["digest"] == digest
         assert cli.json(f"explain {digest} best {WHERE} {chosen}")["difference_j"] == 0
-    assert "by latency" in Path("o/matmul.h").read_text()
+    assert "by latency" in Path("o/src/matmul_sm_90a.cu").read_text()
     assert "best by latency (B)" in cli(f"explain naive best {SIZE} {WHERE} {by_latency}").out
     assert "by energy, at most 1000 % slower" in cli(f"best {SIZE} {WHERE} {by_energy}").out
 
@@ -100,18 +100,20 @@ def test_best_notes_atomic_sums(cli: CommandLine) -> None:
 
 def test_export_without_figures_notes_it(cli: CommandLine) -> None:
     cli(f"export {SIZE} --out o")
-    assert "not measured" in Path("o/matmul.h").read_text()
+    assert "not measured" in Path("o/include/ekc/matmul.hpp").read_text()
 
 
-def test_two_names_share_a_folder(cli: CommandLine) -> None:
+def test_folder_of_another_library_is_refused_before_the_work(cli: CommandLine) -> None:
     cli("export matmul 8 8 8 --out o")
-    cli("export matmul 16 8 8 --out o --name wide")
-    text = Path("o/wide.cu").read_text()
-    assert "ekc_wide(" in text
-    assert "ekc_matmul" not in text
-    assert "ekc_wide_launch" in Path("o/wide.h").read_text()
-    assert json.loads(Path("o/wide.json").read_text())["launches"][0]["name"] == "ekc_wide"
-    assert "ekc_matmul(" in Path("o/matmul.cu").read_text()
+    for command in ("export", "tune --trials 2"):
+        name, options = command.split()[0], command.partition(" ")[2]
+        found = cli(f"{name} matmul 16 8 8 --out o --name wide {options}", status=2)
+        assert found.err == "ekc: --out: o holds the library matmul; choose another folder for wide\n"
+
+
+def test_embedded_machine_code(cli: CommandLine) -> None:
+    cli("export matmul 8 8 8 --cubin --name eight")
+    assert "std::uint64_t cubin_0[]" in Path("ekc-out/eight/src/eight_sm_80.cpp").read_text()
 
 
 # Measured under other conditions
@@ -140,10 +142,10 @@ def test_figures_measured_elsewhere_are_marked(old: Path, cli: CommandLine) -> N
     assert "measured elsewhere: h100 (simulated), NVRTC 13.0, generator 3, " in out
     assert f"afresh for {devices.open('h100').arch} with NVRTC {describe_toolchain()}" in out
     cli(f"export {SIZE} {WHERE} --any-toolchain --out o")
-    header = Path("o/matmul.h").read_text()
-    assert " * device: h100 (simulated), NVRTC 13.0, generator 3, " in header
-    assert "mJ a call (metered elsewhere)" in header
-    assert " * result: not executed" in header
+    source = Path("o/src/matmul_sm_90a.cu").read_text()
+    assert "// device: h100 (simulated), NVRTC 13.0, generator 3, " in source
+    assert "mJ a call (metered elsewhere)" in source
+    assert "// result: not executed" in source
 
 
 def test_figures_of_these_conditions_are_not_marked(records: Path, cli: CommandLine) -> None:

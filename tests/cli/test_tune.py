@@ -26,8 +26,8 @@ def test_tune_prints_one_table_and_writes_a_kernel(cli: CommandLine) -> None:
     assert all(word in out for word in (*words, "compiled PTX executed on")), out
     assert max(map(len, out.splitlines())) <= 100
     assert "\x1b" not in out
-    assert "extern" in Path("ekc-out/matvec.cu").read_text()
-    assert "wrote ekc-out/matvec.cu" in out
+    assert "__global__" in Path("ekc-out/matvec/src/matvec_sm_80.cu").read_text()
+    assert "wrote ekc-out/matvec/src/matvec_sm_80.cu" in out
 
 
 def test_tune_json_has_the_attribute_names_and_progress_goes_to_stderr(cli: CommandLine) -> None:
@@ -37,8 +37,8 @@ def test_tune_json_has_the_attribute_names_and_progress_goes_to_stderr(cli: Comm
     assert {"pareto", "trials", "trial_count", "metered_count", "roofline_share", "seconds"} <= set(got)
     figures = {"schedule", "latency_s", "power_w", "energy_j", "clock_mhz", "metered", "status"}
     assert all(figures <= set(got[name]) for name in ("best", "fastest", "baseline"))
-    files = {"matvec.cu", "matvec.h", "matvec.json", "ekc.cmake"}
-    assert set(got["exported"]) == {f"deep/build/{name}" for name in files}
+    files = {"src/matvec_sm_80.cu", "include/ekc/matvec.hpp", "matvec.json", "CMakeLists.txt"}
+    assert set(got["exported"]) >= {f"deep/build/{name}" for name in files}
     assert all(Path(p).is_file() for p in got["exported"])
     assert got["spent"]["joules"] > 0
     assert "4 trials in 1 round: 4 compiles of about" in err
@@ -96,7 +96,7 @@ def test_ctrl_c_ends_with_the_best_so_far(tmp_path: Path) -> None:
         out, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
     assert "stopped    interrupted" in out
-    assert (tmp_path / "ekc-out/matvec.cu").is_file()
+    assert (tmp_path / "ekc-out/matvec/matvec.json").is_file()
 
 
 def has_best(path: Path) -> bool:
@@ -115,4 +115,4 @@ def test_overwriting_another_shape_is_logged(command: str, cli: CommandLine) -> 
     assert cli(f"{name} matmul 8 8 8 --out o {options}").err == ""
     err = cli(f"{name} matmul 16 8 8 --out o {options}").err
     assert "o held matmul(A[8, 8] float32, B[8, 8] float32)" in err
-    assert "--name matmul_16x8 keeps both" in err
+    assert "--name matmul_16x8 and another --out keep both" in err

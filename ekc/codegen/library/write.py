@@ -30,6 +30,7 @@ from ekc.codegen.render import render_template
 from ekc.errors import InvalidInput
 from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.target import parse_arch_number
+from ekc.tables import format_rounded
 from ekc.version import __version__
 
 LICENSE = "0BSD"
@@ -41,6 +42,13 @@ _KERNELS_HEADS = tuple(
     for what in ("Kernels", "Machine code of kernels")
 )
 """Beginnings of generated files of kernels."""
+_ROLE_WORDS = {
+    "both": "",
+    "latency": ", the fastest",
+    "energy": ", of least energy",
+    "between": ", between these",
+}
+"""What a comment says of a kernel by its role."""
 _TAKEN_PARAMETERS = frozenset(
     {"extents_", "workspace_", "stream_", "options_", "tensors_", "status_", "bytes_", "found_"}
     | {
@@ -206,7 +214,10 @@ def _describe_function(function: BundleFunction) -> dict[str, Any]:
         "title": clean_comment(str(op).splitlines()[0]),
         "operator": [clean_comment(line) for line in str(op).splitlines()],
         "axes": [{"name": name, "field": fields[name]} for name in axes],
-        "shapes": [{"extents": shape.extents} for shape in function.shapes],
+        "shapes": [
+            {"extents": shape.extents, "figures": [_format_figures(k) for k in shape.kernels]}
+            for shape in function.shapes
+        ],
         "unordered": ", ".join(sorted(unordered)),
         "tensors": [
             {
@@ -220,6 +231,18 @@ def _describe_function(function: BundleFunction) -> dict[str, Any]:
             for t in tensors
         ],
     }
+
+
+def _format_figures(kernel: BundleKernel) -> str:
+    """Figures of a kernel for a comment: "a100 (simulated): 20.3 us, 3.877 mJ (metered), for energy"."""
+    figures = kernel.figures
+    if figures.latency_s is None:
+        return f"{kernel.board.label}: not measured"
+    latency = f"{format_rounded(figures.latency_s * 1e6, 4)} us"
+    if figures.energy_j is None:
+        return f"{kernel.board.label}: {latency}"
+    energy = f"{format_rounded(figures.energy_j * 1e3, 4)} mJ ({figures.energy_source})"
+    return f"{kernel.board.label}: {latency}, {energy}" + _ROLE_WORDS[kernel.role]
 
 
 def _describe_shape(tensor: TensorSpec) -> dict[str, Any]:
