@@ -274,8 +274,10 @@ def test_typed_header_compiles(library: Path, tmp_path: Path, standard: str) -> 
     const View<float, 2> view{a, {64, 64}, 64 * 64 * sizeof(float)};
     const Status one = matmul_float32({64, 64, 64}, b, b, a, {}, nullptr, options);
     const Status two = matmul_float32(matmul_float32_shape, view, view, view);
-    const Status three = matmul_float16({32, 32, 64}, h, h, h);
-    return one && two && three ? 0 : static_cast<int>(one.code());"""
+    const Status three = matmul({32, 32, 64}, h, h, h);
+    const Status four = matmul({64, 64, 64}, b, b, a, nullptr, 0, nullptr, Prefer::latency);
+    const Status five = matmul(matmul_float32_shape, view, view, view, {}, nullptr, options);
+    return one && two && three && four && five ? 0 : static_cast<int>(one.code());"""
     status, messages = compile_caller(library, tmp_path, body, standard)
     assert status == 0, messages
 

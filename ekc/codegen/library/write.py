@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ekc.argument_checks import check_path
-from ekc.codegen.library.function_plan import CPP_TYPES, make_parameter_names
+from ekc.codegen.library.function_plan import (
+    CPP_TYPES,
+    FUNCTION_SUFFIXES,
+    make_function_name,
+    make_parameter_names,
+)
 from ekc.codegen.library.kernels import (
     Bundle,
     BundleFunction,
@@ -130,6 +135,7 @@ def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
 def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
     """Values of the templates."""
     functions = [_describe_function(f) for f in bundle.functions]
+    _add_operator_names(functions, bundle.functions)
     by_id = sorted(range(len(functions)), key=lambda i: bundle.functions[i].id)
     first_kernel: dict[str, int] = {}
     for number, kernel in enumerate(bundle.kernels):
@@ -231,6 +237,20 @@ def _describe_function(function: BundleFunction) -> dict[str, Any]:
             for t in tensors
         ],
     }
+
+
+def _add_operator_names(rows: Sequence[dict[str, Any]], functions: Sequence[BundleFunction]) -> None:
+    """Add the name of its operator to the names of a function that was named after it, where the types of
+    pointers tell the function from all others: `matmul` beside `matmul_float32`."""
+    keys = [
+        (make_function_name(f.op.name), tuple(t["pointer"] for t in row["tensors"]))
+        for row, f in zip(rows, functions, strict=True)
+    ]
+    taken = {row["name"] + suffix for row in rows for suffix in FUNCTION_SUFFIXES}
+    for row, key in zip(rows, keys, strict=True):
+        row["names"] = [row["name"]]
+        if row["name"].startswith(f"{key[0]}_") and keys.count(key) == 1 and key[0] not in taken:
+            row["names"].append(key[0])
 
 
 def _format_figures(kernel: BundleKernel) -> str:
