@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ekc.argument_checks import check_text
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier, is_identifier
@@ -19,9 +20,7 @@ _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\Z",
 
 def check_bundle_name(name: str) -> str:
     """Check the name of a bundle: a C++ name of lower-case letters, digits and `_`. Raises `InvalidInput`."""
-    if name in _TAKEN_NAMES | _LOWER_CASE_MACROS or (
-        not is_identifier(name) and is_identifier(f"{name}_kernels")
-    ):
+    if isinstance(name, str) and _has_meaning(name):
         raise InvalidInput(f"--name: {name!r} has a meaning in C++ already; try '{name}_kernels'")
     check_identifier("--name", name)
     if len(name) > MAX_NAME:
@@ -36,6 +35,12 @@ def check_bundle_name(name: str) -> str:
     return name
 
 
+def _has_meaning(name: str) -> bool:
+    """Whether a name is a word of C++, a macro, or a namespace that the library would hide."""
+    is_word = not is_identifier(name) and is_identifier(f"{name}_kernels")
+    return is_word or name in _TAKEN_NAMES | _LOWER_CASE_MACROS
+
+
 def may_be_macro(name: str) -> bool:
     """Whether a C header may define a name as a macro: "M_PI", "linux"."""
     return name in _LOWER_CASE_MACROS or bool(re.fullmatch("[A-Z][A-Z0-9_]*[A-Z0-9]", name))
@@ -43,7 +48,7 @@ def may_be_macro(name: str) -> bool:
 
 def check_bundle_version(version: str) -> str:
     """Check the version of a bundle: three whole numbers, as 1.2.3. Raises `InvalidInput`."""
-    if not _VERSION.match(version):
+    if not _VERSION.match(check_text("--version", version, "'0.1.0'")):
         numbers = [str(int(n)) for n in re.findall(r"[0-9]+", version)[:3] if len(n) < 10]
         near = ".".join([*numbers, "0", "0", "0"][:3]) if numbers else "0.1.0"
         raise InvalidInput(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ekc.argument_checks import check_path
+from ekc.argument_checks import check_flag, check_path
 from ekc.codegen.library.function_plan import (
     CPP_TYPES,
     FUNCTION_SUFFIXES,
@@ -84,6 +84,7 @@ def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> 
     bundle of another name.
     """
     folder = Path(check_path("folder", folder))
+    check_flag("cubin", cubin)
     check_folder(folder, bundle.name)
     texts = build_texts(bundle, cubin)
     written = write_files(folder, texts, "bundle")
@@ -95,7 +96,10 @@ def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> 
 
 def check_folder(folder: Path, name: str) -> None:
     """Raise `InvalidInput` where a folder holds a library of another name."""
-    others = sorted(p.stem for p in (folder / "include" / "ekc").glob("*.hpp") if p.stem != name)
+    try:
+        others = sorted(p.stem for p in (folder / "include" / "ekc").glob("*.hpp") if p.stem != name)
+    except OSError:  # Writing says what is wrong with the folder.
+        return
     if others:
         raise InvalidInput(f"--out: {folder} holds the library {others[0]}; choose another folder for {name}")
 
