@@ -58,11 +58,11 @@ def find_boards(
     """Find the boards that targets name, or all of a file: measured ones first, then in the order of targets.
 
     A target is the name of a simulated device or a part of the name of a real one. Raises `InvalidInput` for
-    a target that the file has no metered schedule of, and for a real board of unknown architecture.
+    a target that the file has no measured schedule of, and for a real board of unknown architecture.
     """
     present = list(dict.fromkeys((c.device, c.simulated) for c in conditions))
     if not present:
-        raise InvalidInput(f"{records}: nothing was metered in it; run ekc tune with --records")
+        raise InvalidInput(f"{records}: nothing was measured in it; run ekc tune with --records")
     found: dict[tuple[str, bool], TargetBoard] = {}
     for target in targets if targets is not None else [name for name, _ in present]:
         named = [(n, s) for n, s in present if n == target or (not s and match_board(target, n))]
@@ -77,7 +77,7 @@ def _describe_missing(target: str, names: Sequence[str], records: str | Path) ->
     near = difflib.get_close_matches(target.lower(), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return (
-        f"--targets: {records} has no metered schedule on {target!r:.60}, only on "
+        f"--targets: {records} has no measured schedule on {target!r:.60}, only on "
         f"{', '.join(sorted(names))}{hint} (ekc tune --target {target} --records {records} adds one)"
     )
 

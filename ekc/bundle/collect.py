@@ -20,9 +20,16 @@ from ekc.codegen.library.names import check_bundle_name, check_bundle_version
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.data.result import Trial
+from ekc.search.data.selection import sort_by_latency
 from ekc.search.database.conditions import RecordConditions, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
-from ekc.search.database.query import DEFAULT_RULE, SelectionRule, choose_finalists, read_operator
+from ekc.search.database.query import (
+    DEFAULT_RULE,
+    SelectionRule,
+    choose_finalists,
+    read_operator,
+    rows_to_trials,
+)
 from ekc.search.database.rows import RecordRow
 from ekc.search.tuning_result import make_choice
 
@@ -68,7 +75,7 @@ def collect_bundle(
     for board in boards:
         if not any(k.board == board for f in functions for s in f.shapes for k in s.kernels):
             raise InvalidInput(
-                f"--targets: {records} has no schedule on {board.label} that was metered with the "
+                f"--targets: {records} has no schedule on {board.label} that was measured with the "
                 f"compiler and simulator here{collector.describe_others([board])}; "
                 "run ekc tune with --records"
             )
@@ -76,14 +83,15 @@ def collect_bundle(
 
 
 def _read_rows(records: str | Path) -> dict[str, dict[RecordConditions, list[RecordRow]]]:
-    """Rows by the JSON text of the operator, then by conditions; of metered schedules only."""
+    """Rows by the JSON text of the operator, then by conditions; of timed or metered schedules only."""
     with RecordStore(records, create=False) as store:
         found: dict[str, list[RecordRow]] = {}
         for row in store.read_rows():
             found.setdefault(row.key.operator, []).append(row)
     grouped = {}
     for text, rows in found.items():
-        groups = {c: some for c, some in group_rows(rows).items() if any(r.kind == "metering" for r in some)}
+        measured = group_rows(row for row in rows if row.kind in ("timing", "metering"))
+        groups = {c: some for c, some in group_rows(rows).items() if c in measured}
         if groups:
             grouped[text] = groups
     return grouped
@@ -123,7 +131,7 @@ class _Collector:
                 kernels += own
             if not kernels and self.is_asked:
                 raise InvalidInput(
-                    f"{title}: no metered schedule in {self.records} on "
+                    f"{title}: no measured schedule in {self.records} on "
                     f"{' or '.join(b.label for b in self.boards)}{self.describe_others(self.boards, op)}; "
                     "run ekc tune with --records"
                 )
@@ -133,7 +141,7 @@ class _Collector:
     def _collect_kernels(self, function: str, op: Operator, board: TargetBoard) -> list[BundleKernel]:
         groups = self.rows.get(to_canonical_json(op.to_json()), {})
         chosen = choose_conditions(groups, board, self.any_toolchain)
-        trials = choose_finalists(groups[chosen]) if chosen else []
+        trials = choose_trials(groups[chosen]) if chosen else []
         if chosen is None or not trials:
             return []
         is_here = choose_conditions([chosen], board, False) is not None
@@ -149,6 +157,12 @@ class _Collector:
         wanted = self.rows.keys() if op is None else {to_canonical_json(op.to_json())}
         own = [c for text in wanted for c in self.rows.get(text, {}) if c.label in labels]
         return f", only under {own[-1]}, which --any-toolchain takes" if own else ""
+
+
+def choose_trials(rows: Sequence[RecordRow]) -> list[Trial]:
+    """Choose the metered schedules of an operator on a board; without any, the fastest of the timed ones."""
+    timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
+    return choose_finalists(rows) or sort_by_latency(timed)[:1]
 
 
 def _add_facts(choice: KernelChoice, facts: dict[str, str]) -> KernelChoice:

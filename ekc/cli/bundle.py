@@ -90,8 +90,7 @@ def bundle(
             {"functions": functions, "missing": list(found.missing), "written": [str(p) for p in paths]}
         )
         return
-    print_text(format_contents(found.bundle))
-    print_text(format_library(out, name, paths))
+    print_text(f"{format_contents(found.bundle)}\n\n{format_library(out, name, paths)}")
 
 
 def _name_layers(file: Path) -> list[NamedOperator]:

@@ -193,7 +193,7 @@ ERRORS = {
     f"--name {'n' * 41}": "41 characters, at most 40",
     "--version 1.2": "--version: '1.2' is not three whole numbers .* try 1.2.0",
     "--version v1.02.3": "try 1.2.3",
-    "--targets rtx4090": "no metered schedule on 'rtx4090', only on a100, h100",
+    "--targets rtx4090": "no measured schedule on 'rtx4090', only on a100, h100",
     "--targets h1oo": "did you mean 'h100'",
     "--targets a100,": "--targets: 'a100,' names no device between two commas",
     "--max-slowdown -1": "max_slowdown: -1.0 is outside 0 to 10",
@@ -252,7 +252,7 @@ def test_board_of_unknown_architecture_is_refused(records: Path, tmp_path: Path)
 def test_operator_that_a_board_lacks_is_listed(records: Path, tmp_path: Path) -> None:
     changed = copy_records(records, tmp_path, "status = status")
     with closing(sqlite3.connect(changed)) as connection:
-        lacking = "device = 'h100' and operator like '%softmax%' and kind = 'metering'"
+        lacking = "device = 'h100' and operator like '%softmax%'"
         connection.execute(f"delete from trials where {lacking}")
         connection.commit()
     found = collect_bundle("net", changed)
@@ -274,7 +274,9 @@ def test_layer_without_a_record_is_named(
     )
     given = ["bundle", "--records", str(records), "--layers", str(layers), "--name", "net"]
     assert main([*given, "--out", str(tmp_path / "out")]) == 2
-    assert "fc2: matmul(A[65, 64] float32, B[64, 64] float32): no metered schedule" in capsys.readouterr().err
+    assert (
+        "fc2: matmul(A[65, 64] float32, B[64, 64] float32): no measured schedule" in capsys.readouterr().err
+    )
 
 
 def test_layers_of_a_file_become_functions(
@@ -338,3 +340,16 @@ def test_function_numbers_do_not_depend_on_others(collected: CollectedBundle) ->
     alone = BundleFunction(function.name, function.signature, function.shapes)
     assert alone.id == function.id
     assert len({f.id for f in collected.bundle.functions}) == 3
+
+
+def test_timed_kernels_count_without_metered_ones(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "status = status")
+    with closing(sqlite3.connect(changed)) as connection:
+        connection.execute("delete from trials where kind = 'metering'")
+        connection.commit()
+    bundle = collect_bundle("net", changed, targets=["a100"]).bundle
+    figures = [kernel.figures for kernel in bundle.kernels]
+    assert len(figures) == 3
+    assert {(f.energy_j, f.energy_source) for f in figures} == {(None, "unknown")}
+    fastest = collect_bundle("net", records, targets=["a100"]).bundle.kernels[0].figures.latency_s
+    assert fastest == pytest.approx(bundle.kernels[0].figures.latency_s, rel=0.05)
