@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ekc
 from ekc.bundle.collect import CollectedBundle, collect_bundle
+from ekc.codegen.library.build import KernelChoice, build_kernel
+from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
 from ekc.codegen.library.write import write_bundle
 from ekc.search.database.query import SelectionRule
 
@@ -34,8 +37,20 @@ def collected(records: Path) -> CollectedBundle:
 
 
 @pytest.fixture(scope="session")
-def library(collected: CollectedBundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the library `net`."""
+def bundle(collected: CollectedBundle) -> Bundle:
+    """The same, and the last operator for a third architecture."""
+    ada = TargetBoard("rtx4090", "sm_89", True)
+    *others, last = collected.bundle.functions
+    shape = last.shapes[0]
+    choice = KernelChoice(shape.kernels[0].schedule, KernelFigures(2e-6, 1e-4))
+    kernels = (*shape.kernels, build_kernel("net", last.name, choice, ada, None))
+    functions = (*others, replace(last, shapes=(replace(shape, kernels=kernels),)))
+    return replace(collected.bundle, boards=(*collected.bundle.boards, ada), functions=functions)
+
+
+@pytest.fixture(scope="session")
+def library(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the library `net` for sm_80, sm_89 and sm_90a."""
     folder = tmp_path_factory.mktemp("library") / "net"
-    write_bundle(collected.bundle, folder)
+    write_bundle(bundle, folder)
     return folder

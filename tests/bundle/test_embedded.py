@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.bundle.collect import CollectedBundle
-from ekc.codegen.library.kernels import BundleKernel
+from ekc.codegen.library.kernels import Bundle, BundleKernel
 from ekc.codegen.library.texts import format_words
 from ekc.codegen.library.write import write_bundle
 from tests.codegen.helpers import must_run
@@ -55,10 +54,10 @@ int main(int, char** words)
 
 
 @pytest.fixture(scope="module")
-def embedded(collected: CollectedBundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def embedded(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the program `main`, linked with the library, and of a driver in `driver/`."""
     folder = tmp_path_factory.mktemp("embedded")
-    write_bundle(collected.bundle, folder / "net", cubin=True)
+    write_bundle(bundle, folder / "net", cubin=True)
     must_run("make", "-j2", "CXXFLAGS=" + " ".join(WARNINGS), folder=folder / "net")
     (folder / "main.cpp").write_text(MAIN)
     libraries = ("-Lnet/build", "-lekc_net", "-ldl")
@@ -91,8 +90,8 @@ def hash_code(code: bytes) -> str:
     return f"{len(code)} {value:016x}"
 
 
-def test_driver_receives_the_code_that_was_compiled(embedded: Path, collected: CollectedBundle) -> None:
-    for number, kernel in enumerate(collected.bundle.kernels):
+def test_driver_receives_the_code_that_was_compiled(embedded: Path, bundle: Bundle) -> None:
+    for number, kernel in enumerate(bundle.kernels):
         lines, calls = launch(embedded, number, kernel.board.capability, count=2)
         assert lines == ["ok 0", "ok 0"]
         assert calls[0] == "cuDevicePrimaryCtxRetain 0"
@@ -114,18 +113,21 @@ def list_launches(kernel: BundleKernel) -> list[str]:
     [
         ("sm_80", 86, "cubin"),
         ("sm_80", 89, "cubin"),
-        ("sm_80", 90, "ptx"),
-        ("sm_80", 120, "ptx"),
+        ("sm_80", 90, "wrong_capability 0"),
         ("sm_80", 75, "wrong_capability 0"),
+        ("sm_89", 89, "cubin"),
+        ("sm_89", 90, "ptx"),
+        ("sm_89", 120, "ptx"),
+        ("sm_89", 86, "wrong_capability 0"),
         ("sm_90a", 90, "cubin"),
         ("sm_90a", 100, "wrong_capability 0"),
         ("sm_90a", 120, "wrong_capability 0"),
     ],
 )
 def test_code_by_capability(
-    embedded: Path, collected: CollectedBundle, arch: str, capability: int, expected: str
+    embedded: Path, bundle: Bundle, arch: str, capability: int, expected: str
 ) -> None:
-    number, kernel = next((i, k) for i, k in enumerate(collected.bundle.kernels) if k.arch == arch)
+    number, kernel = next((i, k) for i, k in enumerate(bundle.kernels) if k.arch == arch)
     lines, calls = launch(embedded, number, capability)
     loaded = [c.split()[1:] for c in calls if c.startswith("cuLibraryLoadData")]
     if expected in ("cubin", "ptx"):
@@ -196,3 +198,18 @@ def test_cmake_without_a_cuda_compiler(embedded: Path, tmp_path: Path) -> None:
 )
 def test_words(data: bytes, text: str) -> None:
     assert format_words(data) == text
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
+@pytest.mark.parametrize("standard", ["c++17", "c++20"])
+def test_clang_builds_and_tests(embedded: Path, tmp_path: Path, standard: str) -> None:
+    shutil.copytree(embedded / "net", tmp_path / "net", ignore=shutil.ignore_patterns("build"))
+    flags = ("CXX=clang++", "CXXFLAGS=" + " ".join(WARNINGS))
+    must_run("make", "-j2", *flags, folder=tmp_path / "net")
+    assert "10000 requests" in must_run("make", "test", *flags, folder=tmp_path / "net")
+    assert "skipped" in must_run("make", "check", *flags, folder=tmp_path / "net")
+    (tmp_path / "main.cpp").write_text(MAIN)
+    libraries = ("-Lnet/build", "-lekc_net", "-ldl")
+    flags = (f"-std={standard}", *WARNINGS, "-Inet/include")
+    must_run("clang++", *flags, "main.cpp", *libraries, "-o", "main", folder=tmp_path)
