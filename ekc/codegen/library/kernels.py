@@ -48,7 +48,7 @@ class TargetBoard:
 
 @dataclass(frozen=True)
 class KernelFigures:
-    """What is known of a kernel on a board."""
+    """Figures of a kernel on a board, as far as they are known."""
 
     latency_s: float | None = None
     """Seconds of a call; None if it was not timed."""

@@ -48,7 +48,7 @@ _ROLE_WORDS = {
     "energy": ", of least energy",
     "between": ", between these",
 }
-"""What a comment says of a kernel by its role."""
+"""Words of a comment for each role of a kernel."""
 _TAKEN_PARAMETERS = frozenset(
     {"extents_", "workspace_", "stream_", "options_", "tensors_", "status_", "bytes_", "found_"}
     | {
