@@ -2,10 +2,11 @@
 
     python -m benchmarks.gpu PART... [--minutes N] [--out DIR] [--device cuda:0] [--dry-run] [--set-clocks]
 
-PART: check, versus, record, tune, equals, traces, counters, fidelity; all (what fits into the minutes, most
-valuable first); or prepare (beforehand, on a machine without a GPU: --device h200 chooses the schedules of
-versus there); or report (prints again all results in the folder). report and fidelity open a folder without
-its device. A run into a folder that is there goes on where the last one stopped. See docs/how-to/kit.md.
+PART: check, versus, record, tune, equals, library, traces, counters, fidelity; all (what fits into the
+minutes, most valuable first); or prepare (beforehand, on a machine without a GPU: --device h200 chooses the
+schedules of versus there); or report (prints again all results in the folder). report and fidelity open a
+folder without its device. A run into a folder that is there goes on where the last one stopped. See
+docs/how-to/kit.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.gpu import check, counters, equals, fidelity, plan, record, traces, tune, versus
+from benchmarks.gpu import check, counters, equals, fidelity, library, plan, record, traces, tune, versus
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import AWAY, REPORT
 from benchmarks.gpu.kit import Kit, describe_machine
@@ -31,6 +32,7 @@ PARTS: dict[str, ModuleType] = {
     "record": record,
     "tune": tune,
     "equals": equals,
+    "library": library,
     "traces": traces,
     "counters": counters,
     "fidelity": fidelity,
@@ -38,7 +40,7 @@ PARTS: dict[str, ModuleType] = {
 """Parts by value; those that need no GPU are last."""
 FIRST_S = {
     **{"check": 5.0, "versus": 60.0, "record": 20.0, "tune": 130.0, "equals": 30.0, "traces": 30.0},
-    **{"counters": 20.0, "fidelity": 5.0},
+    **{"library": 60.0, "counters": 20.0, "fidelity": 5.0},
 }
 """Estimated seconds, rather too long, of the first item of a part with all preparations."""
 OTHERS = {"prepare": plan}

@@ -39,6 +39,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import make_random_inputs, make_random_tensors
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
+from tests.bundle.fakes import build_fakes, describe_kernels
 from tests.codegen import samples
 from tests.codegen.helpers import must_run, needs_nvcc
 from tests.codegen.host_cuda import SHIM, translate_text
@@ -93,39 +94,14 @@ class Program:
         return [k for k in self.bundle.kernels if k.arch == arch]
 
 
-def describe_launches(compiled: CompiledKernel, op: Operator, program: Operator, plain: bool) -> list[str]:
-    """Lines for the fake driver. `plain`: the output depends on the inputs, as no kernel of the operator has
-    tensors between."""
-    lines = []
-    for launch in compiled.launches:
-        output = len(launch.arguments) - 1
-        inputs = [launch.arguments.index(t.name) for t in op.inputs] if plain else []
-        facts = [x for i in inputs for x in (i, launch.argument_bytes[i])]
-        kind = program.tensors[launch.arguments[output]].dtype.name
-        words = (launch.name, kind, output, launch.argument_bytes[output], len(inputs), *facts)
-        lines.append(" ".join(map(str, words)))
-    return lines
-
-
 def make_program(bundle: Bundle, folder: Path) -> Program:
     """Build library, check program and fakes."""
-    naive = compile_naive_kernels(bundle)
-    launches = {n.op.digest: [n.compiled.launches] for n in naive}
-    for kernel in bundle.kernels:
-        launches[kernel.op.digest].append(kernel.compiled.launches)
-    lines = []
-    for one in (*naive, *bundle.kernels):
-        plain = all(len(launch) == 1 for launch in launches[one.op.digest])
-        lines += describe_launches(one.compiled, one.op, one.schedule.program.op, plain)
-    (folder / "kernels.txt").write_text("\n".join(lines) + "\n")
+    (folder / "kernels.txt").write_text(describe_kernels(bundle))
     write_bundle(bundle, folder / "library", cubin=True)
     make = ("make", "-j2", f"CXXFLAGS=-O0 {' '.join(WARNINGS)}", f"build/{bundle.name}_check")
     must_run(*make, folder=folder / "library")
     shutil.copy(folder / "library" / "build" / f"{bundle.name}_check", folder / "check")
-    for source, name in (("fake_gpu", "driver/libcuda.so.1"), ("fake_nvml", "nvml/libnvidia-ml.so.1")):
-        (folder / name).parent.mkdir()
-        path = Path(__file__).parent / f"{source}.cpp"
-        must_run("g++", "-std=c++17", "-shared", "-fPIC", path, "-o", name, folder=folder)
+    build_fakes(folder)
     return Program(folder, bundle)
 
 

@@ -1,0 +1,229 @@
+"""C++ libraries of this GPU's kernels: written, built by make, and checked by their own check programs.
+
+The schedules are those of the part `tune`, or the best of some random ones on the simulated device of the
+same architecture. One library embeds machine code, and g++ builds it; the other has CUDA source, and nvcc
+builds it. The figures of the check program are compared with those that ekc measures of the same kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ekc
+from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.contenders import Ours, measure_in_turn
+from benchmarks.gpu.folder import TUNING, Row
+from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.sampling import sample_schedules
+from ekc import devices
+from ekc.bundle.boards import open_model
+from ekc.bundle.collect import collect_bundle
+from ekc.codegen.library.build import KernelChoice, build_library
+from ekc.codegen.library.function_plan import NamedOperator
+from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
+from ekc.codegen.library.write import write_bundle
+from ekc.devices.device import Device
+from ekc.devices.simulated.specs import list_names
+from ekc.errors import EkcError, InvalidInput
+from ekc.ir.operator import Operator
+from ekc.processes.pool import count_cores
+from ekc.tables import format_table
+
+MINUTES = 3.0
+NAME = "kit"
+FORMS = {"cubin": True, "nvcc": False}
+"""Forms of a library, and whether machine code is embedded."""
+OPERATORS: tuple[Operator, ...] = (
+    ekc.matmul(256, 256, 256),
+    ekc.matmul(512, 512, 512, dtype="float16"),
+    ekc.softmax((512, 1024)),
+    ekc.matvec(1024, 1024),
+)
+"""Operators where nothing was tuned."""
+DRAWN, POPULATION = 6, 48
+"""Schedules of each of these that are simulated, and genomes drawn for them."""
+TURNS, WINDOWS, WINDOW_S = 3, 1, 1.0
+"""Timings and meterings of a kernel by ekc, and seconds of a metering."""
+LEAST_S = 60.0
+"""Seconds for a program that has begun, at least."""
+SKIPPED = 77
+"""Exit status of a check program that finds no GPU, or no kernel for it."""
+
+
+def run(kit: Kit, budget: Budget) -> None:
+    """A row for each form of the library."""
+    if kit.device.simulated:
+        kit.folder.add_note("library", "not run", f"{kit.label} runs no library")
+        return
+    todo = [form for form in FORMS if kit.folder.find_row("library", form) is None]
+    if shutil.which("nvcc") is None:
+        for form in [form for form in todo if not FORMS[form]]:
+            kit.folder.add_row("library", form, "not run", reason="nvcc is not on the PATH")
+        todo = [form for form in todo if FORMS[form]]
+    if not todo:
+        return
+    try:
+        bundle, origin = _make_bundle(kit)
+    except EkcError as problem:
+        kit.folder.add_note("library", "not run", str(problem))
+        return
+    own = _measure_kernels(kit, bundle)
+    for form in budget.take_affordable(todo):
+        try:
+            facts = _check_library(bundle, FORMS[form], kit.gpu, budget)
+        except EkcError as problem:
+            kit.folder.add_row("library", form, str(problem))
+            continue
+        is_right = "check" in facts and all(row["right"] for row in facts["check"]["kernels"])
+        kit.folder.add_row("library", form, "ok" if is_right else "FAIL", origin=origin, own=own, **facts)
+
+
+def _make_bundle(kit: Kit) -> tuple[Bundle, str]:
+    """The library, and where its schedules are from. Raises `EkcError`."""
+    records = kit.folder.path / TUNING
+    if records.exists():
+        # Nothing may be metered in it, and the name of the GPU may be unknown.
+        with suppress(InvalidInput):
+            found = collect_bundle(NAME, records, targets=[kit.device.name], any_toolchain=True)
+            return found.bundle, "schedules: of the part tune"
+    model = _find_model(kit.device)
+    choices = {op.digest: [_choose_schedule(kit, model, op)] for op in OPERATORS}
+    board = TargetBoard(model.name, kit.device.arch, True)
+    named = [NamedOperator(op) for op in OPERATORS]
+    bundle = build_library(NAME, named, choices, board, kit.device.limits)
+    return bundle, f"schedules: best of {1 + DRAWN} on {model.label}"
+
+
+def _find_model(device: Device) -> Device:
+    """The simulated device of a GPU, or one of its architecture. Raises `EkcError` where there is none."""
+    with suppress(InvalidInput):
+        return open_model(device.name)
+    for name in list_names():
+        model = devices.open(name)
+        if model.arch == device.arch:
+            return model
+    raise EkcError(f"no simulated device has the architecture {device.arch}: run the part tune before")
+
+
+def _choose_schedule(kit: Kit, model: Device, op: Operator) -> KernelChoice:
+    """The fastest of some schedules on the simulated device. Raises the last problem where none compiles."""
+    drawn = sample_schedules(op, kit.device.limits, kit.device.peaks, kit.seed, POPULATION, 1 + DRAWN)
+    best: KernelChoice | None = None
+    least_s = float("inf")
+    last = EkcError(f"{op.name}: there is no schedule")
+    for schedule, make in kit.compile_ahead(drawn):
+        try:
+            kernel = make()
+            latency_s = model.time(kernel).latency_s
+            if latency_s < least_s:
+                energy_j = model.meter(kernel).energy_j
+                best = KernelChoice(schedule, KernelFigures(latency_s, energy_j, True))
+                least_s = latency_s
+        except EkcError as problem:
+            last = problem
+    if best is None:
+        raise last
+    return best
+
+
+def _measure_kernels(kit: Kit, bundle: Bundle) -> list[dict[str, Any]]:
+    """Figures of each kernel of a library, measured by ekc on the device."""
+    named = [Ours(str(n), kit.device, k.compiled) for n, k in enumerate(bundle.kernels)]
+    return list(measure_in_turn(named, TURNS, WINDOWS, WINDOW_S).values())
+
+
+def _check_library(bundle: Bundle, cubin: bool, gpu: int, budget: Budget) -> dict[str, Any]:
+    """Write, build and check a library; facts for its row, without "check" where the check program failed.
+    Raises `EkcError` where it cannot be built or is skipped."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, file = Path(temporary) / NAME, Path(temporary) / "check.json"
+        write_bundle(bundle, folder, cubin=cubin)
+        program = f"build/{NAME}_check"
+        began = time.monotonic()
+        status, said = _run_program(["make", f"-j{count_cores()}", program], folder, budget)
+        if status != 0:
+            raise EkcError(f"make failed: {said}")
+        build_s = time.monotonic() - began
+        visible = {"CUDA_VISIBLE_DEVICES": _name_gpu(gpu, os.environ)}
+        words = [str(folder / program), "--json", str(file)]
+        status, said = _run_program(words, folder, budget, visible)
+        if status == SKIPPED:
+            raise EkcError(said)
+        if not file.exists() or not file.stat().st_size:
+            return {"build_s": build_s, "reason": f"exit status {status}: {said}"}
+        return {"build_s": build_s, "check": json.loads(file.read_text())}
+
+
+def _run_program(
+    words: list[str], folder: Path, budget: Budget, variables: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """(exit status, end of the output) of a program. Raises `EkcError` where it is missing or takes longer
+    than the time that is left."""
+    seconds = max(budget.compute_left_s(), LEAST_S)
+    environment = os.environ | dict(variables or {})
+    try:
+        done = subprocess.run(
+            words, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except FileNotFoundError:
+        raise EkcError(f"{words[0]} is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise EkcError(f"{Path(words[0]).name} did not end in {seconds:.0f} s") from None
+    return done.returncode, " ".join(f"{done.stdout} {done.stderr}".split())[-300:]
+
+
+def _name_gpu(number: int, variables: Mapping[str, str]) -> str:
+    """Value of CUDA_VISIBLE_DEVICES that makes a GPU the only one, given its number among those visible."""
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    return str(number) if visible is None else visible.split(",")[number]
+
+
+def make_table(kit: Kit) -> str:
+    """One line for each kernel of each library."""
+    lines, notes = [], []
+    kernels: list[Row] = []
+    for row in kit.folder.list_rows("library"):
+        if "check" not in row:
+            notes.append(f"  {row['item']}: {row.get('reason') or row['status']}")
+            continue
+        found = row["check"]["kernels"]
+        kernels += found
+        lines += [_format_line(row["item"], one, row["own"][one["kernel"]]) for one in found]
+        notes += [f"  {row['item']}, {_name_kernel(one)}: {one['fault']}" for one in found if one["fault"]]
+        notes.append(f"  {row['item']}: built in {row['build_s']:.0f} s; {row['origin']}")
+    if not lines:
+        return "\n".join(["library: nothing was checked", *notes])
+    right = sum(one["right"] for one in kernels)
+    title = f"library: {right} of {len(kernels)} kernels right, on {kit.label}"
+    figures = ("us", "ekc: us", "ratio", "mJ", "ekc: mJ", "ratio")
+    table = format_table(("library", "kernel", "result", *figures), lines, title, label_count=3)
+    legend = (
+        "  us, mJ: by the check program; ekc: the same kernel measured by ekc; ratio: the first over this"
+    )
+    return "\n".join([table, legend, *notes])
+
+
+def _name_kernel(checked: Row) -> str:
+    """Function, extents, and the preference that the kernel serves if it does not serve both."""
+    role = "" if checked["role"] == "both" else f" {checked['role']}"
+    return f"{checked['function']} {'x'.join(map(str, checked['extents']))}{role}"
+
+
+def _format_line(form: str, checked: Row, own: Row) -> tuple[str, ...]:
+    figures: list[str] = []
+    for name, scale in (("latency_s", 1e6), ("energy_j", 1e3)):
+        measured = statistics.median(value for value, _, _ in own[name]) if own[name] else None
+        found = checked[name]
+        ratio = "-" if found is None or measured is None else f"{found / measured:.3f}"
+        figures += [*("-" if x is None else f"{scale * x:.4g}" for x in (found, measured)), ratio]
+    return form, _name_kernel(checked), "right" if checked["right"] else "WRONG", *figures

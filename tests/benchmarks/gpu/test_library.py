@@ -1,0 +1,166 @@
+"""The part `library`: a scripted GPU for ekc, and the fake driver for the check program of the library."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import ekc
+from benchmarks.gpu import library
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.folder import TUNING
+from benchmarks.gpu.kit import Kit
+from ekc import devices
+from ekc.codegen.library.kernels import Bundle
+from ekc.codegen.library.write import write_bundle
+from tests.bundle.fakes import build_fakes, describe_kernels
+from tests.codegen.helpers import needs_nvcc
+from tests.scripted.cuda.node import ScriptedNode
+
+EMBEDDED, COMPILED = library.FORMS
+LAUNCH_US, NAIVE_LAUNCH_US = 10, 40
+"""Time of a launch on the fake driver."""
+
+
+@pytest.fixture(scope="module", name="fakes")
+def make_fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the fake driver and NVML."""
+    folder = tmp_path_factory.mktemp("fakes")
+    build_fakes(folder)
+    return folder
+
+
+@pytest.fixture(name="node")
+def make_node(fakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scripted GPU `cuda:0`, the fake driver for other programs, and a small operator; no nvcc."""
+    node, real = ScriptedNode(), devices.open
+    monkeypatch.setattr(
+        devices, "open", lambda t="auto": node.open(t, launch_s=1e-3) if t.startswith("cuda") else real(t)
+    )
+    monkeypatch.setattr(library, "OPERATORS", (ekc.matmul(16, 16, 16),))
+    monkeypatch.setattr(library, "DRAWN", 1)
+    monkeypatch.setattr(library, "shutil", SimpleNamespace(which=lambda name: None))
+
+    def write(bundle: Bundle, folder: Path, cubin: bool) -> None:
+        write_bundle(bundle, folder, cubin=cubin)
+        (tmp_path / "kernels.txt").write_text(describe_kernels(bundle))
+        first = bundle.kernels[0].compiled.launches[0].name
+        monkeypatch.setenv("FAKE_FAULT", f"{first} {os.environ.get('FAULT', '')}")
+
+    monkeypatch.setattr(library, "write_bundle", write)
+    variables = {
+        "CXXFLAGS": "-O0",
+        "LD_LIBRARY_PATH": f"{fakes / 'driver'}:{fakes / 'nvml'}",
+        "FAKE_KERNELS": str(tmp_path / "kernels.txt"),
+        "FAKE_CAPABILITY": "80",
+        "FAKE_NAME": "Scripted A100",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    rows = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
+    return [row for row in rows if row["part"] == "library"]
+
+
+@pytest.mark.usefixtures("node")
+def test_library_is_built_checked_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["library", "--out", str(out)]) == 0
+    absent, row = read_rows(out)
+    assert (absent["item"], absent["status"]) == (COMPILED, "not run")
+    assert (row["item"], row["status"]) == (EMBEDDED, "ok")
+    (checked,), (own,) = row["check"]["kernels"], row["own"]
+    assert checked["latency_s"] == pytest.approx(1e-6 * LAUNCH_US)
+    assert checked["naive_latency_s"] == pytest.approx(1e-6 * NAIVE_LAUNCH_US)
+    assert checked["energy_j"] > 0
+    assert (len(own["latency_s"]), len(own["energy_j"])) == (library.TURNS, library.WINDOWS)
+    report = capsys.readouterr().out
+    assert "library: 1 of 1 kernels right, on Scripted A100 (cuda:0)" in report
+    assert re.search(r"\ncubin +matmul_float32 16x16x16 +right +10 ", report), report
+    ratio = checked["latency_s"] / sorted(value for value, _, _ in own["latency_s"])[1]
+    assert f" {ratio:.3f} " in report
+    assert f"  {COMPILED}: nvcc is not on the PATH" in report
+    assert "schedules: best of 2 on a100 (simulated)" in report
+    assert main(["library", "--out", str(out)]) == 0
+    assert len(read_rows(out)) == 3, "what was checked is not checked again"
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(
+    ("variable", "value", "status", "words"),
+    [
+        ("FAULT", "wrong", 1, "  cubin, matmul_float32 16x16x16: wrong: 1 elements differ, the first is "),
+        pytest.param(
+            *("FAKE_ERROR", "cuDevicePrimaryCtxRetain 2", 1),
+            "cubin: exit status 1: ekc_kit_check: failed: cuDevicePrimaryCtxRetain gave CUDA error 2",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            *("FAKE_ERROR", "cuInit 100", 0),
+            "cubin: ekc_kit_check: skipped: the CUDA driver finds no GPU, CUDA error 100",
+            marks=pytest.mark.exhaustive,
+        ),
+        ("CXX", "false", 0, "cubin: make failed: "),
+    ],
+)
+def test_failures_are_reported(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    status: int,
+    words: str,
+) -> None:
+    """A kernel or call that fails is an error of the run; a library that cannot be tried is not."""
+    monkeypatch.setenv(variable, value)
+    assert main(["library", "--out", str(tmp_path / "out")]) == status
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("node")
+def test_schedules_of_the_part_tune_come_first(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    kit = Kit.open("cuda:0", out, dry=False, seed=0, set_clocks=False)
+    tuned = ekc.tune(ekc.matmul(16, 16, 16), target="cuda:0", trials=2, records=out / TUNING, progress=False)
+    bundle, origin = library._make_bundle(kit)
+    kit.close()
+    assert origin == "schedules: of the part tune"
+    assert {kernel.source for kernel in bundle.kernels} == {"measured"}
+    assert tuned.best.schedule in [kernel.schedule for kernel in bundle.kernels]
+
+
+@pytest.mark.parametrize(
+    ("visible", "number", "name"), [(None, 1, "1"), ("2,3", 1, "3"), ("GPU-6c2d,GPU-71e4", 0, "GPU-6c2d")]
+)
+def test_gpu_of_the_check_program(visible: str | None, number: int, name: str) -> None:
+    variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert library._name_gpu(number, variables) == name
+
+
+def test_dry_run_checks_no_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["library", "--dry-run", "--out", str(tmp_path)]) == 0
+    report = capsys.readouterr().out
+    assert "library: nothing was checked\n  not run: a100 (simulated) runs no library" in report
+
+
+@needs_nvcc
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("node")
+def test_nvcc_builds_the_other_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The CUDA runtime needs a real driver, so the check program is skipped."""
+    monkeypatch.setattr(library, "shutil", shutil)
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    assert main(["library", "--out", str(tmp_path / "out")]) == 0
+    assert f"  {COMPILED}: ekc_kit_check: skipped: " in capsys.readouterr().out
