@@ -14,9 +14,10 @@ STATUS_CODES: Mapping[str, str] = {
     "not_exact": "exact_only is set, and no kernel was tuned for this board",
     "wrong_device": "a pointer is not to memory that the current device can use; see cudaSetDevice",
     "wrong_capability": "the code of the kernel does not run on the compute capability of the device",
-    "launch_failed": "the CUDA runtime refused the launch; cuda_error has its cudaError_t",
+    "launch_failed": "CUDA refused the launch; cuda_error has its error",
     "bad_struct": "a struct has a size, version or value that the library does not know; the header has them",
     "wrong_extents": "the extents of a view do not fit the operator",
     "buffer_too_small": "a view has fewer bytes than its tensor",
+    "no_gpu": "there is no GPU or no CUDA driver that can be used; cuda_error has the error",
 }
 """Sentence of each code. Codes may be added at the end; a number keeps its meaning."""
