@@ -14,6 +14,7 @@ from ekc.cli.output import (
     format_library,
     json_option,
     log,
+    log_lost_kernels,
     print_json,
     print_text,
 )
@@ -80,7 +81,8 @@ def bundle(
     )
     for line in found.missing:
         log(f"ekc: warning: {line}")
-    paths = write_bundle(found.bundle, ensure_writable(out), cubin=cubin)
+    with log_lost_kernels(out, name):
+        paths = write_bundle(found.bundle, ensure_writable(out), cubin=cubin)
     if as_json:
         functions = [
             {"name": f.name, "kernels": [k.symbol for s in f.shapes for k in s.kernels]}

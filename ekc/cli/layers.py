@@ -19,6 +19,7 @@ from ekc.cli.output import (
     format_library,
     join_lines,
     log,
+    log_lost_kernels,
     prepare_library_folder,
     print_json,
     print_text,
@@ -102,7 +103,10 @@ def tune_layers(
     failed = bool(missing)
     missing += [UntunedLayer(layer, NOT_TUNED) for layer, _ in layers[len(done) + len(missing) :]]
     library = _build_library(name, done) if done else None
-    paths = write_bundle(library, folder, cubin=target.cubin) if library else ()
+    paths: tuple[Path, ...] = ()
+    if library:
+        with log_lost_kernels(folder, name):
+            paths = write_bundle(library, folder, cubin=target.cubin)
     if as_json:
         print_json(_to_json(done, missing, library, paths))
     elif library:

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,17 @@ def prepare_library_folder(out: Path | None, name: str) -> Path:
     folder = ensure_writable(DEFAULT_FOLDER / name if out is None else out)
     check_folder(folder, name)
     return folder
+
+
+@contextmanager
+def log_lost_kernels(folder: Path, name: str) -> Iterator[None]:
+    """Write a library within the block; logs a line if it lacks kernels that the folder had before."""
+    from ekc.codegen.library.contents import describe_lost, read_contents
+
+    before = read_contents(folder, name)
+    yield
+    if line := describe_lost(folder, before, read_contents(folder, name)):
+        log(f"ekc: {line}")
 
 
 def format_library(folder: Path, name: str, paths: tuple[Path, ...]) -> str:

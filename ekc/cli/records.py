@@ -17,6 +17,7 @@ from ekc.cli.output import (
     format_library,
     json_option,
     log,
+    log_lost_kernels,
     out_option,
     prepare_library_folder,
     print_json,
@@ -27,7 +28,6 @@ from ekc.cli.schedule_source import (
     ScheduleSource,
     any_toolchain_option,
     choice_options,
-    log_replaced,
     schedule_source,
     target_option,
 )
@@ -118,10 +118,12 @@ def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bo
     found, device = source.find_schedule(), devices.open(source.target)
     name = name_library(name, found.schedule.op)
     folder = prepare_library_folder(out, name)
-    log_replaced(folder, found.schedule.op, name)
+    if found.is_naive:
+        log("ekc: the naive kernel, as neither --records nor --schedule is given")
     choice = _make_choice(found, device)
     board = TargetBoard(device.name, device.arch, device.simulated)
-    paths = write_library([choice], board, folder, limits=device.limits, name=name, cubin=cubin)
+    with log_lost_kernels(folder, name):
+        paths = write_library([choice], board, folder, limits=device.limits, name=name, cubin=cubin)
     if as_json:
         print_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
     else:

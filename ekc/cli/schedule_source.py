@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import OperatorRequest, operator_arguments, refuse_unused_options
-from ekc.cli.output import FILE, log
-from ekc.errors import EkcError, InvalidInput
+from ekc.cli.output import FILE
+from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.ir.operator import Operator
     from ekc.ir.schedule.schedule import Schedule
     from ekc.search.data.result import Trial
 
@@ -30,6 +29,8 @@ class LocatedSchedule:
     """Origin in words, for titles."""
     trial: Trial | None = None
     """Its figures, if it comes from a record file."""
+    is_naive: bool = False
+    """Whether no schedule was asked for."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class ScheduleSource:
             )
             from ekc.ir.schedule.naive import make_naive_schedule
 
-            return LocatedSchedule(make_naive_schedule(op), "naive schedule, one output element per thread")
+            naive = "naive schedule, one output element per thread"
+            return LocatedSchedule(make_naive_schedule(op), naive, is_naive=True)
         from ekc import devices
         from ekc.search.database.query import SelectionRule, choose_best
 
@@ -156,14 +158,3 @@ def _find_schedule_record(data: dict[str, Any], file: str) -> Any:
     if len(kernels) != 1:
         raise InvalidInput(f"{file} holds {len(kernels)} kernels; export one, or give the schedule of one")
     return kernels[0].get("schedule")
-
-
-def log_replaced(folder: Path, op: Operator, name: str) -> None:
-    """Log a line if a folder has the library of another operator under this name: it is overwritten."""
-    try:
-        other = read_schedule(folder / f"{name}.json").op
-    except EkcError:
-        return
-    if other.digest != op.digest:
-        line, shape = str(other).splitlines()[0], "x".join(map(str, op.outputs[0].shape))
-        log(f"ekc: {folder} held {line}; --name {name}_{shape} and another --out keep both")

@@ -16,12 +16,13 @@ from ekc.cli.output import (
     find_exit_status,
     format_library,
     json_option,
+    log_lost_kernels,
     out_option,
     prepare_library_folder,
     print_json,
     print_text,
 )
-from ekc.cli.schedule_source import choice_options, log_replaced, target_option
+from ekc.cli.schedule_source import choice_options, target_option
 from ekc.cli.tune_arguments import TuneArguments
 from ekc.errors import InvalidInput
 
@@ -132,8 +133,8 @@ def _tune_one(
     name = name_library(target.name, op)
     folder = prepare_library_folder(target.out, name)
     result = arguments.run_tuning(op, event_log)
-    log_replaced(folder, op, name)
-    paths = result.export(folder, name, cubin=target.cubin)
+    with log_lost_kernels(folder, name):
+        paths = result.export(folder, name, cubin=target.cubin)
     if as_json:
         print_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:

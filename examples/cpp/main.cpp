@@ -76,11 +76,11 @@ void print_refusals()
 {
     float* const none = nullptr;
     const auto a = make_view(none, M, K), b = make_view(none, K, N), c = make_view(none, M, N);
-    const View<float, 2> half{none, c.extents, c.bytes / 2};
+    const View<float, 2> too_small{none, c.extents, c.bytes / 2};
     std::printf("Refused:\n");
     print_status("extents without a kernel", matmul_float32({M, N, K - 1}, a, b, c));
     print_status("A and B swapped", matmul_float32(product, b, a, c));
-    print_status("too little memory for C", matmul_float32(product, a, b, half));
+    print_status("too little memory for C", matmul_float32(product, a, b, too_small));
     print_status("null pointers", matmul_float32(product, none, none, none));
 }
 

@@ -163,6 +163,14 @@ def test_name_is_that_of_the_library(ends: Ends, cli: CommandLine) -> None:
     assert Path("o/include/ekc/net_v2.hpp").exists()
 
 
+def test_library_of_another_device_is_replaced_with_a_line(cli: CommandLine) -> None:
+    Path("net.toml").write_text(LAYER.format("fc", 1, 4))
+    assert "held" not in cli(f"{TUNE} --target a100 --trials 1 --quiet").err
+    err = cli(f"{TUNE} --target rtx4090 --trials 1 --quiet").err
+    held = "matmul(A[4, 16] float32, B[16, 16] float32) for a100 (simulated)"
+    assert err == f"ekc: o held {held}; another --out keeps both\n"
+
+
 def test_layers_that_collide_are_refused_before_the_first_is_tuned(cli: CommandLine) -> None:
     Path("net.toml").write_text(LAYER.format("fc", 1, 4) + LAYER.format("fc_info", 1, 8))
     err = cli(f"{TUNE} --target a100", status=2).err

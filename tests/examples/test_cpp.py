@@ -186,9 +186,9 @@ def test_no_warnings(made: Path, standard: str) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "message"),
     [
-        ("View<float, 2> half{none", "View<double, 2> half{nullptr", "no matching function"),
+        ("View<float, 2> too_small{none", "View<double, 2> too_small{nullptr", "no matching function"),
         ("matmul_float32(product, b, a, c)", "matmul_float32(product, b, a)", "no matching function"),
-        ("View<float, 2> half", "View<const float, 2> half", "no matching function"),
+        ("View<float, 2> too_small", "View<const float, 2> too_small", "no matching function"),
         ("View<T, 2> make_view", "View<T, 3> make_view", "no matching function"),
         ("const Status status = matmul_float32_info", "matmul_float32_info", "nodiscard"),
         ("fast.prefer = Prefer::latency", "fast.prefer = Prefer::time", "is not a member"),

@@ -101,7 +101,7 @@ def check_folder(folder: Path, name: str) -> None:
     except OSError:  # Writing says what is wrong with the folder.
         return
     if others:
-        raise InvalidInput(f"--out: {folder} holds the library {others[0]}; choose another folder for {name}")
+        raise InvalidInput(f"{folder} holds the library {others[0]}; choose another folder for {name}")
 
 
 def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
