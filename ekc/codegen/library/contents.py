@@ -1,4 +1,4 @@
-"""What a folder holds of a library that is written again: which of its kernels the new one lacks."""
+"""Kernels of a library before and after it is written again: those that it lost."""
 
 from __future__ import annotations
 
