@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,8 @@ def tune_layers(
     """Tune every layer of a file, also after a failure, and write one library of them; Ctrl-C ends that and
     prints the layers so far. Returns the exit status."""
     layers = read_operators(file)
-    plan_functions(name_operators(layers))
+    operators = name_operators(layers)
+    plan_functions(operators)
     options.check_options()
     name = target.name or make_library_name(file.stem)
     folder = prepare_library_folder(target.out, name)
@@ -102,7 +104,7 @@ def tune_layers(
             break
     failed = bool(missing)
     missing += [UntunedLayer(layer, NOT_TUNED) for layer, _ in layers[len(done) + len(missing) :]]
-    library = _build_library(name, done) if done else None
+    library = _build_library(name, operators, done) if done else None
     paths: tuple[Path, ...] = ()
     if library:
         with log_lost_kernels(folder, name):
@@ -115,8 +117,11 @@ def tune_layers(
     return EXIT_INTERRUPTED if interrupted else EXIT_BAD_INPUT if failed else 0
 
 
-def _build_library(name: str, tuned_layers: Sequence[TunedLayer]) -> Bundle:
-    """The library of the best kernels, and of the fastest where these are others."""
+def _build_library(
+    name: str, operators: Sequence[NamedOperator], tuned_layers: Sequence[TunedLayer]
+) -> Bundle:
+    """The library of the best kernels, and of the fastest where these are others. Functions have the same
+    names whatever layers were tuned."""
     choices = {}
     for tuned in tuned_layers:
         result = tuned.result
@@ -127,7 +132,7 @@ def _build_library(name: str, tuned_layers: Sequence[TunedLayer]) -> Bundle:
             choices[result.op.digest] = [best]
     device = tuned_layers[0].result.device
     board = TargetBoard(device.name, device.arch, device.simulated)
-    return build_library(name, name_operators([(t.layer, t.result.op) for t in tuned_layers]), choices, board)
+    return build_library(name, operators, choices, board)
 
 
 def _format_remaining(spent_s: float, done_count: int, layer_count: int) -> str:
@@ -167,10 +172,16 @@ def name_operators(layers: Sequence[tuple[Layer, Operator]]) -> list[NamedOperat
             if op not in own:
                 own.append(op)
     return [
-        NamedOperator(op, name if number == 1 else f"{name}_{number}", model)
+        NamedOperator(op, label, model)
         for (model, name), own in named.items()
-        for number, op in enumerate(own, 1)
+        for label, op in zip(_number_names(model, name, named), own, strict=False)
     ]
+
+
+def _number_names(model: str, name: str, taken: Collection[tuple[str, str]]) -> Iterator[str]:
+    """The name, then the name with 2, 3, ... that no other layer of the model has."""
+    yield name
+    yield from (label for n in count(2) if (model, label := f"{name}_{n}") not in taken)
 
 
 def _to_json(

@@ -156,5 +156,9 @@ def _find_schedule_record(data: dict[str, Any], file: str) -> Any:
     if not isinstance(kernels, list) or not all(isinstance(k, dict) for k in kernels):
         return data.get("schedule")
     if len(kernels) != 1:
-        raise InvalidInput(f"{file} holds {len(kernels)} kernels; export one, or give the schedule of one")
+        digests = ", ".join(str(k.get("digest")) for k in kernels[:3])
+        raise InvalidInput(
+            f"{file} holds {len(kernels)} kernels ({digests}{', ...' * (len(kernels) > 3)}); "
+            "write the schedule of one to a file of its own"
+        )
     return kernels[0].get("schedule")

@@ -245,7 +245,7 @@ int cuLaunchKernel(
     void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** arguments, void**)
 {
     const Kernel& own = *static_cast<Kernel*>(kernel);
-    const bool is_naive = own.name.find("_naive_") != std::string::npos;
+    const bool is_naive = own.name.find("_N_") != std::string::npos;
     if (!captures) {
         execute(own, arguments);
     }

@@ -42,7 +42,7 @@ def test_each_operator_has_kernels_for_each_board(collected: CollectedBundle) ->
             assert all(k.compiled.arch == board.arch and k.source == "simulated" for k in own)
     assert len({k.symbol for k in bundle.kernels}) == len(bundle.kernels)
     for kernel in bundle.kernels:
-        assert kernel.symbol.startswith(f"ekc_net_{kernel.function}_{kernel.schedule.digest}")
+        assert kernel.symbol.startswith(f"ekc_net_K_{kernel.function}_{kernel.schedule.digest}")
         assert all(launch.name.startswith(kernel.symbol) for launch in kernel.compiled.launches)
 
 
@@ -185,7 +185,8 @@ def test_boards_match_by_whole_words(device: str, board: str, length: int) -> No
 
 ERRORS = {
     "--name Net": "--name: 'Net' is not in lower case .* try 'net'",
-    "--name 1net": "--name: '1net' is not an identifier .* try 'net'",
+    "--name 1net": "--name: '1net' is not an identifier .* try 'library_1net'",
+    "--name explicit": "try 'explicit_kernels'",
     "--name net-2": "try 'net_2'",
     "--name class": "'class' has a meaning in C\\+\\+ already; try 'class_kernels'",
     "--name linux": "try 'linux_kernels'",
@@ -232,7 +233,7 @@ def test_real_boards_come_first_and_are_named_by_a_part(records: Path, tmp_path:
         (board, "sm_80", "measured"),
         ("h100", "sm_90a", "simulated"),
     ]
-    assert f'{{"{board}", "measured", 80, false, true}}' in build_texts(bundle)["src/net.cpp"]
+    assert f'{{"{board}", "measured", 80, false}}' in build_texts(bundle)["src/net.cpp"]
 
 
 def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def build_kernel(
     """Compile a schedule for a board. Its C names begin with those of library and function. `limits` default
     to those of the architecture. Raises the errors of compiling."""
     schedule = choice.schedule
-    name = "_".join([library, function, schedule.digest, board.arch])
+    # Names of libraries have no capitals, so symbols of two libraries differ.
+    name = "_".join([library, "K", function, schedule.digest, board.arch])
     compiled = compile_schedule(schedule, board.arch, limits, name)
     return BundleKernel(function, schedule.op, schedule, compiled, board, choice.figures, choice.role)
 
@@ -53,6 +54,7 @@ def build_library(
 ) -> Bundle:
     """Build the library of one board.
 
+    operators: all that functions are named for; those without a choice are left out.
     choices: those of each operator by its digest, fastest first.
 
     Raises `InvalidInput` for names, and the errors of compiling.
@@ -61,12 +63,14 @@ def build_library(
     kernels: dict[str, tuple[BundleKernel, ...]] = {}
     functions = []
     for plan in plan_functions(operators):
-        for op in plan.operators:
+        present = [op for op in plan.operators if op.digest in choices]
+        for op in present:
             if op.digest not in kernels:
                 own = choices[op.digest]
                 kernels[op.digest] = tuple(build_kernel(name, plan.name, c, board, limits) for c in own)
-        shapes = tuple(BundleShape(op, kernels[op.digest]) for op in plan.operators)
-        functions.append(BundleFunction(plan.name, plan.signature, shapes))
+        if present:
+            shapes = tuple(BundleShape(op, kernels[op.digest]) for op in present)
+            functions.append(BundleFunction(plan.name, plan.signature, shapes))
     return Bundle(name, version, (board,), tuple(functions))
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekc.codegen.library.kernels import list_extents
-from ekc.codegen.library.names import may_be_macro
+from ekc.codegen.library.names import has_meaning
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier
 
 HEADER_NAMES = frozenset(
     {"Prefer", "Code", "How", "Options", "Status", "Info", "Stream", "Workspace", "View", "Device"}
-    | {"list", "detail", "kernel_count", "kernel_at", "std", "ekc"}
+    | {"list", "detail", "runtime", "kernel_count", "kernel_at", "std", "ekc"}
 )
 """Names that the C++ header declares in the namespace of the bundle."""
 FUNCTION_SUFFIXES = ("", "_extents", "_workspace_bytes", "_info", "_select", "_shape")
@@ -157,7 +157,7 @@ def make_function_name(text: str) -> str:
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "layer"
     if name[0].isdigit():
         name = f"layer_{name}"
-    if name in HEADER_NAMES or may_be_macro(name):
+    if name in HEADER_NAMES or has_meaning(name):
         name += "_"
     try:
         return check_identifier("layer", name)
@@ -178,12 +178,12 @@ def _check_names(names: Sequence[str]) -> None:
                 )
 
 
-def make_parameter_names(names: Sequence[str], taken: frozenset[str]) -> dict[str, str]:
+def make_parameter_names(names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
     """Make a C++ name for each tensor or axis: the name, with `_` added where it is taken."""
     made: dict[str, str] = {}
     for name in names:
         own = re.sub(r"[^A-Za-z0-9_]", "_", name)
-        while own in taken or own in made.values() or may_be_macro(own):
+        while own in taken or own in made.values() or has_meaning(own):
             own += "_"
         made[name] = own
     return made

@@ -6,6 +6,7 @@ of the bundle, as PTX, which the driver compiles for the GPU at hand.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.kernels import Bundle
 from ekc.codegen.library.texts import clean_comment, format_text_words, lay_out_workspace
-from ekc.ir.compute import Axis
+from ekc.ir.compute import Axis, Compute
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
@@ -28,6 +29,8 @@ from ekc.ir.schedule.schedule import Schedule
 
 _SAMPLE_ELEMENTS = 4096
 """Elements of a result that the tolerance is computed at, about."""
+_MAX_TERMS = 1 << 24
+"""Terms of a reduction for which the tolerance is computed, at most: 2^24 take seconds and 150 MB."""
 _COMPARED_KERNELS = 2
 """Kernels in a comparison, each of which may differ from the exact result by the tolerance."""
 _STORED_TYPES = {"tf32": "float32"}
@@ -70,7 +73,7 @@ def compile_naive_kernels(bundle: Bundle) -> tuple[NaiveKernel, ...]:
 
 def _compile_naive(bundle: str, op: Operator, arch: str) -> NaiveKernel:
     schedule = make_naive_schedule(op)
-    compiled = compile_schedule(schedule, arch, name=f"{bundle}_naive_{op.digest[:12]}")
+    compiled = compile_schedule(schedule, arch, name=f"{bundle}_N_{op.digest[:12]}")
     return NaiveKernel(op, schedule, compiled, estimate_tolerance(schedule))
 
 
@@ -78,10 +81,13 @@ def estimate_tolerance(schedule: Schedule) -> NaiveTolerance:
     """Estimate how far two right kernels of an operator may differ, from the tolerance of the check of ekc.
 
     The tolerance is computed at about `_SAMPLE_ELEMENTS` elements of the result of the naive schedule, on
-    random inputs. It is 0 where arithmetic is exact, as with integers.
+    random inputs. It is 0 where arithmetic is exact, as with integers. It is infinite where a reduction has
+    more than `_MAX_TERMS` terms: such results are not compared.
     """
     op, tree = schedule.program.op, derive_launches(schedule.program)[-1]
     compute = next(c for c in op.computes if c.output.name == tree.nest.output.name)
+    if max(_count_terms(c) for c in op.computes) > _MAX_TERMS:
+        return NaiveTolerance(math.inf, 0.0)
     expected = ReferenceEvaluator.from_seed(schedule.op, DATA_SEED).for_operator(op)
     unstored = set(op.tensors) - find_stored_tensors(tree.nest)
     found = expected.evaluate_at(compute, _sample_indices(compute.spatial_axes), unstored)
@@ -91,6 +97,15 @@ def estimate_tolerance(schedule: Schedule) -> NaiveTolerance:
     return NaiveTolerance(_COMPARED_KERNELS * (found.tolerance + choice), scale)
 
 
+def _count_terms(compute: Compute) -> int:
+    """Terms of a sum, or of another reduction."""
+    return math.prod(axis.extent for axis in compute.reduction_axes)
+
+
+def _format_number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else "std::numeric_limits<double>::infinity()"
+
+
 def _sample_indices(axes: tuple[Axis, ...]) -> AxisIndices:
     """Some indices along each axis, the first and last among them."""
     random, left = np.random.default_rng(DATA_SEED), _SAMPLE_ELEMENTS
@@ -98,10 +113,11 @@ def _sample_indices(axes: tuple[Axis, ...]) -> AxisIndices:
     for axis in sorted(axes, key=lambda axis: axis.extent):
         # Short axes come first, so that long ones take what they leave.
         count = max(2, int(left ** (1 / (len(axes) - len(chosen)))))
-        indices = np.arange(axis.extent)
         if count < axis.extent:
-            inner = random.choice(axis.extent - 2, count - 2, replace=False) + 1
-            indices = np.sort(np.concatenate([[0, axis.extent - 1], inner]))
+            inner = random.integers(1, axis.extent - 1, count - 2)
+            indices = np.unique(np.concatenate([[0, axis.extent - 1], inner]))
+        else:
+            indices = np.arange(axis.extent)
         chosen[axis.name] = indices
         left = max(1, left // len(indices))
     return {axis.name: chosen[axis.name] for axis in axes}
@@ -136,7 +152,7 @@ def _describe_naive(kernel: NaiveKernel) -> dict[str, Any]:
         "offsets": list(offsets.values()),
         "workspace_bytes": total,
         "factor_count": count_factors(kernel.op),
-        "tolerance": repr(kernel.tolerance.difference),
+        "tolerance": _format_number(kernel.tolerance.difference),
         "scale": repr(kernel.tolerance.scale),
         "launches": [
             {

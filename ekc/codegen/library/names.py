@@ -4,50 +4,67 @@ from __future__ import annotations
 
 import re
 
-from ekc.argument_checks import check_text
+from ekc.argument_checks import check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
-from ekc.ir.validate import check_identifier, is_identifier
+from ekc.ir.validate import is_identifier
 
 MAX_NAME = 40
 """Characters of a name, at most: it is a part of every symbol."""
-_TAKEN_NAMES = frozenset({"std", "ekc"})
-"""Namespaces that the namespace of the bundle would hide."""
-_LOWER_CASE_MACROS = frozenset({"linux", "unix", "i386", "stdin", "stdout", "stderr", "errno"})
-"""Macros without parameters of compilers and of the C library."""
+_NAMESPACES = frozenset({"std", "ekc"})
+"""Namespaces that the namespace of the library would hide."""
+_CPP_WORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t
+class compl concept const consteval constexpr constinit const_cast continue co_await co_return co_yield
+decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
+goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
+protected public register reinterpret_cast requires restrict return short signed sizeof static
+static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
+union unsigned using virtual void volatile wchar_t while xor xor_eq
+"""
+_LOWER_CASE_MACROS = """
+assert errno i386 linux major makedev minor offsetof setjmp stderr stdin stdout unix va_arg va_end va_start
+"""
+_WORDS = frozenset([*_CPP_WORDS.split(), *_LOWER_CASE_MACROS.split()])
+"""Words of C and of C++20, and macros of compilers and of the C library."""
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\Z", re.ASCII)
 
 
 def check_bundle_name(name: str) -> str:
-    """Check the name of a bundle: a C++ name of lower-case letters, digits and `_`. Raises `InvalidInput`."""
-    if isinstance(name, str) and _has_meaning(name):
+    """Check the name of a library: a C++ name of lower-case letters, digits and `_`.
+
+    Raises `InvalidInput`."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"--name: {format_value(name)} is not a text; write 'kernels'")
+    if has_meaning(name) or name in _NAMESPACES:
         raise InvalidInput(f"--name: {name!r} has a meaning in C++ already; try '{name}_kernels'")
-    check_identifier("--name", name)
+    near = make_library_name(name)
     if len(name) > MAX_NAME:
         raise InvalidInput(
-            f"--name: {name[:20]}... has {len(name)} characters, at most {MAX_NAME}; try {name[:MAX_NAME]!r}"
+            f"--name: {name[:20]}... has {len(name)} characters, at most {MAX_NAME}; try {near!r}"
         )
-    if name != name.lower() or "__" in name or name.endswith("_"):
-        near = re.sub("_+", "_", name.lower()).strip("_")
+    if not is_identifier(name):
+        rule = "a letter from a to z, then letters, digits, _"
+        raise InvalidInput(f"--name: {name!r} is not an identifier ({rule}); try {near!r}")
+    if not _is_plain(name):
         raise InvalidInput(
             f"--name: {name!r} is not in lower case with single underscores inside; try {near!r}"
         )
     return name
 
 
-def _has_meaning(name: str) -> bool:
-    """Whether a name is a word of C++, a macro, or a namespace that the library would hide."""
-    is_word = not is_identifier(name) and is_identifier(f"{name}_kernels")
-    return is_word or name in _TAKEN_NAMES | _LOWER_CASE_MACROS
+def _is_plain(name: str) -> bool:
+    return name == name.lower() and "__" not in name and not name.endswith("_")
 
 
-def may_be_macro(name: str) -> bool:
-    """Whether a C header may define a name as a macro: "M_PI", "linux"."""
-    return name in _LOWER_CASE_MACROS or bool(re.fullmatch("[A-Z][A-Z0-9_]*[A-Z0-9]", name))
+def has_meaning(name: str) -> bool:
+    """Whether C++ or a C header may give a name a meaning: a word, or a macro such as "M_PI" or "linux"."""
+    is_reserved = not is_identifier(name) and is_identifier(f"{name}_kernels")
+    return is_reserved or name in _WORDS or bool(re.fullmatch("[A-Z][A-Z0-9_]*[A-Z0-9]", name))
 
 
 def check_bundle_version(version: str) -> str:
-    """Check the version of a bundle: three whole numbers, as 1.2.3. Raises `InvalidInput`."""
+    """Check the version of a library: three whole numbers, as 1.2.3. Raises `InvalidInput`."""
     if not _VERSION.match(check_text("--version", version, "'0.1.0'")):
         numbers = [str(int(n)) for n in re.findall(r"[0-9]+", version)[:3] if len(n) < 10]
         near = ".".join([*numbers, "0", "0", "0"][:3]) if numbers else "0.1.0"
@@ -63,10 +80,7 @@ def make_library_name(text: str) -> str:
     if name[0].isdigit():
         name = f"library_{name}"
     name = name[:MAX_NAME].rstrip("_")
-    try:
-        return check_bundle_name(name)
-    except InvalidInput:
-        return check_bundle_name(f"{name[: MAX_NAME - 8]}_library")
+    return f"{name}_library" if has_meaning(name) or name in _NAMESPACES else name
 
 
 def name_library(name: str | None, op: Operator) -> str:

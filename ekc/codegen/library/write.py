@@ -35,6 +35,7 @@ from ekc.codegen.render import render_template
 from ekc.errors import InvalidInput
 from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.target import parse_arch_number
+from ekc.ir.operator import Operator
 from ekc.tables import format_rounded
 from ekc.version import __version__
 
@@ -43,10 +44,12 @@ LICENSE = "0BSD"
 KERNELS_PER_FILE = 8
 """Kernels of a source file, at most."""
 _KERNELS_HEADS = tuple(
-    f"// SPDX-License-Identifier: {LICENSE}\n// {what} of ekc_"
+    f"// SPDX-License-Identifier: {LICENSE}\n// {what} of ekc_".encode()
     for what in ("Kernels", "Machine code of kernels")
 )
 """Beginnings of generated files of kernels."""
+_GENERATED_FILES = ("CMakeLists.txt", "Makefile")
+"""Files that a folder of a user may have too."""
 _ROLE_WORDS = {
     "both": "",
     "latency": ", the fastest",
@@ -89,19 +92,30 @@ def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> 
     texts = build_texts(bundle, cubin)
     written = write_files(folder, texts, "bundle")
     for path in (folder / "src").glob(f"{bundle.name}_sm_*.c*"):
-        if f"src/{path.name}" not in texts and path.read_text().startswith(_KERNELS_HEADS):
+        is_old = f"src/{path.name}" not in texts and path.is_file()
+        if is_old and path.read_bytes().startswith(_KERNELS_HEADS):
             path.unlink()
     return written
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Raise `InvalidInput` where a folder holds a library of another name."""
+    """Raise `InvalidInput` where a folder holds a library of another name, or files of the user that the
+    library has too."""
     try:
         others = sorted(p.stem for p in (folder / "include" / "ekc").glob("*.hpp") if p.stem != name)
+        own = [p for p in _GENERATED_FILES if (folder / p).is_file() and not _is_generated(folder / p)]
     except OSError:  # Writing says what is wrong with the folder.
         return
     if others:
         raise InvalidInput(f"{folder} holds the library {others[0]}; choose another folder for {name}")
+    if own:
+        raise InvalidInput(
+            f"{folder} has a {own[0]} that ekc did not write; choose another folder, such as {folder / name}"
+        )
+
+
+def _is_generated(path: Path) -> bool:
+    return f"SPDX-License-Identifier: {LICENSE}".encode() in path.read_bytes()[:200]
 
 
 def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
@@ -161,12 +175,12 @@ def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
                 }
             )
             tensor_rows += [_describe_shape(t) for t in (*shape.op.inputs, *shape.op.outputs)]
-    newest = max((a for a in bundle.archs if a[-1].isdigit()), key=parse_arch_number, default="")
+    newest = _find_newest_archs(bundle)
     kernels = [_describe_kernel(k, bundle.boards) for k in bundle.kernels]
-    if cubin:
-        kernels = [
-            row | _describe_code(k, k.arch == newest) for row, k in zip(kernels, bundle.kernels, strict=True)
-        ]
+    for row, kernel in zip(kernels, bundle.kernels, strict=True):
+        has_ptx = kernel.arch == newest[kernel.op.digest] if cubin else not kernel.board.is_exact
+        row["forward"] = _format_bool(has_ptx)
+        row |= _describe_code(kernel, has_ptx) if cubin else {}
     for row, kernel in zip(kernels, bundle.kernels, strict=True):
         row["shape"] = shape_of_operator[kernel.op.digest]
     types = {t["element"].removeprefix("const ") for f in functions for t in f["tensors"]}
@@ -181,7 +195,7 @@ def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
             _describe_arch(arch) | {"sources": _split_sources(f"{bundle.name}_{arch}", arch, launchers)}
             for arch in bundle.archs
         ],
-        "boards": [_describe_board(b, b.arch == newest if cubin else not b.is_exact) for b in bundle.boards],
+        "boards": [_describe_board(b) for b in bundle.boards],
         "cubin": cubin,
         "functions": functions,
         "functions_by_id": [functions[i] for i in by_id],
@@ -213,7 +227,8 @@ def _split_sources(
 def _describe_function(function: BundleFunction) -> dict[str, Any]:
     op = function.op
     tensors = (*op.inputs, *op.outputs)
-    parameters = make_parameter_names([t.name for t in tensors], _TAKEN_PARAMETERS)
+    own_names = {function.name, make_function_name(op.name)}
+    parameters = make_parameter_names([t.name for t in tensors], _TAKEN_PARAMETERS | own_names)
     axes = [axis.name for axis in op.computes[0].axes]
     fields = make_parameter_names(axes, _TAKEN_PARAMETERS)
     kernels = [k for shape in function.shapes for k in shape.kernels]
@@ -259,28 +274,37 @@ def _add_operator_names(rows: Sequence[dict[str, Any]], functions: Sequence[Bund
 
 def _format_figures(kernel: BundleKernel) -> str:
     """Figures of a kernel for a comment: "a100 (simulated): 20.3 us, 3.877 mJ (metered), for energy"."""
-    figures = kernel.figures
+    figures, label = kernel.figures, clean_comment(kernel.board.label).rstrip("\\")
     if figures.latency_s is None:
-        return f"{kernel.board.label}: not measured"
+        return f"{label}: not measured"
     latency = f"{format_rounded(figures.latency_s * 1e6, 4)} us"
     if figures.energy_j is None:
-        return f"{kernel.board.label}: {latency}"
+        return f"{label}: {latency}"
     energy = f"{format_rounded(figures.energy_j * 1e3, 4)} mJ ({figures.energy_source})"
-    return f"{kernel.board.label}: {latency}, {energy}" + _ROLE_WORDS[kernel.role]
+    return f"{label}: {latency}, {energy}" + _ROLE_WORDS[kernel.role]
 
 
 def _describe_shape(tensor: TensorSpec) -> dict[str, Any]:
     return {"rank": len(tensor.shape), "extents": tensor.shape or (0,), "bytes": tensor.bytes}
 
 
-def _describe_board(board: TargetBoard, has_ptx: bool) -> dict[str, Any]:
+def _describe_board(board: TargetBoard) -> dict[str, Any]:
     return {
         "name": json.dumps(board.name),
         "source": board.source,
         "capability": board.capability,
         "exact": _format_bool(board.is_exact),
-        "forward": _format_bool(has_ptx),
     }
+
+
+def _find_newest_archs(bundle: Bundle) -> dict[str, str]:
+    """Newest plain architecture that each operator has a kernel for, by digest; "" without any."""
+    newest: dict[str, str] = {}
+    for kernel in bundle.kernels:
+        if not kernel.board.is_exact:
+            known = newest.get(kernel.op.digest, kernel.arch)
+            newest[kernel.op.digest] = max(known, kernel.arch, key=parse_arch_number)
+    return {kernel.op.digest: newest.get(kernel.op.digest, "") for kernel in bundle.kernels}
 
 
 def _format_bool(value: bool) -> str:
@@ -311,6 +335,10 @@ def _describe_arch(arch: str) -> dict[str, str]:
     }
 
 
+def _format_extents(op: Operator) -> str:
+    return "x".join(map(str, list_extents(op)))
+
+
 def _format_figure(value: float | None) -> str:
     return "unknown" if value is None else repr(float(value))
 
@@ -333,7 +361,7 @@ def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> d
         "energy_j": _format_figure(kernel.figures.energy_j),
         "energy_source": kernel.figures.energy_source,
         "comments": [
-            f"{kernel.board.label}, {kernel.function}, {'x'.join(map(str, list_extents(kernel.op)))}",
+            clean_comment(f"{kernel.board.label}, {kernel.function}, {_format_extents(kernel.op)}"),
             *(clean_comment(f"{key}: {value}") for key, value in kernel.figures.provenance.items()),
         ],
         "workspace_bytes": total,
