@@ -84,7 +84,7 @@ def run(kit: Kit, budget: Budget) -> None:
         except EkcError as problem:
             kit.folder.add_row("library", form, str(problem))
             continue
-        is_right = "check" in facts and all(row["right"] for row in facts["check"]["kernels"])
+        is_right = "check" in facts and all(row["right"] is not False for row in facts["check"]["kernels"])
         kit.folder.add_row("library", form, "ok" if is_right else "FAIL", origin=origin, own=own, **facts)
 
 
@@ -203,7 +203,7 @@ def make_table(kit: Kit) -> str:
         notes.append(f"  {row['item']}: built in {row['build_s']:.0f} s; {row['origin']}")
     if not lines:
         return "\n".join(["library: nothing was checked", *notes])
-    right = sum(one["right"] for one in kernels)
+    right = sum(one["right"] is True for one in kernels)
     title = f"library: {right} of {len(kernels)} kernels right, on {kit.label}"
     figures = ("us", "ekc: us", "ratio", "mJ", "ekc: mJ", "ratio")
     table = format_table(("library", "kernel", "result", *figures), lines, title, label_count=3)
@@ -211,6 +211,9 @@ def make_table(kit: Kit) -> str:
         "  us, mJ: by the check program; ekc: the same kernel measured by ekc; ratio: the first over this"
     )
     return "\n".join([table, legend, *notes])
+
+
+_RESULTS = {True: "right", False: "WRONG", None: "not compared"}
 
 
 def _name_kernel(checked: Row) -> str:
@@ -226,4 +229,4 @@ def _format_line(form: str, checked: Row, own: Row) -> tuple[str, ...]:
         found = checked[name]
         ratio = "-" if found is None or measured is None else f"{found / measured:.3f}"
         figures += [*("-" if x is None else f"{scale * x:.4g}" for x in (found, measured)), ratio]
-    return form, _name_kernel(checked), "right" if checked["right"] else "WRONG", *figures
+    return form, _name_kernel(checked), _RESULTS[checked["right"]], *figures

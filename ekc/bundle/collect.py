@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from ekc.codegen.library.kernels import (
     BundleShape,
     TargetBoard,
 )
-from ekc.codegen.library.names import check_bundle_name, check_bundle_version
+from ekc.codegen.library.legal_names import DEFAULT_VERSION, check_bundle_name, check_bundle_version
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.data.result import Trial
@@ -47,7 +48,7 @@ def collect_bundle(
     name: str,
     records: str | Path,
     *,
-    version: str = "0.1.0",
+    version: str = DEFAULT_VERSION,
     operators: Sequence[NamedOperator] | None = None,
     targets: Sequence[str] | None = None,
     rule: SelectionRule = DEFAULT_RULE,
@@ -151,7 +152,7 @@ class _Collector:
         return [build_kernel(self.name, function, choice, board, limits) for choice in choices]
 
     def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
-        """Middle of a message: other conditions under which boards were metered, with an operator if one is
+        """Middle of a message: other conditions under which boards were measured, with an operator if one is
         given; "" without any."""
         labels = {board.label for board in boards}
         wanted = self.rows.keys() if op is None else {to_canonical_json(op.to_json())}
@@ -161,9 +162,13 @@ class _Collector:
 
 def choose_trials(op: Operator, rows: Sequence[RecordRow]) -> list[Trial]:
     """Choose the metered schedules of an operator on a board; without any, the fastest of the timed ones.
-    A damaged file may have a schedule of another operator, which is left out."""
+    A schedule of another operator, in a damaged file, is left out with a warning."""
     timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
     chosen = choose_finalists(rows) or sort_by_latency(timed)[:1]
+    for trial in chosen:
+        if trial.schedule.op.digest != op.digest:
+            digest = trial.schedule.digest
+            warnings.warn(f"records: schedule {digest} left out: it is not one of {op.name}", stacklevel=2)
     return [trial for trial in chosen if trial.schedule.op.digest == op.digest]
 
 

@@ -64,7 +64,7 @@ def bundle(
     alone, and no Python.
     """
     from ekc.bundle.collect import collect_bundle
-    from ekc.codegen.library.names import check_bundle_name
+    from ekc.codegen.library.legal_names import check_bundle_name
     from ekc.codegen.library.write import check_folder, write_bundle
     from ekc.search.database.query import SelectionRule
 

@@ -28,7 +28,7 @@ from ekc.cli.output import (
 from ekc.codegen.library.build import build_library
 from ekc.codegen.library.function_plan import NamedOperator, plan_functions
 from ekc.codegen.library.kernels import Bundle, TargetBoard
-from ekc.codegen.library.names import make_library_name
+from ekc.codegen.library.legal_names import make_library_name
 from ekc.codegen.library.write import write_bundle
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.tuning_result import (

@@ -113,7 +113,7 @@ def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bo
     from ekc import devices
     from ekc.codegen.library.build import export as write_library
     from ekc.codegen.library.kernels import TargetBoard
-    from ekc.codegen.library.names import name_library
+    from ekc.codegen.library.legal_names import name_library
 
     found, device = source.find_schedule(), devices.open(source.target)
     name = name_library(name, found.schedule.op)
@@ -134,12 +134,12 @@ def _make_choice(found: LocatedSchedule, device: Device) -> KernelChoice:
     """The schedule with its figures; those of another device or toolchain are in the provenance alone."""
     from ekc.codegen.library.build import KernelChoice
     from ekc.codegen.library.kernels import KernelFigures
+    from ekc.search.tuning_result import make_choice
 
     provenance, trial = _describe_provenance(found, device), found.trial
     if trial is None or trial.measured_elsewhere:
         return KernelChoice(found.schedule, KernelFigures(provenance=provenance))
-    figures = KernelFigures(trial.latency_s, trial.energy_j, trial.metered, provenance)
-    return KernelChoice(found.schedule, figures)
+    return make_choice(trial, provenance=provenance)
 
 
 def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, str]:

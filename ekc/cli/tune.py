@@ -104,7 +104,7 @@ def tune(
     """
     chosen = TuneArguments(**options)  # type: ignore[arg-type]
     if name is not None:
-        from ekc.codegen.library.names import check_bundle_name
+        from ekc.codegen.library.legal_names import check_bundle_name
 
         check_bundle_name(name)
     target = LibraryTarget(out, name, cubin)
@@ -126,7 +126,7 @@ def _tune_one(
     target: LibraryTarget,
     as_json: bool,
 ) -> int:
-    from ekc.codegen.library.names import name_library
+    from ekc.codegen.library.legal_names import name_library
 
     op = request.make_operator()
     arguments.check_options()

@@ -227,6 +227,27 @@ def test_each_fault_is_found(program: Program, fault: str, words: str, function:
     assert all(done.find_row(k).endswith(" right") for k in others)
 
 
+def test_result_without_tolerance_is_not_called_right(
+    collected: CollectedBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products have more terms than the limit, the softmax has not."""
+    monkeypatch.setattr("ekc.codegen.library.naive_kernels._MAX_TERMS", 63)
+    function = collected.bundle.functions[0]
+    shape = function.shapes[0]
+    unknown = tuple(replace(k, figures=KernelFigures()) for k in shape.kernels if k.arch == "sm_80")
+    functions = (replace(function, shapes=(replace(shape, kernels=unknown),)),)
+    program = make_program(
+        replace(collected.bundle, boards=collected.bundle.boards[:1], functions=functions), tmp_path
+    )
+    done = program.run()
+    assert done.status == 0
+    rows = [line for line in done.output.splitlines() if line.startswith(function.name)]
+    assert len(rows) == len(unknown)
+    assert all(row.endswith(" not compared") and " / inf " in row and " nan " not in row for row in rows)
+    assert f"not compared: {len(unknown)} kernels" in done.output
+    assert program.run(fault=f"{unknown[0].compiled.launches[-1].name} nan").status == 1
+
+
 def test_kernels_of_several_launches_and_integers(own: Program) -> None:
     done = own.run()
     assert done.status == 0, done.output

@@ -18,7 +18,7 @@ import ekc
 from ekc.bundle.boards import match_board
 from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
 from ekc.cli import main
-from ekc.codegen.library import write
+from ekc.codegen.library import template_values
 from ekc.codegen.library.function_plan import NamedOperator, make_function_name, plan_functions
 from ekc.codegen.library.kernels import BundleFunction
 from ekc.codegen.library.write import build_texts, write_bundle
@@ -295,7 +295,7 @@ def test_layers_of_a_file_become_functions(
 
 def test_kernels_are_split_into_files(collected: CollectedBundle, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = build_texts(collected.bundle)
-    monkeypatch.setattr(write, "KERNELS_PER_FILE", 2)
+    monkeypatch.setattr(template_values, "KERNELS_PER_FILE", 2)
     texts = build_texts(collected.bundle)
     sources = [path for path in texts if path.endswith(".cu")]
     assert {"src/net_sm_80.cu", "src/net_sm_80_2.cu"} <= set(sources)
@@ -341,6 +341,18 @@ def test_function_numbers_do_not_depend_on_others(collected: CollectedBundle) ->
     alone = BundleFunction(function.name, function.signature, function.shapes)
     assert alone.id == function.id
     assert len({f.id for f in collected.bundle.functions}) == 3
+
+
+def test_schedule_of_another_operator_is_left_out_with_a_warning(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "status = status")
+    with closing(sqlite3.connect(changed)) as connection:
+        other = "(select schedule from trials where operator like '%softmax%' limit 1)"
+        where = "device = 'a100' and operator like '%float16%'"
+        connection.execute(f"update trials set schedule = {other} where {where}")
+        connection.commit()
+    with pytest.warns(UserWarning, match="left out: it is not one of matmul"):
+        found = collect_bundle("net", changed)
+    assert [line.split(":")[0] for line in found.missing] == ["matmul_float16"]
 
 
 def test_timed_kernels_count_without_metered_ones(records: Path, tmp_path: Path) -> None:

@@ -134,7 +134,6 @@ def read_record(folder: Path, name: str) -> dict[str, list[dict[str, object]]]:
 
 @needs_nvcc
 @needs_cmake
-@pytest.mark.exhaustive
 def test_shared_library_shows_its_interface_only(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library, tmp_path / "net", ignore=shutil.ignore_patterns("made"))
     build(tmp_path / "net", "-DBUILD_SHARED_LIBS=ON")
@@ -144,8 +143,55 @@ def test_shared_library_shows_its_interface_only(library: Path, tmp_path: Path) 
     assert names == declared
 
 
+STREAMS = """
+#include <ekc/net.hpp>
+#include <cuda_runtime_api.h>
+#include <cstddef>
+#include <vector>
+
+using namespace ekc::net;
+
+// A call is captured into a graph, after one that loads its code.
+cudaError_t capture(
+    cudaStream_t stream, const float* a, float* c, void* workspace, std::size_t bytes, cudaGraph_t& graph)
+{
+    const auto call = [&] {
+        return matmul(matmul_float32_shape, a, a, c, workspace, bytes, stream, Prefer::energy);
+    };
+    Status status = call();
+    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    if (status && error == cudaSuccess) {
+        status = call();
+        error = cudaStreamEndCapture(stream, &graph);
+    }
+    return status ? error : static_cast<cudaError_t>(status.cuda_error());
+}
+
+// Every GPU computes on a stream and a workspace of its own.
+bool compute(const std::vector<cudaStream_t>& streams, const float* a, float* c)
+{
+    bool right = true;
+    for (std::size_t i = 0; i < streams.size() && right; ++i) {
+        Workspace own;
+        right = cudaSetDevice(static_cast<int>(i)) == cudaSuccess &&
+                matmul_float32_workspace_bytes(matmul_float32_shape, own.bytes).ok() &&
+                cudaMalloc(&own.data, own.bytes + 256) == cudaSuccess &&
+                matmul(matmul_float32_shape, a, a, c, own, streams[i]).ok();
+    }
+    return right;
+}
+"""
+
+
 @needs_nvcc
-@pytest.mark.exhaustive
+@pytest.mark.parametrize("standard", ["c++17", "c++20"])
+def test_streams_graphs_and_several_gpus_compile(library: Path, tmp_path: Path, standard: str) -> None:
+    (tmp_path / "streams.cpp").write_text(STREAMS)
+    flags = (f"-std={standard}", "-Xcompiler", "-Wall,-Wextra,-Wconversion,-Werror", "-c")
+    must_run("nvcc", *flags, f"-I{library / 'include'}", "streams.cpp", "-o", "streams.o", folder=tmp_path)
+
+
+@needs_nvcc
 def test_make_builds_installs_and_tests(library: Path, tmp_path: Path) -> None:
     shutil.copytree(library, tmp_path / "net", ignore=shutil.ignore_patterns("made"))
     must_run("make", "-j2", "install", f"PREFIX={tmp_path / 'prefix'}", folder=tmp_path / "net")
@@ -161,7 +207,6 @@ def test_make_builds_installs_and_tests(library: Path, tmp_path: Path) -> None:
 
 @needs_nvcc
 @needs_cmake
-@pytest.mark.exhaustive
 def test_subdirectory_of_a_project(library: Path, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
         f"cmake_minimum_required(VERSION 3.18)\nproject(app CXX)\nadd_subdirectory({library} net)\n"

@@ -11,7 +11,7 @@ import ekc
 import ekc.ir.operators as o
 from ekc.codegen.library.build import KernelChoice, export
 from ekc.codegen.library.kernels import KernelFigures, TargetBoard
-from ekc.codegen.library.names import make_library_name
+from ekc.codegen.library.legal_names import make_library_name
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples

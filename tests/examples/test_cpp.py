@@ -15,7 +15,7 @@ import ekc
 from ekc.codegen.library.build import KernelChoice, build_library
 from ekc.codegen.library.function_plan import NamedOperator
 from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
-from ekc.codegen.library.status_codes import STATUS_CODES
+from ekc.codegen.library.template_values import STATUS_CODES
 from ekc.codegen.library.write import write_bundle
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.codegen import samples

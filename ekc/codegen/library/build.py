@@ -16,7 +16,7 @@ from ekc.codegen.library.kernels import (
     KernelFigures,
     TargetBoard,
 )
-from ekc.codegen.library.names import check_bundle_name, name_library
+from ekc.codegen.library.legal_names import DEFAULT_VERSION, check_bundle_name, name_library
 from ekc.codegen.library.write import write_bundle
 from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
@@ -50,7 +50,6 @@ def build_library(
     choices: Mapping[str, Sequence[KernelChoice]],
     board: TargetBoard,
     limits: Limits | None = None,
-    version: str = "0.1.0",
 ) -> Bundle:
     """Build the library of one board.
 
@@ -71,7 +70,7 @@ def build_library(
         if present:
             shapes = tuple(BundleShape(op, kernels[op.digest]) for op in present)
             functions.append(BundleFunction(plan.name, plan.signature, shapes))
-    return Bundle(name, version, (board,), tuple(functions))
+    return Bundle(name, DEFAULT_VERSION, (board,), tuple(functions))
 
 
 def export(

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekc.codegen.library.kernels import list_extents
-from ekc.codegen.library.names import has_meaning
+from ekc.codegen.library.legal_names import has_meaning
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier

@@ -1,7 +1,7 @@
-"""Naive kernels of the operators of a bundle: its check program compares the kernels of the table with them.
+"""Naive kernels of the operators of a library: its check program compares the kernels of the table with them.
 
 They belong to the check program and are no part of the library. Each is compiled for the lowest capability
-of the bundle, as PTX, which the driver compiles for the GPU at hand.
+of the library, as PTX, which the driver compiles for the GPU that it runs on.
 """
 
 from __future__ import annotations

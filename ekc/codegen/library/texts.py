@@ -71,5 +71,5 @@ def format_words(data: bytes) -> str:
 
 
 def format_text_words(text: str) -> str:
-    """Format a text likewise, with a zero at its end."""
+    """Format a text as elements of an array of `std::uint64_t`, with a zero byte at its end."""
     return format_words(text.encode() + b"\0")

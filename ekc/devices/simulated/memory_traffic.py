@@ -228,7 +228,7 @@ def _compute_l2_bytes(
     room_bytes: float,
 ) -> dict[tuple[str, str], float]:
     """Bytes that L2 moves by (tensor, kind): stores write through, loads may hit L1. Data that all blocks
-    read alike come once to each SM if they fit its L1, where its later blocks find them (counted on an H100:
+    read alike are loaded once for each SM if they fit its L1; its later blocks hit there (counted on an H100:
     a matrix-vector product whose blocks all read the vector). `repeated_share`: share of the blocks that are
     not the first of their SM."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]

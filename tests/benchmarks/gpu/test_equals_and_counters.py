@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.gpu import counters, equals, record
 from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.contenders import compute_ratio
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.items import make_matmul
 from benchmarks.gpu.kit import Kit
@@ -141,3 +142,13 @@ def test_without_ncu_nothing_is_counted(kit: Kit, monkeypatch: pytest.MonkeyPatc
     counters.run(kit, Budget(600.0))
     (note,) = kit.folder.list_notes("counters")
     assert note["reason"] == "Nsight Compute (ncu) is not installed"
+
+
+def test_ratio_needs_more_than_its_scatter() -> None:
+    even = [[1.0, 0.99, 1.01]] * 5
+    larger = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
+    assert larger.is_significant
+    assert larger.ratio == pytest.approx(1.15, abs=0.01)
+    scattered = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
+    assert not scattered.is_significant
+    assert compute_ratio(even, []) is None

@@ -18,7 +18,6 @@ from benchmarks.gpu import trace_file, traces, tune, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.check import DRAWN, POPULATION
-from benchmarks.gpu.contenders import compute_ratio
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
 from benchmarks.gpu.items import (
     CHECKED,
@@ -418,16 +417,6 @@ def test_shared_time_is_for_as_many_as_it_is_enough_for() -> None:
     budget = Budget(360.0, lambda: clock[0])
     assert [round(share) for _, share in budget.share_time("abc", 160.0, 0.0)] == [175, 349]
     assert budget.cut
-
-
-def test_ratio_needs_more_than_its_scatter() -> None:
-    even = [[1.0, 0.99, 1.01]] * 5
-    larger = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (1.1, 1.2, 1.15, 1.12, 1.18)])
-    assert larger.is_significant
-    assert larger.ratio == pytest.approx(1.15, abs=0.01)
-    scattered = compute_ratio(even, [[v, v * 0.99, v * 1.01] for v in (0.9, 1.1, 1.0, 0.95, 1.06)])
-    assert not scattered.is_significant
-    assert compute_ratio(even, []) is None
 
 
 def test_item_lists_have_the_promised_operators() -> None:

@@ -13,8 +13,8 @@ import ekc.ir.operators as o
 from ekc.codegen.library.build import KernelChoice, build_library, export
 from ekc.codegen.library.function_plan import NamedOperator
 from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
+from ekc.codegen.library.legal_names import check_bundle_name
 from ekc.codegen.library.naive_kernels import estimate_tolerance
-from ekc.codegen.library.names import check_bundle_name
 from ekc.codegen.library.write import write_bundle
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.naive import make_naive_schedule

@@ -11,6 +11,8 @@ from ekc.ir.validate import is_identifier
 
 MAX_NAME = 40
 """Characters of a name, at most: it is a part of every symbol."""
+DEFAULT_VERSION = "0.1.0"
+"""Version of a library without one of its own."""
 _NAMESPACES = frozenset({"std", "ekc"})
 """Namespaces that the namespace of the library would hide."""
 _CPP_WORDS = """
