@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests.browser import PageOpener, launch_chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # No test may fail for being slow, the machine may be busy with others; and the same code gets the same
 # verdict. `pytest --hypothesis-profile=fresh` draws other examples, `many` other and more.
@@ -35,3 +41,19 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text + "\n" == path.read_text(), f"differs from {path}; --update-golden accepts the new text"
 
     return check
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser of this test process."""
+    with launch_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[PageOpener]:
+    """`open_page(width=, dark=)`: a page that fails the test for an error or a request to another host."""
+    opener = PageOpener(chromium)
+    yield opener
+    opener.close()
+    assert not opener.problems

@@ -1,0 +1,1 @@
+"""The course: lessons, exercises, and the check of their answers."""

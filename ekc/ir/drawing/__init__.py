@@ -1,0 +1,1 @@
+"""Pictures of a schedule as SVG text: loops, threads, staging, banks, fragments."""
