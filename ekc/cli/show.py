@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from ekc.cli.arguments import OperatorCommand
-from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.output import FILE, json_option, log, print_json, print_text, write_text_file
 from ekc.cli.schedule_source import ScheduleSource, schedule_source
+from ekc.errors import InvalidInput
 
 
 @click.command(cls=OperatorCommand)
 @schedule_source
 @click.option("--cuda", is_flag=True, help="Also print the CUDA source.")
 @click.option("--ptx", is_flag=True, help="Also print the PTX that NVRTC compiles.")
+@click.option("--svg", type=FILE, help="Also write pictures of the schedule into this SVG file.")
+@click.option(
+    "--picture",
+    help="Picture of --svg: loops, threads, staging, banks, fragments, or overview with all that apply. "
+    "[default: overview]",
+)
 @json_option
-def show(source: ScheduleSource, cuda: bool, ptx: bool, as_json: bool) -> None:
+def show(
+    source: ScheduleSource, cuda: bool, ptx: bool, svg: Path | None, picture: str | None, as_json: bool
+) -> None:
     """Print a schedule: the Python that makes it, its program, and with --cuda or --ptx its kernel.
 
     Without --records or --schedule the naive schedule is printed.
@@ -22,6 +33,8 @@ def show(source: ScheduleSource, cuda: bool, ptx: bool, as_json: bool) -> None:
     from ekc import devices
     from ekc.codegen.generate import compile_schedule, generate
 
+    if picture is not None and svg is None:
+        raise InvalidInput("--picture: no file to write it into; add --svg FILE")
     found, device = source.find_schedule(), devices.open(source.target)
     schedule = found.schedule
     parts = {"python": schedule.to_python(), "program": str(schedule)}
@@ -29,9 +42,14 @@ def show(source: ScheduleSource, cuda: bool, ptx: bool, as_json: bool) -> None:
         parts["cuda_source"] = generate(schedule, device.limits).source
     if ptx:
         parts["ptx"] = compile_schedule(schedule, device.arch, device.limits).ptx
+    if svg is not None:
+        write_text_file("--svg", svg, schedule.draw(picture or "overview"))
+        parts["svg"] = str(svg)
     if as_json:
         head = {"operator": schedule.op.to_json(), "schedule": [s.to_json() for s in schedule.steps]}
         print_json(head | {"digest": schedule.digest, "origin": found.origin} | parts)
         return
     print_text(f"# {found.origin}, digest {schedule.digest}\n")
+    if svg is not None:
+        log(f"wrote {parts.pop('svg')}")
     print_text("\n\n".join(parts.values()))

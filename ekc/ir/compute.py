@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ekc.display import format_line
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32, INT8, INT32, DType, parse_dtype
@@ -100,6 +101,9 @@ class Compute:
             bounds = ", ".join(f"{a.name} < {a.extent}" for a in self.reduction_axes)
             body = f"{self.combine}[{bounds}] {body}"
         return f"{self.output_element} = {body}"
+
+    def __repr__(self) -> str:
+        return format_line(self, str(self))
 
 
 def list_operations(e: ex.Expr) -> list[ex.Binary | ex.Call | ex.Where]:

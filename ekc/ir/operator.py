@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ekc.display import format_html_table, format_html_text, format_line, shorten
 from ekc.errors import InvalidInput
+from ekc.host_memory import format_bytes
 from ekc.ir import expr as ex
 from ekc.ir.arrays import convert_like
 from ekc.ir.compute import Axis, Compute, TensorSpec
@@ -19,7 +21,7 @@ from ekc.ir.reference import evaluate_reference
 from ekc.ir.validate import check_depth
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Operator(OperatorGraph):
     """A named graph of computes. `inputs` are the call's arguments, the last compute's output its result."""
 
@@ -73,6 +75,18 @@ class Operator(OperatorGraph):
         parameters are not the inputs or that leaves the result out.
         """
         return append_epilogue(self, body, inputs, out_dtype)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
+        return format_line(self, f"{shorten(self.name)}({shorten(inputs, 60)}) -> {outputs}")
+
+    def _repr_html_(self) -> str:
+        """The formulas, and a table of the tensors."""
+        named = [("input", t) for t in self.inputs] + [("output", t) for t in self.outputs]
+        rows = [(kind, t.name, str(list(t.shape)), str(t.dtype), format_bytes(t.bytes)) for kind, t in named]
+        note = f"{self.flops:,.0f} operations, {self.flops / self.min_bytes:.4g} for each byte that must move"
+        table = format_html_table(("", "tensor", "shape", "type", "memory"), rows, note=note, label_count=2)
+        return format_html_text(str(self)) + table
 
 
 def expr_from_json(data: Any) -> ex.Expr:

@@ -31,12 +31,15 @@ _MAX_ALIGNED_WIDTH = 68
 
 
 @dataclass(frozen=True)
-class _TextLine:
+class TextLine:
+    """A line of the text, with the remark in the column on its right."""
+
     text: str
     remark: str = ""
 
-    def indent(self) -> _TextLine:
-        return _TextLine(f"  {self.text}", self.remark)
+    def indent(self) -> TextLine:
+        """The line one level deeper."""
+        return TextLine(f"  {self.text}", self.remark)
 
 
 def format_program(program: Program) -> str:
@@ -45,29 +48,29 @@ def format_program(program: Program) -> str:
     >>> print(format_program(ekc.Schedule(ekc.matmul(64, 64, 64)).program))
     """
     launches = derive_launches(program)
-    lines: list[_TextLine] = []
+    lines: list[TextLine] = []
     for number, kernel in enumerate(launches, 1):
-        lines += [_TextLine("")] if lines else []
+        lines += [TextLine("")] if lines else []
         label = f"launch {number} of {len(launches)}: " if len(launches) > 1 else ""
-        lines += [_TextLine(f"{label}{kernel.nest.compute}")]
-        lines += [_TextLine(f"{kernel.nest.epilogue}")] if kernel.nest.epilogue else []
+        lines += [TextLine(f"{label}{kernel.nest.compute}")]
+        lines += [TextLine(f"{kernel.nest.epilogue}")] if kernel.nest.epilogue else []
         lines += _format_launch(kernel)
     return "\n".join(_align_remarks(lines))
 
 
-def _align_remarks(lines: Sequence[_TextLine]) -> Iterator[str]:
+def _align_remarks(lines: Sequence[TextLine]) -> Iterator[str]:
     column = max((len(x.text) for x in lines if x.remark and len(x.text) <= _MAX_ALIGNED_WIDTH), default=0)
     for line in lines:
         yield f"{line.text:{column}}   {line.remark}" if line.remark else line.text
 
 
-def _format_launch(kernel: LaunchTree) -> Iterator[_TextLine]:
+def _format_launch(kernel: LaunchTree) -> Iterator[TextLine]:
     blocks = [x for x in kernel.nest.loops if x.is_block]
     threads = [x for x in kernel.nest.loops if x.is_thread]
     remark = count_nouns(kernel.block_count, "block") if blocks else ""
-    yield _TextLine(_format_loops(blocks) or "one block", remark)
+    yield TextLine(_format_loops(blocks) or "one block", remark)
     remark = count_nouns(kernel.thread_count, "thread") if threads else ""
-    yield _TextLine(f"  {_format_loops(threads) or 'one thread'}", remark)
+    yield TextLine(f"  {_format_loops(threads) or 'one thread'}", remark)
     for line in _format_body(kernel, kernel.body):
         yield line.indent().indent()
 
@@ -76,16 +79,17 @@ def _format_loops(loops: Iterable[Loop]) -> str:
     return ", ".join(f"{x.level} {x.name} in {x.extent}" for x in loops)
 
 
-def _format_body(kernel: LaunchTree, nodes: Sequence[tree.Node]) -> Iterator[_TextLine]:
+def _format_body(kernel: LaunchTree, nodes: Sequence[tree.Node]) -> Iterator[TextLine]:
     for node in nodes:
-        yield from _format_node(kernel, node)
+        yield from format_node(kernel, node)
 
 
-def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
+def format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[TextLine]:
+    """The lines of a node; those of its body are indented."""
     match node:
         case tree.LoopNode():
-            remark = _join_remarks(_list_loop_remarks(node))
-            yield _TextLine(f"for {node.loop.name} in {node.loop.extent}", remark)
+            remark = join_remarks(list_loop_remarks(node))
+            yield TextLine(f"for {node.loop.name} in {node.loop.extent}", remark)
             for line in _format_body(kernel, node.body):
                 yield line.indent()
         case tree.StageNode():
@@ -96,7 +100,7 @@ def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
             yield _format_mma(node)
         case tree.WgmmaGroupNode():
             yield from _format_body(kernel, node.body)
-            yield _TextLine("wait for products")
+            yield TextLine("wait for products")
         case tree.ReduceNode():
             yield _format_reduce(node)
         case tree.InitNode():
@@ -105,17 +109,18 @@ def _format_node(kernel: LaunchTree, node: tree.Node) -> Iterator[_TextLine]:
             yield from _format_compute(node)
         case tree.LaneCombineNode():
             combine, lanes = kernel.nest.compute.combine, _join_names(node.reduction_lanes)
-            yield _TextLine(f"{combine} {node.buffer.name} across lanes {lanes}", "shuffle")
+            yield TextLine(f"{combine} {node.buffer.name} across lanes {lanes}", "shuffle")
         case tree.WriteNode():
             yield _format_write(kernel, node)
         case tree.BarrierNode():
-            yield _TextLine("barrier")
+            yield TextLine("barrier")
         case tree.CopyWaitNode():
             left = count_nouns(count_pending_groups(node.loop.stages), "tile")
-            yield _TextLine(f"wait for tile {node.loop.name}, barrier", f"{left} in flight")
+            yield TextLine(f"wait for tile {node.loop.name}, barrier", f"{left} in flight")
 
 
-def _join_remarks(parts: Iterable[str]) -> str:
+def join_remarks(parts: Iterable[str]) -> str:
+    """Remarks in one line, separated by commas; empty ones are left out."""
     return ", ".join(p for p in parts if p)
 
 
@@ -123,7 +128,8 @@ def _join_names(loops: Iterable[Loop]) -> str:
     return ", ".join(x.name for x in loops)
 
 
-def _list_loop_remarks(node: tree.LoopNode) -> Iterator[str]:
+def list_loop_remarks(node: tree.LoopNode) -> Iterator[str]:
+    """Remarks on a serial loop: its level, its pipeline, how far it is unrolled."""
     loop = node.loop
     if loop.level != "serial":
         yield loop.level
@@ -135,7 +141,7 @@ def _list_loop_remarks(node: tree.LoopNode) -> Iterator[str]:
         yield "unroll" if loop.unroll >= loop.extent else f"unroll {loop.unroll}"
 
 
-def _format_stage(kernel: LaunchTree, node: tree.StageNode) -> _TextLine:
+def _format_stage(kernel: LaunchTree, node: tree.StageNode) -> TextLine:
     buffer, staging = node.buffer, node.staging
     if node.source.buffer is None:
         place = _format_box(node.source.spec.name, buffer.region)
@@ -143,11 +149,11 @@ def _format_stage(kernel: LaunchTree, node: tree.StageNode) -> _TextLine:
         place = _format_tile_box(node.source.buffer, buffer.region)
     body = f" = {staging.producer.body}" if staging.producer else ""
     verb = "compute" if staging.producer else "stage"
-    text = f"{verb} {place}{body} -> {buffer.scope}{_format_shape(buffer, staging.pad)}"
-    return _TextLine(text, _join_remarks(_list_stage_remarks(kernel, node)))
+    text = f"{verb} {place}{body} -> {buffer.scope}{format_shape(buffer, staging.pad)}"
+    return TextLine(text, join_remarks(_list_stage_remarks(kernel, node)))
 
 
-def _format_fragment(kernel: LaunchTree, node: tree.FragmentNode) -> _TextLine:
+def _format_fragment(kernel: LaunchTree, node: tree.FragmentNode) -> TextLine:
     fits, pair = find_ldmatrix_fit(node), int(count_fragments_per_load(node))
     if not fits.is_possible:
         count = node.registers_per_lane * node.fragment_count
@@ -155,10 +161,10 @@ def _format_fragment(kernel: LaunchTree, node: tree.FragmentNode) -> _TextLine:
     else:
         trans = "" if fits.direct else ".trans"
         how = f"{node.fragment_count // pair} x ldmatrix.x{node.registers_per_lane * pair}{trans}"
-    return _TextLine(_format_stage(kernel, node.stage).text, how)
+    return TextLine(_format_stage(kernel, node.stage).text, how)
 
 
-def _format_mma(node: tree.MmaNode) -> _TextLine:
+def _format_mma(node: tree.MmaNode) -> TextLine:
     """A tensor-core product, printed by the first element of its sums and factors."""
     tile = node.tile
     start = {x.name: AffineForm() for x in (*tile.inner_loops, *tile.spread_loops)}
@@ -168,16 +174,16 @@ def _format_mma(node: tree.MmaNode) -> _TextLine:
     name = tile.instruction.name
     if isinstance(tile.instruction, WgmmaFamily) and tile.strip_loop is not None:
         name = tile.instruction.format_name(tile.strip_loop.extent)
-    return _TextLine(f"multiply {sums} += {a} * {b}", f"{name} {tile.instruction.dtype}")
+    return TextLine(f"multiply {sums} += {a} * {b}", f"{name} {tile.instruction.dtype}")
 
 
-def _format_reduce(node: tree.ReduceNode) -> _TextLine:
+def _format_reduce(node: tree.ReduceNode) -> TextLine:
     region, compute = node.buffer.region, node.compute
     over = ", ".join(f"{a.name} < {a.extent}" for a in compute.reduction_axes)
     value = f"{compute.combine}[{over}] {_name_read_sources(compute.body, node)}"
     place = _format_box(node.source.spec.name, region)
-    text = f"reduce {place} = {value} -> shared{_format_shape(node.buffer, 0)}"
-    return _TextLine(text, f"{count_nouns(node.staging.warps, 'warp')} an element")
+    text = f"reduce {place} = {value} -> shared{format_shape(node.buffer, 0)}"
+    return TextLine(text, f"{count_nouns(node.staging.warps, 'warp')} an element")
 
 
 def _name_read_sources(e: ex.Expr, node: tree.ReduceNode) -> ex.Expr:
@@ -222,7 +228,7 @@ def _format_vector_type(dtype: DType, width: Extent) -> str:
     return name if width == 1 else f"{name}{width}"
 
 
-def _format_shape(buffer: Buffer, pad: Extent) -> str:
+def format_shape(buffer: Buffer, pad: Extent) -> str:
     """Extents along each stored dimension of the tensor; dimensions of one element are left out."""
     extents = {dim: 1 for dim in buffer.order if buffer.find_segment(dim) is not None}
     for s in buffer.region.segments:
@@ -273,9 +279,9 @@ def _divide_form(form: AffineForm, step: Extent) -> AffineForm:
 def _format_span(base: AffineForm, segments: Sequence[Segment], unit: Extent = 1) -> str:
     """`i.0*128 : 4 x2 every 64`: 4 elements from there, and again 4 that start 64 later."""
     if all(s.extent == 1 for s in segments):
-        return _format_form(base)
+        return format_form(base)
     finest = segments[-1]
-    text = f"{_format_form(base)} : {finest.extent}"
+    text = f"{format_form(base)} : {finest.extent}"
     if finest.stride != unit:
         text += f" every {finest.stride // unit}"
     for s in reversed(segments[:-1]):
@@ -283,38 +289,38 @@ def _format_span(base: AffineForm, segments: Sequence[Segment], unit: Extent = 1
     return text
 
 
-def _format_init(compute: Compute, node: tree.InitNode) -> _TextLine:
+def _format_init(compute: Compute, node: tree.InitNode) -> TextLine:
     value = find_reduction_identity(compute.combine, compute.acc_dtype)
     start = f"{value:g}" if isinstance(value, float) else str(value)
     if node.buffer is not None:
-        return _TextLine(f"register {node.buffer.name}{_format_shape(node.buffer, 0)} = {start}")
+        return TextLine(f"register {node.buffer.name}{format_shape(node.buffer, 0)} = {start}")
     name = compute.output.name
     remark = _format_bounds_remark(name, node.target.guards)
-    return _TextLine(f"{_format_box(name, node.region)} = {start}", remark)
+    return TextLine(f"{_format_box(name, node.region)} = {start}", remark)
 
 
 def _format_bounds_remark(name: str, guards: Sequence[BoundsGuard]) -> str:
     return f"only inside {name}" if guards else ""
 
 
-def _format_compute(node: tree.ComputeNode) -> Iterator[_TextLine]:
+def _format_compute(node: tree.ComputeNode) -> Iterator[TextLine]:
     compute = node.nest.compute
     body = _substitute_places(compute.body, node)
     target = _format_access(node.target)
     symbol = {"sum": "+=", "prod": "*="}.get(compute.combine, f"{compute.combine}=")
     beyond = dict.fromkeys(f"zero beyond {a.spec.name}" for a in node.reads.values() if a.guards)
-    line = _TextLine(f"{target} {symbol if compute.reduction_axes else '='} {body}", _join_remarks(beyond))
+    line = TextLine(f"{target} {symbol if compute.reduction_axes else '='} {body}", join_remarks(beyond))
     if not node.guards:
         yield line
         return
-    yield _TextLine(f"if {' and '.join(map(_format_guard, node.guards))}")
+    yield TextLine(f"if {' and '.join(map(_format_guard, node.guards))}")
     yield line.indent()
 
 
 def _format_guard(guard: BoundsGuard) -> str:
     low = "0 <= " if guard.needs_lower_check else ""
     high = f" < {guard.extent}" if guard.needs_upper_check else ""
-    return f"{low}{_format_form(guard.form)}{high}"
+    return f"{low}{format_form(guard.form)}{high}"
 
 
 def _substitute_places(e: ex.Expr, node: tree.ComputeNode) -> ex.Expr:
@@ -323,7 +329,7 @@ def _substitute_places(e: ex.Expr, node: tree.ComputeNode) -> ex.Expr:
         case ex.Load():
             return ex.Var(_format_access(node.reads[e]))
         case ex.Var():
-            text = _format_form(node.nest.axis_forms[e.name])
+            text = format_form(node.nest.axis_forms[e.name])
             return ex.Var(f"({text})" if " " in text else text)
         case ex.Binary():
             return ex.Binary(e.op, _substitute_places(e.a, node), _substitute_places(e.b, node))
@@ -336,26 +342,26 @@ def _substitute_places(e: ex.Expr, node: tree.ComputeNode) -> ex.Expr:
 
 def _format_access(access: TensorAccess) -> str:
     if access.buffer is None:
-        return f"{access.spec.name}[{', '.join(map(_format_form, access.index))}]"
+        return f"{access.spec.name}[{', '.join(map(format_form, access.index))}]"
     places: dict[int, AffineForm] = {}
     for s, form in zip(access.buffer.region.segments, access.segment_coordinates, strict=True):
         places[s.dim] = places.get(s.dim, AffineForm()).scale(s.extent) + form
-    stored = [_format_form(places[dim]) for dim in access.buffer.order if dim in places]
+    stored = [format_form(places[dim]) for dim in access.buffer.order if dim in places]
     return f"{access.buffer.name}[{', '.join(stored)}]"
 
 
-def _format_write(kernel: LaunchTree, node: tree.WriteNode) -> _TextLine:
+def _format_write(kernel: LaunchTree, node: tree.WriteNode) -> TextLine:
     name, output = node.target.spec.name, kernel.nest.compute.output.name
     value = ex.replace_loads(node.value, lambda x: ex.Var(node.buffer.name) if x.tensor == output else x)
     width = _format_vector_type(node.target.spec.dtype, node.vector) if node.vector > 1 else ""
     lanes = f"lane 0 of {_join_names(node.reduction_lanes)}" if node.reduction_lanes else ""
     verb, how = ("add", "atomic") if node.is_atomic else ("write", width)
-    remarks = _join_remarks((how, lanes, _format_bounds_remark(name, node.target.guards)))
-    return _TextLine(f"{verb} {value} -> {name}", remarks)
+    remarks = join_remarks((how, lanes, _format_bounds_remark(name, node.target.guards)))
+    return TextLine(f"{verb} {value} -> {name}", remarks)
 
 
-def _format_form(form: AffineForm) -> str:
-    """`i.0*128 + i.2*4 - 1`."""
+def format_form(form: AffineForm) -> str:
+    """A form as text: `i.0*128 + i.2*4 - 1`."""
     parts = [(c, _format_atom(a)) for a, c in form.terms if c != 0]
     text = "".join(f" {'-' if c < 0 else '+'} {_format_term(name, abs(c))}" for c, name in parts)
     if form.const or not parts:
@@ -370,6 +376,6 @@ def _format_term(name: str, coefficient: Extent) -> str:
 def _format_atom(atom: Atom) -> str:
     if isinstance(atom, str):
         return atom
-    inner = _format_form(atom.inner)
+    inner = format_form(atom.inner)
     open_ended = " " in inner and len(atom.inner.terms) + bool(atom.inner.const) > 1
     return f"({f'({inner})' if open_ended else inner} {atom.op} {atom.divisor})"

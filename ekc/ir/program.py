@@ -8,17 +8,19 @@ population that shares its structure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from ekc.display import format_html_table, format_line, shorten
 from ekc.ir.affine import AffineForm, Extent, make_variable
 from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.expr import Expr
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Check, make_unknown_name_error
+from ekc.tables import count_nouns
 
 BLOCK_LEVELS = ("block.x", "block.y", "block.z")
 THREAD_LEVELS = ("thread.x", "thread.y", "thread.z")
@@ -86,6 +88,9 @@ class Staging:
     def name(self) -> str:
         """Name of the staging: `A.shared`, `A.register`."""
         return f"{self.tensor}.{self.scope}"
+
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.name} from {self.source}, at {self.at or 'the start'}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +190,9 @@ class Nest:
         """The staging of that name."""
         return next((s for s in self.stagings if s.name == name), None)
 
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.output}: {', '.join(loop.name for loop in self.loops)}")
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -214,6 +222,27 @@ class Program:
         """The Program with one nest replaced and the checks of a step added."""
         nests = tuple(new if n is old else n for n in self.nests)
         return Program(self.op, nests, (*self.checks, *checks))
+
+    def __repr__(self) -> str:
+        loops, stagings = (sum(len(getattr(nest, x)) for nest in self.nests) for x in ("loops", "stagings"))
+        counts = ((len(self.nests), "nest"), (loops, "loop"), (stagings, "staging"))
+        return format_line(self, f"{shorten(self.op.name)}: {', '.join(count_nouns(*c) for c in counts)}")
+
+    def _repr_html_(self) -> str:
+        """A table of the loops of each nest, from outer to inner, with what is staged in each."""
+        rows = [row for nest in self.nests for row in _list_loop_rows(nest)]
+        headers = ("output", "loop", "iterations", "runs on", "written out", "copies of tiles", "staged")
+        return format_html_table(headers, rows, f"Program of {self.op.name}", label_count=2)
+
+
+def _list_loop_rows(nest: Nest) -> Iterator[tuple[str, ...]]:
+    """A row of text for each loop of a nest; the first one names the output."""
+    name = nest.output.name
+    for loop in nest.loops:
+        counts = ("" if str(x) == "1" else shorten(str(x)) for x in (loop.unroll, loop.stages))
+        staged = ", ".join(s.name for s in nest.stagings if s.at == loop.name)
+        yield (name, loop.name, shorten(str(loop.extent)), loop.level, *counts, staged)
+        name = ""
 
 
 def make_initial_program(op: Operator) -> Program:

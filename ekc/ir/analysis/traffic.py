@@ -122,10 +122,10 @@ class TrafficCounter:
         lane_steps = map_segment_lane_steps(region, vector, strip_width)
         loop_extents = collect_extents(self.kernel.nest, region)
         for access in [node.source] if node.producer_reads is None else list(node.producer_reads.values()):
-            extents, steps = _list_segment_digits(access.address, region, vector, strip_width)
+            extents, steps = list_segment_digits(access.address, region, vector, strip_width)
             issue = WarpRequest(access, "load", vector, rounds, extents, steps)
             self._count_request(issue, access.guards, loop_extents, lane_steps)
-        extents, steps = _list_segment_digits(node.target_address, region, vector, strip_width)
+        extents, steps = list_segment_digits(node.target_address, region, vector, strip_width)
         is_contiguous = node.buffer.fastest_segment == node.vector_segment
         target = TensorAccess(node.source.spec, node.buffer, (), node.target_address, ())
         if node.is_async:
@@ -197,7 +197,7 @@ def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> Lan
     return lanes
 
 
-def _list_segment_digits(
+def list_segment_digits(
     address: AffineForm, region: Region, vector: Any, strip_width: Any
 ) -> tuple[list[Any], list[Any]]:
     """Extents, and elements per step, of the digits of a copy, fastest first: vectors of a strip, rows."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ekc.argument_checks import check_text, format_value
+from ekc.display import format_html_text, format_line, shorten
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program
@@ -33,6 +34,7 @@ from ekc.ir.schedule import (
     Vectorize,
     step_from_json,
 )
+from ekc.tables import count_nouns
 
 SCHEDULE_FORMAT = 1
 
@@ -178,6 +180,19 @@ class Schedule:
         """The steps as the Python text that makes them; replaying it gives an equal Schedule."""
         return "ekc.Schedule(op)" + "".join(f"\n    {s.to_python()}" for s in self.steps)
 
+    def draw(self, picture: str = "overview") -> str:
+        """The schedule as SVG text, for a file, a page or a notebook.
+
+        Pictures: "loops", "threads", "staging", "banks", "fragments", or "overview" with all that apply.
+        Raises `InvalidInput` for another name, and for one that does not apply, with the reason.
+
+        >>> IPython.display.SVG(schedule.draw("threads"))
+        """
+        # Pictures read the analysis, which `import ekc` does not need.
+        from ekc.ir.drawing.draw import draw_schedule
+
+        return draw_schedule(self, picture)
+
     @cached_property
     def digest(self) -> str:
         """Hash of the contents, 16 hex digits, the same on any machine."""
@@ -185,6 +200,15 @@ class Schedule:
 
     def __str__(self) -> str:
         return format_program(self.program)
+
+    def __repr__(self) -> str:
+        inputs = shorten(", ".join(map(str, self.op.inputs)), 40)
+        steps = count_nouns(len(self.steps), "step")
+        return format_line(self, f"{shorten(self.op.name)}({inputs}), {steps}, {self.digest}")
+
+    def _repr_html_(self) -> str:
+        """The steps as Python, and a picture of the loops that they make."""
+        return format_html_text(self.to_python()) + self.draw("loops")
 
 
 def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:

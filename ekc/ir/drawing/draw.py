@@ -1,0 +1,66 @@
+"""`draw_schedule`: a schedule as SVG text, one picture or all that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ekc.argument_checks import check_choice
+from ekc.errors import InvalidInput
+from ekc.ir.drawing.banks import draw_banks
+from ekc.ir.drawing.fragments import draw_fragments
+from ekc.ir.drawing.loops import draw_loops
+from ekc.ir.drawing.staging import draw_staging
+from ekc.ir.drawing.svg import Figure, compose_picture
+from ekc.ir.drawing.threads import draw_threads
+from ekc.ir.operator import Operator
+from ekc.ir.program import Program
+
+PICTURES: dict[str, Callable[[Program], Figure]] = {
+    "loops": draw_loops,
+    "threads": draw_threads,
+    "staging": draw_staging,
+    "banks": draw_banks,
+    "fragments": draw_fragments,
+}
+"""Functions that draw, by the name of the picture, in the order of the overview. A function raises
+`InvalidInput` where its picture does not apply."""
+OVERVIEW = "overview"
+PICTURE_NAMES = (OVERVIEW, *PICTURES)
+
+
+class DrawnSchedule(Protocol):
+    """The parts of an `ekc.Schedule` that pictures read."""
+
+    @property
+    def op(self) -> Operator:
+        """The operator."""
+
+    @property
+    def program(self) -> Program:
+        """The loops."""
+
+    @property
+    def digest(self) -> str:
+        """Hash of the contents."""
+
+
+def draw_schedule(schedule: DrawnSchedule, picture: str = OVERVIEW) -> str:
+    """SVG text of a schedule: the "overview", or one picture of `PICTURES`.
+
+    The overview has every picture that applies, and a line for each that does not. Raises `InvalidInput` for
+    another name, and for a single picture that does not apply.
+    """
+    check_choice("picture", picture, PICTURE_NAMES)
+    figures, notes = [], []
+    if picture == OVERVIEW:
+        for draw in PICTURES.values():
+            try:
+                figures.append(draw(schedule.program))
+            except InvalidInput as reason:
+                notes.append(f"Not shown: {str(reason).partition(';')[0]}.")
+    else:
+        figures.append(PICTURES[picture](schedule.program))
+    title = f"{schedule.op.name}, schedule {schedule.digest}"
+    description = ". ".join([*(figure.heading for figure in figures), *notes])
+    return compose_picture(title, str(schedule.op), description, figures, notes)
