@@ -25,19 +25,16 @@ from ekc.cli.output import (
     print_json,
     print_text,
 )
+from ekc.cli.report import format_report, write_report
 from ekc.codegen.library.build import build_library
 from ekc.codegen.library.function_plan import NamedOperator, plan_functions
 from ekc.codegen.library.kernels import Bundle, TargetBoard
 from ekc.codegen.library.legal_names import make_library_name
 from ekc.codegen.library.write import write_bundle
 from ekc.errors import EkcError, InvalidInput
-from ekc.search.tuning_result import (
-    choose_unit,
-    describe_energy_source,
-    format_figure,
-    format_speedup,
-    make_choice,
-)
+from ekc.search.data.trial import describe_energy_source
+from ekc.search.summary import choose_unit, format_figure, format_speedup
+from ekc.search.tuning_result import make_choice
 from ekc.tables import format_rounded, format_table
 
 if TYPE_CHECKING:
@@ -73,7 +70,12 @@ class UntunedLayer:
 
 
 def tune_layers(
-    file: Path, options: TuneArguments, event_log: EventLog, target: LibraryTarget, as_json: bool
+    file: Path,
+    options: TuneArguments,
+    event_log: EventLog,
+    target: LibraryTarget,
+    report: Path | None,
+    as_json: bool,
 ) -> int:
     """Tune every layer of a file, also after a failure, and write one library of them; Ctrl-C ends that and
     prints the layers so far. Returns the exit status."""
@@ -114,7 +116,20 @@ def tune_layers(
     elif library:
         print_text(f"{_format_table(done)}\n\n{_format_totals(done, missing)}\n")
         print_text(format_library(folder, name, paths))
+    if report is not None and done:
+        log(_write_report(report, file, done, missing))
     return EXIT_INTERRUPTED if interrupted else EXIT_BAD_INPUT if failed else 0
+
+
+def _write_report(
+    report: Path, file: Path, tuned_layers: Sequence[TunedLayer], untuned_layers: Sequence[UntunedLayer]
+) -> str:
+    """Write one page of all layers; returns the line that says so."""
+    from ekc.search.run_data.from_result import collect_run
+
+    runs = [replace(collect_run(t.result), layer=t.layer.name, calls=t.layer.count) for t in tuned_layers]
+    absent = [f"{m.layer.name}: {m.reason}" for m in untuned_layers]
+    return format_report(report, write_report(report, runs, f"Layers of {file.name}", absent))
 
 
 def _build_library(

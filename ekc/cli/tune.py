@@ -16,12 +16,14 @@ from ekc.cli.output import (
     find_exit_status,
     format_library,
     json_option,
+    log,
     log_lost_kernels,
     out_option,
     prepare_library_folder,
     print_json,
     print_text,
 )
+from ekc.cli.report import check_report_file, format_report, write_report
 from ekc.cli.schedule_source import choice_options, target_option
 from ekc.cli.tune_arguments import TuneArguments
 from ekc.errors import InvalidInput
@@ -72,6 +74,9 @@ from ekc.errors import InvalidInput
     "--name", help="Name of the C++ library. [default: that of the operator, or of the file of layers]"
 )
 @cubin_option
+@click.option(
+    "--report", type=FILE, help="Also write a report of the run: one HTML page. It needs no network."
+)
 @click.option("--quiet", is_flag=True, help="Print no forecast, no progress and no names of layers.")
 @click.option(
     "--log-json",
@@ -86,6 +91,7 @@ def tune(
     out: Path | None,
     name: str | None,
     cubin: bool,
+    report: Path | None,
     as_json: bool,
     log_json: str | None,
     **options: object,
@@ -108,15 +114,16 @@ def tune(
 
         check_bundle_name(name)
     target = LibraryTarget(out, name, cubin)
+    check_report_file(report, chosen.records, chosen.warm_start)
     with closing(EventLog(log_json)) as events:
         events.check_writable(chosen.records, chosen.warm_start)
         if layers is None:
-            return _tune_one(request, chosen, events, target, as_json)
+            return _tune_one(request, chosen, events, target, report, as_json)
         if not request.is_empty:
             raise InvalidInput("--layers: the file names its operators itself; leave OPERATOR out")
         from ekc.cli.layers import tune_layers
 
-        return tune_layers(layers, chosen, events, target, as_json)
+        return tune_layers(layers, chosen, events, target, report, as_json)
 
 
 def _tune_one(
@@ -124,6 +131,7 @@ def _tune_one(
     arguments: TuneArguments,
     event_log: EventLog,
     target: LibraryTarget,
+    report: Path | None,
     as_json: bool,
 ) -> int:
     from ekc.codegen.library.legal_names import name_library
@@ -139,4 +147,8 @@ def _tune_one(
         print_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:
         print_text(f"{result.summary()}\n\n{format_library(folder, name, paths)}")
+    if report is not None:
+        from ekc.search.run_data.from_result import collect_run
+
+        log(format_report(report, write_report(report, [collect_run(result)])))
     return find_exit_status(result)

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ekc.display import format_line, shorten
+
 if TYPE_CHECKING:
     from ekc.ir.compute import TensorSpec
 
@@ -64,6 +66,9 @@ class Launch:
     scalars: tuple[tuple[str, int | float], ...] = ()
     """Name and value of each argument that is a number: in foreign kernels only."""
 
+    def __repr__(self) -> str:
+        return format_line(self, f"{shorten(self.name)}, grid {self.grid}, block {self.block}")
+
 
 @dataclass(frozen=True)
 class CompiledKernel:
@@ -88,6 +93,11 @@ class CompiledKernel:
     """Shapes and types of the operator's inputs; a device that executes the kernel allocates them."""
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Facts that the compile job found out for a device, by name, such as what a launch executes."""
+
+    def __repr__(self) -> str:
+        registers = ", ".join(str(one.registers) for one in self.resources)
+        launches = ", ".join(shorten(one.name) for one in self.launches)
+        return format_line(self, f"{shorten(self.name)} for {self.arch}: {launches}; registers {registers}")
 
 
 _LEADING_COMMENTS = re.compile(r"\A(?:\s+|//[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ekc.argument_checks import check_text, format_value
 from ekc.codegen.compiled import Resources
+from ekc.display import format_line
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.forks import hold_forks
 from ekc.tables import count_nouns
@@ -87,6 +88,10 @@ class NvrtcOutput:
     """Warnings and `ptxas info` lines, without the compile times."""
     nvrtc_version: str
     """Version of NVRTC, such as "13.5"."""
+
+    def __repr__(self) -> str:
+        kernels = ", ".join(self.resources)
+        return format_line(self, f"{self.arch}, NVRTC {self.nvrtc_version}: {kernels}")
 
 
 @hold_forks()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.statistics import Interval
+from ekc.display import format_line, shorten
 from ekc.errors import DeviceError
 from ekc.host_memory import format_bytes
 from ekc.ir.compute import TensorSpec
@@ -23,6 +24,7 @@ from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
 from ekc.ir.tensor_memory import check_host_memory, check_memory_fits, format_byte_total
+from ekc.tables import format_rounded
 
 POWER_CAP = "power cap"
 """Throttle reason of a board at its power cap."""
@@ -56,6 +58,14 @@ class MeasurementConditions:
     power_cap_w: float | None = None
     """Power cap of the board in watts; None where it has none or does not report it."""
 
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.label}, {self.clock_regime}, {self.driver}, NVRTC {self.nvrtc}")
+
+    @property
+    def label(self) -> str:
+        """Name of the device, marked where it is simulated."""
+        return shorten(self.device) + " (simulated)" * self.simulated
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -74,6 +84,10 @@ class Timing:
     resources: tuple[Resources, ...] = ()
     """Registers, shared memory and spills by ptxas, one entry per launch, if the caller added them. A tuning
     run does, and learns from them which schedules spill."""
+
+    def __repr__(self) -> str:
+        latency = f"{format_rounded(self.latency_s * 1e6, 4)} us"
+        return format_line(self, f"{latency}, {self.samples} samples, {self.conditions.label}")
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,10 @@ class Metering:
     notes: tuple[str, ...] = ()
     samples_w: tuple[float, ...] = ()
     """Samples in watts from which the power is computed, in order: means from tick to tick of the counter."""
+
+    def __repr__(self) -> str:
+        energy = f"{format_rounded(self.energy_j * 1e3, 4)} mJ, {self.power_w:.1f} W"
+        return format_line(self, f"{energy}, a window of {self.window_s:.2f} s, {self.conditions.label}")
 
 
 Measurement = Timing | Metering
@@ -258,6 +276,10 @@ class Clocks:
     mhz: tuple[int, ...] = ()
     reason: str = ""
     current_mhz: float = field(default=0.0)
+
+    def __repr__(self) -> str:
+        ends = f"{len(self.mhz)} from {min(self.mhz)} to {max(self.mhz)} MHz" if self.mhz else self.reason
+        return format_line(self, ends)
 
     def explain_refusal(self, mhz: object) -> str:
         """Why a clock cannot be set, and the nearest one that can; "" for a clock that can be set."""

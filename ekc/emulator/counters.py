@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.display import format_line
+
 Index = NDArray[np.int64]
 
 WORD_BYTES = 4
@@ -69,6 +71,10 @@ class Counters:
     """Kind of instruction -> bytes, such as {"load.global": 4096}."""
     instructions: dict[int, SiteCount] = field(default_factory=dict)
     """Line of the PTX text -> counts of its instruction."""
+
+    def __repr__(self) -> str:
+        memory = f"{self.global_sectors:,} sectors, {self.shared_wavefronts:,} wavefronts"
+        return format_line(self, f"{self.warps:,} warp instructions, {memory}, {self.barriers:,} barriers")
 
     @property
     def warps(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ekc.display import format_line
 from ekc.emulator.counters import Counters
 from ekc.emulator.geometry import Geometry, unravel_index
 from ekc.ptx.module import Instruction
@@ -30,6 +31,9 @@ class Finding:
     thread: tuple[int, int, int]
     address: int | None
     hint: str
+
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.kind}: {self.message}")
 
     def __str__(self) -> str:
         where = f"block {self.block}, thread {self.thread}"
@@ -96,6 +100,10 @@ class Report:
     def clean(self) -> bool:
         """Whether there are no findings."""
         return not self.findings
+
+    def __repr__(self) -> str:
+        part = f"{self.blocks_run} of {self.total_blocks} blocks"
+        return format_line(self, f"{self.kernel}: {part}, {count_nouns(len(self.findings), 'finding')}")
 
     def __str__(self) -> str:
         part = f"{self.blocks_run} of {self.total_blocks} blocks"

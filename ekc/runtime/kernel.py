@@ -17,8 +17,10 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.cuda.device_arrays import is_on_gpu
 from ekc.devices.device import Device, ExecutionDevice, check_emulation_memory, check_transfer_memory
+from ekc.display import format_html_table, format_line, shorten
 from ekc.emulator.launch import BATCH_LANES
 from ekc.errors import InvalidInput, KernelFault
+from ekc.host_memory import format_bytes
 from ekc.ir.arrays import convert_like, is_torch_tensor
 from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
@@ -175,8 +177,28 @@ class Kernel:
         return runs[-1].output
 
     def __repr__(self) -> str:
-        inputs = ", ".join(map(str, self.schedule.op.inputs))
-        return f"Kernel({self.compiled.name}({inputs}), {self.arch}, calls run by {self.executed_by})"
+        inputs = shorten(", ".join(map(str, self.schedule.op.inputs)), 36)
+        runner = shorten(self.executed_by.partition(": ")[0])
+        return format_line(self, f"{shorten(self.compiled.name)}({inputs}), {self.arch}, run by {runner}")
+
+    def _repr_html_(self) -> str:
+        """A table of the launches."""
+        launches = zip(self.launches, self.resources, strict=True)
+        rows = [
+            (
+                *(one.name, _format_extents(one.grid), _format_extents(one.block), str(used.registers)),
+                format_bytes(used.shared_bytes + one.shared_bytes),
+                format_bytes(used.spill_store_bytes + used.spill_load_bytes),
+            )
+            for one, used in launches
+        ]
+        headers = ("function", "blocks", "threads of a block", "registers", "shared memory", "spilled")
+        note = f"{self.arch}; calls run by {self.executed_by}; cuda_source and ptx have the text"
+        return format_html_table(headers, rows, str(self.schedule.op).splitlines()[0], note)
+
+
+def _format_extents(extents: tuple[int, int, int]) -> str:
+    return " x ".join(map(str, extents))
 
 
 DEFAULT_ARCH = "sm_80"

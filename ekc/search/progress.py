@@ -1,4 +1,6 @@
-"""Progress of a run on stderr: a bar in a terminal, elsewhere a plain line every few seconds."""
+"""Progress of a run: a bar in a terminal, one output of a notebook that is updated in place, and elsewhere a
+plain line on stderr every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
+from typing import Any
 
-from ekc.search.data.events import EventListener, TuningEvent, describe_trial
+from ekc.search.data.events import EventListener, TuningEvent
+from ekc.search.data.trial import describe_trial
 
 PROGRESS_INTERVAL_S = 5.0
 """Seconds between two plain lines."""
+UPDATE_INTERVAL_S = 0.25
+"""Seconds between two updates in a notebook, at least."""
 
 
 @contextmanager
@@ -21,6 +28,12 @@ def show_progress(is_shown: bool) -> Iterator[tuple[EventListener, ...]]:
     """Show progress while the block runs; yields the display as listener, or None if none is shown."""
     if not is_shown or sys.stderr is None or sys.stderr.closed:
         yield ()
+    elif is_notebook():
+        output = _NotebookDisplay()
+        try:
+            yield (output.listen,)
+        finally:
+            output.close()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         with _open_bar() as listener:
             yield (listener,)
@@ -73,6 +86,73 @@ def _format_line(event: TuningEvent, elapsed_s: float) -> str:
     why = f" ({event.text})" if event.text and event.name == "end" else ""
     run = f"{elapsed_s:5.0f} s  {event.operator} on {event.device}"
     return f"{run}: {event.progress_text}; {event.stage_text}{why}"
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook. IPython is not imported to find out."""
+    ipython: Any = sys.modules.get("IPython")
+    # A module that is being imported, or one of that name, may have no such function.
+    shell = ipython.get_ipython() if hasattr(ipython, "get_ipython") else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class _NotebookDisplay:
+    """One output of the cell that runs. The last state stays."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._event: TuningEvent | None = None
+        self._first: TuningEvent | None = None
+        """Event of the first trial."""
+        self._updated_at_s = 0.0
+
+    def listen(self, event: TuningEvent) -> None:
+        """Keep the newest event, and show it if the last update is long enough ago."""
+        self._event = event
+        if event.name == "trial" and self._first is None:
+            self._first = event
+        if event.name == "forecast" or time.monotonic() - self._updated_at_s >= UPDATE_INTERVAL_S:
+            self._update(event.stage_text, estimate_seconds_left(self._first, event))
+
+    def close(self) -> None:
+        """Show the last event. A run without an end was stopped by an exception."""
+        if self._event is not None:
+            is_ended = self._event.name in ("end", "error")
+            self._update(self._event.stage_text if is_ended else "stopped", 0.0)
+
+    def _update(self, stage: str, seconds_left: float) -> None:
+        event = self._event
+        assert event is not None
+        stage = "failed" if event.name == "error" else stage
+        text = _format_state(event, stage, seconds_left)
+        bar = f'<progress value="{event.tried}" max="{event.planned}" style="width:8em"></progress>'
+        html = f'<div style="color:inherit;background:none">{bar} {escape(text)}</div>'
+        content = {"text/plain": text, "text/html": html}
+        if self._handle is None:
+            import IPython.display
+
+            display: Any = IPython.display.display
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+        self._updated_at_s = time.monotonic()
+
+
+def estimate_seconds_left(first: TuningEvent | None, event: TuningEvent) -> float:
+    """Estimate the seconds of the trials to come, at the rate since the event of the first trial. 0 where the
+    rate is unknown."""
+    if first is None or event.tried <= first.tried:
+        return 0.0
+    rate = (event.seconds - first.seconds) / (event.tried - first.tried)
+    return rate * (event.planned - event.tried)
+
+
+def _format_state(event: TuningEvent, stage: str, seconds_left: float) -> str:
+    """The state of a run as one line of text."""
+    left = f", about {max(seconds_left, 1):.0f} s left" if seconds_left else ""
+    why = f" ({event.text})" if event.text else ""
+    run = f"{event.operator} on {event.device}: {event.progress_text}"
+    return f"{run}; {event.seconds:.0f} s{left}; {stage}{why}"
 
 
 @contextmanager

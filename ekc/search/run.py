@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 import numpy as np
 
+from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import ModelledDevice
 from ekc.devices.statistics import Interval
 from ekc.errors import DeviceError, NothingLegal
@@ -21,7 +23,8 @@ from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import MEASURING
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.data.population import ScheduleSpace
-from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, Trial, compute_roofline_bound
+from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, compute_roofline_bound
+from ekc.search.data.trial import Trial, Trials
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.finals import Finals
 from ekc.search.loop.generations import SearchLoop, compute_population_size
@@ -101,6 +104,7 @@ class TuningRun:
         metering = self.measurer.meter(schedule, get_kernel, MEASURING.final_window_s)
         if not isinstance(metering, MeasurementFailure):
             baseline.meterings.append(metering)
+            baseline.metering_s = self.measurer.cost.metering_s
 
     @property
     def _stop_reason(self) -> str:
@@ -152,23 +156,32 @@ class TuningRun:
             device=DeviceInfo(
                 *(device.name, device.simulated, device.label, device.clock_regime, device.arch),
                 replayed=self.measurer.is_replay,
+                driver=device.driver,
+                data_policy=device.data_policy,
+                peaks=device.peaks,
+                limits=device.limits,
             ),
             objective=self.options.objective,
             max_slowdown=self.options.max_slowdown,
             best=best.to_trial(),
             fastest=fastest.to_trial(),
             baseline=baseline.to_trial(),
-            trials=tuple(c.to_trial() for c in self.task.candidates),
+            trials=Trials(c.to_trial() for c in self.task.candidates),
             seconds=self.task.elapsed_s,
             roof=compute_roofline_bound(self.op, device.peaks),
             model_cards=tuple(self.task.learner.model_cards),
             refusals=dict(self.breeder.refusals),
             bred=self.breeder.repaired_count,
-            clock_front=tuple(self.clock_front),
+            clock_front=Trials(self.clock_front),
             clocks_note=self.clocks_note,
             stopped=self._stop_reason,
             saving_interval=self._estimate_saving_interval(best, fastest),
             spent=replace(self.measurer.cost),
+            predictions=tuple(self.task.learner.prediction_records),
+            seed=self.options.seed,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            toolchain=describe_toolchain(),
+            features=np.stack([c.features for c in self.task.candidates]),
         )
 
     def _estimate_saving_interval(self, best: Candidate, fastest: Candidate) -> Interval | None:

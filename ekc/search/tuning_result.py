@@ -1,350 +1,21 @@
-"""The result of `ekc.tune`: its data, and what a user does with it (compile, export, print).
-
-The result of a tuning run as text: a table of figures, notes on how they were measured, the model card.
-
-The model card has one line for each round with meterings: the error of energies that were predicted before
-they were metered, beside the three trivial predictors that a model must beat (energy = latency x constant
-power; energy = P0 x latency + E0; and the order by latency alone).
-"""
+"""The result of `ekc.tune`: its data, and what a user does with it (compile, export, print)."""
 
 from __future__ import annotations
 
-import textwrap
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from ekc.codegen.library.build import KernelChoice, export
 from ekc.codegen.library.kernels import KernelFigures, TargetBoard
-from ekc.devices.statistics import Difference, Interval, compare_pairwise
+from ekc.display import format_line, shorten
 from ekc.runtime.kernel import Kernel, compile
-from ekc.search.data.result import ModelCard, Trial, TuningData
-from ekc.tables import TABLE_WIDTH, format_rounded, format_table
-
-MAX_LINES = 8
-"""Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
-_TITLE = "Model card: energy predicted before metering, compared with the meter"
-_HEADERS = (
-    *("round", "rows", "error", "latency x power", "P0 t + E0"),
-    *("rank", "time rank", "next share", ""),
-)
-"""P0 t + E0: energy as a line over the latency t, fitted to the kernels metered so far."""
-
-
-def format_model_card(cards: Sequence[ModelCard]) -> str:
-    """Format the model card as a table and a verdict over all rounds; "" if there is none."""
-    if not cards:
-        return ""
-    picks = np.linspace(0, len(cards) - 1, min(len(cards), MAX_LINES)).round().astype(int).tolist()
-    table = format_table(_HEADERS, [_make_row(cards[i]) for i in picks], _TITLE, label_count=0)
-    return "\n".join([table, *_format_verdict(cards)])
-
-
-def _make_row(card: ModelCard) -> tuple[str, ...]:
-    return (
-        str(card.round),
-        str(card.rows),
-        _format_percent(card.error),
-        _format_percent(card.constant_power_error),
-        _format_percent(card.two_number_error),
-        _format_rank(card.rank_correlation),
-        _format_rank(card.latency_rank),
-        f"{100 * card.share:.0f}%",
-        "quarantined" if card.quarantined else "",
-    )
-
-
-def _format_rank(value: float | None) -> str:
-    return "-" if value is None else f"{value:z.2f}"
-
-
-def _format_percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}%"
-
-
-def _format_verdict(cards: Sequence[ModelCard]) -> list[str]:
-    """Describe how often the model beat the trivial predictors, and how many rounds are shown."""
-    judged = [card for card in cards if card.error is not None]
-    lines = []
-    if judged:
-        constant = sum(_is_less(card.error, card.constant_power_error) for card in judged)
-        two_numbers = sum(_is_less(card.error, card.two_number_error) for card in judged)
-        lines.append(
-            f"better than latency x constant power in {constant} of {len(judged)} rounds, "
-            f"than P0 t + E0 in {two_numbers}"
-        )
-    if len(cards) > MAX_LINES:
-        lines.append(f"{MAX_LINES} of {len(cards)} rounds shown")
-    return ["; ".join(lines)] if lines else []
-
-
-def _is_less(error: float | None, other: float | None) -> bool:
-    """Whether both errors are known and the first is less."""
-    return error is not None and other is not None and error < other
-
-
-_LABEL_WIDTH = 11
-"""Width in characters of the names before the notes."""
-_LARGE_NUMBERS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
-EXPECTED_ILLEGAL_SHARE = 0.01
-"""Share of the bred genomes that may stay illegal without a note. Repair stops at half of it by design."""
-_UNIT_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
-
-
-def format_summary(result: TuningData) -> str:
-    """Format a result: a table of best, fastest and naive schedule, notes, model card, front over clocks."""
-    parts = [_format_title(result), _format_main_table(result), *_list_notes(result)]
-    for table in (format_model_card(result.model_cards), _format_clock_table(result)):
-        parts += ["", table] if table else []
-    return "\n".join(parts)
-
-
-def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
-    """The scale and unit that show the smallest value with digits before the point."""
-    least = min((v for v in values if v), default=1.0)
-    scale, prefix = next(((s, p) for s, p in _UNIT_PREFIXES if least >= s), _UNIT_PREFIXES[-1])
-    return scale, prefix + unit
-
-
-def _choose_units(trials: Sequence[Trial]) -> tuple[tuple[float, str], tuple[float, str]]:
-    """Scales and units of latency and energy."""
-    return choose_unit([t.latency_s for t in trials], "s"), choose_unit([t.energy_j for t in trials], "J")
-
-
-def format_figure(value: float | None, scale: float = 1.0) -> str:
-    """Format a value with four significant digits and no exponent; "-" for None."""
-    if value is None:
-        return "-"
-    scaled = value / scale
-    digits = max(0, 4 - len(str(int(abs(scaled)))))
-    return f"{scaled:z.{digits}f}"
-
-
-def _format_figures(trial: Trial, latency_scale: float, energy_scale: float) -> tuple[str, str, str, str]:
-    """Format latency, power and energy, and the source of the energy."""
-    interval = trial.energy_interval_j if trial.metered else None
-    energy = format_figure(trial.energy_j, energy_scale) + format_relative_interval(trial.energy_j, interval)
-    source = describe_energy_source(trial)
-    return format_figure(trial.latency_s, latency_scale), format_figure(trial.power_w), energy, source
-
-
-def format_relative_interval(value: float | None, interval: Interval | None) -> str:
-    """Format half the width of a 95 % interval, relative to the value: `+/-0.5%`."""
-    if value is None or interval is None:
-        return ""
-    return f" +/-{50 * (interval.high - interval.low) / value:.1f}%"
-
-
-def _format_title(result: TuningData) -> str:
-    device = result.device
-    lines = [f"{str(result.op).splitlines()[0]} on {device.label}, clocks {device.clock_regime or 'unknown'}"]
-    if device.simulated:
-        lines.append("Simulated: every figure comes from a model of the device. Nothing ran on a GPU.")
-    return "\n".join([*lines, ""])
-
-
-def _format_main_table(result: TuningData) -> str:
-    named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
-    trials = [t for _, t in named]
-    latency, energy = _choose_units(trials)
-    units = f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"
-    headers = ("", *units, "source", "of roofline", "speed-up")
-    rows = []
-    for name, t in named:
-        time, *others = _format_figures(t, latency[0], energy[0])
-        time += format_relative_interval(t.latency_s, t.latency_interval_s)
-        shares = _format_roofline_share(t, result), format_speedup(result.baseline, t)
-        rows.append((name, time, *others, *shares))
-    return format_table(headers, rows)
-
-
-def describe_energy_source(trial: Trial) -> str:
-    """Describe the source of a trial's energy."""
-    if trial.energy_j is None:
-        return "no energy"
-    return "metered" if trial.metered else "predicted"
-
-
-def format_speedup(baseline: Trial, trial: Trial) -> str:
-    """Format the speed-up over the naive schedule."""
-    if not baseline.latency_s or not trial.latency_s:
-        return "-"
-    return f"{baseline.latency_s / trial.latency_s:.1f}x"
-
-
-def _format_roofline_share(trial: Trial, result: TuningData) -> str:
-    """Format the least latency on the roofline as a share of the trial's latency."""
-    return f"{100 * result.roof.least_s / trial.latency_s:.1f}%" if trial.latency_s else "-"
-
-
-def _list_notes(result: TuningData) -> Iterator[str]:
-    yield ""
-    yield from wrap_note(
-        "trials", f"{result.trial_count}, {result.metered_count} of them metered, in {result.seconds:.1f} s"
-    )
-    yield from wrap_note("failures", _describe_failures(result.trials))
-    yield from wrap_note("refused", _describe_refusals(result.refusals, result.bred))
-    yield from wrap_note("energy", _describe_saving(result))
-    yield from wrap_note("cost", _describe_cost(result))
-    yield from wrap_note("break-even", _describe_break_even(result))
-    yield from wrap_note("bound", _describe_bound(result))
-    yield from wrap_note("checked", result.best.checked or "not executed")
-    yield from wrap_note("atomics", describe_rounding(result.best))
-    yield from wrap_note("throttled", ", ".join(result.best.throttle))
-    yield from wrap_note("metering", "; ".join(result.best.notes))
-    yield from wrap_note("clocks", result.clocks_note)
-    yield from wrap_note("warm start", result.warm_start)
-    yield from wrap_note("stopped", result.stopped)
-
-
-def _describe_bound(result: TuningData) -> str:
-    words = f"the least time on the roofline is set by {result.roof}"
-    if result.roof.bound == "memory" and (result.best.latency_s or np.inf) < result.roof.least_s:
-        return f"{words}; the kernel takes less, because repeated calls find a part of their data in L2"
-    return words
-
-
-def wrap_note(name: str, text: str) -> Iterator[str]:
-    """Wrap a named note. Yields no line for an empty text."""
-    if text:
-        label, indent = f"{name:{_LABEL_WIDTH}}", " " * _LABEL_WIDTH
-        yield from textwrap.wrap(text, TABLE_WIDTH, initial_indent=label, subsequent_indent=indent)
-
-
-def describe_rounding(best: Trial) -> str:
-    """Describe the rounding of sums that blocks add to by atomics; "" if there are none."""
-    names = ", ".join(best.schedule.program.nondeterministic_outputs)
-    words = f"blocks add to {names} in any order, so results differ from run to run by rounding"
-    return words if names else ""
-
-
-def _describe_failures(trials: Sequence[Trial]) -> str:
-    """Count failed trials by kind (the status before the colon), with the message of the first of each."""
-    kinds: dict[str, list[str]] = {}
-    for trial in trials:
-        if not trial.ok:
-            kind, _, message = trial.status.partition(":")
-            kinds.setdefault(kind, []).append(" ".join(message.split()))
-    first = {kind: f" (first: {found[0]})" if found[0] else "" for kind, found in kinds.items()}
-    return "; ".join(f"{kind} {len(found)}{first[kind]}" for kind, found in kinds.items())
-
-
-def _describe_refusals(refusal_counts: Mapping[str, int], bred_count: int) -> str:
-    """Count the genomes that stayed illegal, by rule; "" for the few that repair gives up in any space."""
-    total = sum(refusal_counts.values())
-    if total <= EXPECTED_ILLEGAL_SHARE * bred_count:
-        return ""
-    reasons = ", ".join(f"{reason} {number:,}" for reason, number in Counter(refusal_counts).most_common())
-    return f"{total:,} of {bred_count:,} bred genomes stayed illegal: {reasons}"
-
-
-def _describe_saving(result: TuningData) -> str:
-    """Compare the best's energy with the fastest's, and say whether the meter shows a saving. Intervals are
-    of the saving, 95 %."""
-    best, fastest = result.best, result.fastest
-    if best.schedule == fastest.schedule:
-        return "the best kernel is also the fastest"
-    if best.energy_j is None or fastest.energy_j is None:
-        return ""
-    saved = 100 * (1 - best.energy_j / fastest.energy_j)
-    words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest kernel"
-    evidence = f"{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
-    return f"{words}{evidence}{_describe_saving_interval(result.saving_interval)}"
-
-
-def _describe_saving_interval(interval: Interval | None) -> str:
-    """Describe how sure the model of a simulated device is of the saving; "" for a real device."""
-    if interval is None:
-        return ""
-    low, high = 100 * interval.low, 100 * interval.high
-    return f"; the simulator's model allows {low:z.1f}% to {high:z.1f}%"
-
-
-def _describe_cost(result: TuningData) -> str:
-    spent = result.spent
-    words = (
-        f"{format_figure(spent.joules)} J on the device: {spent.metering_s:.0f} s of metering, "
-        f"{format_rounded(spent.timing_s, 2)} s of timing; the host is not counted"
-    )
-    if result.device.simulated:
-        return f"simulated; a real GPU would take {words}"
-    if result.device.replayed:
-        return f"none now, this is a replay; the recording took {words}"
-    return words
-
-
-def _describe_break_even(result: TuningData) -> str:
-    """Describe after how many calls the energy of the search is saved."""
-    calls = result.break_even_calls
-    parts = []
-    if calls["fastest"] is not None:
-        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no significant saving)"
-        parts.append(f"after {_format_count(calls['fastest'])}, compared with the fastest{weak}")
-    if calls["baseline"] is not None:
-        parts.insert(0, f"after {_format_count(calls['baseline'])} calls, compared with the naive kernel")
-    return "; ".join(parts)
-
-
-def _format_count(value: float | None) -> str:
-    """Format a count with two significant digits, in words from a million on."""
-    if value is None:
-        return "-"
-    size, name = next((x for x in _LARGE_NUMBERS if value >= x[0]), (1.0, ""))
-    rounded = float(f"{value / size:.2g}")
-    return f"{rounded:,.0f}{name}" if rounded >= 10 else f"{rounded:g}{name}"
-
-
-def _describe_slowdown(best: Trial, fastest: Trial) -> str:
-    if not best.latency_s or not fastest.latency_s:
-        return ""
-    more = 100 * (best.latency_s / fastest.latency_s - 1)
-    # Among tied schedules the one with the fewest issue slots counts as the fastest (`data/selection.py`).
-    return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency (a tie)"
-
-
-def _describe_evidence(best: Trial, fastest: Trial) -> str:
-    if not (best.metered and fastest.metered):
-        return "a prediction, because not both were metered"
-    found = _compare_energies(best, fastest)
-    if found is None:
-        return "significance unknown, because they were not metered in turn"
-    # The saving is what the ratio lacks to 1, so the ends of the interval change places.
-    low, high = (100 * (1 - edge) for edge in (found.interval.high, found.interval.low))
-    words = "no significant saving"
-    if found.is_significant:
-        # With the objective edp the best may take more energy than the fastest.
-        words = "a significant saving" if low > 0 else "a significant loss, as a saving"
-    return f"{words}: {low:z.1f}% to {high:z.1f}%, metered {found.pair_count} times in turn"
-
-
-def _compare_energies(one: Trial, other: Trial) -> Difference | None:
-    """Compare energies pair by pair; None unless they were metered in turn."""
-    if not (one.in_turn and other.in_turn and len(one.energies_j) == len(other.energies_j)):
-        return None
-    return compare_pairwise(one.energies_j, other.energies_j)
-
-
-def _is_difference_shown(one: Trial, other: Trial) -> bool:
-    found = _compare_energies(one, other)
-    return found is not None and found.is_significant
-
-
-def _format_clock_table(result: TuningData) -> str:
-    front = result.clock_front
-    if not front:
-        return ""
-    latency, energy = _choose_units(front)
-    clocks = [f"{t.clock_mhz:.0f}" if t.clock_mhz is not None else "-" for t in front]
-    rows = [(c, *_format_figures(t, latency[0], energy[0])) for c, t in zip(clocks, front, strict=True)]
-    title = (
-        f"The best schedule at other clocks, {result.device.label}. A lower clock alone is no better\n"
-        "kernel: these figures do not compare with the table above, and a .cu carries no clock."
-    )
-    headers = ("clock [MHz]", f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]", "source")
-    return format_table(headers, rows, title)
+from ekc.search.data.dataframe import make_dataframe
+from ekc.search.data.result import TuningData
+from ekc.search.data.trial import Trial, describe_trial
+from ekc.search.summary import format_summary, format_summary_html
+from ekc.tables import count_nouns
 
 
 def make_choice(
@@ -357,7 +28,7 @@ def make_choice(
     return KernelChoice(trial.schedule, figures, role)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TuningResult(TuningData):
     """The outcome of `ekc.tune`."""
 
@@ -379,6 +50,53 @@ class TuningResult(TuningData):
         board = TargetBoard(self.device.name, self.device.arch, self.device.simulated)
         return export([choice], board, folder, name=name, cubin=cubin)
 
+    def plot(self, picture: str) -> Any:
+        """Draw a picture of the run as a `plotly.graph_objects.Figure`.
+
+        picture: "front" (energy against latency), "progress", "roofline", "predicted" (energy predicted and
+        metered), "importance" (which decisions matter), "energy" (by cause) or "space" (a map of the trials).
+
+        Raises `InvalidInput` for another name, for a picture that the run has no data for (the message says
+        what is missing), and where plotly is not installed.
+        """
+        from ekc.report.pictures import check_picture, draw_picture
+        from ekc.report.theme import import_plotly
+        from ekc.search.run_data.from_result import collect_run
+
+        check_picture(picture)
+        import_plotly()
+        return draw_picture(collect_run(self, (picture,)), picture)
+
+    def report(self, file: str | Path) -> Path:
+        """Write a report of the run: one HTML page with pictures, conditions, model card and code. It needs
+        no network. Returns the path.
+
+        Raises `InvalidInput` for a file that cannot be written, and where plotly is not installed.
+        """
+        from ekc.report.page import make_report
+        from ekc.report.theme import import_plotly
+        from ekc.search.run_data.from_result import collect_run
+
+        import_plotly()
+        return make_report([collect_run(self)]).write(file)
+
     def summary(self) -> str:
         """Format the result as text: a table of best, fastest and baseline, and notes on the figures."""
         return format_summary(self)
+
+    def to_dataframe(self) -> Any:
+        """The trials as a pandas data frame, one row each, failures included, with their `status`. Columns:
+        the figures, named with their units as the attributes of `Trial`; then the numbers of the schedules
+        (`ekc.search.data.dataframe.list_decisions`), empty where a schedule has no such loop or staging.
+
+        Raises `InvalidInput` where pandas is missing.
+        """
+        return make_dataframe(self.trials, self.device.simulated)
+
+    def __repr__(self) -> str:
+        counts = f"{count_nouns(self.trial_count, 'trial')}, {self.metered_count} metered"
+        where = f"{shorten(self.op.name)} on {shorten(self.device.label, 40)}"
+        return format_line(self, f"{where}: {describe_trial(self.best)}; {counts}")
+
+    def _repr_html_(self) -> str:
+        return format_summary_html(self)

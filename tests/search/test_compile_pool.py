@@ -130,6 +130,21 @@ def test_workers_end_when_the_executor_closes() -> None:
     wait_for_the_end_of(pids)
 
 
+def test_workers_are_ended_in_the_middle_of_a_job() -> None:
+    pool = WorkerProcesses(1)
+    pid = pool.submit(os.getpid).result()
+    hung, waiting = pool.submit(time.sleep, 600.0), pool.submit(int)
+    while not hung.running():
+        time.sleep(0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool.stop()
+        with pytest.raises(BrokenExecutor, match="SIGKILL"):
+            hung.result()
+    assert waiting.cancelled()
+    wait_for_the_end_of([pid])
+
+
 @pytest.mark.parametrize("count", [None, 1000])
 def test_process_count_is_limited_by_a_round(count: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted where they are asked for: none is started."""

@@ -1,4 +1,4 @@
-"""`tune` and `summary` in a real IPython kernel: the text is returned, and nothing is put on the page."""
+"""`tune` and its result in a real IPython kernel: the messages that the page of a notebook gets."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ import ekc
 result = ekc.tune(ekc.matvec(64, 64), target="a100", trials=2)
 text = result.summary()
 """
+ENDED_EARLY = """
+def stop(event):
+    if event.name == "trial":
+        {action}
+ekc.tune(ekc.matvec(64, 64), target="a100", trials=3, callback=stop).stopped
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,33 +39,84 @@ def _path() -> str:
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _run(client: Any, cell: str, expression: str) -> tuple[list[tuple[str, str]], str]:
-    """(what the page shows, by kind; the value of an expression afterwards)."""
-    shown: list[tuple[str, str]] = []
+def _run(client: Any, cell: str, expression: str) -> tuple[list[tuple[str, dict[str, Any]]], str]:
+    """(messages that the page gets, by kind; the value of an expression afterwards)."""
+    shown: list[tuple[str, dict[str, Any]]] = []
 
     def keep(message: dict[str, Any]) -> None:
-        content = message["content"]
-        if message["header"]["msg_type"] in ("display_data", "execute_result", "error"):
-            shown.append((message["header"]["msg_type"], str(content)))
-        elif message["header"]["msg_type"] == "stream":
-            shown.append((content["name"], content["text"]))
+        kind = message["header"]["msg_type"]
+        if kind in ("display_data", "update_display_data", "execute_result", "error", "stream"):
+            shown.append((kind, message["content"]))
 
     reply = client.execute_interactive(
         cell, timeout=120, output_hook=keep, user_expressions={"value": expression}
     )
-    return shown, reply["content"]["user_expressions"]["value"]["data"]["text/plain"]
+    value = reply["content"].get("user_expressions", {}).get("value", {})
+    return shown, value.get("data", {}).get("text/plain", "")
 
 
-def test_notebook_shows_plain_progress_and_returns_summary(notebook: Any) -> None:
+def _read_outputs(shown: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """The texts that stay on the page: an update replaces the output of its identifier."""
+    texts: dict[object, str] = {}
+    for number, (kind, content) in enumerate(shown):
+        assert kind != "stream", content
+        key = content.get("transient", {}).get("display_id", number)
+        assert (kind == "update_display_data") == (key in texts), "an update of no output"
+        texts[key] = content["data"]["text/plain"] if "data" in content else content["ename"]
+    return list(texts.values())
+
+
+def test_progress_is_one_output_that_is_updated_and_stays(notebook: Any) -> None:
     shown, text = _run(notebook, CELL, "text")
     assert "latency [us]" in text
     assert "fastest" in text
     assert "rank   time rank" in text, "the second table"
-    assert {kind for kind, _ in shown} == {"stderr"}
-    err = "".join(line for _, line in shown)
-    assert "2 trials in 1 round" in err
-    assert "matvec on a100 (simulated): 2/2 trials" in err
-    assert "ipywidgets" not in err
+    (output,) = _read_outputs(shown)
+    assert output.startswith("matvec on a100 (simulated): 2/2 trials, ")
+    assert output.endswith(" s; done")
+    kinds = [kind for kind, _ in shown]
+    assert kinds[0] == "display_data"
+    assert 2 <= len(kinds) < 40
+    assert max(len(str(content)) for _, content in shown) < 1000
+    html = shown[-1][1]["data"]["text/html"]
+    assert 'value="2" max="2"' in html
+    forecast = [c["data"]["text/plain"] for _, c in shown if "2 trials in 1 round" in str(c)]
+    assert len(forecast) == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "outputs"),
+    [
+        ("raise KeyboardInterrupt", ["s; done (interrupted)", "'interrupted'"]),
+        ("return True", ["s; done (stopped by the callback)", "'stopped by the callback'"]),
+        ("raise ValueError", ["; stopped", "ValueError"]),
+    ],
+)
+def test_progress_says_why_the_run_ended_early(notebook: Any, action: str, outputs: list[str]) -> None:
+    _run(notebook, "import ekc", "1")
+    shown, _ = _run(notebook, ENDED_EARLY.format(action=action), "1")
+    found = _read_outputs(shown)
+    assert len(found) == len(outputs)
+    assert "left" not in found[0]
+    for text, end in zip(found, outputs, strict=True):
+        assert text.endswith(end), found
+
+
+def test_refused_operator_ends_progress(notebook: Any) -> None:
+    cell = "import ekc; ekc.tune(ekc.matvec(64, 64), target='a100', trials=2, warm_start='missing.db')"
+    shown, _ = _run(notebook, cell, "1")
+    progress, error = _read_outputs(shown)
+    assert "; failed (" in progress
+    assert error == "RecordError"
+
+
+def test_result_is_shown_as_one_small_table(notebook: Any) -> None:
+    shown, _ = _run(notebook, f"{CELL}\nresult", "1")
+    kind, content = shown[-1]
+    assert kind == "execute_result"
+    assert len(content["data"]["text/plain"]) < 120
+    assert len(content["data"]["text/html"]) < 6000
+    assert "a100 (simulated)" in content["data"]["text/html"]
 
 
 def test_notebook_returns_tables(notebook: Any) -> None:

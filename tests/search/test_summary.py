@@ -8,7 +8,8 @@ import pytest
 
 from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.search.data.result import MeasurementCost, ModelCard
-from ekc.search.tuning_result import MAX_LINES, TuningResult, format_model_card
+from ekc.search.summary import MAX_LINES, format_model_card
+from ekc.search.tuning_result import TuningResult
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ from ekc.devices.metering.meter import check_window_length
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.devices.simulated import data_sheet_prior
 from ekc.devices.statistics import compute_median, compute_median_interval
+from ekc.display import format_line
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
 from ekc.ir.hardware.target import make_arch, parse_arch_number
@@ -93,6 +94,9 @@ class CudaDevice:
     def label(self) -> str:
         """Product name and indices of the GPUs."""
         return f"{self.name} (cuda:{','.join(str(gpu.index) for gpu in self._gpus)})"
+
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.label}, {self.clock_regime}")
 
     def prior(self, quantities: Quantities) -> Prior:
         """The model of the simulator at the highest clock or the fixed one, where the data sheet of this GPU

@@ -20,6 +20,7 @@ from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Clocks, MeasurementT, Metering, Prior, Quantities, Timing
 from ekc.devices.measurement_json import dataclass_from_json, metering_from_json, timing_from_json
 from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording, unpack_members
+from ekc.display import format_line
 from ekc.errors import DeviceError, RecordError
 from ekc.version import __version__
 
@@ -206,6 +207,9 @@ class RecordedDevice:
         if not file:
             raise RecordError(f"target {target!r} names no file; write {TARGET_PREFIX}FILE")
         return cls(read_recording(Path(file)))
+
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.label}, {self.clock_regime}")
 
     def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
         """Recorded timing of the kernel's schedule. Raises `DeviceError` where there is none."""

@@ -12,10 +12,12 @@ from typing import Any
 
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementT, Metering, Peaks, Timing
+from ekc.display import format_line
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
+from ekc.tables import count_nouns
 
 FIRST_REPEAT = 2
 """Number of the first repeat of a measurement; 0 is the first measurement, 1 the first final one."""
@@ -114,6 +116,9 @@ class Recording:
     operator_texts: tuple[str, ...]
     """Operators as canonical JSON, in the order they were first measured."""
     rows: tuple[RecordedRow, ...]
+
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.origin.description}: {count_nouns(len(self.rows), 'schedule')}")
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:

@@ -39,6 +39,7 @@ from ekc.devices.simulated.residual import make_generator
 from ekc.devices.simulated.saving import estimate_saving_interval
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.statistics import Interval, student_t
+from ekc.display import format_line
 from ekc.errors import DeviceError
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.version import __version__
@@ -147,6 +148,9 @@ class SimulatedDevice:
     def label(self) -> str:
         """Name of the device, marked as simulated."""
         return f"{self.name}{'' if self._has_residual else ', no residual'} (simulated)"
+
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.label}, {self.clock_regime}")
 
     def prior(self, quantities: Quantities) -> Prior:
         """The analytic prior: the models of this package would know what they are asked to find."""

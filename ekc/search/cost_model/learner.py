@@ -18,7 +18,6 @@ from ekc.search.cost_model.features import ModelInputs
 from ekc.search.cost_model.metering_policy import (
     MeteringShare,
     PredictionBatch,
-    PredictionRecord,
     select_for_metering,
 )
 from ekc.search.cost_model.power_model import PowerModel
@@ -28,7 +27,7 @@ from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import METERING, SURROGATE
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
-from ekc.search.data.result import ModelCard
+from ekc.search.data.result import ModelCard, PredictionRecord
 
 Array = NDArray[np.float64]
 MeterFunction = Callable[[Candidate], bool]

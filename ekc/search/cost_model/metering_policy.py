@@ -6,7 +6,7 @@ dynamic update of arXiv 2411.18873, with constants chosen by us. Agreement is ju
 of any round, by rank correlation and by a signal-to-noise ratio with means removed (a raw ratio flatters a
 model that predicts the mean). Between accurate and inaccurate there is a gap in which the share stays.
 
-`PredictionBatch` and `PredictionRecord` keep predictions, to be compared with the measurements.
+`PredictionBatch` keeps predictions, to be compared with the measurements.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import METERING
+from ekc.search.data.result import PredictionRecord
 
 Array = NDArray[np.float64]
 
@@ -148,26 +149,6 @@ def _nearest_distance(row: NDArray[np.float32], others: NDArray[np.float32]) -> 
 
 
 @dataclass(frozen=True)
-class PredictionRecord:
-    """Predictions and measurement of one metered kernel. Energies in joules per call."""
-
-    predicted_j: float
-    """Energy that the run used: by the power model, or under quarantine by its parametric part."""
-    std: float
-    """Standard deviation of the log of `predicted_j`."""
-    model_j: float
-    """Energy by the surrogate of the power model, also under quarantine; NaN before it was fitted."""
-    parametric_j: float
-    """Energy by the parametric part of the power model."""
-    constant_j: float
-    """Latency times the median power so far."""
-    two_number_j: float
-    """P0 times latency plus E0, both numbers fitted to the kernels metered so far."""
-    latency_s: float
-    measured_j: float
-
-
-@dataclass(frozen=True)
 class PredictionBatch:
     """Predictions for timed kernels. Arrays have one element per candidate."""
 
@@ -203,6 +184,7 @@ class PredictionBatch:
         """Make the records of candidates that were metered since, by their indices."""
         return [
             PredictionRecord(
+                digest=self.candidates[i].schedule.digest,
                 predicted_j=float(np.exp(self.mean[i])),
                 std=float(self.std[i]),
                 model_j=float(np.exp(self.model_mean[i])),
@@ -211,6 +193,7 @@ class PredictionBatch:
                 two_number_j=float(self.two_number_w[i]) * self.candidates[i].latency_s,
                 latency_s=self.candidates[i].latency_s,
                 measured_j=self.candidates[i].energy_j,
+                measured_interval_j=self.candidates[i].meterings[-1].energy_interval_j,
             )
             for i in metered
         ]

@@ -49,6 +49,13 @@ def predict_values(booster: Any, rows: NDArray[Any]) -> NDArray[np.float32]:
         return np.asarray(booster.inplace_predict(rows)).reshape(len(rows))
 
 
+def compute_contributions(booster: Any, rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Compute the contribution of each input to each prediction, without the bias: [rows, inputs]."""
+    with hold_forks():
+        table = _import_xgboost().DMatrix(rows, **_SINGLE_THREAD)
+        return np.asarray(booster.predict(table, pred_contribs=True))[:, :-1]
+
+
 def _import_xgboost() -> Any:
     """The library, whose threads do not spin while they wait."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

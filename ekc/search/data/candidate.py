@@ -12,7 +12,7 @@ from ekc.codegen.compiled import Resources
 from ekc.devices.device import Metering, Timing
 from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interval
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.data.result import Trial
+from ekc.search.data.trial import Trial
 
 
 @dataclass
@@ -43,6 +43,8 @@ class Candidate:
     """Verdict of executing the kernel and comparing its results; "" if it was not executed."""
     in_turn: bool = False
     """Whether the finalists were metered in turn."""
+    metering_s: float | None = None
+    """Seconds of metering that the run had spent when this schedule was first metered."""
 
     @property
     def resources(self) -> tuple[Resources, ...]:
@@ -103,6 +105,8 @@ class Candidate:
             throttle=conditions.throttle if conditions else (),
             round=self.round,
             checked=self.checked,
+            simulated=conditions.simulated if conditions else False,
+            metering_s=self.metering_s,
         )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ekc.search.data.result import Trial
-from ekc.tables import format_rounded
+from ekc.display import format_line, shorten
+from ekc.search.data.trial import Trial, describe_trial
 
 EVENTS = {
     "start": "the run was requested",
@@ -67,6 +67,9 @@ class TuningEvent:
     trial: Trial | None = None
     text: str = ""
 
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.name} on {shorten(self.device, 40)}: {self.progress_text}")
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values under the attribute names; trials by digest, structure and figures."""
         return vars(self) | {key: _trial_to_json(getattr(self, key)) for key in ("best", "fastest", "trial")}
@@ -99,16 +102,3 @@ def _trial_to_json(trial: Trial | None) -> dict[str, Any] | None:
         return None
     names = ("structure", "status", "latency_s", "power_w", "energy_j", "metered", "clock_mhz", "round")
     return {"digest": trial.schedule.digest} | {name: getattr(trial, name) for name in names}
-
-
-def describe_trial(trial: Trial) -> str:
-    """Latency and energy of a trial as text, or why it failed."""
-    if not trial.ok:
-        return " ".join(trial.status.split())
-    if trial.latency_s is None:
-        return "not timed"
-    latency = f"{format_rounded(trial.latency_s * 1e6, 4)} us"
-    if trial.energy_j is None:
-        return latency
-    energy = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ"
-    return f"{latency}, {energy} {'metered' if trial.metered else 'predicted'}"

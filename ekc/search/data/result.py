@@ -16,13 +16,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ekc.devices.device import Metering, Peaks, Timing
 from ekc.devices.metering.meter import IDLE_PERIOD_S, WARM_UP_PERIOD_S
-from ekc.devices.statistics import Interval, MeasuredValue
+from ekc.devices.statistics import Interval
+from ekc.display import format_line
+from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
+from ekc.search.data.trial import Trial, Trials
 from ekc.tables import format_rounded
+from ekc.version import __version__
 
 MIN_WARM_UP_S = 2 * WARM_UP_PERIOD_S
 """Warm-up seconds of a metering, at least: power must agree over two periods."""
@@ -40,6 +46,10 @@ class MeasurementCost:
     """Energy of the board in all measurements."""
     idle_w: float = 0.0
     """Idle power in watts of the last metering; 0 before the first."""
+
+    def __repr__(self) -> str:
+        seconds = f"{self.metering_s:,.0f} s of metering, {self.timing_s:.2g} s of timing"
+        return format_line(self, f"{self.joules:,.0f} J: {seconds}")
 
     def add_timing(self, timing: Timing, power_w: float) -> None:
         """Add one timing. Its power was not measured: the caller gives an upper bound."""
@@ -99,12 +109,19 @@ class RooflineBound:
     source: str
     """Source of the ceiling, such as "whitepaper"."""
 
+    def __repr__(self) -> str:
+        return format_line(self, str(self))
+
     def __str__(self) -> str:
         """`arithmetic: 17.6 TFLOP/s of float32 (whitepaper)`."""
         source = f" ({self.source})" if self.source else ""
         if self.bound == "memory":
             return f"compulsory memory traffic: {self.ceiling / 1e9:,.0f} GB/s{source}"
         return f"arithmetic: {format_rounded(self.ceiling / 1e12, 3)} T{self.unit} of {self.of}{source}"
+
+
+UNKNOWN_ROOF = RooflineBound("unknown", math.nan, math.nan, "", "", "")
+"""The bound on a device whose ceilings are not known."""
 
 
 def compute_roofline_bound(op: Operator, peaks: Peaks) -> RooflineBound:
@@ -125,66 +142,6 @@ STOPPED = "stopped by the callback"
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One schedule with its figures. Latency, power and energy are per call of the operator."""
-
-    schedule: Schedule
-    structure: str
-    """Name of the structure in the search space; "naive" for the baseline."""
-    status: str
-    """"ok", or the failure: "compile: ...", "wrong result: ...", "unsafe kernel: ...", "unchecked: ...",
-    "device: ..."."""
-    latency_s: float | None = None
-    """Mean latency of the timings."""
-    latency_interval_s: Interval | None = None
-    power_w: float | None = None
-    """Mean board power, metered or predicted."""
-    energy_j: float | None = None
-    """Energy: measured if `metered`, else predicted."""
-    energy_interval_j: Interval | None = None
-    """95 % confidence interval of the metered energy."""
-    energies_j: tuple[MeasuredValue, ...] = ()
-    """Energy of each metering, in the order of the requests."""
-    in_turn: bool = False
-    """Whether the finalists were metered in turn, so that `energies_j` of two of them are pairs."""
-    metered: bool = False
-    notes: tuple[str, ...] = ()
-    """Notes of the meter on its figures, each once."""
-    clock_mhz: float | None = None
-    """SM clock of the last measurement."""
-    throttle: tuple[str, ...] = ()
-    """Throttle reasons of the last measurement."""
-    round: int = 0
-    """Round of the search, from 1; 0 for the baseline."""
-    checked: str = ""
-    """Verdict of executing the kernel and comparing its results; "" if it was not executed."""
-    measured_elsewhere: str = ""
-    """Conditions (device, compiler, driver) that the figures were measured under, if not those here."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the kernel ran and, if it was checked, was correct."""
-        return self.status == "ok"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values under the attribute names."""
-        steps = [s.to_json() for s in self.schedule.steps]
-        return {"schedule": steps, "digest": self.schedule.digest} | {
-            **vars(self),
-            "schedule": steps,
-            "latency_interval_s": _interval_to_json(self.latency_interval_s),
-            "energy_interval_j": _interval_to_json(self.energy_interval_j),
-            "energies_j": [[m.value, m.interval.low, m.interval.high] for m in self.energies_j],
-            "notes": list(self.notes),
-            "throttle": list(self.throttle),
-        }
-
-
-def _interval_to_json(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]
-
-
-@dataclass(frozen=True)
 class DeviceInfo:
     """The device that the figures were measured on."""
 
@@ -196,6 +153,16 @@ class DeviceInfo:
     """Clock setting under which the figures were measured, such as "1410 MHz"."""
     arch: str = "sm_80"
     replayed: bool = False
+    driver: str = ""
+    """Version of the driver, or of the simulator."""
+    data_policy: str = ""
+    """How the inputs were filled."""
+    peaks: Peaks | None = None
+    """Ceilings of the roofline."""
+    limits: Limits | None = None
+
+    def __repr__(self) -> str:
+        return format_line(self, f"{self.label}, {self.clock_regime or 'clocks unknown'}, {self.arch}")
 
 
 @dataclass(frozen=True)
@@ -223,6 +190,38 @@ class ModelCard:
     quarantined: bool
     """Whether a line over the analytic prior replaces the model after this round."""
 
+    def __repr__(self) -> str:
+        error = "unknown" if self.error is None else f"{self.error:.1%}"
+        return format_line(self, f"round {self.round}: {self.rows} metered, median error {error}")
+
+
+@dataclass(frozen=True)
+class PredictionRecord:
+    """Predictions and measurement of one metered kernel. Energies in joules per call."""
+
+    digest: str
+    """Digest of the schedule."""
+    predicted_j: float
+    """Energy that the run used: by the power model, or under quarantine by its parametric part."""
+    std: float
+    """Standard deviation of the log of `predicted_j`."""
+    model_j: float
+    """Energy by the surrogate of the power model, also under quarantine; NaN before it was fitted."""
+    parametric_j: float
+    """Energy by the parametric part of the power model."""
+    constant_j: float
+    """Latency times the median power so far."""
+    two_number_j: float
+    """P0 times latency plus E0, both numbers fitted to the kernels metered so far."""
+    latency_s: float
+    measured_j: float
+    measured_interval_j: Interval
+    """95 % confidence interval of `measured_j`."""
+
+    def __repr__(self) -> str:
+        predicted, measured = (format_rounded(x * 1e3, 4) for x in (self.predicted_j, self.measured_j))
+        return format_line(self, f"{self.digest}: {predicted} mJ predicted, {measured} mJ measured")
+
 
 @dataclass(frozen=True)
 class TuningData:
@@ -237,10 +236,10 @@ class TuningData:
     fastest: Trial
     baseline: Trial
     """The naive schedule: one output element per thread, nothing staged."""
-    trials: tuple[Trial, ...]
+    trials: Trials
     """All schedules tried, failures included, in the order of trying."""
     seconds: float
-    """Duration of the run on the host."""
+    """Duration of the run on the host; NaN if it is unknown."""
     roof: RooflineBound
     """Roofline bound: arithmetic as written (with a transposed convolution's masked taps) or traffic."""
     model_cards: tuple[ModelCard, ...] = ()
@@ -249,7 +248,7 @@ class TuningData:
     """Genomes dropped as illegal after repair, by rule."""
     bred: int = 0
     """Genomes that went through repair, legal afterwards or not."""
-    clock_front: tuple[Trial, ...] = ()
+    clock_front: Trials = field(default_factory=Trials)
     """With clocks="search": the best schedule metered at other clocks. Not comparable with `best`."""
     clocks_note: str = ""
     """With clocks="search": why clocks were not searched, or what failed at one of them."""
@@ -262,6 +261,17 @@ class TuningData:
     what a device's model does not know. None on a real device, and where the best is the fastest."""
     spent: MeasurementCost = field(default_factory=MeasurementCost)
     """Cost of measuring. On a simulated device: of a real one. Of a recording: of making it."""
+    predictions: tuple[PredictionRecord, ...] = ()
+    """Energies that were predicted before they were metered, in order."""
+    seed: int | None = 0
+    """Seed of the search; None if it is unknown."""
+    finished: str = ""
+    """Time of the end of the run: UTC, ISO 8601."""
+    toolchain: str = ""
+    """Versions of NVRTC and of the generator, from `codegen.generate.describe_toolchain`."""
+    ekc_version: str = __version__
+    features: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """[trials, `cost_model.features.FEATURE_NAMES`]: features of the trials."""
 
     @property
     def trial_count(self) -> int:
@@ -287,7 +297,7 @@ class TuningData:
         return {name: compute_break_even_calls(joules, best_j, other_j) for name, other_j in others.items()}
 
     @property
-    def pareto(self) -> tuple[Trial, ...]:
+    def pareto(self) -> Trials:
         """Pareto front of latency and energy among the metered trials, fastest first."""
         metered = [
             (t.latency_s, t.energy_j, t)
@@ -300,7 +310,7 @@ class TuningData:
             if energy_j < least_j:
                 front.append(trial)
                 least_j = energy_j
-        return tuple(front)
+        return Trials(front)
 
     def provenance(self) -> dict[str, str]:
         """Conditions and figures of the best kernel, for an exported file."""
@@ -324,6 +334,9 @@ class TuningData:
             # The label of a recording says that it is one.
             "device": {key: getattr(self.device, key) for key in ("name", "simulated", "label")},
             "clock_regime": self.device.clock_regime,
+            "seed": self.seed,
+            "finished": self.finished,
+            "toolchain": self.toolchain,
             "objective": self.objective,
             "max_slowdown": self.max_slowdown,
             "best": self.best.to_json(),

@@ -23,7 +23,8 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.result import REJECTED_VERDICTS, Trial
+from ekc.search.data.result import REJECTED_VERDICTS
+from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import describe_counts, get_present_conditions, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (
@@ -85,7 +86,7 @@ def load_measured_set(op: Operator, device: Device, records: str | Path | None) 
         if records is not None:
             raise InvalidInput(f"records: {device.label} holds its own figures; leave --records out")
         candidates = [make_recorded_candidate(row) for row in device.recording.find_rows(op)]
-        return _make_measured_set(device.recording.path, candidates, device)
+        return make_measured_set(device.recording.path, candidates, device)
     if records is None:
         raise InvalidInput(
             f"{device.label} does not tell where its energy goes, and the account is learned from what was "
@@ -94,7 +95,7 @@ def load_measured_set(op: Operator, device: Device, records: str | Path | None) 
     with RecordStore(records, create=False) as store:
         groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
     here = get_present_conditions(device)
-    found = _make_measured_set(str(records), rows_to_candidates(groups.get(here, ())), device)
+    found = make_measured_set(str(records), rows_to_candidates(groups.get(here, ())), device)
     return replace(found, elsewhere=describe_counts(groups, here))
 
 
@@ -107,7 +108,8 @@ def make_recorded_candidate(row: RecordedRow) -> Candidate:
     return candidate
 
 
-def _make_measured_set(source: str, candidates: Sequence[Candidate], device: Device) -> MeasuredSet:
+def make_measured_set(source: str, candidates: Sequence[Candidate], device: Device) -> MeasuredSet:
+    """Make the set of some candidates: analyses those that were timed."""
     good = tuple(c for c in candidates if c.ok)
     failures = {c.schedule.digest: c.status for c in candidates if c.status != "ok"}
     figures = analyse_schedules([c.schedule for c in good], device.limits)

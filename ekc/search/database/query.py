@@ -19,8 +19,9 @@ from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import check_operator, check_slowdown, parse_objective
-from ekc.search.data.result import REJECTED_VERDICTS, Trial
+from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.data.selection import select_winners
+from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import (
     MAX_LISTED,
     RecordConditions,

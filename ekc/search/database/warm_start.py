@@ -23,7 +23,7 @@ from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.cost_model.transfer import MeasuredGroup, TransferPrior, learn_transfer_prior
 from ekc.search.cost_model.xgboost_model import select_training_rows
 from ekc.search.data.defaults import SURROGATE
-from ekc.search.data.result import Trial
+from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import get_present_conditions, read_conditions
 from ekc.search.database.database import RecordStore
 from ekc.search.database.measured_set import analyse_schedules

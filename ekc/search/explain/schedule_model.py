@@ -120,7 +120,7 @@ class ModelQuality:
 
 def cross_validate(measured_set: MeasuredSet, predict_prior: PriorFunction, seed: int) -> ModelQuality:
     """Cross-validate the model on measured schedules, of which at least `MIN_METERED` are metered."""
-    fold = _assign_folds(measured_set.is_metered, seed)
+    fold = assign_folds(measured_set.is_metered, seed)
     model, prior = (LogPrediction(np.zeros(len(fold)), np.zeros(len(fold))) for _ in range(2))
     physics = predict_by_prior(make_model_inputs(measured_set.quantities, predict_prior))
     latency = np.log([c.latency_s for c in measured_set.candidates])
@@ -148,7 +148,7 @@ def cross_validate(measured_set: MeasuredSet, predict_prior: PriorFunction, seed
     )
 
 
-def _assign_folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
+def assign_folds(metered: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
     """Assign a fold to each row, so that each fold has an equal share of the metered rows."""
     random = np.random.default_rng(seed)
     order = np.concatenate([random.permutation(np.flatnonzero(which)) for which in (metered, ~metered)])

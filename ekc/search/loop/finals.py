@@ -154,6 +154,7 @@ class Finals:
         candidate.timings.append(timing)  # type: ignore[arg-type]
         if isinstance(metering, Metering):
             candidate.meterings.append(metering)
+            candidate.metering_s = candidate.metering_s or self.measurer.cost.metering_s
 
     def select_winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
         """Select (the best by the objective within the slowdown, the fastest)."""

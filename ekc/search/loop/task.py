@@ -171,6 +171,7 @@ class ScheduleTask:
             candidate.status = outcome.status
         else:
             candidate.meterings.append(outcome)
+            candidate.metering_s = self.measurer.cost.metering_s
         self.reporter.report("metering", candidate)
         return not isinstance(outcome, MeasurementFailure)
 

@@ -6,8 +6,8 @@ import pytest
 
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.options import compute_objective
-from ekc.search.data.result import Trial
 from ekc.search.data.selection import select_winners
+from ekc.search.data.trial import Trial
 from tests.search.helpers import MV
 
 

@@ -1,0 +1,191 @@
+"""Trials of a tuning run: their data, one line of text for each, and small tables for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex, overload
+
+from ekc.devices.statistics import Interval, MeasuredValue
+from ekc.display import format_html_table, format_html_text, format_line, shorten
+from ekc.ir.schedule.schedule import Schedule
+from ekc.tables import count_nouns, format_rounded
+
+MAX_ROWS = 10
+"""Most trials of a table in a notebook."""
+_HEADERS = ("index", "latency [us]", "energy [mJ]", "power [W]", "source", "structure", "round", "status")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One schedule with its figures. Latency, power and energy are per call of the operator."""
+
+    schedule: Schedule
+    structure: str
+    """Name of the structure in the search space; "naive" for the baseline."""
+    status: str
+    """"ok", or the failure: "compile: ...", "wrong result: ...", "unsafe kernel: ...", "unchecked: ...",
+    "device: ..."."""
+    latency_s: float | None = None
+    """Mean latency of the timings."""
+    latency_interval_s: Interval | None = None
+    power_w: float | None = None
+    """Mean board power, metered or predicted."""
+    energy_j: float | None = None
+    """Energy: measured if `metered`, else predicted."""
+    energy_interval_j: Interval | None = None
+    """95 % confidence interval of the metered energy."""
+    energies_j: tuple[MeasuredValue, ...] = ()
+    """Energy of each metering, in the order of the requests."""
+    in_turn: bool = False
+    """Whether the finalists were metered in turn, so that `energies_j` of two of them are pairs."""
+    metered: bool = False
+    notes: tuple[str, ...] = ()
+    """Notes of the meter on its figures, each once."""
+    clock_mhz: float | None = None
+    """SM clock of the last measurement."""
+    throttle: tuple[str, ...] = ()
+    """Throttle reasons of the last measurement."""
+    round: int = 0
+    """Round of the search, from 1; 0 for the baseline."""
+    checked: str = ""
+    """Verdict of executing the kernel and comparing its results; "" if it was not executed."""
+    measured_elsewhere: str = ""
+    """Conditions (device, compiler, driver) that the figures were measured under, if not those here."""
+    metering_s: float | None = None
+    """Seconds of metering that the run had spent on the device when this schedule was first metered."""
+    simulated: bool = False
+    """Whether the figures are those of a model of a device."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the kernel ran and, if it was checked, was correct."""
+        return self.status == "ok"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values under the attribute names."""
+        steps = [s.to_json() for s in self.schedule.steps]
+        return {"schedule": steps, "digest": self.schedule.digest} | {
+            **vars(self),
+            "schedule": steps,
+            "latency_interval_s": _interval_to_json(self.latency_interval_s),
+            "energy_interval_j": _interval_to_json(self.energy_interval_j),
+            "energies_j": [[m.value, m.interval.low, m.interval.high] for m in self.energies_j],
+            "notes": list(self.notes),
+            "throttle": list(self.throttle),
+        }
+
+    def __repr__(self) -> str:
+        return format_trial(self)
+
+    def _repr_html_(self) -> str:
+        return format_trial_html(self)
+
+
+def _interval_to_json(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
+
+
+class Trials(tuple[Trial, ...]):
+    """A tuple of trials that shows itself in one line, and in a notebook as a table of the fastest."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Trial: ...
+    @overload
+    def __getitem__(self, index: slice) -> Trials: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Trial | Trials:
+        found = super().__getitem__(index)
+        return Trials(found) if isinstance(index, slice) else found  # type: ignore[arg-type,return-value]
+
+    def __repr__(self) -> str:
+        return format_line(self, _count_trials(self))
+
+    def _repr_html_(self) -> str:
+        """A table of the fastest, with the index of each in this tuple."""
+        order = sorted(range(len(self)), key=lambda i: (not self[i].ok, self[i].latency_s or 0.0))
+        note = f"the {MAX_ROWS} fastest of {len(self)}" if len(self) > MAX_ROWS else ""
+        rows = [(str(i), *_format_row(self[i])) for i in order[:MAX_ROWS]]
+        return format_html_table(_HEADERS, rows, _count_trials(self), note)
+
+
+def describe_trial(trial: Trial) -> str:
+    """Latency and energy of a trial as text, or why it failed."""
+    if not trial.ok:
+        return " ".join(trial.status.split())
+    if trial.latency_s is None:
+        return "not timed"
+    latency = f"{format_rounded(trial.latency_s * 1e6, 4)} us"
+    if trial.energy_j is None:
+        return latency
+    energy = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ"
+    return f"{latency}, {energy} {'metered' if trial.metered else 'predicted'}"
+
+
+def format_trial(trial: Trial) -> str:
+    """The `repr` of a trial."""
+    simulated = ", simulated" if trial.simulated else ""
+    structure = shorten(trial.structure) or "no structure"
+    return format_line(trial, f"{shorten(describe_trial(trial), 60)}{simulated}, {structure}")
+
+
+def format_trial_html(trial: Trial) -> str:
+    """A table of the figures of a trial, and its steps as Python."""
+    rows = [(name, text) for name, text in _list_figures(trial) if text]
+    table = format_html_table(("", "simulated" if trial.simulated else "measured"), rows, label_count=2)
+    return table + format_html_text(trial.schedule.to_python())
+
+
+def _list_figures(trial: Trial) -> Iterator[tuple[str, str]]:
+    latency = _format_scaled(trial.latency_s, 1e6), _format_interval(trial.latency_interval_s, 1e6, "us")
+    energy = _format_scaled(trial.energy_j, 1e3), _format_interval(trial.energy_interval_j, 1e3, "mJ")
+    yield "latency [us]", " ".join(latency).strip()
+    yield f"energy [mJ], {describe_energy_source(trial)}", " ".join(energy).strip()
+    yield "power [W]", _format_scaled(trial.power_w, 1.0)
+    yield "SM clock [MHz]", _format_scaled(trial.clock_mhz, 1.0)
+    yield "throttled by", ", ".join(trial.throttle)
+    yield "structure", trial.structure
+    yield "round", str(trial.round)
+    yield "result", trial.checked or "not executed"
+    yield "status", shorten(trial.status, 100)
+    yield "measured on", trial.measured_elsewhere
+    yield "metering", "; ".join(trial.notes)
+
+
+def _format_interval(interval: Interval | None, scale: float, unit: str) -> str:
+    """A 95 % interval: `(4.829 to 4.841 us)`."""
+    if interval is None:
+        return ""
+    low, high = (format_rounded(edge * scale, 4) for edge in (interval.low, interval.high))
+    return f"({low} to {high} {unit})"
+
+
+def _format_row(trial: Trial) -> tuple[str, ...]:
+    return (
+        _format_scaled(trial.latency_s, 1e6),
+        _format_scaled(trial.energy_j, 1e3),
+        _format_scaled(trial.power_w, 1.0),
+        describe_energy_source(trial),
+        shorten(trial.structure, 48),
+        str(trial.round),
+        shorten(trial.status, 60),
+    )
+
+
+def _format_scaled(value: float | None, scale: float) -> str:
+    return "" if value is None else format_rounded(value * scale, 4)
+
+
+def describe_energy_source(trial: Trial) -> str:
+    """Describe the source of a trial's energy."""
+    if trial.energy_j is None:
+        return "no energy"
+    return "metered" if trial.metered else "predicted"
+
+
+def _count_trials(trials: Sequence[Trial]) -> str:
+    """Counts of trials, and that they are simulated."""
+    failed, metered = sum(not t.ok for t in trials), sum(t.metered for t in trials)
+    simulated = " (simulated)" if any(t.simulated for t in trials) else ""
+    return f"{count_nouns(len(trials), 'trial')}{simulated}, {metered} metered, {failed} failed"
