@@ -12,7 +12,8 @@ from benchmarks.gpu.items import Item, list_small_items, list_tuned_items
 from benchmarks.gpu.kit import Kit
 from ekc.errors import EkcError
 from ekc.search.data.defaults import FINALS, MEASURING
-from ekc.search.data.result import INTERRUPTED, Trial
+from ekc.search.data.result import INTERRUPTED
+from ekc.search.data.trial import Trial
 from ekc.search.tune import tune
 from ekc.tables import format_table
 

@@ -42,7 +42,7 @@ from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
-from ekc.search.data.result import Trial
+from ekc.search.data.trial import Trial
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.compile_job import open_worker_pool

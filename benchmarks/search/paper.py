@@ -139,12 +139,12 @@ def format_other_models(found: dict[str, Any] | None) -> str:
 
 def draw_plots(lines: list[dict[str, Any]], folder: Path) -> str:
     """Draw the plots; returns a line of text about them."""
-    try:
-        from benchmarks.search.paper_plots import draw
+    from benchmarks.search.paper_plots import draw
 
+    try:
         return "plots: " + ", ".join(map(str, draw(lines, folder)))
-    except ImportError:
-        return "no plots: matplotlib is not installed (pip install matplotlib)"
+    except InvalidInput as problem:
+        return f"no plots: {problem}"
 
 
 def _format_interval(value: list[float] | None) -> str:

@@ -24,7 +24,7 @@ from ekc.errors import EkcError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
-from ekc.search.data.result import Trial
+from ekc.search.data.trial import Trial
 from ekc.search.tuning_result import TuningResult
 from ekc.tables import format_table
 

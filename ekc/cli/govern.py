@@ -96,7 +96,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     help="Write events to this file, one JSON object per line; - is standard output.",
 )
 @click.option(
-    "--plot", type=FILE, metavar="FILE", help="Draw clock, power and period over time into this file."
+    "--plot", type=FILE, metavar="FILE", help="Draw clock, power and period over time into this page (.html)."
 )
 @click.option("--quiet", is_flag=True, help="Print failures only.")
 @click.option(
@@ -150,7 +150,7 @@ def govern(
 
     policy = Policy(objective, max_slowdown, min_saving, remaining)
     if plot is not None:
-        from ekc.governor.live.job_report import check_plot_file
+        from ekc.governor.live.job_plot import check_plot_file
 
         check_plot_file(plot)
     with closing(GovernOutput(quiet, machine, is_terminal_shared=bool(command))) as lines:
@@ -232,7 +232,7 @@ def _print_reports(
 
     lines.finish([build_report(one) for one in logs], core_share, absence)
     if plot is not None:
-        from ekc.governor.live.job_report import plot_log
+        from ekc.governor.live.job_plot import plot_log
 
         for number, governor_log in enumerate(logs):
             file = plot if number == 0 else plot.with_stem(f"{plot.stem}-{number}")

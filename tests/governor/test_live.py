@@ -22,11 +22,10 @@ from ekc.governor.event_records import Ended, Event, event_to_json, to_plain_jso
 from ekc.governor.live import session
 from ekc.governor.live.governed_job import KILLED_STATUS, CommandJob
 from ekc.governor.live.group import GroupActuator, GroupProbe
-from ekc.governor.live.job_report import GovernorLog, build_report, check_plot_file, plot_log
+from ekc.governor.live.job_report import GovernorLog, build_report
 from ekc.governor.live.probe import make_simulated_unit
 from ekc.governor.live.session import GovernedUnit, GovernorSession
 from ekc.governor.live.steps import StepCounter, StepReader
-from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Settings
 from ekc.governor.samples import SensorSamples
@@ -322,17 +321,3 @@ def test_every_simulated_kind_and_card_can_be_made() -> None:
     for kind, card, minutes in (("no", "h200", 1.0), ("compute", "no", 1.0), ("compute", "h200", 0.0)):
         with pytest.raises(InvalidInput):
             make_simulated_unit(kind, card, 0, minutes)
-
-
-def test_plot_is_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    book, listener = run_session(
-        _make_run(), lambda probe, actuator, hear: govern(probe, actuator, Policy(), hear)
-    )
-    assert listener.sample_count > 300
-    plot_log(book, tmp_path / "job.svg")
-    assert "a job (simulated)" in (tmp_path / "job.svg").read_text()
-    with pytest.raises(InvalidInput, match="must end in one of"):
-        check_plot_file(tmp_path / "job.txt")
-    with pytest.raises(InvalidInput, match="no folder"):
-        check_plot_file(tmp_path / "nowhere" / "job.svg")

@@ -1,14 +1,12 @@
-"""The log of a governed job (events and a thinned trace of the sensors), its report, and a plot of it."""
+"""The log of a governed job (events and a thinned trace of the sensors), and its report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ekc.errors import InvalidInput
 from ekc.governor.advise import Advised
 from ekc.governor.event_records import (
     Applied,
@@ -16,7 +14,6 @@ from ekc.governor.event_records import (
     Chosen,
     Ended,
     Event,
-    Measured,
     PeriodFound,
     Shifted,
     Skipped,
@@ -183,51 +180,3 @@ def _format_choice(log: GovernorLog) -> str | None:
     applied = [x for x in log.select_events(Applied) if x.at_s >= choices[-1].at_s]
     settings = [x.settings for x in applied if x.why.startswith(("the choice", "the check moved"))]
     return format_settings((settings or [choices[-1].settings])[-1])
-
-
-def plot_log(log: GovernorLog, file: Path) -> None:
-    """Plot clock, power and period over minutes. Raises `InvalidInput` as `check_plot_file` does."""
-    check_plot_file(file)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    clock, power, period = figure.subplots(3, sharex=True)
-    trace = np.array(log.trace or [(0.0, np.nan, np.nan)])
-    minutes = (trace[:, 0] - trace[0, 0]) / 60
-    clock.plot(minutes, trace[:, 2], linewidth=0.8, label="SM clock")
-    _plot_limits(clock, log, trace[0, 0], minutes[-1])
-    power.plot(minutes, trace[:, 1], linewidth=0.8)
-    readings = [x.reading for x in log.select_events(Measured)]
-    periods = [(reading.at_s, 1 / reading.pace.beats) for reading in readings if reading.pace.beats > 0]
-    at, seconds = np.array(periods or [(np.nan, np.nan)]).T
-    period.plot((at - trace[0, 0]) / 60, seconds, "o", markersize=3)
-    for shift in log.select_events(Shifted):
-        for axes in (clock, power, period):
-            axes.axvline((shift.at_s - trace[0, 0]) / 60, color="gray", linestyle=":")
-    clock.set(ylabel="MHz", title=log.name)
-    power.set(ylabel="W, whole board", ylim=(0, None))
-    period.set(ylabel="iteration [s]", xlabel="minutes", ylim=(0, None))
-    figure.savefig(file)
-
-
-def check_plot_file(file: Path) -> None:
-    """Raises `InvalidInput` before the job starts if no plot could be written after it."""
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError as problem:
-        need = "--plot needs matplotlib: pip install matplotlib, or leave --plot out"
-        raise InvalidInput(need) from problem
-    kinds = FigureCanvasBase.get_supported_filetypes()
-    if file.suffix.removeprefix(".") not in kinds:
-        raise InvalidInput(f"--plot {file}: it must end in one of {', '.join(sorted(kinds))}")
-    if not file.absolute().parent.is_dir():
-        raise InvalidInput(f"--plot {file}: there is no folder {file.parent}")
-
-
-def _plot_limits(axes: Any, log: GovernorLog, start_s: float, end_min: float) -> None:
-    """Plot the SM limit in force, where there is one."""
-    limits = [((x.at_s - start_s) / 60, x.settings.sm_mhz or np.nan) for x in log.select_events(Applied)]
-    if limits:
-        at, limit = np.array([*limits, (end_min, limits[-1][1])]).T
-        axes.step(at, limit, where="post", color="black", linewidth=1.2, label="limit set")
-        axes.legend(fontsize="small")
