@@ -1,8 +1,8 @@
 """Pages outside docs/ that are pages of the site too: README, CONTRIBUTING and others.
 
 `write_copies` writes them to docs/project/. Links between these and the pages of docs/ keep working; a link
-to another file of the repository, such as LICENSE, becomes its text. Only the blocks of the README are
-executed.
+to another file of the repository, such as LICENSE, becomes its text. Only the blocks of the README and of the
+lessons of the course are executed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ SOURCES = {
     "changelog": "CHANGELOG.md",
     "benchmarks": "benchmarks/README.md",
     "examples": "examples/README.md",
+    **{
+        f"lessons/{path.stem}": str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "ekc/course/lessons").glob("*.md"))
+    },
 }
 """Name of the copy -> page."""
 _NAMES = {source: name for name, source in SOURCES.items()}
@@ -44,13 +48,13 @@ def _make_link(text: str, path: str, anchor: str | None) -> str:
 
 def write_copies() -> None:
     """Write the copies of all pages outside docs/."""
-    (DOCS / "project").mkdir(exist_ok=True)
+    (DOCS / "project/lessons").mkdir(parents=True, exist_ok=True)
     for name, source in SOURCES.items():
         folder = os.path.dirname(source)
         text = _RELATIVE_LINK.sub(
             lambda m, folder=folder: _make_link(m[1], os.path.normpath(os.path.join(folder, m[2])), m[3]),
             (ROOT / source).read_text(),
         )
-        if name != "readme":
+        if name != "readme" and not name.startswith("lessons/"):
             text = re.sub(r"^```(sh|python)\b.*", r"```{code-block} \1", text, flags=re.MULTILINE)
         (DOCS / "project" / f"{name}.md").write_text(text)

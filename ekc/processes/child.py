@@ -189,6 +189,12 @@ class RemoteWorker:
         """End the worker."""
         _end_processes(self._processes)
 
+    def kill(self) -> None:
+        """End the process, from another thread than the one that waits for its reply: that one gets a
+        `DeviceError`."""
+        for process in tuple(self._processes):
+            process.kill()
+
     def detach(self) -> None:
         """In a forked child: the worker belongs to the parent; a request here starts another. With its pipes
         open here the worker would outlive the parent."""

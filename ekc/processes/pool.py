@@ -51,6 +51,7 @@ class WorkerProcesses(WorkerThreads):
         super().__init__(worker_count)
         self._thread_local = threading.local()
         self._remotes: list[RemoteWorker] = []
+        self._is_stopped = False
         self._shown_warnings: ShownWarnings = {}
         """Warnings of all workers that were shown: each worker raises its own."""
         if import_modules is not None:
@@ -65,7 +66,8 @@ class WorkerProcesses(WorkerThreads):
         try:
             outcome: JobOutcome = self._get_remote().query(WorkerJob(function, arguments), JOB_TIMEOUT_S)
         except DeviceError as problem:
-            warnings.warn(f"{problem}; its job is left to the caller", RuntimeWarning, stacklevel=1)
+            if not self._is_stopped:
+                warnings.warn(f"{problem}; its job is left to the caller", RuntimeWarning, stacklevel=1)
             raise BrokenExecutor(str(problem)) from problem
         value: T = outcome.unwrap(self._shown_warnings)
         return value
@@ -84,3 +86,11 @@ class WorkerProcesses(WorkerThreads):
         super().shutdown(wait, cancel_futures=cancel_futures)
         for remote in self._remotes if wait else ():
             remote.close()
+
+    def stop(self) -> None:
+        """Drop all jobs, and end the processes in the middle of theirs. A job that runs ends with
+        `BrokenExecutor`."""
+        self._is_stopped = True
+        self.shutdown(wait=False, cancel_futures=True)
+        for remote in self._remotes:
+            remote.kill()

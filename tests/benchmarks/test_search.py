@@ -10,7 +10,7 @@ import pytest
 import ekc
 from benchmarks.search import tune_table
 from ekc.ir.schedule.naive import make_naive_schedule
-from ekc.search.data.result import Trial
+from ekc.search.data.trial import Trial
 from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import write_hotspot
 

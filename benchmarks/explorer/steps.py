@@ -1,0 +1,208 @@
+"""The explorer: seconds until its list and its figures appear, and how well the estimates rank next steps.
+
+    python -m benchmarks.explorer.steps [--json FILE] [--only TEXT] [--target NAME] [--schedules N]
+        [--steps N]
+
+Half of the drawn schedules are random walks of up to five steps of the menu from the naive schedule, the
+others are the first steps, all bindings included, of schedules drawn from the space of the search. For each,
+the list is made as for the page, by as many worker processes as cores, with an empty compile cache. Some of
+the next steps, each of another family of the menu, are compiled. `rank` is the median over schedules of
+Spearman's correlation of estimated and compiled figures. Many steps change next to nothing; their order is
+that of the seeded residual, which no estimate knows (`--target a100@no-residual` has none).
+`pick` is the compiled figure of the step with the least estimate over that of the best step. `error` is the
+median absolute relative error of the estimates; `scaled` that of estimates times compiled over estimated
+figure of the present schedule, which is what the page shows. Bar: rank and median pick by energy. Seconds
+depend on the machine and its load, and have no bar; the aim is 0.3 s for the list and 1 s for the figures.
+`CPU` is what the list takes on one core: the rules, and rules and estimates together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import ekc
+from benchmarks.common.ranking import spearman
+from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from ekc import devices
+from ekc.errors import EkcError
+from ekc.explorer.figures import StepFigures, run_figures_job
+from ekc.explorer.session import Explorer
+from ekc.explorer.steps import estimate_families, find_legal_families, list_steps
+from ekc.ir.rules.launch import enforce_rules
+from ekc.ir.schedule.naive import make_naive_schedule
+from ekc.search.space.space import Space
+from ekc.tables import format_table
+
+BAR = {"rank": 0.5, "pick": 1.05}
+"""Median Spearman correlation of energies, at least; median pick by energy, at most."""
+MAX_WALK = 5
+OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
+    "matmul 512x512x512": lambda: ekc.matmul(512, 512, 512),
+    "conv2d 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
+}
+HEADERS = (
+    *("operator", "schedules", "next steps", "steps [s]", "estimates [s]", "figures [s]", "CPU [s]"),
+    *("rank time", "joules", "pick time", "joules"),
+    *("error time", "joules", "scaled time", "joules", ""),
+)
+
+
+def draw_schedule(op: ekc.Operator, space: Space, random: np.random.Generator, number: int) -> ekc.Schedule:
+    """A legal schedule: a walk in the menu, or the first steps of a schedule of the search."""
+    if number % 2 == 0:
+        schedule = make_naive_schedule(op)
+        for _ in range(random.integers(0, MAX_WALK + 1)):
+            steps = list_steps(schedule, space.limits)
+            kinds = sorted({step.kind for step in steps})
+            kind = kinds[random.integers(len(kinds))]
+            own = [step for step in steps if step.kind == kind]
+            schedule = schedule.apply_steps(*own[random.integers(len(own))].steps)
+        return schedule
+    while True:
+        drawn, _ = space.repair(random, space.sample(random, 8))
+        steps = space.build_schedule(drawn, 0).steps
+        bound = max(number for number, step in enumerate(steps, 1) if step.kind == "bind")
+        schedule = ekc.Schedule(op).apply_steps(*steps[: random.integers(bound, len(steps) + 1)])
+        try:
+            enforce_rules(schedule.program, space.limits)
+        except EkcError:
+            continue
+        return schedule
+
+
+async def measure_schedule(
+    explorer: Explorer, schedule: ekc.Schedule, count: int, random: np.random.Generator
+) -> dict[str, Any]:
+    """Seconds of the list and figures of a schedule, and figures of some of its next steps."""
+    explorer.move_to(schedule, "drawn")
+    await explorer.wait()
+    rows = {row.family: row for row in random.permutation(np.array(explorer.rows, dtype=object))}
+    chosen = list(rows.values())[:count]
+    next_schedules = [schedule.apply_steps(*row.choice.steps) for row in chosen]
+    loop, executor = asyncio.get_running_loop(), explorer._executor
+    jobs = [
+        loop.run_in_executor(executor, run_figures_job, s.to_json(), explorer.target) for s in next_schedules
+    ]
+    compiled: list[StepFigures] = await asyncio.gather(*jobs)
+    pairs = [(row, one) for row, one in zip(chosen, compiled, strict=True) if not one.failure]
+    now = explorer.figures[schedule.digest]
+    result: dict[str, Any] = {"count": len(explorer.rows), "seconds": dict(explorer.seconds)}
+    result["cpu"] = _measure_cpu(schedule, explorer)
+    for name in ("latency_s", "energy_j"):
+        estimated = np.array([getattr(row, name) for row, _ in pairs])
+        truth = np.array([getattr(one, name) for _, one in pairs])
+        result[name] = _compare(estimated, truth, getattr(now, name), getattr(now, f"estimated_{name}"))
+    return result
+
+
+def _measure_cpu(schedule: ekc.Schedule, explorer: Explorer) -> tuple[float, float]:
+    """Seconds of one core for the rules, and for rules and estimates."""
+    begin = time.process_time()
+    families = find_legal_families(schedule, explorer.device.limits)
+    checked = time.process_time()
+    estimate_families(families, explorer.device)
+    return checked - begin, time.process_time() - begin
+
+
+def _compare(
+    estimated: np.ndarray, truth: np.ndarray, now: float | None, estimated_now: float | None
+) -> dict[str, Any]:
+    if len(truth) < 2:
+        return {}
+    scale = now / estimated_now if now and estimated_now else 1.0
+    return {
+        "rank": spearman(estimated, truth),
+        "pick": float(truth[np.argmin(estimated)] / truth.min()),
+        "error": np.abs(estimated / truth - 1).tolist(),
+        "scaled": np.abs(scale * estimated / truth - 1).tolist(),
+    }
+
+
+async def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """All drawn schedules of an operator."""
+    op, random = OPERATORS[name](), np.random.default_rng(arguments.seed)
+    space = Space(op, devices.open(arguments.target).limits)
+    explorer, found = Explorer(make_naive_schedule(op), arguments.target), []
+    try:
+        explorer.start()
+        await explorer.wait()
+        for number in range(arguments.schedules):
+            schedule = draw_schedule(op, space, random, number)
+            found.append(await measure_schedule(explorer, schedule, arguments.steps, random))
+    finally:
+        explorer.close()
+    return _summarise(name, found)
+
+
+def _summarise(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    line: dict[str, Any] = {"operator": name, "schedules": len(found)}
+    line["next_steps"] = float(np.median([one["count"] for one in found]))
+    for stage in ("rules", "estimates", "figures"):
+        seconds = [one["seconds"][stage] for one in found if stage in one["seconds"]]
+        line[f"{stage}_s"] = [float(np.percentile(seconds, p)) for p in (50, 95)]
+    line["cpu_s"] = [float(np.median([one["cpu"][n] for one in found])) for n in (0, 1)]
+    for key in ("latency_s", "energy_j"):
+        each = [one[key] for one in found if one[key]]
+        line[f"{key}_rank"] = float(np.median([e["rank"] for e in each if e["rank"] is not None]))
+        line[f"{key}_pick"] = [float(np.percentile([e["pick"] for e in each], p)) for p in (50, 95)]
+        for error in ("error", "scaled"):
+            line[f"{key}_{error}"] = float(np.median([x for e in each for x in e[error]]))
+    line["pass"] = line["energy_j_rank"] >= BAR["rank"] and line["energy_j_pick"][0] <= BAR["pick"]
+    return line
+
+
+def _format_line(line: dict[str, Any]) -> tuple[str, ...]:
+    def pair(key: str) -> str:
+        return " / ".join(f"{x:.2f}" for x in line[key])
+
+    return (
+        line["operator"],
+        str(line["schedules"]),
+        f"{line['next_steps']:.0f}",
+        *(pair(f"{stage}_s") for stage in ("rules", "estimates", "figures", "cpu")),
+        *(f"{line[f'{key}_rank']:.2f}" for key in ("latency_s", "energy_j")),
+        *(pair(f"{key}_pick") for key in ("latency_s", "energy_j")),
+        *(
+            f"{100 * line[f'{key}_{e}']:.0f}%"
+            for e in ("error", "scaled")
+            for key in ("latency_s", "energy_j")
+        ),
+        format_verdict(line),
+    )
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure, and print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["EKC_CACHE_DIR"] = folder
+        names = select_names(OPERATORS, arguments.only)
+        lines = [asyncio.run(measure_operator(name, arguments)) for name in names]
+    label, what = devices.open(arguments.target).label, "seconds and picks: median / 95th percentile"
+    title = f"Next steps on {label}; {what}; CPU: rules / with estimates"
+    print(format_table(HEADERS, [_format_line(line) for line in lines], title, width=WIDE_TABLE))
+    return {"lines": lines, "target": arguments.target, "load": os.getloadavg()}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this script."""
+    parser.add_argument("--only", default="", metavar="TEXT", help="operators whose name contains this")
+    parser.add_argument("--target", default="a100", help="default %(default)s")
+    parser.add_argument(
+        "--schedules", type=int, default=25, help="drawn for each operator, default %(default)s"
+    )
+    parser.add_argument("--steps", type=int, default=10, help="next steps compiled, default %(default)s")
+
+
+main = make_main(__doc__, measure, BAR, add_options)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""The explorer: a local web page that leads through a space of schedules step by step."""

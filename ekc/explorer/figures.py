@@ -1,0 +1,204 @@
+"""Compiled figures of one schedule: latency, power, energy by cause, resources and CUDA text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from ekc import devices
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.generate import compile_schedule, generate
+from ekc.devices.device import Device
+from ekc.devices.recording import RecordedDevice
+from ekc.devices.simulated.device import SimulatedDevice
+from ekc.errors import EkcError
+from ekc.explorer.menu import list_families
+from ekc.explorer.steps import (
+    Estimates,
+    LegalFamily,
+    estimate_families,
+    estimate_schedules,
+    filter_family,
+)
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.schedule.schedule import Schedule
+
+COUNTS = {
+    "blocks": "blocks",
+    "threads": "threads per block",
+    "active_warps": "resident warps per SM",
+    "total_operations": "arithmetic instructions of warps",
+    "total_tensor_products": "tensor-core products",
+    "total_loop_steps": "loop steps of warps",
+    "total_global_load_requests": "global loads of warps",
+    "total_global_load_sectors": "sectors of 32 bytes loaded",
+    "total_shared_load_requests": "shared loads of warps",
+    "total_shared_load_wavefronts": "passes through shared banks",
+    "total_barriers": "barriers of warps",
+    "l2_bytes": "bytes from L2",
+    "dram_bytes": "bytes from DRAM",
+}
+"""Quantities of the analysis that the page shows, with their names there."""
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """The compiled, or recorded, figures of one schedule. Latency and energy are those of one call."""
+
+    digest: str
+    source: str
+    """"compiled for a100 (simulated)" or "recorded ..."."""
+    latency_s: float | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
+    failure: str = ""
+    """Why there are no figures; "" where there are."""
+    cuda_source: str = ""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Quantity of `COUNTS` -> value, from the analysis of the schedule."""
+    causes: tuple[tuple[str, float, str, float], ...] = ()
+    """(cause, count, unit, joules) of one call, counted from the compiled kernel; simulated devices only."""
+    estimated_latency_s: float | None = None
+    """The estimate without compiling, to show its error."""
+    estimated_energy_j: float | None = None
+
+
+@cache
+def open_device(target: str) -> Device:
+    """The device of a target, opened once a process."""
+    return devices.open(target)
+
+
+def compute_figures(schedule: Schedule, target: str) -> StepFigures:
+    """Compile a schedule, time and meter it; a failure is part of the result."""
+    device = open_device(target)
+    if isinstance(device, RecordedDevice):
+        return _read_recorded_figures(schedule, device)
+    try:
+        kernel = compile_schedule(schedule, device.arch, device.limits)
+        timing = device.time(kernel)
+        metering = device.meter(kernel)
+    except EkcError as problem:
+        return StepFigures(
+            schedule.digest, device.label, failure=str(problem), counts=_count(schedule, device)
+        )
+    estimate = estimate_schedules([schedule], device)
+    return StepFigures(
+        schedule.digest,
+        f"compiled for {device.label}",
+        timing.latency_s,
+        metering.energy_j,
+        metering.power_w,
+        cuda_source=kernel.cuda_source,
+        resources=_list_resources(kernel),
+        counts=_count(schedule, device),
+        causes=_list_causes(kernel, device),
+        estimated_latency_s=float(estimate.latency_s[0]),
+        estimated_energy_j=float(estimate.energy_j[0]),
+    )
+
+
+def _read_recorded_figures(schedule: Schedule, device: RecordedDevice) -> StepFigures:
+    row, source = device.recording.by_digest.get(schedule.digest), f"recorded: {device.label}"
+    counts = _count(schedule, device)
+    try:
+        text = generate(schedule, device.limits).source
+    except EkcError as problem:
+        return StepFigures(schedule.digest, source, failure=str(problem))
+    if row is None:
+        return StepFigures(schedule.digest, source, failure="not recorded", cuda_source=text, counts=counts)
+    timing = row.find_timing() if row.timings else None
+    metering = row.find_metering() if row.meterings else None
+    return StepFigures(
+        schedule.digest,
+        source,
+        timing.latency_s if timing else None,
+        metering.energy_j if metering else None,
+        metering.power_w if metering else None,
+        row.failure,
+        text,
+        {"registers": max((r.registers for r in row.resources), default=0)},
+        counts,
+    )
+
+
+def _count(schedule: Schedule, device: Device) -> dict[str, float]:
+    try:
+        quantities = analyse_program(schedule.program, device.limits)
+    except EkcError:
+        return {}
+    return {name: float(quantities[name][0]) for name in COUNTS}
+
+
+def _list_resources(kernel: CompiledKernel) -> dict[str, float]:
+    """The most that a launch needs."""
+    return {
+        "registers per thread": max(r.registers for r in kernel.resources),
+        "shared bytes per block": max(
+            r.shared_bytes + one.shared_bytes
+            for r, one in zip(kernel.resources, kernel.launches, strict=True)
+        ),
+        "spilled bytes per thread": max(r.spill_store_bytes for r in kernel.resources),
+        "launches": len(kernel.launches),
+    }
+
+
+def _list_causes(kernel: CompiledKernel, device: Device) -> tuple[tuple[str, float, str, float], ...]:
+    if not isinstance(device, SimulatedDevice):
+        return ()
+    breakdown = device.break_down_energy(kernel)
+    return tuple((c.name, c.count, c.unit, c.joules) for c in breakdown.causes)
+
+
+# Jobs of worker processes: arguments and results pickle.
+
+
+def import_modules() -> None:
+    """Import what the jobs need, as the first job of a worker."""
+    from ekc.codegen import nvrtc
+
+    nvrtc.version()
+
+
+def run_figures_job(schedule_json: str, target: str) -> StepFigures:
+    """`compute_figures` in a worker."""
+    return compute_figures(Schedule.from_json(schedule_json), target)
+
+
+def run_rules_job(schedule_json: str, target: str, part: int, parts: int) -> dict[int, list[int]]:
+    """Family number -> its legal entries, for every `parts`-th family of the menu."""
+    program, limits = _read_schedule(schedule_json).program, open_device(target).limits
+    found: dict[int, list[int]] = {}
+    for number, family in enumerate(list_families(program)):
+        if number % parts == part:
+            rows, _ = filter_family(program, family, limits)
+            if len(rows):
+                found[number] = rows.tolist()
+    return found
+
+
+def run_estimate_job(schedule_json: str, target: str, rows: Mapping[int, list[int]]) -> Estimates:
+    """Estimated figures of legal entries by family, in the order of `rows`."""
+    program = _read_schedule(schedule_json).program
+    families, chosen = list(list_families(program)), []
+    for number, own in rows.items():
+        family = families[number].select(np.array(own, dtype=np.intp))
+        chosen.append(LegalFamily(family, number, family.make_program(program)))
+    return estimate_families(chosen, open_device(target))
+
+
+@cache
+def _read_schedule(schedule_json: str) -> Schedule:
+    return Schedule.from_json(schedule_json)
+
+
+def run_present_job(schedule_json: str, target: str) -> Estimates | None:
+    """Estimated figures of a schedule; None where its analysis is not possible."""
+    try:
+        return estimate_schedules([_read_schedule(schedule_json)], open_device(target))
+    except EkcError:
+        return None
