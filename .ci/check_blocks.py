@@ -27,10 +27,11 @@ from ekc.cli.main import ekc as command_group  # noqa: E402
 
 
 def list_pages() -> list[Path]:
-    """README and pages."""
+    """README, pages and lessons of the course."""
     return [
         ROOT / "README.md",
-        *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "project"),
+        *sorted(p for p in (ROOT / "docs").rglob("*.md") if "project" not in p.relative_to(ROOT).parts),
+        *sorted((ROOT / "ekc/course/lessons").glob("*.md")),
     ]
 
 

@@ -47,11 +47,12 @@ class Sentence:
 
 
 def list_pages() -> list[Path]:
-    """README and all pages of docs/ that people write."""
+    """README, lessons of the course, and all pages of docs/ that people write."""
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name != "project"),
+        *sorted(p for p in (ROOT / "docs").rglob("*.md") if "project" not in p.relative_to(ROOT).parts),
+        *sorted((ROOT / "ekc/course/lessons").glob("*.md")),
     ]
 
 

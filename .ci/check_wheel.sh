@@ -4,7 +4,7 @@
 #     .ci/check_wheel.sh [FOLDER]
 #
 # The wheel goes into an empty environment outside the checkout. There run: the first tune command of the README with
-# few trials, `ekc doctor`, and the Python blocks of the tutorial. That takes 30 s on 2 idle cores once uv has the
+# few trials, `ekc doctor`, `ekc course list`, and the Python blocks of the tutorial. That takes 30 s on 2 idle cores once uv has the
 # packages in its cache; before, the download of the dependencies comes on top. FOLDER gets sdist and wheel; by default they are
 # deleted. PYTHON chooses the interpreter. Environments are made by uv, which is installed if it is not on the PATH.
 set -euo pipefail
@@ -63,10 +63,15 @@ outside() { env -i "HOME=$work/home" "PATH=$work/env/bin:/usr/bin:/bin" "$@"; }
 step "ekc doctor"
 outside ekc doctor
 
+step "the lessons of the course"
+outside ekc course list | tail -n 1
+
 step "$(cat tune.sh)"
 outside sh -e tune.sh
 
 step "the tutorial"
+# A notebook has IPython, which shows the pictures; the wheel does not need it.
+"$uv" pip install -q --python "$work/env" ipython
 # What runs must be the installed ekc, and not the checkout.
 outside python -c "import ekc; assert ekc.__file__.startswith('$work/env/'), ekc.__file__"
 outside python tutorial.py | tail -n 12

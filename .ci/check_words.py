@@ -31,7 +31,7 @@ OPENING = re.compile(r"(Of|What)\b")
 def find_files() -> list[Path]:
     """Every text file of the folders that are searched. Pages in docs/project are copies."""
     found = (p for f in FOLDERS for p in (ROOT / f).rglob("*") if p.suffix in SUFFIXES and p.is_file())
-    return sorted(p for p in found if p.parent != ROOT / "docs/project")
+    return sorted(p for p in found if ROOT / "docs/project" not in p.parents)
 
 
 def read_python(text: str) -> Iterator[tuple[int, str, bool]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from _site.plotly_figures import make_ipython_folder
 from _site.project_pages import write_copies
 
 from ekc.version import __version__
@@ -16,6 +17,7 @@ from ekc.version import __version__
 FOLDER = Path(__file__).parent
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONPATH": f"{FOLDER.parent}{os.pathsep}{FOLDER}"}
+os.environ["IPYTHONDIR"] = make_ipython_folder()
 
 write_copies()
 
@@ -34,6 +36,7 @@ extensions = [
     "sphinx_click",
     "_site.docstrings",
     "_site.cli_options",
+    "_site.plotly_figures",
     "_site.shell",
 ]
 exclude_patterns = ["_site", "decisions/2026-11-26-tests"]

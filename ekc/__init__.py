@@ -26,7 +26,8 @@ from ekc.forks import hold_forks
 from ekc.version import __version__
 
 if TYPE_CHECKING:
-    from ekc import codegen, devices, emulator, governor, runtime
+    from ekc import codegen, course, devices, emulator, governor, runtime
+    from ekc.explorer.server import explore
     from ekc.governor.governor import Governor
     from ekc.ir.expr import (
         abs,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from ekc.ir.schedule.schedule import Schedule
     from ekc.runtime.kernel import compile
     from ekc.search.data.events import TuningEvent
-    from ekc.search.data.result import Trial
+    from ekc.search.data.trial import Trial
     from ekc.search.database.query import best
     from ekc.search.tune import tune
     from ekc.search.tuning_result import TuningResult
@@ -112,12 +113,13 @@ _NAMES_BY_MODULE = {
     "ekc.governor.governor": ("Governor",),
     "ekc.search.data.events": ("TuningEvent",),
     "ekc.search.tune": ("tune",),
+    "ekc.explorer.server": ("explore",),
     "ekc.search.tuning_result": ("TuningResult",),
     "ekc.search.database.query": ("best",),
-    "ekc.search.data.result": ("Trial",),
+    "ekc.search.data.trial": ("Trial",),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-_SUBPACKAGES = ("codegen", "devices", "emulator", "governor", "ir", "runtime", "search")
+_SUBPACKAGES = ("codegen", "course", "devices", "emulator", "governor", "ir", "runtime", "search")
 
 __all__ = [
     "ActuatorError",
@@ -149,12 +151,14 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "course",
     "devices",
     "einsum",
     "emulator",
     "equal",
     "erf",
     "exp",
+    "explore",
     "gelu",
     "governor",
     "layer_norm",

@@ -115,7 +115,7 @@ def _split_targets(text: str | None) -> list[str] | None:
 
 def format_contents(bundle: Bundle) -> str:
     """Table of the kernels of a bundle: function, board, latency and energy of a call."""
-    from ekc.search.tuning_result import choose_unit, format_figure
+    from ekc.search.summary import choose_unit, format_figure
     from ekc.tables import format_table
 
     latency, unit_s = choose_unit([k.figures.latency_s for k in bundle.kernels], "s")

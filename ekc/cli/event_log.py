@@ -44,7 +44,7 @@ class EventLog:
         if _find_stream(self._name) is not None:
             return
         path = Path(self._name)
-        if any(_is_database(path, file) for file in measurement_paths if file is not None):
+        if any(is_database(path, file) for file in measurement_paths if file is not None):
             raise InvalidInput(f"--log-json: {path} is a file of measurements; name another one")
         try:
             may_write = not path.is_file() or _may_overwrite(path)
@@ -103,7 +103,7 @@ def _find_stream(name: str) -> int | None:
     return None
 
 
-def _is_database(path: Path, database: Path) -> bool:
+def is_database(path: Path, database: Path) -> bool:
     """Whether a path is this database, also through links, or a file that SQLite keeps beside it."""
     with suppress(OSError, ValueError):
         if path.samefile(database):

@@ -152,7 +152,7 @@ def _find_schedule(
 
 
 def _format_account(explanation: SimulatedExplanation, schedule_a: Schedule, labels: tuple[str, str]) -> str:
-    from ekc.search.tuning_result import choose_unit, format_figure
+    from ekc.search.summary import choose_unit, format_figure
     from ekc.tables import format_table
 
     sides = (explanation.a, explanation.b)

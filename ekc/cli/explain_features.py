@@ -40,13 +40,13 @@ def format_account(
 
 
 def _find_energy_unit(account: EnergyAccount) -> tuple[float, str]:
-    from ekc.search.tuning_result import choose_unit
+    from ekc.search.summary import choose_unit
 
     return choose_unit((account.a.energy_j, account.b.energy_j), "J")
 
 
 def _make_figure_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
-    from ekc.search.tuning_result import choose_unit, format_figure, format_relative_interval
+    from ekc.search.summary import choose_unit, format_figure, format_relative_interval
 
     a, b = account.a, account.b
     scale, unit = _find_energy_unit(account)
@@ -63,7 +63,7 @@ def _make_figure_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
 
 
 def _format_pair(a: float, b: float, scale: float = 1.0) -> tuple[str, str, str]:
-    from ekc.search.tuning_result import format_figure
+    from ekc.search.summary import format_figure
 
     return format_figure(a, scale), format_figure(b, scale), f"{b / a:.3f}"
 

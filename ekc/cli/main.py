@@ -16,11 +16,14 @@ import click
 
 from ekc.cli.bundle import bundle
 from ekc.cli.check import check
+from ekc.cli.course import course
 from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
+from ekc.cli.explore import explore
 from ekc.cli.govern import govern
 from ekc.cli.output import EXIT_BAD_INPUT, EXIT_INTERRUPTED, join_lines, log, open_missing_streams
 from ekc.cli.records import best, export, recording
+from ekc.cli.report import report
 from ekc.cli.run import run
 from ekc.cli.show import show
 from ekc.cli.tune import tune
@@ -37,7 +40,11 @@ def ekc() -> None:
     """
 
 
-for command in (tune, run, check, show, explain, best, export, bundle, recording, govern, doctor):
+for command in (
+    *(tune, run, check, show, explain, explore),
+    *(best, export, bundle, report, recording),
+    *(govern, course, doctor),
+):
     ekc.add_command(command)
 
 

@@ -83,6 +83,17 @@ def ensure_writable(folder: Path) -> Path:
         raise InvalidInput(f"cannot write into {folder} ({reason}); choose another folder") from problem
 
 
+def write_text_file(option: str, path: Path, text: str) -> None:
+    """Write a text into a file of an existing folder. Raises `InvalidInput`, which names the option."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise InvalidInput(
+            f"{option}: cannot write {path} ({reason}); name a file in a folder that exists"
+        ) from None
+
+
 @dataclass(frozen=True)
 class LibraryTarget:
     """Where a C++ library is written, under which name, and how."""
@@ -136,7 +147,7 @@ def format_count(value: float) -> str:
 
 def format_signed(value: float, scale: float) -> str:
     """A figure with its sign, also if it is positive; without one, if it rounds to 0."""
-    from ekc.search.tuning_result import format_figure
+    from ekc.search.summary import format_figure
 
     size = format_figure(abs(value), scale)
     sign = "-" if value < 0 else "+"

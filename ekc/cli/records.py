@@ -58,7 +58,7 @@ def best(
     from ekc import devices
     from ekc.codegen.generate import describe_toolchain
     from ekc.search.database.query import SelectionRule, choose_best
-    from ekc.search.tuning_result import (
+    from ekc.search.summary import (
         choose_unit,
         describe_rounding,
         format_figure,

@@ -17,7 +17,7 @@ from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.ir.schedule.schedule import Schedule
-    from ekc.search.data.result import Trial
+    from ekc.search.data.trial import Trial
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,15 @@ from tests.docs.blocks import ROOT
 
 REFERENCE = ROOT / "docs/reference"
 PACKAGES = (
-    *("ekc", "ekc.codegen", "ekc.devices", "ekc.devices.nvml", "ekc.devices.recording", "ekc.emulator"),
+    *(
+        "ekc",
+        "ekc.codegen",
+        "ekc.course",
+        "ekc.devices",
+        "ekc.devices.nvml",
+        "ekc.devices.recording",
+        "ekc.emulator",
+    ),
     *("ekc.governor", "ekc.ir.operators", "ekc.ir.schedule", "ekc.runtime", "ekc.search"),
 )
 DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(?:function|class|exception|data|module):: ([\w.]+)", re.MULTILINE)

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SIMULATED = r"a100(, no residual)? \(simulated\)"
-HAS_TORCH, HAS_MATPLOTLIB = (importlib.util.find_spec(name) is not None for name in ("torch", "matplotlib"))
+HAS_TORCH, HAS_PLOTLY = (importlib.util.find_spec(name) is not None for name in ("torch", "plotly"))
 SKIPPED = ("^skipped: .+\n$",)
 RUNG = (r"C\[i, j\] = sum\[k < 256\]", "write C.acc -> C")
 PRINTED = {
@@ -34,7 +34,7 @@ PRINTED = {
     "from_pytorch.py": (SIMULATED, "1 launch", r"two models: \d\.\de-0[6-9]")
     if HAS_TORCH
     else ("^skipped: .+\n$",),
-    "plot_trials.py": (r"trials\.svg: \d+ trials, " + SIMULATED,) if HAS_MATPLOTLIB else SKIPPED,
+    "plot_trials.py": (r"trials\.html: \d+ trials, " + SIMULATED,) if HAS_PLOTLY else SKIPPED,
     "replay_recording.py": (
         r"recorded \d{4}-\d\d-\d\d, 8 schedules",
         "least latency of 8",

@@ -45,7 +45,7 @@ def test_call_takes_and_gives_numpy(kernel: Kernel) -> None:
 
 def test_executed_by_names_the_machine(kernel: Kernel) -> None:
     assert kernel.executed_by == "ekc.emulator: the compiled PTX, on the CPU"
-    assert kernel.executed_by in repr(kernel)
+    assert "run by ekc.emulator" in repr(kernel)
     assert "matmul(A[12, 7] float32, B[7, 9] float32), sm_80" in repr(kernel)
 
 
