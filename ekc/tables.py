@@ -14,6 +14,14 @@ from typing import Any
 TABLE_WIDTH = 100
 
 
+_UNIT_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+
+
+def choose_prefix(value: float) -> tuple[float, str]:
+    """The scale and prefix of a unit that show a value with digits before the point, from nano to none."""
+    return next(((s, p) for s, p in _UNIT_PREFIXES if value >= s), _UNIT_PREFIXES[-1])
+
+
 def count_nouns(count: Any, noun: str) -> str:
     """A count and its noun: "1 finding", "2 findings"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

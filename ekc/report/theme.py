@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
+from ekc.tables import choose_prefix
 
 SIMULATED = "simulated"
 """The word on every picture whose figures come from a model of a device."""
@@ -117,14 +118,11 @@ def choose_axis(values: NDArray[Any]) -> dict[str, Any]:
     return dict(LOG_AXIS) if is_wide else {}
 
 
-_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
-
-
 def choose_scale(values: NDArray[Any], unit: str) -> tuple[float, str]:
     """Choose the scale and unit that show the median with digits before the point."""
     finite = np.asarray(values, float)[np.isfinite(values)]
     middle = float(np.median(finite)) if len(finite) else 1.0
-    scale, prefix = next(((s, p) for s, p in _PREFIXES if middle >= s), _PREFIXES[-1])
+    scale, prefix = choose_prefix(middle)
     return scale, prefix.replace("u", "\N{MICRO SIGN}") + unit
 
 

@@ -18,7 +18,7 @@ from ekc.devices.statistics import Difference, Interval, compare_pairwise
 from ekc.display import format_html_table
 from ekc.search.data.result import ModelCard, TuningData
 from ekc.search.data.trial import Trial, describe_energy_source
-from ekc.tables import TABLE_WIDTH, count_nouns, format_rounded, format_table
+from ekc.tables import TABLE_WIDTH, choose_prefix, count_nouns, format_rounded, format_table
 
 MAX_LINES = 8
 """Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
@@ -92,7 +92,6 @@ _LABEL_WIDTH = 11
 _LARGE_NUMBERS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
 EXPECTED_ILLEGAL_SHARE = 0.01
 """Share of the bred genomes that may stay illegal without a note. Repair stops at half of it by design."""
-_UNIT_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
 def format_summary(result: TuningData) -> str:
@@ -107,7 +106,7 @@ def format_summary(result: TuningData) -> str:
 def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
     """The scale and unit that show the smallest value with digits before the point."""
     least = min((v for v in values if v), default=1.0)
-    scale, prefix = next(((s, p) for s, p in _UNIT_PREFIXES if least >= s), _UNIT_PREFIXES[-1])
+    scale, prefix = choose_prefix(least)
     return scale, prefix + unit
 
 
