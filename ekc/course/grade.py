@@ -178,7 +178,8 @@ def _note_copies(files: Sequence[Path], path: Path) -> list[str]:
 
 
 def read_statements(file: Path) -> list[Statement]:
-    """The statements of a notebook or of a Python file. A cell that is no Python has none."""
+    """The statements of a notebook or of a Python file. A cell that is no Python has none; where it mentions
+    `check` it is one statement, whose error becomes a note."""
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".py":
         cells = [text]
@@ -194,6 +195,8 @@ def read_statements(file: Path) -> list[Statement]:
             nodes = ast.parse(plain).body
         except (SyntaxError, ValueError):
             nodes = []
+            if "check" in plain:
+                found.append(Statement(plain, place, frozenset(), frozenset(), False, mentions_check=True))
         found += [_describe_statement(node, plain, place) for node in nodes]
     return found
 

@@ -218,6 +218,16 @@ def test_folder_of_several_students_gets_a_note(tmp_path: Path) -> None:
     assert "class/*" in note
 
 
+def test_answer_in_a_cell_that_is_no_python_has_a_note(tmp_path: Path) -> None:
+    write_notebook(
+        tmp_path / "s/a.ipynb", [IMPORT, 'check(1, "b", "k"', 'check(1, "c", 512)', "%%bash\nls -l"]
+    )
+    grades = grade_submission("s", tmp_path / "s")
+    assert (grades.verdicts["1b"].state, grades.verdicts["1c"].state) == (MISSING, RIGHT)
+    (note,) = grades.notes
+    assert note.startswith("a.ipynb, code cell 2: SyntaxError")
+
+
 def test_code_of_a_student_runs_in_a_copy(tmp_path: Path) -> None:
     write_notebook(
         tmp_path / "s/a.ipynb", [IMPORT, "import os", 'check(1, "b", os.remove("a.ipynb") or "k")']

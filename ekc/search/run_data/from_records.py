@@ -68,9 +68,7 @@ def collect_records(
     names = ", ".join(map(str, files))
     for (text, there), rows in groups.items():
         is_wanted = op is None or text == to_canonical_json(op.to_json())
-        if is_wanted and (
-            device is None or (there.device, there.simulated) == (device.name, device.simulated)
-        ):
+        if is_wanted and (device is None or _is_same_device(there, device)):
             kept.append((read_operator(text, names), there, rows))
     if not kept:
         raise InvalidInput(_describe_absence(names, groups, op, device))
